@@ -1,0 +1,63 @@
+# The whole project from a fresh clone: `make up`, `make test`, `make down`.
+# Python 3.11 to 3.13 with venv is needed; name another one with PYTHON=python3.12.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' \
+	2>/dev/null && { echo $$p; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: up down status test check lint format types lock clean help
+
+help:
+	@echo 'make up      install, build the demo models, start the stack, deploy, show curl lines'
+	@echo 'make down    stop the stack'
+	@echo 'make status  what runs and what is served'
+	@echo 'make test    all tests, on real servers'
+	@echo 'make check   format, lint and types'
+	@echo 'make lock    renew the pins in requirements/'
+	@echo 'make clean   remove build products and the stack with its data'
+
+up: $(VENV)/.desk
+	$(BIN)/transformer-serving up --demo
+
+down: $(VENV)/.desk
+	$(BIN)/transformer-serving down
+
+status: $(VENV)/.desk
+	$(BIN)/transformer-serving status
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest $(PYTEST)
+
+check: lint types
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock:
+	$(PYTHON) scripts/lock.py
+
+clean: down
+	rm -rf build .stack
+
+$(VENV)/.desk: requirements/desk.lock requirements/carried.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo 'error: no Python 3.11 to 3.13 with venv found; on Debian and' \
+		'Ubuntu: apt-get install python3-venv, or name one: make up PYTHON=python3.12'; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -r requirements/desk.lock
+	$(PIP) install --no-deps -r requirements/carried.lock
+	$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.desk requirements/dev.lock
+	$(PIP) install -r requirements/dev.lock
+	@touch $@

@@ -1,0 +1,74 @@
+"""The closed set of errors a caller can see, and the one table from error to status."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class ErrorKind:
+    """One row of the table: what happened, the HTTP status, and whether to come back later."""
+
+    code: str
+    status: int
+    retry_after_s: int | None
+    meaning: str
+
+
+def _row(code: str, status: int, meaning: str, retry_after_s: int | None = None) -> ErrorKind:
+    return ErrorKind(code, status, retry_after_s, meaning)
+
+
+KINDS: Final[dict[str, ErrorKind]] = {
+    kind.code: kind
+    for kind in (
+        _row("malformed_body", 400, "the body is not a JSON object"),
+        _row("invalid_field", 400, "a field is missing, unknown, empty or of the wrong type"),
+        _row("too_large", 413, "more bytes, texts or tokens than the endpoint accepts"),
+        _row("impossible", 422, "well-formed, but the task cannot answer it"),
+        _row("overloaded", 503, "too much work is waiting", retry_after_s=1),
+        _row("unavailable", 503, "the engine is not reachable or not ready", retry_after_s=2),
+        _row("deadline", 504, "the answer did not come in time"),
+        _row("engine_failed", 502, "the engine failed on this input"),
+        _row("internal", 500, "a fault of ours; the log has the reference"),
+    )
+}
+
+
+class ServingError(Exception):
+    """An error the caller sees. The message never repeats request data.
+
+    `field`, `limit` and `got` are sizes and names: `field` is the body's field, `limit` what is
+    allowed, `got` what was found (a length, a count, a type name).
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        field: str | None = None,
+        limit: int | str | None = None,
+        got: int | str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind: Final = KINDS[code]
+        self.message: Final = message
+        self.field: Final = field
+        self.limit: Final = limit
+        self.got: Final = got
+
+    def body(self) -> dict[str, str | int | None]:
+        """The JSON body of the answer; the keys are always the same."""
+        return {
+            "code": self.kind.code,
+            "message": self.message,
+            "field": self.field,
+            "limit": self.limit,
+            "got": self.got,
+        }
+
+
+class ContractError(ValueError):
+    """A file of a bundle that breaks its contract; shown at the desk and in the controller."""

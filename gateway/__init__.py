@@ -1,0 +1,1 @@
+"""Runs in the inference container around clearml-serving's own app."""

@@ -1,0 +1,98 @@
+"""The way of a request inside the inference container, one screen.
+
+clearml-serving calls `preprocess`, then awaits `process`, then calls `postprocess`. Defining
+`process` replaces its own Triton call. Nothing here raises to the host: a refusal travels as a
+`ServingError` through the three steps and leaves as a Response with its own status, because the
+host would turn a raised one into 422 or 500.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from contract.endpoint import Endpoint, read_endpoint
+from contract.errors import ServingError
+from contract.naming import triton_model_name
+from preprocess.answers import TASKS
+from preprocess.request import Request, read_body
+from preprocess.response import Answer, answer_response, error_response
+from preprocess.rows import Array, infer
+from preprocess.settings import Settings, read_settings
+from preprocess.tokens import Tokenizer, shared_tokenizer
+from preprocess.triton_client import TritonClient, close_clients, shared_client
+
+log = logging.getLogger("transformer_serving.preprocess")
+
+Collect = Callable[[dict[str, Any]], None] | None
+
+
+class Preprocess:
+    """One endpoint of clearml-serving; the generated preprocess.py gives it its two files."""
+
+    model_endpoint: Any = None  # set by the host after construction
+
+    def __init__(self, endpoint_json: bytes, tokenizer_json: Callable[[], bytes]) -> None:
+        self.endpoint: Endpoint = read_endpoint(endpoint_json)
+        self.settings: Settings = read_settings()
+        self.task = TASKS[self.endpoint.task](self.endpoint)
+        self.tokenizer: Tokenizer = shared_tokenizer(tokenizer_json(), self.endpoint.tokens)
+
+    def preprocess(self, body: Any, state: dict[str, Any], collect: Collect = None) -> Any:
+        """The body as a checked Request, or the ServingError that `postprocess` will answer."""
+        state["arrived"] = time.monotonic()
+        try:
+            return read_body(body, self.task, self.endpoint.limits)
+        except ServingError as error:
+            return error
+
+    async def process(self, request: Any, state: dict[str, Any], collect: Collect = None) -> Any:
+        """Tokenize, call the engine, split: float32 rows in the order of the texts, or an error."""
+        if isinstance(request, ServingError):
+            return request
+        try:
+            state["request"] = request
+            deadline = state["arrived"] + (request.timeout_s or self.settings.timeout_s)
+            return await self._infer(request, deadline)
+        except ServingError as error:
+            return error
+        except Exception as error:
+            # The last line of defence: the caller gets a reference, the log has the trace.
+            return self._internal(error)
+
+    def postprocess(self, outcome: Any, state: dict[str, Any], collect: Collect = None) -> Answer:
+        """The task's answer, or the error's body, with status and bundle version header."""
+        if not isinstance(outcome, ServingError):
+            try:
+                answer = self.task.render(outcome, state["request"])
+                return answer_response(answer, self.endpoint.bundle_version)
+            except ServingError as error:
+                outcome = error
+            except Exception as error:
+                outcome = self._internal(error)
+        return error_response(outcome, self.endpoint.bundle_version)
+
+    async def _infer(self, request: Request, deadline: float) -> list[Array]:
+        encoded = await self.tokenizer.encode(request, self.endpoint.limits)
+        return await infer(self._client(), self._model_name(), self.endpoint, encoded, deadline)
+
+    def _client(self) -> TritonClient:
+        return shared_client(self.settings.triton_http)
+
+    def _model_name(self) -> str:
+        return triton_model_name(self.model_endpoint.serving_url, self.model_endpoint.version)
+
+    def _internal(self, error: Exception) -> ServingError:
+        reference = uuid.uuid4().hex[:12]
+        log.error("request failed, reference %s", reference, exc_info=error)
+        return ServingError(
+            "internal", f"a fault of the serving code, reference {reference}; see the worker's log"
+        )
+
+
+def close() -> None:
+    """Let go of what the whole worker shares; called when newer code has taken over."""
+    close_clients()

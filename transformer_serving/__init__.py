@@ -1,0 +1,1 @@
+"""The operator's desk: convert, bundle, deploy, check and run transformer endpoints."""

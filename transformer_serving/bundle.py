@@ -1,0 +1,186 @@
+"""A bundle: one folder with everything that an endpoint serves, named by the hash of its parts.
+
+    endpoint.json, tokenizer.json, preprocess.py   what the inference container works with
+    model/                                         what Triton gets: engine files, config, manifest
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from contract.endpoint import Endpoint, read_endpoint
+from contract.manifest import (
+    FILE_NAME as MANIFEST,
+    FileEntry,
+    Golden,
+    Manifest,
+    bundle_hash,
+    bundle_version,
+    entry_of,
+    read_manifest,
+    verify_files,
+)
+from engine.model_config import FILE_NAME as CONFIG, TensorConfig, build_config, to_text
+from transformer_serving import preprocess_file
+from transformer_serving.optimize import EngineFiles
+from transformer_serving.refusal import ConversionRefused
+from transformer_serving.tokenizer_file import TokenizerFile
+
+ENDPOINT, TOKENIZER, PREPROCESS, MODEL = (
+    "endpoint.json",
+    "tokenizer.json",
+    "preprocess.py",
+    "model",
+)
+# Triton's own OpenVINO backend is native and would win over ours if the name were the same.
+TRITON_BACKENDS = {"openvino": "openvino_text", "onnxruntime": "onnxruntime"}
+_TOOLS = ("torch", "transformers", "sentence-transformers", "onnx", "onnxruntime", "openvino")
+
+
+@dataclass(frozen=True)
+class BundleContent:
+    """What goes into a bundle; `endpoint` without its version and hash, which are computed."""
+
+    endpoint: Endpoint
+    tokenizer: TokenizerFile
+    engine: EngineFiles
+    golden: Golden
+    parity: Mapping[str, Any]
+    source: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle on disk, read and checked."""
+
+    folder: Path
+    endpoint: Endpoint
+    manifest: Manifest
+
+    @property
+    def model_folder(self) -> Path:
+        return self.folder / MODEL
+
+
+def write_bundle(content: BundleContent, target: Path) -> Bundle:
+    """Write the bundle folder `target`; it appears whole or not at all.
+
+    The engine's files are moved, not copied. A bundle that is already there is replaced; any
+    other folder there is refused (ConversionRefused).
+    """
+    if target.exists() and not is_bundle(target) and (target.is_file() or any(target.iterdir())):
+        raise ConversionRefused(f"'{target}' exists and is no bundle; name another --output")
+    with _replacing(target) as folder:
+        model = folder / MODEL
+        model.mkdir()
+        for path in content.engine.files:
+            shutil.move(path, model / path.name)
+        (model / CONFIG).write_text(config_text(content), "utf-8")
+        (folder / TOKENIZER).write_bytes(content.tokenizer.content)
+        model_files = [entry_of(folder, path) for path in sorted(model.iterdir())]
+        endpoint = _versioned(content, model_files)
+        endpoint_json = endpoint.to_json()
+        read_endpoint(endpoint_json)
+        (folder / ENDPOINT).write_text(endpoint_json, "utf-8")
+        code = preprocess_file.build(endpoint_json, content.tokenizer.content)
+        (folder / PREPROCESS).write_text(code, "utf-8")
+        own = [entry_of(folder, folder / name) for name in (ENDPOINT, PREPROCESS, TOKENIZER)]
+        manifest = _manifest(content, endpoint, (*own, *model_files))
+        (model / MANIFEST).write_text(manifest.to_json(), "utf-8")
+    return Bundle(target, endpoint, manifest)
+
+
+def read_bundle(folder: Path) -> Bundle:
+    """Read and verify a bundle. Raises ContractError naming the first file that is not right."""
+    if not is_bundle(folder):
+        raise ConversionRefused(f"'{folder}' is no bundle: it has no {MODEL}/{MANIFEST}")
+    manifest = read_manifest((folder / MODEL / MANIFEST).read_bytes())
+    verify_files(manifest, folder)
+    return Bundle(folder, read_endpoint((folder / ENDPOINT).read_bytes()), manifest)
+
+
+def is_bundle(folder: Path) -> bool:
+    """Whether `folder` has a bundle's manifest; what it says is not checked."""
+    return (folder / MODEL / MANIFEST).is_file()
+
+
+def config_text(content: BundleContent) -> str:
+    """config.pbtxt of the bundle. It has no model name: the controller gives it the endpoint's."""
+    endpoint, engine = content.endpoint, content.engine
+    config = build_config(
+        name="",
+        backend=TRITON_BACKENDS[engine.engine],
+        inputs=[TensorConfig(tensor.name, tensor.dtype, (-1,)) for tensor in endpoint.inputs],
+        output=TensorConfig(endpoint.output.name, endpoint.output.dtype, endpoint.output.dims),
+        max_batch_size=endpoint.limits.max_batch_size,
+        parameters={"precision": engine.precision} if engine.engine == "openvino" else {},
+        warmup_lengths=endpoint.tokens.buckets,
+        file_name=engine.files[0].name,
+    )
+    return to_text(config)
+
+
+def _versioned(content: BundleContent, model_files: list[FileEntry]) -> Endpoint:
+    fields = asdict(content.endpoint)
+    del fields["bundle_version"], fields["bundle_hash"]
+    parts = {entry.path: entry.sha256 for entry in model_files}
+    parts[TOKENIZER] = hashlib.sha256(content.tokenizer.content).hexdigest()
+    parts[ENDPOINT] = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+    parts[PREPROCESS] = preprocess_file.code_hash()
+    digest = bundle_hash(parts)
+    return replace(content.endpoint, bundle_hash=digest, bundle_version=bundle_version(digest))
+
+
+def _manifest(
+    content: BundleContent, endpoint: Endpoint, files: tuple[FileEntry, ...]
+) -> Manifest:
+    return Manifest(
+        bundle_version=endpoint.bundle_version,
+        bundle_hash=endpoint.bundle_hash,
+        kit_version=_version_of("transformer-serving"),
+        task=endpoint.task,
+        engine=content.engine.engine,
+        precision=content.engine.precision,
+        files=files,
+        source=dict(content.source),
+        tools={
+            "python": platform.python_version(),
+            **{name: _version_of(name) for name in _TOOLS},
+        },
+        golden=content.golden,
+        parity=dict(content.parity),
+    )
+
+
+def _version_of(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+@contextmanager
+def _replacing(target: Path) -> Iterator[Path]:
+    """A new folder beside `target` that takes its place when the block ends without an error."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    workspace = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        fresh = workspace / "new"
+        fresh.mkdir()
+        yield fresh
+        if target.exists():
+            # rename() cannot replace a folder that has files, so the old one steps aside first.
+            target.rename(workspace / "old")
+        fresh.rename(target)
+    finally:
+        shutil.rmtree(workspace, ignore_errors=True)

@@ -1,0 +1,48 @@
+"""A bundle on disk, opened and verified: the one reader of every command that takes a BUNDLE."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from contract.endpoint import Endpoint, read_endpoint
+from contract.errors import ContractError
+from contract.manifest import Manifest, read_manifest, verify_files
+from transformer_serving.failure import Failure
+
+
+@dataclass(frozen=True)
+class BundleFolder:
+    """A bundle whose files are those of its manifest."""
+
+    path: Path
+    endpoint: Endpoint
+    manifest: Manifest
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
+
+    @property
+    def preprocess(self) -> Path:
+        return self.path / "preprocess.py"
+
+
+def open_bundle(path: Path) -> BundleFolder:
+    """Read and verify a bundle. Raises Failure (exit code 2) that says what is wrong with it."""
+    manifest_path = path / "model" / "manifest.json"
+    if not manifest_path.is_file():
+        raise Failure(
+            f"{path} is no bundle: it has no model/manifest.json; make one with "
+            "'transformer-serving convert'",
+            exit_code=2,
+        )
+    try:
+        manifest = read_manifest(manifest_path.read_bytes(), str(manifest_path))
+        endpoint = read_endpoint((path / "endpoint.json").read_bytes(), str(path / "endpoint.json"))
+        verify_files(manifest, path)
+        if manifest.bundle_version != endpoint.bundle_version:
+            raise ContractError("endpoint.json and manifest.json are of different bundles")
+    except (ContractError, OSError) as error:
+        raise Failure(f"{path} is no valid bundle: {error}", exit_code=2) from error
+    return BundleFolder(path, endpoint, manifest)

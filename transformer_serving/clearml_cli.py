@@ -1,0 +1,81 @@
+"""Driving the unmodified clearml-serving command line, and reading what it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformer_serving.failure import Failure
+
+_TIMEOUT_S = 300
+_ID = r"([0-9a-f]{32})"
+
+
+@dataclass(frozen=True)
+class ClearmlCli:
+    """The command line against one ClearML server; `serving_id` names the serving service."""
+
+    environment: Mapping[str, str]
+    serving_id: str | None = None
+
+    def run(self, *arguments: str) -> str:
+        """Run one command; its output. Raises Failure with the last line when it fails."""
+        service = ["--id", self.serving_id] if self.serving_id else []
+        command = [sys.executable, "-m", "clearml_serving", *service, *arguments]
+        try:
+            done = subprocess.run(
+                command,
+                env={**os.environ, **self.environment},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise Failure(
+                f"clearml-serving {arguments[0]} did not end within {_TIMEOUT_S} s; "
+                "is the ClearML server up?"
+            ) from error
+        output = done.stdout + done.stderr
+        if done.returncode or "\nError" in f"\n{output}":
+            lines = output.strip().splitlines() or ["no output"]
+            raise Failure(f"clearml-serving {' '.join(arguments[:2])} failed: {lines[-1]}")
+        return output
+
+    def create_service(self, name: str) -> str:
+        return _find(rf"id={_ID}", self.run("create", "--name", name), "the service's id")
+
+    def upload_model(self, name: str, project: str, folder: Path, destination: str) -> str:
+        """Upload a model folder; its model id.
+
+        `destination` must be new for every upload: clearml-serving names an upload by its file
+        alone, and a second one of that name would replace the first one's bytes.
+        """
+        output = self.run(
+            "model", "upload", "--name", name, "--project", project, "--framework", "onnx",
+            "--path", str(folder), "--destination", destination,
+        )  # fmt: skip
+        return _find(rf"Model ID={_ID}", output, "the model's id")
+
+
+def _find(pattern: str, output: str, what: str) -> str:
+    found = re.search(pattern, output)
+    if found is None:
+        raise Failure(f"clearml-serving did not print {what}")
+    return found.group(1)
+
+
+def listed_endpoints(output: str) -> dict[str, dict[str, object]]:
+    """The endpoints that `clearml-serving model list` printed, by name."""
+    found = re.search(r"^Endpoints:\n(.*?)^Model Monitoring:", output, re.DOTALL | re.MULTILINE)
+    if found is None:
+        raise Failure("clearml-serving model list did not print the endpoints")
+    endpoints: dict[str, dict[str, object]] = json.loads(found.group(1))
+    return endpoints

@@ -1,0 +1,124 @@
+"""The command line `transformer-serving`: a thin edge; heavy imports stay inside the commands."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from transformer_serving.failure import Failure
+
+
+class Commands(click.Group):
+    """Prints a Failure as one line and leaves with its exit code."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except Failure as failure:
+            click.echo(f"error: {failure}", err=True)
+            context.exit(failure.exit_code)
+
+
+state_option = click.option(
+    "--state",
+    envvar="TRANSFORMER_SERVING_STATE",
+    show_envvar=True,
+    metavar="DIR",
+    help="Folder that holds the stack's data, logs and ports.  [default: .stack]",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="transformer-serving")
+def main() -> None:
+    """Serve Hugging Face transformers on ClearML Serving and NVIDIA Triton."""
+
+
+@main.command()
+@state_option
+@click.option("--port-base", type=click.IntRange(1024, 65530), metavar="N",
+              help="First of five ports in a row: inference, control plane, Triton HTTP, gRPC and "
+              "metrics.  [default: 8080, 8008, 8000, 8001, 8002, or as before]")  # fmt: skip
+@click.option("--demo/--no-demo", default=False, help="Also build and deploy the two demo models.")
+@json_option
+def up(state: str | None, port_base: int | None, demo: bool, as_json: bool) -> None:
+    """Start the whole stack on this machine and wait until every part answers."""
+    from transformer_serving.local import commands
+
+    commands.up(commands.folder(state), port_base, demo=demo, as_json=as_json)
+
+
+@main.command()
+@state_option
+@json_option
+def down(state: str | None, as_json: bool) -> None:
+    """Stop the stack, also after a crash of any part; data and endpoints stay."""
+    from transformer_serving.local import commands
+
+    commands.down(commands.folder(state), as_json=as_json)
+
+
+@main.command()
+@state_option
+@json_option
+def status(state: str | None, as_json: bool) -> None:
+    """Show each part (pid, port, health, version) and each endpoint (bundle, engine, ready)."""
+    from transformer_serving.local import commands
+
+    if not commands.status(commands.folder(state), as_json=as_json):
+        sys.exit(1)
+
+
+@main.command()
+@click.argument("part", required=False)
+@click.option("-f", "--follow", is_flag=True, help="Go on printing what is added.")
+@click.option("-n", "--lines", default=50, show_default=True, help="Lines from the end.")
+@state_option
+def logs(part: str | None, follow: bool, lines: int, state: str | None) -> None:
+    """Print the end of the logs of one PART, or of all."""
+    from transformer_serving.local import commands
+
+    commands.logs(commands.folder(state), part, follow=follow, lines=lines)
+
+
+@main.command()
+@state_option
+@json_option
+def env(state: str | None, as_json: bool) -> None:
+    """Print the stack's CLEARML_* variables: eval "$(transformer-serving env)"."""
+    from transformer_serving.local import commands
+
+    commands.env(commands.folder(state), as_json=as_json)
+
+
+@main.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--endpoint", required=True, metavar="NAME", help="Name under /serve/.")
+@click.option("--timeout", "timeout_s", default=120.0, show_default=True, metavar="SECONDS",
+              help="How long to wait for the golden answer.")  # fmt: skip
+@state_option
+@json_option
+def deploy(bundle: Path, endpoint: str, timeout_s: float, state: str | None, as_json: bool) -> None:
+    """Serve BUNDLE under a name; returns when its golden request answers as recorded."""
+    from transformer_serving.local import commands
+
+    commands.deploy(commands.folder(state), bundle, endpoint, timeout_s=timeout_s, as_json=as_json)
+
+
+@main.command()
+@click.argument("endpoint")
+@state_option
+@json_option
+def remove(endpoint: str, state: str | None, as_json: bool) -> None:
+    """Take ENDPOINT out of service."""
+    from transformer_serving.local import commands
+
+    commands.remove(commands.folder(state), endpoint, as_json=as_json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""From a bundle to an endpoint that answers: upload, add, look again, wait for golden."""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from contract.manifest import Manifest
+from transformer_serving.bundle_folder import BundleFolder, open_bundle
+from transformer_serving.clearml_cli import ClearmlCli, listed_endpoints
+from transformer_serving.failure import Failure
+from transformer_serving.golden import agrees, ask, wait_for_golden
+
+PROJECT = "transformer-serving"
+_ADD_TRIES = 5
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_NUMPY_DTYPES = {
+    "INT32": "int32", "INT64": "int64", "FP32": "float32", "FP16": "float16", "BF16": "float32"
+}  # fmt: skip
+
+# What tells Triton the backend in the endpoint's own words, for people and for the stock helper.
+_AUX_CONFIG = {
+    "openvino": 'backend="openvino_text"',
+    "onnxruntime": 'platform="onnxruntime_onnx"',
+    "tensorrt": 'platform="tensorrt_plan"',
+}
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where to deploy: the ClearML server's tools, its file server, the front door, a lock file."""
+
+    cli: ClearmlCli
+    files_host: str
+    serve_url: str
+    lock: Path
+
+    def url(self, endpoint: str) -> str:
+        return f"{self.serve_url.rstrip('/')}/{endpoint}"
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """What `deploy` did; `changed` is False when the endpoint served this bundle already."""
+
+    endpoint: str
+    url: str
+    bundle_version: int
+    model_id: str | None
+    changed: bool
+
+
+def deploy(
+    target: Target, folder: Path, endpoint: str, *, timeout_s: float, report: Report
+) -> Deployed:
+    """Serve a bundle under a name and return when its golden request answers as recorded.
+
+    Raises Failure: a bundle or name that cannot be served (exit code 2), or an endpoint that did
+    not come to answer within `timeout_s`.
+    """
+    check_name(endpoint)
+    bundle = open_bundle(folder)
+    version = bundle.manifest.bundle_version
+    if serves(target, endpoint, bundle.manifest):
+        return Deployed(endpoint, target.url(endpoint), version, None, False)
+    with _one_at_a_time(target.lock):
+        report(f"uploading {endpoint}")
+        model_id = _upload(target, bundle, endpoint)
+        report(f"adding {endpoint}")
+        _add(target, bundle, endpoint, model_id)
+    report(f"waiting for {endpoint}")
+    reason = wait_for_golden(target.url(endpoint), bundle.manifest.golden, version, timeout_s)
+    if reason is not None:
+        raise Failure(
+            f"{endpoint} did not answer within {timeout_s:.0f} s: {reason}; "
+            "see 'transformer-serving status'"
+        )
+    return Deployed(endpoint, target.url(endpoint), version, model_id, True)
+
+
+def remove(target: Target, endpoint: str) -> None:
+    """Take an endpoint out of the serving service. Raises Failure (2) when there is none."""
+    with _one_at_a_time(target.lock):
+        if endpoint not in listed_endpoints(target.cli.run("model", "list")):
+            raise Failure(f"there is no endpoint '{endpoint}'", exit_code=2)
+        target.cli.run("model", "remove", "--endpoint", endpoint)
+
+
+def serves(target: Target, endpoint: str, manifest: Manifest) -> bool:
+    """Whether the endpoint gives the bundle's golden answer from the bundle's version right now."""
+    reply = ask(target.url(endpoint), manifest.golden.request)
+    return (
+        reply.status == 200
+        and reply.version == manifest.bundle_version
+        and agrees(reply.body, manifest.golden.answer, manifest.golden.tolerance)
+    )
+
+
+def check_name(endpoint: str) -> None:
+    if not _NAME.fullmatch(endpoint):
+        raise Failure(
+            "an endpoint's name takes letters, digits, '_', '-' and '.', and starts with a letter "
+            "or digit",
+            exit_code=2,
+        )
+
+
+def _upload(target: Target, bundle: BundleFolder, endpoint: str) -> str:
+    destination = f"{target.files_host.rstrip('/')}/bundles/{uuid.uuid4().hex}"
+    name = f"{endpoint} {bundle.manifest.bundle_version}"
+    return target.cli.upload_model(name, PROJECT, bundle.model, destination)
+
+
+def _add(target: Target, bundle: BundleFolder, endpoint: str, model_id: str) -> None:
+    """Add the endpoint and look whether it is there: another writer may have undone it.
+
+    clearml-serving rewrites the whole configuration on every change, so of two writers at one
+    time one is lost.
+    """
+    for _ in range(_ADD_TRIES):
+        target.cli.run(*add_arguments(bundle, endpoint, model_id))
+        listed = listed_endpoints(target.cli.run("model", "list")).get(endpoint)
+        if listed is not None and listed.get("model_id") == model_id:
+            return
+    raise Failure(
+        f"{endpoint} was added {_ADD_TRIES} times and every time somebody else's change undid it; "
+        "let only one 'clearml-serving' write at a time"
+    )
+
+
+def add_arguments(bundle: BundleFolder, endpoint: str, model_id: str) -> list[str]:
+    """The arguments of `clearml-serving model add` for a bundle."""
+    inputs, output = bundle.endpoint.inputs, bundle.endpoint.output
+    return [
+        "model", "add", "--engine", "triton", "--endpoint", endpoint, "--model-id", model_id,
+        "--preprocess", str(bundle.preprocess),
+        "--input-size", *("[-1]" for _ in inputs),
+        "--input-type", *(_NUMPY_DTYPES[tensor.dtype] for tensor in inputs),
+        "--input-name", *(tensor.name for tensor in inputs),
+        "--output-size", str(list(output.dims)),
+        "--output-type", _NUMPY_DTYPES[output.dtype],
+        "--output-name", output.name,
+        "--aux-config", _AUX_CONFIG[bundle.manifest.engine],
+        f"max_batch_size={bundle.endpoint.limits.max_batch_size}",
+    ]  # fmt: skip
+
+
+@contextmanager
+def _one_at_a_time(lock: Path) -> Iterator[None]:
+    """clearml-serving's edits are not atomic; one deploy writes at a time on this machine."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,94 @@
+"""Asking an endpoint its bundle's golden request and judging the answer."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+
+from contract.manifest import Golden
+from contract.naming import VERSION_HEADER
+
+_REQUEST_S = 20.0
+_PAUSE_S = 0.2
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An endpoint's answer: status 0 when nothing answered, `version` from the bundle header."""
+
+    status: int
+    body: Any
+    version: int | None
+
+
+def ask(url: str, request: dict[str, Any], timeout_s: float = _REQUEST_S) -> Reply:
+    """POST one body as JSON."""
+    message = urllib.request.Request(
+        url, json.dumps(request).encode(), {"Content-Type": "application/json"}, method="POST"
+    )
+    try:
+        with urllib.request.urlopen(message, timeout=timeout_s) as answer:
+            return _reply(answer.status, answer.headers, answer.read())
+    except urllib.error.HTTPError as error:
+        return _reply(error.code, error.headers, error.read())
+    except (OSError, TimeoutError) as error:
+        return Reply(0, {"message": str(error)}, None)
+
+
+def _reply(status: int, headers: Any, raw: bytes) -> Reply:
+    try:
+        body = json.loads(raw)
+    except ValueError:
+        body = {"message": raw[:200].decode("utf-8", "replace")}
+    version = headers.get(VERSION_HEADER)
+    return Reply(status, body, int(version) if version else None)
+
+
+def agrees(answer: Any, expected: Any, tolerance: float) -> bool:
+    """Whether two answers have the same shape and texts, and numbers within `tolerance`."""
+    if isinstance(expected, bool) or isinstance(answer, bool):
+        return answer is expected
+    if isinstance(expected, int | float) and isinstance(answer, int | float):
+        return math.isfinite(answer) and abs(answer - expected) <= tolerance
+    if isinstance(expected, dict) and isinstance(answer, dict):
+        return answer.keys() == expected.keys() and all(
+            agrees(answer[name], expected[name], tolerance) for name in expected
+        )
+    if isinstance(expected, list) and isinstance(answer, list):
+        return len(answer) == len(expected) and all(
+            agrees(one, other, tolerance) for one, other in zip(answer, expected, strict=True)
+        )
+    return bool(answer == expected)
+
+
+def wait_for_golden(url: str, golden: Golden, version: int, timeout_s: float) -> str | None:
+    """Ask until the endpoint gives the golden answer from exactly `version`.
+
+    Returns None when it did, else why not, as last seen.
+    """
+    deadline = time.monotonic() + timeout_s
+    reason = "it was never asked"
+    while time.monotonic() < deadline:
+        reply = ask(url, golden.request)
+        if reply.status == 200 and reply.version == version:
+            if agrees(reply.body, golden.answer, golden.tolerance):
+                return None
+            return "its answer is not the manifest's golden answer"
+        reason = describe(reply, version)
+        time.sleep(_PAUSE_S)
+    return reason
+
+
+def describe(reply: Reply, version: int) -> str:
+    """Why a reply is not yet the wanted one, in a few words."""
+    if reply.status == 200:
+        return f"it still answers from bundle version {reply.version}, not {version}"
+    if reply.status == 0:
+        return "nothing answers at its address"
+    body = reply.body if isinstance(reply.body, dict) else {}
+    return f"status {reply.status}: {body.get('message') or body.get('detail') or 'no message'}"

@@ -1,0 +1,1 @@
+"""The embedded stack: everything an endpoint needs, on one machine."""

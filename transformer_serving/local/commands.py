@@ -1,0 +1,176 @@
+"""What the stack's commands print: tables for people on stderr's console, JSON on stdout."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from transformer_serving.deploy import Deployed, deploy as deploy_bundle, remove as remove_endpoint
+from transformer_serving.failure import Failure
+from transformer_serving.golden import ask
+from transformer_serving.local import stack
+from transformer_serving.local.parts import BY_NAME
+from transformer_serving.local.record import (
+    Ports,
+    clearml_environment,
+    require_record,
+    state_directory,
+)
+from transformer_serving.local.supervision import Supervisor
+from transformer_serving.progress import Phases
+
+_GOLDEN_S = 120.0
+
+
+def folder(given: str | None) -> Path:
+    return state_directory(given)
+
+
+def _print(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2))
+
+
+def up(state: Path, port_base: int | None, *, demo: bool, as_json: bool) -> None:
+    phases = Phases(Console(stderr=as_json))
+    ports = None if port_base is None else Ports.from_base(port_base)
+    bundles = _demo_bundles(phases) if demo else []
+    with phases.phase("start the stack"):
+        running = stack.start(state, ports, phases.report)
+    deployed = []
+    for bundle in bundles:
+        with phases.phase(f"deploy {bundle.endpoint}"):
+            done = deploy_bundle(
+                running.target(), bundle.path, bundle.endpoint,
+                timeout_s=_GOLDEN_S, report=phases.report,
+            )  # fmt: skip
+        deployed.append((done, bundle.golden))
+    if as_json:
+        rows = [asdict(done) for done, _ in deployed]
+        times = dict(phases.times)
+        _print({**stack.status(state, running.record), "deployed": rows, "seconds": times})
+        return
+    phases.console.print(phases.table())
+    for done, request in deployed:
+        _show_curl(phases.console, done, request)
+    phases.console.print("see it with [bold]transformer-serving status[/]")
+
+
+def _demo_bundles(phases: Phases) -> list[Any]:
+    with phases.phase("build the demo models"):
+        from transformer_serving.demo import build_demo_models
+
+        return build_demo_models(Path("build/demo"), precision=None, report=phases.report)
+
+
+def _show_curl(console: Console, done: Deployed, request: dict[str, Any]) -> None:
+    """The curl line as one can paste it, and what it answers right now."""
+    body = shlex.quote(json.dumps(request))
+    line = f'curl -X POST {done.url} -H "Content-Type: application/json" -d {body}'
+    answer = json.dumps(ask(done.url, request).body)
+    console.print()
+    console.print(line, style="bold", soft_wrap=True, highlight=False, markup=False)
+    shown = answer if len(answer) <= 200 else f"{answer[:160]} ... ({len(answer)} characters)"
+    console.print(shown, soft_wrap=True, highlight=False, markup=False)
+
+
+def down(state: Path, *, as_json: bool) -> None:
+    console = Console(stderr=as_json)
+    with console.status("stopping"):
+        swept = stack.stop(state, lambda _: None)
+    if as_json:
+        _print({"state": str(state), "running": False, "swept": swept})
+        return
+    note = f"; ended {swept} processes that a crash had left" if swept else ""
+    console.print(f"the stack is down{note}; its data stays in {state}", soft_wrap=True)
+
+
+def status(state: Path, *, as_json: bool) -> bool:
+    """Print the status; whether everything is well."""
+    values = stack.status(state, require_record(state))
+    well = values["running"] and all(part["health"] == "ok" for part in values["parts"])
+    if as_json:
+        _print(values)
+        return bool(well)
+    console = Console()
+    parts = Table("part", "pid", "port", "health", "version", title=f"stack in {state}")
+    for part in values["parts"]:
+        parts.add_row(*(_cell(part[name]) for name in ("name", "pid", "port", "health", "version")))
+    console.print(parts)
+    endpoints = Table("endpoint", "bundle version", "engine", "ready", "why not")
+    for row in values["endpoints"]:
+        version = _cell(row.get("bundle_version")) if row.get("verified") else "unverified"
+        ready = "yes" if row.get("ready") else "no"
+        engine = _cell(row.get("engine"))
+        endpoints.add_row(_cell(row.get("endpoint")), version, engine, ready, _cell(row["reason"]))
+    console.print(endpoints)
+    return bool(well)
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+def logs(state: Path, part: str | None, *, follow: bool, lines: int) -> None:
+    require_record(state)
+    names = [*BY_NAME, "supervisor"]
+    if part is not None and part not in names:
+        raise Failure(f"there is no part '{part}'; the parts are {', '.join(names)}", exit_code=2)
+    files = [state / "logs" / f"{name}.log" for name in ([part] if part else names)]
+    present = [str(file) for file in files if file.exists()]
+    if not present:
+        raise Failure(f"no logs in {state / 'logs'} yet")
+    command = ["tail", "-n", str(lines), *(["-F"] if follow else []), *present]
+    try:
+        subprocess.run(command, check=False)
+    except KeyboardInterrupt:
+        return
+
+
+def env(state: Path, *, as_json: bool) -> None:
+    values = clearml_environment(require_record(state))
+    if as_json:
+        _print(values)
+        return
+    for name, value in values.items():
+        click.echo(f"export {name}={shlex.quote(value)}")
+
+
+def _running(state: Path) -> stack.Stack:
+    record = require_record(state)
+    supervisor = Supervisor(state)
+    if not supervisor.is_up() or record.serving_id is None:
+        raise Failure("the stack is not running; start it with 'transformer-serving up'")
+    return stack.Stack(state, record, supervisor)
+
+
+def deploy(state: Path, bundle: Path, endpoint: str, *, timeout_s: float, as_json: bool) -> None:
+    from transformer_serving.bundle_folder import open_bundle
+
+    open_bundle(bundle)  # what is no bundle is refused before the stack is asked for
+    target = _running(state).target()
+    console = Console(stderr=as_json)
+    with console.status("deploying") as line:
+        done = deploy_bundle(
+            target, bundle, endpoint, timeout_s=timeout_s, report=lambda step: line.update(step)
+        )
+    if as_json:
+        _print(asdict(done))
+        return
+    what = "serves" if done.changed else "already served"
+    console.print(f"{endpoint} {what} bundle {done.bundle_version} at {done.url}", soft_wrap=True)
+
+
+def remove(state: Path, endpoint: str, *, as_json: bool) -> None:
+    remove_endpoint(_running(state).target(), endpoint)
+    if as_json:
+        _print({"endpoint": endpoint, "removed": True})
+        return
+    click.echo(f"{endpoint} is removed")

@@ -1,0 +1,109 @@
+"""What each part of the stack says of itself right now."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformer_serving.local.parts import PARTS, Part, controller_state
+from transformer_serving.local.record import Ports, Record
+from transformer_serving.local.supervision import Process
+from transformer_serving.version import kit_version
+
+_STALE_S = 15.0
+
+
+@dataclass(frozen=True)
+class PartStatus:
+    """`health` is 'ok', or why not; `version` of the program that runs, where it says."""
+
+    name: str
+    pid: int | None
+    port: int | None
+    health: str
+    version: str | None
+    uptime_s: float
+
+
+def part_status(part: Part, state: Path, record: Record, process: Process | None) -> PartStatus:
+    port = part.port(record.ports)
+    if process is None or process.pid is None:
+        word = "not running" if process is None else process.state.lower()
+        return PartStatus(part.name, None, port, word, None, 0.0)
+    health, version = _ask(part, state, record.ports)
+    return PartStatus(part.name, process.pid, port, health, version, round(process.uptime_s, 1))
+
+
+def _ask(part: Part, state: Path, ports: Ports) -> tuple[str, str | None]:
+    if part.health is None:
+        return _controller(state)
+    port = part.port(ports)
+    health = probe(f"http://127.0.0.1:{port}{part.health}")
+    return health, _version(part, port) if health == "ok" else None
+
+
+def probe(url: str) -> str:
+    """'ok' when the URL answers 200, else why not."""
+    try:
+        with urllib.request.urlopen(url, timeout=3):
+            return "ok"
+    except urllib.error.HTTPError as error:
+        return f"answers {error.code}"
+    except (OSError, TimeoutError):
+        return "does not answer"
+
+
+def _version(part: Part, port: int | None) -> str | None:
+    if part.name == "triton":
+        return _text(_get(f"http://127.0.0.1:{port}/v2").get("version"))
+    if part.name == "inference":
+        return _text(_get(f"http://127.0.0.1:{port}/openapi.json").get("info", {}).get("version"))
+    return kit_version()
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _get(url: str) -> dict[str, Any]:
+    try:
+        with urllib.request.urlopen(url, timeout=3) as answer:
+            body: dict[str, Any] = json.loads(answer.read())
+            return body
+    except (OSError, ValueError):
+        return {}
+
+
+def read_controller(state: Path) -> dict[str, Any]:
+    """The controller's own state file; empty before its first round."""
+    try:
+        values: dict[str, Any] = json.loads(controller_state(state).read_text("utf-8"))
+        return values
+    except (OSError, ValueError):
+        return {}
+
+
+def _controller(state: Path) -> tuple[str, str | None]:
+    own = read_controller(state).get("controller", {})
+    last = own.get("last_sync")
+    if last is None:
+        return "has not synced yet", kit_version()
+    if own.get("control_plane_error"):
+        return f"control plane: {own['control_plane_error']}", kit_version()
+    late = time.time() - float(last)
+    return ("ok" if late < _STALE_S else f"last synced {late:.0f} s ago"), kit_version()
+
+
+def endpoint_rows(state: Path) -> list[dict[str, Any]]:
+    """Each endpoint as the controller sees it."""
+    rows: list[dict[str, Any]] = read_controller(state).get("endpoints", [])
+    return rows
+
+
+def all_parts(state: Path, record: Record, processes: dict[str, Process]) -> list[PartStatus]:
+    return [part_status(part, state, record, processes.get(part.name)) for part in PARTS]

@@ -1,0 +1,146 @@
+"""The table of the stack's parts: what runs, in which order it starts, and how health is asked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformer_serving.local.record import Ports, Record, clearml_environment
+
+POLL_SECONDS = 2
+GRACE_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A part's command and the variables it gets on top of the caller's environment."""
+
+    command: list[str]
+    environment: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One supervised process. Parts start in the table's order and stop in the reverse one.
+
+    `ports` names the fields of Ports it listens on; `health` is the path asked on the first one,
+    None for a part without a listener.
+    """
+
+    name: str
+    launch: Callable[[Path, Record], Launch]
+    ports: tuple[str, ...]
+    health: str | None
+
+    def port(self, ports: Ports) -> int | None:
+        return getattr(ports, self.ports[0]) if self.ports else None
+
+
+def _control_plane(state: Path, record: Record) -> Launch:
+    command = [
+        sys.executable,
+        "-m",
+        "transformer_serving.local.control_plane",
+        "--host=127.0.0.1",
+        f"--port={record.ports.control_plane}",
+        f"--data={state / 'control-plane'}",
+    ]
+    return Launch(
+        command,
+        {
+            "TRANSFORMER_SERVING_ACCESS_KEY": record.access_key,
+            "TRANSFORMER_SERVING_SECRET_KEY": record.secret_key,
+        },
+    )
+
+
+def _triton(state: Path, record: Record) -> Launch:
+    from engine import backend_directory, triton_process
+
+    repository = state / "triton" / "models"
+    repository.mkdir(parents=True, exist_ok=True)
+    pytriton = backend_directory.pytriton_tritonserver()
+    backends = backend_directory.assemble(state / "triton" / "backends", pytriton=pytriton)
+    addresses = triton_process.TritonAddresses(
+        http_port=record.ports.triton_http,
+        grpc_port=record.ports.triton_grpc,
+        metrics_port=record.ports.triton_metrics,
+    )
+    command = triton_process.triton_command(
+        pytriton / "bin" / "tritonserver",
+        repository=repository,
+        backend_directory=backends,
+        addresses=addresses,
+    )
+    return Launch(command, triton_process.triton_environment())
+
+
+def _controller(state: Path, record: Record) -> Launch:
+    command = [
+        sys.executable,
+        "-m",
+        "engine.controller",
+        f"--serving-id={record.serving_id}",
+        f"--triton-grpc=127.0.0.1:{record.ports.triton_grpc}",
+        f"--triton-metrics=http://127.0.0.1:{record.ports.triton_metrics}/metrics",
+        f"--triton-log={state / 'logs' / 'triton.log'}",
+        f"--repository={state / 'triton' / 'models'}",
+        f"--state={controller_state(state)}",
+        f"--poll-seconds={POLL_SECONDS}",
+        f"--grace-seconds={GRACE_SECONDS}",
+    ]
+    return Launch(command, _clearml(state, record, "controller"))
+
+
+def _inference(state: Path, record: Record) -> Launch:
+    command = [
+        sys.executable,
+        "-m",
+        "uvicorn",
+        "gateway.app:app",
+        "--host=127.0.0.1",
+        f"--port={record.ports.inference}",
+        "--no-access-log",
+        "--backlog=2048",
+    ]
+    environment = {
+        **_clearml(state, record, "inference"),
+        # The host reads this in minutes.
+        "CLEARML_SERVING_POLL_FREQ": f"{POLL_SECONDS / 60:.5f}",
+        "TRANSFORMER_SERVING_TRITON_HTTP": f"127.0.0.1:{record.ports.triton_http}",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    return Launch(command, environment)
+
+
+def _clearml(state: Path, record: Record, part: str) -> dict[str, str]:
+    """ClearML's variables, its files kept inside the stack, its reporter a thread.
+
+    The forked reporter of the SDK outlives a killed parent and keeps the stack's ports.
+    """
+    home = state / "clearml" / part
+    home.mkdir(parents=True, exist_ok=True)
+    return {
+        **clearml_environment(record),
+        "CLEARML_CACHE_DIR": str(home),
+        "CLEARML_CONFIG_FILE": str(home / "clearml.conf"),
+        "CLEARML_BKG_THREAD_REPORT": "1",
+        "CLEARML_SUPPRESS_UPDATE_MESSAGE": "1",
+        "CLEARML_LOG_LEVEL": "WARNING",
+    }
+
+
+def controller_state(state: Path) -> Path:
+    return state / "triton" / "controller.json"
+
+
+PARTS = (
+    Part("control-plane", _control_plane, ("control_plane",), "/health"),
+    Part("triton", _triton, ("triton_http", "triton_grpc", "triton_metrics"), "/v2/health/ready"),
+    Part("controller", _controller, (), None),
+    Part("inference", _inference, ("inference",), "/health/ready"),
+)
+
+BY_NAME = {part.name: part for part in PARTS}

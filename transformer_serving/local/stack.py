@@ -1,0 +1,156 @@
+"""`up` and `down`: the whole stack on one machine, each part waited for until it answers."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from transformer_serving.clearml_cli import ClearmlCli
+from transformer_serving.deploy import Target
+from transformer_serving.failure import Failure
+from transformer_serving.local import health
+from transformer_serving.local.parts import BY_NAME, PARTS
+from transformer_serving.local.record import (
+    Ports,
+    Record,
+    clearml_environment,
+    load_record,
+    new_record,
+    save_record,
+)
+from transformer_serving.local.supervision import Supervisor, leftovers, sweep
+
+SERVICE = "transformer-serving"
+_WAIT_S = 60.0
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A running stack."""
+
+    state: Path
+    record: Record
+    supervisor: Supervisor
+
+    def target(self) -> Target:
+        environment = clearml_environment(self.record)
+        return Target(
+            cli=ClearmlCli(environment, self.record.serving_id),
+            files_host=environment["CLEARML_FILES_HOST"],
+            serve_url=environment["CLEARML_DEFAULT_BASE_SERVE_URL"],
+            lock=self.state / "deploy.lock",
+        )
+
+
+def start(state: Path, ports: Ports | None, report: Report) -> Stack:
+    """Bring every part up, or find it up. Raises Failure naming a taken port or a silent part.
+
+    `ports` None keeps those of the last time, or the usual ones.
+    """
+    record = load_record(state)
+    supervisor = Supervisor(state)
+    running = supervisor.is_up()
+    if record is None or (ports is not None and ports != record.ports):
+        if running:
+            raise Failure(
+                "the stack runs on other ports; stop it first: transformer-serving down",
+                exit_code=2,
+            )
+        record = _with_ports(record, ports or Ports())
+    if not running:
+        if any(True for _ in leftovers(state)):
+            report("ending what a crash left behind")
+            sweep(state)
+        check_ports(record.ports)
+        state.mkdir(parents=True, exist_ok=True)
+        save_record(state, record)
+        supervisor.start()
+    return Stack(state, _start_parts(state, record, supervisor, report), supervisor)
+
+
+def _with_ports(record: Record | None, ports: Ports) -> Record:
+    if record is None:
+        return new_record(ports)
+    return Record(ports, record.access_key, record.secret_key, record.serving_id)
+
+
+def _start_parts(state: Path, record: Record, supervisor: Supervisor, report: Report) -> Record:
+    report("starting the control plane")
+    supervisor.start_part("control-plane")
+    wait_until_healthy(state, record, supervisor, ("control-plane",))
+    if record.serving_id is None:
+        report("creating the serving service")
+        cli = ClearmlCli(clearml_environment(record))
+        record = record.with_serving_id(cli.create_service(SERVICE))
+        save_record(state, record)
+    report("starting Triton, the controller and the inference app")
+    for part in PARTS[1:]:
+        supervisor.start_part(part.name)
+    wait_until_healthy(state, record, supervisor, tuple(BY_NAME))
+    return record
+
+
+def wait_until_healthy(
+    state: Path, record: Record, supervisor: Supervisor, names: tuple[str, ...]
+) -> None:
+    """Wait until each named part is well. Raises Failure naming the first that is not."""
+    deadline = time.monotonic() + _WAIT_S
+    while True:
+        processes = supervisor.processes()
+        statuses = [
+            health.part_status(BY_NAME[name], state, record, processes.get(name)) for name in names
+        ]
+        ill = [status for status in statuses if status.health != "ok"]
+        if not ill:
+            return
+        if time.monotonic() > deadline:
+            log = state / "logs" / f"{ill[0].name}.log"
+            raise Failure(
+                f"{ill[0].name} did not become healthy within {_WAIT_S:.0f} s: {ill[0].health}; "
+                f"its log: {log}"
+            )
+        time.sleep(0.15)
+
+
+def check_ports(ports: Ports) -> None:
+    """Raise Failure (exit code 2) when something else listens on one of the stack's ports."""
+    for name, port in asdict(ports).items():
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except (OSError, OverflowError) as error:
+                raise Failure(
+                    f"port {port} for {name.replace('_', ' ')} cannot be used: "
+                    f"{error.strerror if isinstance(error, OSError) else 'no such port'}; move all "
+                    "ports with --port-base N",
+                    exit_code=2,
+                ) from error
+
+
+def stop(state: Path, report: Report) -> int:
+    """Stop everything in reverse order; also what a crash left. Returns processes swept up."""
+    report("stopping")
+    supervisor = Supervisor(state)
+    swept = sum(1 for _ in leftovers(state)) if not supervisor.is_up() else 0
+    supervisor.stop()
+    return swept
+
+
+def status(state: Path, record: Record) -> dict[str, Any]:
+    """The stack as `status --json` prints it."""
+    supervisor = Supervisor(state)
+    processes = supervisor.processes()
+    return {
+        "state": str(state),
+        "running": bool(processes),
+        "serving_id": record.serving_id,
+        "parts": [asdict(row) for row in health.all_parts(state, record, processes)],
+        "endpoints": health.endpoint_rows(state) if processes else [],
+    }

@@ -1,0 +1,90 @@
+"""The self-contained preprocess.py of a bundle: loader, zipped packages, endpoint and tokenizer."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import re
+import zipfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import contract
+import preprocess
+from contract.endpoint import read_endpoint
+from transformer_serving import preprocess_loader
+
+_IMPORT = re.compile(r"^(\s*)from (contract|preprocess)\b", re.MULTILINE)
+_PLAIN_IMPORT = re.compile(r"^\s*import (contract|preprocess)\b", re.MULTILINE)
+# Equal sources must give equal bytes: a zip entry's own time would change the hash.
+_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def build(endpoint_json: str, tokenizer_json: bytes) -> str:
+    """The text of preprocess.py. Raises ContractError when endpoint.json breaks its contract."""
+    endpoint = read_endpoint(endpoint_json)
+    data = _zip({"endpoint.json": endpoint_json.encode(), "tokenizer.json": tokenizer_json})
+    return (
+        "# preprocess.py of a transformer-serving bundle. Generated: change the sources instead.\n"
+        f"# bundle-version: {endpoint.bundle_version}\n"
+        f"# task: {endpoint.task}\n" + _fill(_loader(), code_hash(), _code_zip(), data)
+    )
+
+
+@cache
+def code_hash() -> str:
+    """12 hex digits over the loader and every packaged source file."""
+    return hashlib.sha256(_loader().encode() + _code_zip()).hexdigest()[:12]
+
+
+def packaged_sources() -> dict[str, str]:
+    """The sources as the file carries them: absolute imports of ours made relative."""
+    return dict(_sources())
+
+
+def _sources() -> Iterator[tuple[str, str]]:
+    for package in (contract, preprocess):
+        root = Path(package.__path__[0])
+        for path in sorted(root.rglob("*.py")):
+            inside = Path(root.name) / path.relative_to(root)
+            yield inside.as_posix(), _relative_imports(inside, path.read_text("utf-8"))
+
+
+def _relative_imports(path: Path, source: str) -> str:
+    """Rewrite `from contract...` to the relative form from the file's place in the zip."""
+    if _PLAIN_IMPORT.search(source):
+        raise ValueError(f"{path}: write 'from ... import ...' for packages of ours")
+    dots = "." * (len(path.parts))
+    return _IMPORT.sub(rf"\1from {dots}\2", source)
+
+
+@cache
+def _code_zip() -> bytes:
+    return _zip({name: text.encode() for name, text in _sources()})
+
+
+def _zip(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, content in files.items():
+            entry = zipfile.ZipInfo(name, _TIME)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, content)
+    return buffer.getvalue()
+
+
+def _loader() -> str:
+    return Path(preprocess_loader.__file__).read_text("utf-8")
+
+
+def _fill(loader: str, digest: str, code: bytes, data: bytes) -> str:
+    values = {"CODE_HASH": digest, "CODE": _encode(code), "DATA": _encode(data)}
+    for name, value in values.items():
+        loader = loader.replace(f'\n{name} = ""\n', f'\n{name} = "{value}"\n', 1)
+    return loader
+
+
+def _encode(raw: bytes) -> str:
+    return base64.b64encode(raw).decode("ascii")

@@ -1,0 +1,124 @@
+# This file becomes the head of every generated preprocess.py; preprocess_file.py fills in the
+# three constants. It is a module of its own so that it is checked like all code.
+#
+# clearml-serving loads a single file live after every update, but keeps the old code of a folder,
+# even over a restart. So one file carries everything, and its packages are imported under a name
+# that holds the hash of their code: old requests finish on old code while new ones start on new.
+# No dataclass and no relative import may stand here: the host does not enter the file's module
+# into sys.modules.
+import base64
+import importlib
+import importlib.abc
+import importlib.machinery
+import io
+import sys
+import threading
+import weakref
+import zipfile
+from typing import Any
+
+CODE_HASH = ""
+CODE = ""
+DATA = ""
+
+PACKAGE = f"transformer_serving_{CODE_HASH}"
+_lock = threading.Lock()
+
+
+def _archive(encoded: str) -> zipfile.ZipFile:
+    return zipfile.ZipFile(io.BytesIO(base64.b64decode(encoded)))
+
+
+class ZipFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+    """Imports one package from a zip held in memory, and counts the files that use it."""
+
+    def __init__(self, package: str, archive: zipfile.ZipFile) -> None:
+        self.serving_package = package
+        self.users = 0
+        self._archive = archive
+        self._names = frozenset(archive.namelist())
+
+    def _path(self, name: str) -> str:
+        return name[len(self.serving_package) + 1 :].replace(".", "/")
+
+    def is_package(self, fullname: str) -> bool:
+        path = self._path(fullname)
+        return not path or f"{path}/__init__.py" in self._names
+
+    def find_spec(
+        self, fullname: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self.serving_package and not fullname.startswith(self.serving_package + "."):
+            return None
+        package = self.is_package(fullname)
+        if not package and f"{self._path(fullname)}.py" not in self._names:
+            return None
+        return importlib.machinery.ModuleSpec(
+            fullname, self, origin=f"<{fullname}>", is_package=package
+        )
+
+    def get_source(self, fullname: str) -> str:
+        path = self._path(fullname)
+        if not path:
+            return ""
+        name = f"{path}/__init__.py" if self.is_package(fullname) else f"{path}.py"
+        return self._archive.read(name).decode()
+
+
+def _finders() -> list[Any]:
+    """Every package of ours in this process, the newest last; made by other copies of this file."""
+    return [finder for finder in sys.meta_path if hasattr(finder, "serving_package")]
+
+
+def _drop(finder: Any) -> None:
+    """Forget a package that nobody uses any more, with its modules and connections."""
+    package = finder.serving_package
+    preprocess = sys.modules.get(f"{package}.preprocess")
+    if preprocess is not None:
+        preprocess.close()
+    sys.meta_path.remove(finder)
+    for name in [name for name in sys.modules if f"{name}.".startswith(f"{package}.")]:
+        del sys.modules[name]
+
+
+def _sweep() -> None:
+    """Drop unused packages but the newest: an update that changes no code finds its code warm."""
+    for finder in _finders()[:-1]:
+        if finder.users == 0:
+            _drop(finder)
+
+
+def _release(finder: Any) -> None:
+    with _lock:
+        finder.users -= 1
+        if finder in sys.meta_path:
+            _sweep()
+
+
+def _acquire() -> Any:
+    """The package of this file's code; shared with other files of the same code."""
+    with _lock:
+        found = [finder for finder in _finders() if finder.serving_package == PACKAGE]
+        finder = found[0] if found else ZipFinder(PACKAGE, _archive(CODE))
+        finder.users += 1
+        if found:
+            sys.meta_path.remove(finder)
+        sys.meta_path.append(finder)
+        _sweep()
+        return finder
+
+
+_finder = _acquire()
+_preprocess: Any = importlib.import_module(f"{PACKAGE}.preprocess") if CODE else None
+_Base: Any = _preprocess.Preprocess if CODE else object
+
+
+class Preprocess(_Base):  # type: ignore[misc]
+    """What clearml-serving instantiates: the packaged Preprocess with this bundle's two files."""
+
+    def __init__(self) -> None:
+        data = _archive(DATA)
+        super().__init__(data.read("endpoint.json"), lambda: data.read("tokenizer.json"))
+
+
+weakref.finalize(Preprocess, _release, _finder)
