@@ -14,8 +14,9 @@ from pathlib import Path
 import contract
 import preprocess
 from contract.endpoint import read_endpoint
-from transformer_serving import preprocess_loader
 
+# Read, never imported: without its constants filled in it has nothing to load.
+_LOADER = Path(__file__).with_name("preprocess_loader.py")
 _IMPORT = re.compile(r"^(\s*)from (contract|preprocess)\b", re.MULTILINE)
 _PLAIN_IMPORT = re.compile(r"^\s*import (contract|preprocess)\b", re.MULTILINE)
 # Equal sources must give equal bytes: a zip entry's own time would change the hash.
@@ -76,7 +77,7 @@ def _zip(files: dict[str, bytes]) -> bytes:
 
 
 def _loader() -> str:
-    return Path(preprocess_loader.__file__).read_text("utf-8")
+    return _LOADER.read_text("utf-8")
 
 
 def _fill(loader: str, digest: str, code: bytes, data: bytes) -> str:

@@ -30,7 +30,7 @@ def _archive(encoded: str) -> zipfile.ZipFile:
 
 
 class ZipFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
-    """Imports one package from a zip held in memory, and counts the files that use it."""
+    """Imports one package from a zip held in memory, and counts the endpoints that use it."""
 
     def __init__(self, package: str, archive: zipfile.ZipFile) -> None:
         self.serving_package = package
@@ -100,7 +100,6 @@ def _acquire() -> Any:
     with _lock:
         found = [finder for finder in _finders() if finder.serving_package == PACKAGE]
         finder = found[0] if found else ZipFinder(PACKAGE, _archive(CODE))
-        finder.users += 1
         if found:
             sys.meta_path.remove(finder)
         sys.meta_path.append(finder)
@@ -109,16 +108,15 @@ def _acquire() -> Any:
 
 
 _finder = _acquire()
-_preprocess: Any = importlib.import_module(f"{PACKAGE}.preprocess") if CODE else None
-_Base: Any = _preprocess.Preprocess if CODE else object
+_preprocess: Any = importlib.import_module(f"{PACKAGE}.preprocess")
 
 
-class Preprocess(_Base):  # type: ignore[misc]
+class Preprocess(_preprocess.Preprocess):  # type: ignore[misc]
     """What clearml-serving instantiates: the packaged Preprocess with this bundle's two files."""
 
     def __init__(self) -> None:
         data = _archive(DATA)
         super().__init__(data.read("endpoint.json"), lambda: data.read("tokenizer.json"))
-
-
-weakref.finalize(Preprocess, _release, _finder)
+        # On the instance, not the class: the callback's own globals keep the class alive.
+        weakref.finalize(self, _release, _finder)
+        _finder.users += 1

@@ -1,0 +1,65 @@
+"""What every test folder shares: tiny real tokenizers and endpoint.json texts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+
+SENTENCES = [
+    "the quick brown fox jumps over the lazy dog",
+    "a kettle of tea and two cups stand on the table",
+    "rain fell on the roof all night and the street shone",
+]
+
+
+@pytest.fixture(scope="session")
+def tokenizer_json() -> bytes:
+    """A WordPiece tokenizer trained here, with BERT's special tokens around one text or two."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = trainers.WordPieceTrainer(vocab_size=200, special_tokens=special)
+    tokenizer.train_from_iterator(SENTENCES, trainer)
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return tokenizer.to_str().encode()
+
+
+@pytest.fixture
+def endpoint_fields() -> dict[str, Any]:
+    """endpoint.json of a two-label classifier, as a dict to change."""
+    return {
+        "schema": 1,
+        "bundle_version": 77,
+        "bundle_hash": "ab" * 32,
+        "task": "text-classification",
+        "inputs": [
+            {"name": name, "role": name, "dtype": "INT32"}
+            for name in ("input_ids", "token_type_ids", "attention_mask")
+        ],
+        "output": {"name": "output", "dtype": "FP32", "dims": [2]},
+        "tokens": {
+            "max_length": 32,
+            "buckets": [8, 16, 32],
+            "pad_id": 0,
+            "pad_token": "[PAD]",
+            "pad_type_id": 0,
+            "padding_side": "right",
+            "truncate": False,
+        },
+        "limits": {
+            "max_texts": 100,
+            "max_characters": 10_000,
+            "max_tokens": 2_000,
+            "max_batch_size": 8,
+        },
+        "classification": {"labels": ["NEGATIVE", "POSITIVE"], "problem_type": "single_label"},
+        "embedding": None,
+    }
+
+
+@pytest.fixture
+def endpoint_json(endpoint_fields: dict[str, Any]) -> str:
+    return json.dumps(endpoint_fields)

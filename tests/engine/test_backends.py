@@ -1,0 +1,243 @@
+"""Both backends inside a real Triton."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from engine.model_config import TensorConfig, build_config, to_text
+from tests.engine.text_models import VOCABULARY, expected, write_onnx, write_openvino
+from tests.engine.triton_server import TritonServer
+
+INPUTS = (TensorConfig("input_ids", "INT32", (-1,)), TensorConfig("attention_mask", "INT32", (-1,)))
+OUTPUT = TensorConfig("output", "FP32", (3,))
+WRITERS: dict[str, Callable[..., Path]] = {
+    "onnxruntime": write_onnx,
+    "openvino_text": write_openvino,
+}
+_numbers = itertools.count()
+
+
+class Model:
+    """A model in the server's repository and a client that asks it."""
+
+    def __init__(self, server: TritonServer, backend: str, **config: Any) -> None:
+        self.name = f"text{next(_numbers)}"
+        self.folder = server.repository / self.name / "1"
+        self.folder.mkdir(parents=True)
+        self.client = server.client()
+        self.config = build_config(
+            **{
+                "name": self.name,
+                "backend": backend,
+                "inputs": INPUTS,
+                "output": OUTPUT,
+                "max_batch_size": 16,
+                "max_queue_delay_us": 200_000,
+                **config,
+            }
+        )
+
+    def load(self, text: str | None = None) -> None:
+        (self.folder.parent / "config.pbtxt").write_text(text or to_text(self.config))
+        self.client.load_model(self.name)
+
+    def start(self, ids: np.ndarray, mask: np.ndarray | None = None) -> Future[Any]:
+        mask = np.ones_like(ids) if mask is None else mask
+        inputs = []
+        for name, array in (("input_ids", ids), ("attention_mask", mask)):
+            tensor = triton.InferInput(name, array.shape, "INT32")
+            tensor.set_data_from_numpy(array)
+            inputs.append(tensor)
+        future: Future[Any] = Future()
+
+        def done(result: Any, error: Exception | None) -> None:
+            future.set_exception(error) if error else future.set_result(result)
+
+        self.client.async_infer(self.name, inputs, done)
+        return future
+
+    def ask(self, ids: np.ndarray, output: str = "output") -> np.ndarray:
+        return self.start(ids).result(20).as_numpy(output)
+
+
+@pytest.fixture(params=sorted(WRITERS))
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def texts(seed: int, *shapes: tuple[int, int]) -> list[np.ndarray]:
+    random = np.random.default_rng(seed)
+    return [random.integers(0, VOCABULARY, shape).astype(np.int32) for shape in shapes]
+
+
+def test_mixed_lengths_in_one_batch_equal_one_at_a_time(
+    triton_server: TritonServer, backend: str
+) -> None:
+    model = Model(triton_server, backend)
+    WRITERS[backend](model.folder)
+    # Ragged inputs make Triton's batcher join requests of different lengths.
+    for tensor in model.config.input:
+        tensor.allow_ragged_batch = True
+    model.load()
+    requests = texts(1, (1, 3), (2, 9), (1, 40), (3, 3), (1, 8), (4, 41), (1, 1))
+    futures = [model.start(ids) for ids in requests]
+    for ids, future in zip(requests, futures, strict=True):
+        answer = future.result(20).as_numpy("output")
+        np.testing.assert_allclose(answer, model.ask(ids), atol=1e-5)
+        np.testing.assert_allclose(answer, expected(ids, np.ones_like(ids)), atol=1e-5)
+
+
+def test_outputs_with_a_token_axis_are_cut_to_the_request(
+    triton_server: TritonServer, backend: str
+) -> None:
+    model = Model(triton_server, backend)
+    WRITERS[backend](model.folder, per_token=True)
+    model.config.output.add(name="token_output", data_type=11, dims=[-1, 3])
+    for tensor in model.config.input:
+        tensor.allow_ragged_batch = True
+    model.load()
+    requests = texts(2, (1, 5), (2, 7), (1, 6), (2, 20))
+    futures = [model.start(ids) for ids in requests]
+    for ids, future in zip(requests, futures, strict=True):
+        answer = future.result(20).as_numpy("token_output")
+        assert answer.shape == (*ids.shape, 3)
+        np.testing.assert_allclose(answer, model.ask(ids, "token_output"), atol=1e-5)
+
+
+@pytest.mark.parametrize("bad", [-1, VOCABULARY, 2**31 - 1])
+def test_a_bad_request_fails_alone(triton_server: TritonServer, backend: str, bad: int) -> None:
+    model = Model(triton_server, backend)
+    WRITERS[backend](model.folder)
+    model.load()
+    good = texts(3, (1, 6), (1, 6), (2, 6))
+    wrong = np.full((1, 6), bad, np.int32)
+    futures = [model.start(ids) for ids in (good[0], wrong, *good[1:])]
+    with pytest.raises(InferenceServerException):
+        futures[1].result(20)
+    for ids, future in zip(good, [futures[0], *futures[2:]], strict=True):
+        np.testing.assert_allclose(
+            future.result(20).as_numpy("output"), expected(ids, np.ones_like(ids)), atol=1e-5
+        )
+
+
+def test_instances_share_the_work(triton_server: TritonServer, backend: str) -> None:
+    model = Model(triton_server, backend, instance_count=2, max_queue_delay_us=0)
+    WRITERS[backend](model.folder)
+    model.load()
+    requests = texts(4, *[(1, 5)] * 30)
+    for future in [model.start(ids) for ids in requests]:
+        assert future.result(20).as_numpy("output").shape == (1, 3)
+
+
+@pytest.mark.parametrize("length", [16, 300])
+def test_warm_up_runs_with_zeros(triton_server: TritonServer, backend: str, length: int) -> None:
+    model = Model(triton_server, backend, warmup_lengths=[8, length])
+    WRITERS[backend](model.folder)
+    model.load()
+    assert model.client.is_model_ready(model.name)
+
+
+@pytest.mark.parametrize(
+    ("backend", "present", "missing"),
+    [
+        ("onnxruntime", "readme.txt", "model.onnx"),
+        ("openvino_text", "readme.txt", "model.xml"),
+        ("openvino_text", "model.xml", "model.bin"),
+    ],
+)
+def test_a_missing_file_is_named(
+    triton_server: TritonServer, backend: str, present: str, missing: str
+) -> None:
+    model = Model(triton_server, backend)
+    (model.folder / present).write_text("x")
+    with pytest.raises(InferenceServerException, match=f"'{missing}' is missing.*upload"):
+        model.load()
+
+
+def test_a_broken_file_is_named(triton_server: TritonServer, backend: str) -> None:
+    model = Model(triton_server, backend)
+    (model.folder / "model.onnx").write_bytes(b"not a model")
+    with pytest.raises(InferenceServerException, match=r"'model\.onnx' cannot be loaded"):
+        model.load()
+
+
+def test_a_configuration_that_contradicts_the_graph_is_refused(
+    triton_server: TritonServer, backend: str
+) -> None:
+    model = Model(
+        triton_server, backend, inputs=(TensorConfig("input_ids", "INT64", (-1,)), INPUTS[1])
+    )
+    WRITERS[backend](model.folder)
+    with pytest.raises(InferenceServerException, match="'input_ids' is int32 in the model"):
+        model.load()
+
+
+def test_inputs_and_outputs_are_completed_from_the_graph(
+    triton_server: TritonServer, backend: str
+) -> None:
+    model = Model(triton_server, backend)
+    WRITERS[backend](model.folder)
+    model.load(f'name: "{model.name}" backend: "{backend}" max_batch_size: 4')
+    config = model.client.get_model_config(model.name).config
+    assert [tensor.name for tensor in config.input] == ["input_ids", "attention_mask"]
+    ids = texts(5, (2, 4))[0]
+    np.testing.assert_allclose(model.ask(ids), expected(ids, np.ones_like(ids)), atol=1e-5)
+
+
+def test_the_platform_name_and_a_file_name_find_the_backend(triton_server: TritonServer) -> None:
+    model = Model(triton_server, "onnxruntime", file_name="weights.bin")
+    write_onnx(model.folder, file_name="weights.bin")
+    model.config.backend = ""
+    model.load()
+    assert model.client.get_model_config(model.name).config.backend == "onnxruntime"
+
+
+def test_no_batching_takes_full_shapes(triton_server: TritonServer, backend: str) -> None:
+    model = Model(
+        triton_server,
+        backend,
+        max_batch_size=0,
+        inputs=tuple(TensorConfig(tensor.name, "INT32", (-1, -1)) for tensor in INPUTS),
+        output=TensorConfig("output", "FP32", (-1, 3)),
+    )
+    WRITERS[backend](model.folder)
+    model.load()
+    ids = texts(6, (3, 4))[0]
+    np.testing.assert_allclose(model.ask(ids), expected(ids, np.ones_like(ids)), atol=1e-5)
+    other = np.ones((2, 5), np.int32)
+    with pytest.raises(InferenceServerException):
+        model.start(ids, other).result(20)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "int8"])
+def test_openvino_precisions_load(triton_server: TritonServer, precision: str) -> None:
+    model = Model(triton_server, "openvino_text", parameters={"precision": precision})
+    write_openvino(model.folder)
+    model.load()
+    ids = texts(7, (1, 6))[0]
+    np.testing.assert_allclose(model.ask(ids), expected(ids, np.ones_like(ids)), atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("backend", "parameters", "reason"),
+    [
+        ("openvino_text", {"precision": "fp64"}, "'precision' must be one of fp32"),
+        ("onnxruntime", {"intra_op_thread_count": "many"}, "'intra_op_thread_count' must be"),
+    ],
+)
+def test_a_bad_parameter_is_named(
+    triton_server: TritonServer, backend: str, parameters: dict[str, str], reason: str
+) -> None:
+    model = Model(triton_server, backend, parameters=parameters)
+    WRITERS[backend](model.folder)
+    with pytest.raises(InferenceServerException, match=reason):
+        model.load()

@@ -1,0 +1,102 @@
+"""A real tritonserver for the tests: started on free ports, with its log at hand."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import tritonclient.grpc as triton
+
+from engine.backend_directory import assemble, pytriton_tritonserver
+from engine.triton_process import TritonAddresses, triton_command, triton_environment
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+@dataclass
+class TritonServer:
+    """One server over one repository; `restart` keeps the ports."""
+
+    repository: Path
+    backends: Path
+    log: Path
+    addresses: TritonAddresses
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def grpc(self) -> str:
+        return f"127.0.0.1:{self.addresses.grpc_port}"
+
+    def client(self) -> triton.InferenceServerClient:
+        return triton.InferenceServerClient(self.grpc)
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                triton_command(
+                    pytriton_tritonserver() / "bin" / "tritonserver",
+                    repository=self.repository,
+                    backend_directory=self.backends,
+                    addresses=self.addresses,
+                ),
+                env=triton_environment(),
+                cwd=self.repository,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        wait_until(self.live, 30, lambda: self.log.read_text()[-3000:])
+
+    def live(self) -> bool:
+        client = self.client()
+        with contextlib.suppress(triton.InferenceServerException):
+            return bool(client.is_server_live())
+        return False
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+
+def wait_until(condition, seconds: float, context=lambda: "") -> None:  # type: ignore[no-untyped-def]
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s: {context()}")
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def running_triton(folder: Path) -> Iterator[TritonServer]:
+    folder.mkdir(parents=True, exist_ok=True)
+    repository = folder / "models"
+    repository.mkdir(exist_ok=True)
+    backends = assemble(folder / "backends", pytriton=pytriton_tritonserver())
+    server = TritonServer(
+        repository, backends, folder / "triton.log", TritonAddresses(*free_ports(3))
+    )
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()

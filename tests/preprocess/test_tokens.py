@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer as Reference
+
+from contract.endpoint import read_endpoint
+from contract.errors import ServingError
+from preprocess.answers import TASKS
+from preprocess.request import Request, read_body
+from preprocess.tokens import OFF_LOOP_CHARACTERS, Tokenizer, shared_tokenizer
+
+
+@pytest.fixture
+def tokenizer(tokenizer_json: bytes, endpoint_json: str) -> Tokenizer:
+    return Tokenizer(tokenizer_json, read_endpoint(endpoint_json).tokens)
+
+
+def request_of(body: dict[str, Any], endpoint_json: str) -> Request:
+    endpoint = read_endpoint(endpoint_json)
+    return read_body(body, TASKS[endpoint.task](endpoint), endpoint.limits)
+
+
+async def test_ids_are_the_tokenizers_own(
+    tokenizer: Tokenizer, tokenizer_json: bytes, endpoint_json: str
+) -> None:
+    texts = ["the quick fox", "", "tea"]
+    request = request_of({"text": texts}, endpoint_json)
+    encoded = await tokenizer.encode(request, read_endpoint(endpoint_json).limits)
+    reference = Reference.from_buffer(tokenizer_json).encode_batch(texts)
+    assert [text.ids for text in encoded] == [row.ids for row in reference]
+
+
+async def test_a_long_text_is_refused_with_its_length_or_cut(
+    tokenizer: Tokenizer, tokenizer_json: bytes, endpoint_json: str
+) -> None:
+    limits = read_endpoint(endpoint_json).limits
+    long = "the quick brown fox jumps over the lazy dog " * 10
+    with pytest.raises(ServingError) as caught:
+        await tokenizer.encode(request_of({"text": long}, endpoint_json), limits)
+    length = len(Reference.from_buffer(tokenizer_json).encode(long).ids)
+    assert (caught.value.kind.status, caught.value.limit, caught.value.got) == (413, 32, length)
+    cut = await tokenizer.encode(
+        request_of({"text": long, "truncate": True}, endpoint_json), limits
+    )
+    assert len(cut[0].ids) == 32
+    assert cut[0].ids[-1] == 3  # the closing [SEP] is kept
+
+
+async def test_a_pair_has_type_ids(tokenizer: Tokenizer, endpoint_json: str) -> None:
+    request = request_of({"text": "tea", "text_pair": "rain"}, endpoint_json)
+    encoded = await tokenizer.encode(request, read_endpoint(endpoint_json).limits)
+    assert set(encoded[0].type_ids) == {0, 1}
+
+
+async def test_too_many_tokens_together(tokenizer: Tokenizer, endpoint_json: str) -> None:
+    request = request_of({"text": ["rain on the roof all night " * 4] * 90}, endpoint_json)
+    assert sum(map(len, request.texts)) > OFF_LOOP_CHARACTERS  # so this one leaves the loop
+    with pytest.raises(ServingError) as caught:
+        await tokenizer.encode(request, read_endpoint(endpoint_json).limits)
+    assert caught.value.limit == 2_000
+
+
+def test_one_tokenizer_serves_every_rebuild(
+    tokenizer_json: bytes, endpoint_fields: dict[str, Any]
+) -> None:
+    tokens = read_endpoint(json.dumps(endpoint_fields)).tokens
+    assert shared_tokenizer(tokenizer_json, tokens) is shared_tokenizer(tokenizer_json, tokens)
+    endpoint_fields["tokens"]["truncate"] = True
+    other = read_endpoint(json.dumps(endpoint_fields)).tokens
+    assert shared_tokenizer(tokenizer_json, tokens) is not shared_tokenizer(tokenizer_json, other)

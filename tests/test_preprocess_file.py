@@ -1,0 +1,109 @@
+"""The generated preprocess.py, loaded as clearml-serving loads a single file."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preprocess import settings
+from transformer_serving import preprocess_file
+
+
+def load(path: Path) -> Any:
+    """As BasePreprocessRequest does it: a module named Preprocess that sys.modules never sees."""
+    spec = importlib.util.spec_from_file_location("Preprocess", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Preprocess()
+
+
+def packages() -> set[str]:
+    return {name for name in sys.modules if name.startswith("transformer_serving_")}
+
+
+@pytest.fixture
+def write(tmp_path: Path, tokenizer_json: bytes, endpoint_fields: dict[str, Any]) -> Any:
+    def write(version: int, code: str | None = None) -> Path:
+        endpoint_fields["bundle_version"] = version
+        text = preprocess_file.build(json.dumps(endpoint_fields), tokenizer_json)
+        if code is not None:
+            text = text.replace(preprocess_file.code_hash(), code)
+        path = tmp_path / f"preprocess_{version}_{code}.py"
+        path.write_text(text, "utf-8")
+        return path
+
+    return write
+
+
+def test_it_says_its_bundle_version_in_its_head(write: Any) -> None:
+    head = write(41).read_text("utf-8").splitlines()[:5]
+    assert "# bundle-version: 41" in head
+
+
+def test_two_bundles_of_the_same_code_share_it(write: Any) -> None:
+    one, two = load(write(1)), load(write(2))
+    assert (one.endpoint.bundle_version, two.endpoint.bundle_version) == (1, 2)
+    assert type(one).__mro__[1] is type(two).__mro__[1]
+    assert one.tokenizer is two.tokenizer
+
+
+def test_new_code_runs_beside_old_and_old_code_goes(write: Any) -> None:
+    old = load(write(1, "0" * 12))
+    new = load(write(2, "1" * 12))
+    assert type(old).__mro__[1] is not type(new).__mro__[1]
+    refused = old.postprocess(old.preprocess({}, state := {}), state)
+    assert (refused.status_code, refused.headers["x-bundle-version"]) == (400, "1")
+    del old
+    gc.collect()
+    assert not any("0" * 12 in name for name in packages())
+    assert any("1" * 12 in name for name in packages())
+    del new
+
+
+def test_twenty_updates_leave_one_code_package(write: Any) -> None:
+    serving = None
+    for version in range(1, 21):
+        serving = load(write(version, f"{version:012d}"))
+    gc.collect()
+    finders = [finder for finder in sys.meta_path if hasattr(finder, "serving_package")]
+    assert len(finders) == 1
+    assert serving.endpoint.bundle_version == 20
+
+
+def test_equal_inputs_give_equal_files(write: Any) -> None:
+    assert write(5).read_bytes() == write(5).read_bytes()
+
+
+def test_it_needs_nothing_of_the_checkout(write: Any, tmp_path: Path) -> None:
+    """In the inference container only site-packages are there, and no transformers or torch."""
+    code = (
+        "import importlib.util, sys\n"
+        f"spec = importlib.util.spec_from_file_location('Preprocess', {str(write(3))!r})\n"
+        "module = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(module)\n"
+        "module.Preprocess()\n"
+        "ours = {'contract', 'preprocess', 'transformer_serving', 'torch', 'transformers'}\n"
+        "print(*(ours & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == ""
+
+
+def test_settings_come_from_the_environment() -> None:
+    beside = settings.read_settings({"CLEARML_DEFAULT_TRITON_GRPC_ADDR": "triton:8001"})
+    assert beside.triton_http == "triton:8000"
+    own = settings.read_settings({"TRANSFORMER_SERVING_TRITON_HTTP": "unix:/run/triton"})
+    assert own.triton_http == "unix:/run/triton"
+    with pytest.raises(ValueError, match="TRANSFORMER_SERVING_TIMEOUT_S must be seconds"):
+        settings.read_settings({"TRANSFORMER_SERVING_TIMEOUT_S": "soon"})
