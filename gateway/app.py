@@ -6,19 +6,14 @@ Serve it with `uvicorn gateway.app:app`. Start-up and shutdown events pass throu
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
+
+from gateway.host import host
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
-# clearml-serving imports torch whenever it is installed, only to empty a GPU cache that the
-# triton engine does not use: about two seconds and 200 MB a worker.
-sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
-
-from clearml_serving.serving import main as host  # noqa: E402
 
 
 def is_ready() -> bool:
