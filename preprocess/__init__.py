@@ -12,18 +12,20 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from contract.endpoint import Endpoint, read_endpoint
 from contract.errors import ServingError
 from contract.naming import triton_model_name
 from preprocess.answers import TASKS
+from preprocess.coalesce import Admission, Coalescer, shared_coalescer
 from preprocess.request import Request, read_body
 from preprocess.response import Answer, answer_response, error_response
-from preprocess.rows import Array, infer
+from preprocess.rows import Array
 from preprocess.settings import Settings, read_settings
 from preprocess.tokens import Tokenizer, shared_tokenizer
-from preprocess.triton_client import TritonClient, close_clients, shared_client
+from preprocess.triton_client import Tensor, close_clients, shared_client
 
 log = logging.getLogger("transformer_serving.preprocess")
 
@@ -39,6 +41,7 @@ class Preprocess:
         self.endpoint: Endpoint = read_endpoint(endpoint_json)
         self.settings: Settings = read_settings()
         self.task = TASKS[self.endpoint.task](self.endpoint)
+        self._coalescer: Coalescer | None = None
         self.tokenizer: Tokenizer = shared_tokenizer(tokenizer_json(), self.endpoint.tokens)
 
     def preprocess(self, body: Any, state: dict[str, Any], collect: Collect = None) -> Any:
@@ -77,13 +80,26 @@ class Preprocess:
 
     async def _infer(self, request: Request, deadline: float) -> list[Array]:
         encoded = await self.tokenizer.encode(request, self.endpoint.limits)
-        return await infer(self._client(), self._model_name(), self.endpoint, encoded, deadline)
+        if self._coalescer is None:
+            self._coalescer = self._connect()
+        return await self._coalescer.infer(encoded, deadline)
 
-    def _client(self) -> TritonClient:
-        return shared_client(self.settings.triton_http)
+    def _connect(self) -> Coalescer:
+        """The queue before this bundle's model version; shared with earlier and later rebuilds."""
+        model = triton_model_name(self.model_endpoint.serving_url, self.model_endpoint.version)
+        client = shared_client(self.settings.triton_http)
+        version, output = self.endpoint.bundle_version, self.endpoint.output
 
-    def _model_name(self) -> str:
-        return triton_model_name(self.model_endpoint.serving_url, self.model_endpoint.version)
+        async def engine(inputs: list[Tensor], deadline: float) -> Array:
+            return await client.infer(model, version, inputs, output, deadline)
+
+        return shared_coalescer(
+            (self.settings.triton_http, model, version),
+            self.endpoint,
+            engine,
+            admission(self.settings),
+            self.settings.calls_in_flight,
+        )
 
     def _internal(self, error: Exception) -> ServingError:
         reference = uuid.uuid4().hex[:12]
@@ -91,6 +107,12 @@ class Preprocess:
         return ServingError(
             "internal", f"a fault of the serving code, reference {reference}; see the worker's log"
         )
+
+
+@cache
+def admission(settings: Settings) -> Admission:
+    """The worker's one count of waiting tokens."""
+    return Admission(settings.max_waiting_tokens)
 
 
 def close() -> None:

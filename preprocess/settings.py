@@ -28,6 +28,16 @@ SETTINGS = (
         "30",
         "Seconds after which a request that brings no timeout_ms of its own is answered with 504.",
     ),
+    Setting(
+        "TRANSFORMER_SERVING_MAX_WAITING_TOKENS",
+        "400000",
+        "Tokens that may wait or be computed in one worker; beyond it requests get 503.",
+    ),
+    Setting(
+        "TRANSFORMER_SERVING_CALLS_IN_FLIGHT",
+        "2",
+        "Engine calls of one endpoint and worker that may run at the same time.",
+    ),
 )
 
 
@@ -35,21 +45,30 @@ SETTINGS = (
 class Settings:
     triton_http: str
     timeout_s: float
+    max_waiting_tokens: int
+    calls_in_flight: int
 
 
 def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
     """The settings as the environment has them. Raises ValueError naming a wrong variable."""
     values = {row.name: environment.get(row.name) or row.default for row in SETTINGS}
-    timeout = values["TRANSFORMER_SERVING_TIMEOUT_S"]
-    try:
-        timeout_s = float(timeout)
-    except ValueError:
-        timeout_s = 0.0
-    if not 0 < timeout_s <= 86_400:
-        raise ValueError("TRANSFORMER_SERVING_TIMEOUT_S must be seconds from 0 to 86400")
     return Settings(
-        values["TRANSFORMER_SERVING_TRITON_HTTP"] or _beside_grpc(environment), timeout_s
+        triton_http=values["TRANSFORMER_SERVING_TRITON_HTTP"] or _beside_grpc(environment),
+        timeout_s=_number(values, "TRANSFORMER_SERVING_TIMEOUT_S", 86_400),
+        max_waiting_tokens=int(_number(values, "TRANSFORMER_SERVING_MAX_WAITING_TOKENS", 10**9)),
+        calls_in_flight=int(_number(values, "TRANSFORMER_SERVING_CALLS_IN_FLIGHT", 64)),
     )
+
+
+def _number(values: Mapping[str, str], name: str, high: int) -> float:
+    """A number above 0 and at most `high`; whole ones are cut by the caller."""
+    try:
+        number = float(values[name])
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= high:
+        raise ValueError(f"{name} must be a number above 0, at most {high}")
+    return number
 
 
 def _beside_grpc(environment: Mapping[str, str]) -> str:

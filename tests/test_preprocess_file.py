@@ -105,5 +105,5 @@ def test_settings_come_from_the_environment() -> None:
     assert beside.triton_http == "triton:8000"
     own = settings.read_settings({"TRANSFORMER_SERVING_TRITON_HTTP": "unix:/run/triton"})
     assert own.triton_http == "unix:/run/triton"
-    with pytest.raises(ValueError, match="TRANSFORMER_SERVING_TIMEOUT_S must be seconds"):
+    with pytest.raises(ValueError, match="TRANSFORMER_SERVING_TIMEOUT_S must be a number above 0"):
         settings.read_settings({"TRANSFORMER_SERVING_TIMEOUT_S": "soon"})

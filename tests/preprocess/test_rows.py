@@ -2,27 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 
 from contract.endpoint import InputTensor, Tokens
-from preprocess.rows import pad, plan_calls
+from preprocess.rows import pad
 from preprocess.tokens import Encoded
-
-BUCKETS = (4, 8, 32)
-
-
-@given(st.lists(st.integers(1, 32), min_size=1, max_size=200), st.integers(1, 64))
-def test_every_text_is_in_one_call_that_fits_it(lengths: list[int], max_batch: int) -> None:
-    calls = plan_calls(lengths, BUCKETS, max_batch)
-    positions = [position for call in calls for position in call.positions]
-    assert sorted(positions) == list(range(len(lengths)))
-    for call in calls:
-        assert call.length in BUCKETS
-        assert 1 <= len(call.positions) <= max_batch
-        assert max(lengths[position] for position in call.positions) <= call.length
-        smaller = [size for size in BUCKETS if size < call.length]
-        assert not smaller or all(lengths[at] > smaller[-1] for at in call.positions)
-
 
 INPUTS = (
     InputTensor("ids", "input_ids", "INT64"),

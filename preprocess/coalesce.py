@@ -1,0 +1,245 @@
+"""Texts of many requests into few engine calls: what waits while a call runs leaves together.
+
+No timer: an idle engine is called at once, after a few turns of the loop in which the requests
+that have already arrived may still join. Answers return to exactly their own request, also when
+one text is bad or a deadline passes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+from contract.endpoint import Endpoint
+from contract.errors import ServingError
+from preprocess.rows import Array, pad, unpad
+from preprocess.tokens import Encoded
+from preprocess.triton_client import Tensor
+from preprocess.waiting import WaitingTexts
+
+# Turns of the loop to wait for more texts while the queue still grows.
+GROW_TURNS = 8
+# How long Triton may take for one call at all; its slot stays taken until it answers, because
+# an engine that is late is still working.
+CALL_LIMIT_S = 300.0
+
+
+class Engine(Protocol):
+    """One call of one model version; `TritonClient.infer` with the model already named."""
+
+    async def __call__(self, inputs: list[Tensor], deadline: float) -> Array: ...
+
+
+@dataclass(eq=False)
+class Ticket:
+    """One request in the queue: a row for each text, and who waits for all of them."""
+
+    rows: list[Array | None]
+    future: asyncio.Future[None]
+    deadline: float
+    missing: int
+
+    @property
+    def done(self) -> bool:
+        return self.future.done()
+
+    def fail(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+@dataclass(eq=False)
+class Text:
+    """One text of a ticket."""
+
+    ticket: Ticket
+    position: int
+    encoded: Encoded
+
+    @property
+    def length(self) -> int:
+        return len(self.encoded.ids)
+
+    @property
+    def done(self) -> bool:
+        return self.ticket.done
+
+    def answer(self, row: Array) -> None:
+        ticket = self.ticket
+        ticket.rows[self.position] = row
+        ticket.missing -= 1
+        if not ticket.missing and not ticket.future.done():
+            ticket.future.set_result(None)
+
+
+@dataclass
+class Admission:
+    """Tokens that wait or are being computed, over all endpoints of the worker."""
+
+    limit: int
+    tokens: int = 0
+
+    def enter(self, tokens: int) -> None:
+        """Count a request in. Raises ServingError `overloaded`; an idle worker takes anything."""
+        if self.tokens and self.tokens + tokens > self.limit:
+            raise ServingError(
+                "overloaded",
+                "too many tokens wait for the engine; try again shortly",
+                limit=self.limit,
+                got=self.tokens + tokens,
+            )
+        self.tokens += tokens
+
+    def leave(self, tokens: int) -> None:
+        self.tokens -= tokens
+
+
+@dataclass(eq=False)
+class Coalescer:
+    """The queue in front of one model version, used from one event loop."""
+
+    endpoint: Endpoint
+    engine: Engine
+    admission: Admission
+    max_in_flight: int
+    _in_flight: int = 0
+    _starting: bool = False
+    # The loop holds tasks weakly: one that nobody else holds may vanish while it waits.
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        limits = self.endpoint.limits
+        self._waiting: WaitingTexts[Text] = WaitingTexts(
+            self.endpoint.tokens.buckets, limits.max_batch_size
+        )
+
+    async def infer(self, encoded: Sequence[Encoded], deadline: float) -> list[Array]:
+        """One float32 row a text, in order. Raises ServingError.
+
+        `deadline` is on time.monotonic's clock: what is late is answered with `deadline` at once,
+        while the engine's call goes on for the others.
+        """
+        tokens = sum(len(text.ids) for text in encoded)
+        self.admission.enter(tokens)
+        try:
+            return await self._wait(encoded, deadline)
+        finally:
+            self.admission.leave(tokens)
+
+    async def _wait(self, encoded: Sequence[Encoded], deadline: float) -> list[Array]:
+        future = asyncio.get_running_loop().create_future()
+        ticket = Ticket([None] * len(encoded), future, deadline, len(encoded))
+        for position, text in enumerate(encoded):
+            self._waiting.push(Text(ticket, position, text))
+        self._wake()
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                await future
+        except TimeoutError:
+            raise ServingError(
+                "deadline", "the answer did not come before the request's deadline"
+            ) from None
+        return [row for row in ticket.rows if row is not None]
+
+    def _wake(self) -> None:
+        if not self._starting and self._in_flight < self.max_in_flight and len(self._waiting):
+            self._starting = True
+            task = asyncio.get_running_loop().create_task(self._run())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run(self) -> None:
+        """Take what waits and call the engine, until nothing waits."""
+        self._in_flight += 1
+        try:
+            while True:
+                await self._grow()
+                self._starting = False
+                batch = self._waiting.take()
+                if batch is None:
+                    return
+                self._wake()
+                await self._call(batch.items, batch.length)
+        finally:
+            self._starting = False
+            self._in_flight -= 1
+            self._wake()
+
+    async def _grow(self) -> None:
+        for _ in range(GROW_TURNS):
+            size = len(self._waiting)
+            await asyncio.sleep(0)
+            if len(self._waiting) == size:
+                return
+
+    async def _call(self, texts: list[Text], length: int) -> None:
+        """Answer every text; an engine error of a joined call is narrowed to the bad text."""
+        error = await self._try(texts, length)
+        if error is None:
+            return
+        narrowable = isinstance(error, ServingError) and error.kind.code == "engine_failed"
+        if not narrowable or len(texts) == 1:
+            for text in texts:
+                text.ticket.fail(error)
+            return
+        await self._narrow(texts, length)
+
+    async def _narrow(self, texts: list[Text], length: int) -> None:
+        """Find one bad text with log2(n) calls, then answer the rest with one more.
+
+        `suspects` is always known to hold a bad text: when one half is answered, the other holds
+        it, and need not be tried as a whole.
+        """
+        suspects = texts
+        rest: list[Text] = []
+        while len(suspects) > 1:
+            half = len(suspects) // 2
+            first, second = suspects[:half], suspects[half:]
+            error = await self._try(first, length)
+            if error is None:
+                suspects = second
+            else:
+                suspects, rest = first, rest + second
+        await self._call(suspects, length)
+        if rest:
+            await self._call(rest, length)
+
+    async def _try(self, texts: list[Text], length: int) -> Exception | None:
+        """One engine call. The error, or None after every text has its row."""
+        encoded = [text.encoded for text in texts]
+        try:
+            tensors = pad(encoded, length, self.endpoint.inputs, self.endpoint.tokens)
+            output = await self.engine(tensors, time.monotonic() + CALL_LIMIT_S)
+            rows = [
+                unpad(row, text.length, self.endpoint)
+                for text, row in zip(texts, output, strict=True)
+            ]
+        except Exception as error:
+            # Whatever it is, somebody waits for these texts and must hear of it.
+            return error
+        for text, row in zip(texts, rows, strict=True):
+            text.answer(row)
+        return None
+
+
+_shared: WeakValueDictionary[tuple[object, ...], Coalescer] = WeakValueDictionary()
+
+
+def shared_coalescer(
+    key: tuple[object, ...],
+    endpoint: Endpoint,
+    engine: Engine,
+    admission: Admission,
+    max_in_flight: int,
+) -> Coalescer:
+    """The loop's one queue for this engine, however often the host rebuilds the Preprocess."""
+    full_key = (asyncio.get_running_loop(), *key)
+    coalescer = _shared.get(full_key)
+    if coalescer is None:
+        coalescer = Coalescer(endpoint, engine, admission, max_in_flight)
+        _shared[full_key] = coalescer
+    return coalescer

@@ -1,0 +1,85 @@
+"""The texts that wait for the engine, by length bucket: pure, no clock and no loop."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+
+class Waiting(Protocol):
+    """A text in the queue; `done` when nobody wants its answer any more."""
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def done(self) -> bool: ...
+
+
+Item = TypeVar("Item", bound=Waiting)
+
+
+@dataclass(frozen=True)
+class Batch(Generic[Item]):
+    """What leaves together: texts padded to `length` tokens, oldest of the bucket first."""
+
+    items: list[Item]
+    length: int
+
+
+class WaitingTexts(Generic[Item]):
+    """First come, first served by bucket: the oldest text picks the next call's length."""
+
+    def __init__(self, buckets: Sequence[int], max_batch_size: int) -> None:
+        self._buckets = tuple(buckets)
+        self._max_batch_size = max_batch_size
+        self._queues: list[deque[tuple[int, Item]]] = [deque() for _ in buckets]
+        self._arrivals = 0
+        self._size = 0
+
+    def __len__(self) -> int:
+        """Texts in the queue, also those that nobody wants any more."""
+        return self._size
+
+    def push(self, item: Item) -> None:
+        bucket = bisect_left(self._buckets, item.length)
+        self._queues[bucket].append((self._arrivals, item))
+        self._arrivals += 1
+        self._size += 1
+
+    def take(self) -> Batch[Item] | None:
+        """The next call, at most `max_batch_size` texts; None when nothing waits.
+
+        Room that the bucket leaves is filled from the next smaller one with texts that are at
+        least half as long as the call: padding them costs less than a call of their own.
+        """
+        self._drop_done()
+        heads = [(queue[0][0], at) for at, queue in enumerate(self._queues) if queue]
+        if not heads:
+            return None
+        bucket = min(heads)[1]
+        length = self._buckets[bucket]
+        items: list[Item] = []
+        self._fill(items, self._queues[bucket], 0)
+        if bucket:
+            self._fill(items, self._queues[bucket - 1], (length + 1) // 2)
+        return Batch(items, length)
+
+    def _fill(self, items: list[Item], queue: deque[tuple[int, Item]], shortest: int) -> None:
+        while queue and len(items) < self._max_batch_size:
+            item = queue[0][1]
+            if not item.done and item.length < shortest:
+                return
+            queue.popleft()
+            self._size -= 1
+            if not item.done:
+                items.append(item)
+
+    def _drop_done(self) -> None:
+        for queue in self._queues:
+            while queue and queue[0][1].done:
+                queue.popleft()
+                self._size -= 1

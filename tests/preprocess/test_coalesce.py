@@ -1,0 +1,157 @@
+"""The coalescer against an engine that is a function: who gets which row, and what fails."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contract.endpoint import Endpoint, read_endpoint
+from contract.errors import ServingError
+from preprocess.coalesce import Admission, Coalescer
+from preprocess.tokens import Encoded
+from preprocess.triton_client import Tensor
+
+BAD = 666
+
+
+@pytest.fixture
+def endpoint(endpoint_json: str) -> Endpoint:
+    return read_endpoint(endpoint_json)
+
+
+def text(first: int, length: int = 3) -> Encoded:
+    return Encoded([first] * length, [0] * length)
+
+
+class SumEngine:
+    """Answers [sum of ids, tokens] a row; refuses a call that holds a BAD id."""
+
+    def __init__(self, before: Callable[[], Awaitable[None]] | None = None) -> None:
+        self.calls: list[tuple[int, int]] = []
+        self.running = 0
+        self.most = 0
+        self._before = before
+
+    async def __call__(self, inputs: list[Tensor], deadline: float) -> Any:
+        ids, _, mask = (tensor.array for tensor in inputs)
+        self.calls.append((ids.shape[0], ids.shape[1]))
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await (self._before() if self._before else asyncio.sleep(0.001))
+        finally:
+            self.running -= 1
+        if (ids == BAD).any():
+            raise ServingError("engine_failed", "the engine failed on this input")
+        return np.stack([ids.sum(axis=1), mask.sum(axis=1)], axis=1).astype(np.float32)
+
+
+def coalescer(endpoint: Endpoint, engine: Any, *, limit: int = 10**6, slots: int = 2) -> Coalescer:
+    return Coalescer(endpoint, engine, Admission(limit), slots)
+
+
+def soon() -> float:
+    return time.monotonic() + 30
+
+
+async def test_every_request_gets_its_own_rows(endpoint: Endpoint) -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")  # noqa: T201
+    source = random.Random(seed)
+    engine = SumEngine()
+    queue = coalescer(endpoint, engine)
+
+    sent: list[int] = []
+
+    async def one_request() -> None:
+        await asyncio.sleep(source.random() * 0.05)
+        texts = [
+            text(BAD if source.random() < 0.01 else source.randrange(1, 500), source.randint(1, 32))
+            for _ in range(source.choice([1, 1, 1, 2, 5, 30]))
+        ]
+        sent.append(len(texts))
+        if any(BAD in one.ids for one in texts):
+            with pytest.raises(ServingError, match="failed on this input"):
+                await queue.infer(texts, soon())
+            return
+        rows = await queue.infer(texts, soon())
+        assert [row.tolist() for row in rows] == [[sum(one.ids), len(one.ids)] for one in texts]
+
+    await asyncio.gather(*(one_request() for _ in range(1500)))
+    assert len(engine.calls) < sum(sent) / 2  # they were joined
+    assert engine.most <= 2
+    assert queue.admission.tokens == 0
+    assert len(queue._waiting) == 0
+    await asyncio.sleep(0)
+    assert not queue._tasks
+    assert queue._in_flight == 0
+
+
+async def test_one_bad_text_costs_log2_calls(endpoint: Endpoint) -> None:
+    engine = SumEngine()
+    queue = coalescer(endpoint, engine, slots=1)
+    requests = [queue.infer([text(BAD if at == 5 else at + 1)], soon()) for at in range(8)]
+    outcomes = await asyncio.gather(*requests, return_exceptions=True)
+    failed = [at for at, outcome in enumerate(outcomes) if isinstance(outcome, ServingError)]
+    assert failed == [5]
+    # The joined call, three halvings, the one text alone, and the rest together.
+    assert len(engine.calls) <= 6
+
+
+async def test_an_idle_engine_is_called_at_once_and_arrivals_join(endpoint: Endpoint) -> None:
+    engine = SumEngine()
+    queue = coalescer(endpoint, engine, slots=1)
+    await asyncio.gather(*(queue.infer([text(at + 1)], soon()) for at in range(8)))
+    assert engine.calls == [(8, 8)]
+
+
+async def test_lengths_do_not_mix_across_far_buckets(endpoint: Endpoint) -> None:
+    engine = SumEngine()
+    queue = coalescer(endpoint, engine, slots=1)
+    await asyncio.gather(*(queue.infer([text(1, size)], soon()) for size in (3, 30, 2, 31)))
+    assert sorted(engine.calls) == [(2, 8), (2, 32)]
+
+
+async def test_a_late_request_leaves_and_the_call_goes_on(endpoint: Endpoint) -> None:
+    release = asyncio.Event()
+    engine = SumEngine(lambda: release.wait())  # type: ignore[arg-type,return-value]
+    queue = coalescer(endpoint, engine, slots=1)
+    patient = asyncio.create_task(queue.infer([text(4)], soon()))
+    hasty = asyncio.create_task(queue.infer([text(5)], time.monotonic() + 0.02))
+    with pytest.raises(ServingError) as caught:
+        await hasty
+    assert caught.value.kind.status == 504
+    assert queue._in_flight == 1  # Triton still works on it: the slot is held
+    release.set()
+    assert (await patient)[0].tolist() == [12, 3]
+
+
+async def test_too_many_waiting_tokens_are_refused(endpoint: Endpoint) -> None:
+    release = asyncio.Event()
+    engine = SumEngine(lambda: release.wait())  # type: ignore[arg-type,return-value]
+    queue = coalescer(endpoint, engine, limit=10)
+    big = asyncio.create_task(queue.infer([text(1, 32)], soon()))  # an idle worker takes it
+    await asyncio.sleep(0)
+    with pytest.raises(ServingError) as caught:
+        await queue.infer([text(1)], soon())
+    assert (caught.value.kind.status, caught.value.kind.retry_after_s) == (503, 1)
+    release.set()
+    await big
+    assert queue.admission.tokens == 0
+
+
+async def test_a_fault_of_ours_reaches_everyone_who_waits(endpoint: Endpoint) -> None:
+    async def broken(inputs: list[Tensor], deadline: float) -> Any:
+        raise ZeroDivisionError
+
+    queue = coalescer(endpoint, broken)
+    outcomes = await asyncio.gather(
+        *(queue.infer([text(1)], soon()) for _ in range(3)), return_exceptions=True
+    )
+    assert all(isinstance(outcome, ZeroDivisionError) for outcome in outcomes)

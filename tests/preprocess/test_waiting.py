@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import given, strategies as st
+
+from preprocess.waiting import WaitingTexts
+
+BUCKETS = (4, 8, 32)
+
+
+@dataclass
+class Item:
+    number: int
+    length: int
+    done: bool = False
+
+
+ITEMS = st.lists(st.tuples(st.integers(1, 32), st.booleans()), max_size=200)
+
+
+@given(ITEMS, st.integers(1, 64))
+def test_every_wanted_text_leaves_once_in_a_call_that_fits(
+    rows: list[tuple[int, bool]], max_batch: int
+) -> None:
+    items = [Item(number, length, done) for number, (length, done) in enumerate(rows)]
+    waiting: WaitingTexts[Item] = WaitingTexts(BUCKETS, max_batch)
+    for item in items:
+        waiting.push(item)
+    left: list[int] = []
+    while batch := waiting.take():
+        assert 1 <= len(batch.items) <= max_batch
+        assert all(not item.done for item in batch.items)
+        assert max(item.length for item in batch.items) <= batch.length
+        smaller = [size for size in BUCKETS if size < batch.length]
+        guests = [item for item in batch.items if smaller and item.length <= smaller[-1]]
+        assert all(2 * item.length >= batch.length for item in guests)
+        left += [item.number for item in batch.items]
+    assert sorted(left) == [item.number for item in items if not item.done]
+    assert len(waiting) == 0
+
+
+@given(ITEMS, st.integers(1, 64))
+def test_the_oldest_text_is_in_the_next_call(rows: list[tuple[int, bool]], max_batch: int) -> None:
+    items = [Item(number, length, done) for number, (length, done) in enumerate(rows)]
+    waiting: WaitingTexts[Item] = WaitingTexts(BUCKETS, max_batch)
+    for item in items:
+        waiting.push(item)
+    wanted = [item for item in items if not item.done]
+    while batch := waiting.take():
+        assert wanted[0] in batch.items
+        wanted = [item for item in wanted if item not in batch.items]
