@@ -88,8 +88,9 @@ async def test_every_request_gets_its_own_rows(endpoint: Endpoint) -> None:
     assert engine.most <= 2
     assert queue.admission.tokens == 0
     assert len(queue._waiting) == 0
-    await asyncio.sleep(0)
-    assert not queue._tasks
+    async with asyncio.timeout(5):
+        while queue._tasks:
+            await asyncio.sleep(0.001)
     assert queue._in_flight == 0
 
 
