@@ -35,6 +35,8 @@ Collect = Callable[[dict[str, Any]], None] | None
 class Preprocess:
     """One endpoint of clearml-serving; the generated preprocess.py gives it its two files."""
 
+    # The gateway may send what postprocess returns as it is.
+    serves_responses = True
     model_endpoint: Any = None  # set by the host after construction
 
     def __init__(self, endpoint_json: bytes, tokenizer_json: Callable[[], bytes]) -> None:

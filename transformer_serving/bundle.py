@@ -1,13 +1,14 @@
 """A bundle: one folder with everything that an endpoint serves, named by the hash of its parts.
 
-    endpoint.json, tokenizer.json, preprocess.py   what the inference container works with
-    model/                                         what Triton gets: engine files, config, manifest
+endpoint.json, tokenizer.json, preprocess.py   what the inference container works with
+model/                                         what Triton gets: engine files, config, manifest
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import shutil
 import tempfile
@@ -30,7 +31,7 @@ from contract.manifest import (
     read_manifest,
     verify_files,
 )
-from engine.model_config import FILE_NAME as CONFIG, TensorConfig, build_config, to_text
+from engine.model_config import FILE_NAME as CONFIG, TensorConfig, build_config, from_text, to_text
 from transformer_serving import preprocess_file
 from transformer_serving.optimize import EngineFiles
 from transformer_serving.refusal import ConversionRefused
@@ -109,6 +110,44 @@ def read_bundle(folder: Path) -> Bundle:
     return Bundle(folder, read_endpoint((folder / ENDPOINT).read_bytes()), manifest)
 
 
+def renew_bundle(folder: Path) -> Bundle:
+    """Write a bundle again with this kit's preprocess code, contract and Triton config.
+
+    The model, its golden answer and its parity figures stay; the version changes where a part did.
+    Raises ContractError when the bundle is not as its manifest says.
+    """
+    old = read_bundle(folder)
+    tokens, manifest = old.endpoint.tokens, old.manifest
+    config = from_text((old.model_folder / CONFIG).read_text("utf-8"))
+    with tempfile.TemporaryDirectory(prefix=".renew.", dir=folder.parent) as scratch:
+        names = {Path(entry.path).name for entry in manifest.files if _is_engine_file(entry)}
+        # The file that the engine opens comes first.
+        ordered = sorted(names, key=lambda name: (name != config.default_model_filename, name))
+        files = tuple(Path(scratch) / name for name in ordered)
+        for path in files:
+            # A second name of the same bytes: write_bundle moves it into the new folder.
+            os.link(old.model_folder / path.name, path)
+        content = BundleContent(
+            endpoint=old.endpoint,
+            tokenizer=TokenizerFile(
+                content=(folder / TOKENIZER).read_bytes(),
+                pad_id=tokens.pad_id,
+                pad_token=tokens.pad_token,
+                pad_type_id=tokens.pad_type_id,
+                padding_side=tokens.padding_side,
+            ),
+            engine=EngineFiles(manifest.engine, manifest.precision, files),
+            golden=manifest.golden,
+            parity=manifest.parity,
+            source=manifest.source,
+        )
+        return write_bundle(content, folder)
+
+
+def _is_engine_file(entry: FileEntry) -> bool:
+    return entry.path.startswith(f"{MODEL}/") and entry.path != f"{MODEL}/{CONFIG}"
+
+
 def is_bundle(folder: Path) -> bool:
     """Whether `folder` has a bundle's manifest; what it says is not checked."""
     return (folder / MODEL / MANIFEST).is_file()
@@ -141,9 +180,7 @@ def _versioned(content: BundleContent, model_files: list[FileEntry]) -> Endpoint
     return replace(content.endpoint, bundle_hash=digest, bundle_version=bundle_version(digest))
 
 
-def _manifest(
-    content: BundleContent, endpoint: Endpoint, files: tuple[FileEntry, ...]
-) -> Manifest:
+def _manifest(content: BundleContent, endpoint: Endpoint, files: tuple[FileEntry, ...]) -> Manifest:
     return Manifest(
         bundle_version=endpoint.bundle_version,
         bundle_hash=endpoint.bundle_hash,

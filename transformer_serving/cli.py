@@ -120,5 +120,37 @@ def remove(endpoint: str, state: str | None, as_json: bool) -> None:
     commands.remove(commands.folder(state), endpoint, as_json=as_json)
 
 
+@main.command()
+@click.argument("model")
+@click.option("--output", required=True, type=click.Path(path_type=Path), metavar="BUNDLE",
+              help="Folder of the new bundle; an older bundle there is replaced.")  # fmt: skip
+@click.option("--task", help="text-classification or sentence-embedding.  [default: the model's]")
+@click.option("--engine", type=click.Choice(["openvino", "onnxruntime"]), default="openvino",
+              show_default=True, help="What runs the model in Triton.")  # fmt: skip
+@click.option("--precision", type=click.Choice(["fp32", "bf16"]),
+              help="[default: bf16 where the engine and this CPU have it, else fp32]")  # fmt: skip
+@click.option("--revision", help="Revision of a Hub model.")
+@click.option("--max-length", type=click.IntRange(1), metavar="TOKENS",
+              help="Longest text.  [default: the model's]")  # fmt: skip
+@json_option
+def convert(
+    model: str,
+    output: Path,
+    task: str | None,
+    engine: str,
+    precision: str | None,
+    revision: str | None,
+    max_length: int | None,
+    as_json: bool,
+) -> None:
+    """Turn MODEL, a folder or Hub id, into a bundle whose answers equal the reference's."""
+    from transformer_serving import convert_command
+
+    convert_command.convert(
+        model, output, task=task, engine=engine, precision=precision, revision=revision,
+        max_length=max_length, as_json=as_json,
+    )  # fmt: skip
+
+
 if __name__ == "__main__":
     main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -29,6 +30,8 @@ from transformer_serving.refusal import ConversionRefused
 BUCKETS = (16, 32, 64, 128, 256, 512)
 LIMITS = Limits(max_texts=1024, max_characters=200_000, max_tokens=262_144, max_batch_size=64)
 GOLDEN_TEXT = "The room was clean, the staff were kind and breakfast was excellent."
+# Installed with the extra "convert" and imported only inside the steps that use them.
+_NEEDED = ("torch", "transformers", "sentence_transformers", "onnx", "onnxscript")
 STEPS = ("open", "export", "build", "parity", "bundle")
 
 # Called with a step's name and one line about it, as the step starts.
@@ -64,6 +67,7 @@ class Converted:
 
 def convert(request: ConvertRequest, target: Path, progress: Progress) -> Converted:
     """Make the bundle folder `target`. Raises ConversionRefused; then nothing is left behind."""
+    _check_installed()
     precision = choose_precision(request.engine, request.precision)
     progress("open", request.name or request.model)
     source = open_source(
@@ -98,6 +102,15 @@ def convert(request: ConvertRequest, target: Path, progress: Progress) -> Conver
     return Converted(bundle, parity)
 
 
+def _check_installed() -> None:
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConversionRefused(
+            f"converting needs {', '.join(missing)}; install them: "
+            "pip install 'transformer-serving[convert]'"
+        )
+
+
 def tokens_of(source: ModelSource, request: ConvertRequest) -> Tokens:
     """Lengths and padding of the endpoint. Raises ConversionRefused for a max_length too long."""
     max_length = request.max_length or source.max_length
@@ -113,6 +126,8 @@ def tokens_of(source: ModelSource, request: ConvertRequest) -> Tokens:
         pad_token=source.tokenizer.pad_token,
         pad_type_id=source.tokenizer.pad_type_id,
         padding_side=source.tokenizer.padding_side,
+        # Each reference's own habit: sentence-transformers cuts, the pipeline refuses.
+        truncate=source.task == "sentence-embedding",
     )
 
 

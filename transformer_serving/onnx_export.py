@@ -90,8 +90,9 @@ def _root_cause(error: BaseException) -> str:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without the libraries' warnings and progress bars, which say nothing an operator can use."""
-    from transformers.utils import logging as transformers_logging
+    from transformers.utils import logging as untyped
 
+    transformers_logging: Any = untyped
     level = transformers_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()
     exporter = logging.getLogger("torch.onnx")
@@ -171,7 +172,8 @@ def _load_embedder(source: ModelSource) -> torch.nn.Module:
         device="cpu",
         model_kwargs={"dtype": torch.float32, "attn_implementation": "eager"},
     )
-    transformer, *after = list(sentence_model)
+    modules: list[Any] = list(sentence_model)
+    transformer, *after = modules
     names = _input_names(source)
 
     class Embedder(torch.nn.Module):

@@ -6,7 +6,7 @@ Torch is loaded here and in onnx_export only.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transformer_serving.model_source import ModelSource
 from transformer_serving.onnx_export import quiet
@@ -35,7 +35,7 @@ def _scores(source: ModelSource, texts: Sequence[str], max_length: int) -> Rows:
     import torch
     from transformers import pipeline
 
-    classify = pipeline(
+    classify: Any = pipeline(
         "text-classification", model=str(source.folder), device="cpu", dtype=torch.float32
     )
     answers = classify(

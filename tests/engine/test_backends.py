@@ -15,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from engine.model_config import TensorConfig, build_config, to_text
 from tests.engine.text_models import VOCABULARY, expected, write_onnx, write_openvino
-from tests.engine.triton_server import TritonServer
+from tests.engine.triton_server import TritonServer, running_triton
 
 INPUTS = (TensorConfig("input_ids", "INT32", (-1,)), TensorConfig("attention_mask", "INT32", (-1,)))
 OUTPUT = TensorConfig("output", "FP32", (3,))
@@ -181,16 +181,16 @@ def test_a_configuration_that_contradicts_the_graph_is_refused(
         model.load()
 
 
-def test_inputs_and_outputs_are_completed_from_the_graph(
-    triton_server: TritonServer, backend: str
-) -> None:
-    model = Model(triton_server, backend)
-    WRITERS[backend](model.folder)
-    model.load(f'name: "{model.name}" backend: "{backend}" max_batch_size: 4')
-    config = model.client.get_model_config(model.name).config
-    assert [tensor.name for tensor in config.input] == ["input_ids", "attention_mask"]
-    ids = texts(5, (2, 4))[0]
-    np.testing.assert_allclose(model.ask(ids), expected(ids, np.ones_like(ids)), atol=1e-5)
+def test_inputs_and_outputs_are_completed_from_the_graph(tmp_path: Path) -> None:
+    with running_triton(tmp_path, complete=True) as server:
+        for backend, write in WRITERS.items():
+            model = Model(server, backend)
+            write(model.folder)
+            model.load(f'name: "{model.name}" backend: "{backend}" max_batch_size: 4')
+            config = model.client.get_model_config(model.name).config
+            assert [tensor.name for tensor in config.input] == ["input_ids", "attention_mask"]
+            ids = texts(5, (2, 4))[0]
+            np.testing.assert_allclose(model.ask(ids), expected(ids, np.ones_like(ids)), atol=1e-5)
 
 
 def test_the_platform_name_and_a_file_name_find_the_backend(triton_server: TritonServer) -> None:

@@ -79,7 +79,9 @@ def write_onnx(folder: Path, *, file_name: str = "model.onnx", **options: object
 def write_openvino(folder: Path, **options: object) -> Path:
     """model.xml and model.bin, weights in float32."""
     source = write_onnx(folder, file_name="source.onnx", **options)
-    openvino.save_model(openvino.convert_model(source), folder / "model.xml", compress_to_fp16=False)
+    openvino.save_model(
+        openvino.convert_model(source), folder / "model.xml", compress_to_fp16=False
+    )
     source.unlink()
     return folder / "model.xml"
 

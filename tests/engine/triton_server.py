@@ -33,6 +33,7 @@ class TritonServer:
     backends: Path
     log: Path
     addresses: TritonAddresses
+    complete_configurations: bool = False
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -50,6 +51,7 @@ class TritonServer:
                     repository=self.repository,
                     backend_directory=self.backends,
                     addresses=self.addresses,
+                    complete_configurations=self.complete_configurations,
                 ),
                 env=triton_environment(),
                 cwd=self.repository,
@@ -87,13 +89,17 @@ def wait_until(condition, seconds: float, context=lambda: "") -> None:  # type: 
 
 
 @contextlib.contextmanager
-def running_triton(folder: Path) -> Iterator[TritonServer]:
+def running_triton(folder: Path, *, complete: bool = False) -> Iterator[TritonServer]:
     folder.mkdir(parents=True, exist_ok=True)
     repository = folder / "models"
     repository.mkdir(exist_ok=True)
     backends = assemble(folder / "backends", pytriton=pytriton_tritonserver())
     server = TritonServer(
-        repository, backends, folder / "triton.log", TritonAddresses(*free_ports(3))
+        repository,
+        backends,
+        folder / "triton.log",
+        TritonAddresses(*free_ports(3)),
+        complete_configurations=complete,
     )
     server.start()
     try:

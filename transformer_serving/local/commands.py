@@ -51,7 +51,7 @@ def up(state: Path, port_base: int | None, *, demo: bool, as_json: bool) -> None
                 running.target(), bundle.path, bundle.endpoint,
                 timeout_s=_GOLDEN_S, report=phases.report,
             )  # fmt: skip
-        deployed.append((done, bundle.golden))
+        deployed.append((done, bundle.request))
     if as_json:
         rows = [asdict(done) for done, _ in deployed]
         times = dict(phases.times)

@@ -1,0 +1,125 @@
+"""The versions that an ONNX file states, read without the onnx package.
+
+An ONNX file is one protobuf message. Only its top-level fields are walked: the graph with its
+weights is stepped over, so the cost does not depend on the model's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO
+
+from contract.errors import ContractError
+
+# Field numbers of ModelProto and OperatorSetIdProto (onnx.proto).
+_IR_VERSION, _GRAPH, _OPSET_IMPORT = 1, 7, 8
+_DOMAIN, _VERSION = 1, 2
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_MAX_FIELDS = 100_000
+_MAX_OPSET_BYTES = 4096
+_MAX_VARINT_BYTES = 10
+# ai.onnx is the full name of the domain that files write as nothing.
+_STANDARD_DOMAINS = ("", "ai.onnx")
+
+
+@dataclass(frozen=True)
+class OnnxHeader:
+    """`ir_version` of the file format; `opset` of the standard operators; `domains` of others."""
+
+    ir_version: int
+    opset: int
+    domains: dict[str, int]
+
+
+class _NotProtobuf(ValueError):
+    """The bytes are no protobuf message, or end in the middle of one."""
+
+
+def read_onnx_header(path: Path, name: str | None = None) -> OnnxHeader:
+    """Raises ContractError for a file that is no ONNX model or is cut short."""
+    name = name or path.name
+    ir_version, opsets, has_graph = 0, dict[str, int](), False
+    try:
+        with path.open("rb") as file:
+            for number, value in _fields(file, path.stat().st_size):
+                if number == _IR_VERSION and isinstance(value, int):
+                    ir_version = value
+                elif number == _OPSET_IMPORT and isinstance(value, bytes):
+                    domain, version = _opset(value)
+                    opsets[domain] = max(version, opsets.get(domain, 0))
+                has_graph = has_graph or number == _GRAPH
+    except _NotProtobuf as error:
+        raise ContractError(
+            f"file '{name}' is no whole ONNX model: {error}; copy it again or convert again"
+        ) from error
+    standard = max((opsets.pop(domain, 0) for domain in _STANDARD_DOMAINS), default=0)
+    if not (has_graph and ir_version and standard):
+        raise ContractError(
+            f"file '{name}' is no ONNX model: it states no graph, IR version or opset; convert "
+            "again"
+        )
+    return OnnxHeader(ir_version, standard, opsets)
+
+
+def is_onnx(path: Path) -> bool:
+    """Whether the file is a whole ONNX model."""
+    try:
+        read_onnx_header(path)
+    except ContractError:
+        return False
+    return True
+
+
+def _opset(message: bytes) -> tuple[str, int]:
+    domain, version = "", 0
+    for number, value in _fields(BytesIO(message), len(message)):
+        if number == _DOMAIN and isinstance(value, bytes):
+            domain = value.decode("utf-8", "replace")
+        elif number == _VERSION and isinstance(value, int):
+            version = value
+    return domain, version
+
+
+def _fields(file: BinaryIO, size: int) -> Iterator[tuple[int, int | bytes | None]]:
+    """Each field's number with its value: an integer, short bytes, or None where stepped over."""
+    for _ in range(_MAX_FIELDS):
+        if file.tell() >= size:
+            return
+        tag = _varint(file)
+        number, wire = tag >> 3, tag & 7
+        if number == 0:
+            raise _NotProtobuf("field number 0")
+        yield number, _value(file, size, number, wire)
+    raise _NotProtobuf(f"more than {_MAX_FIELDS} fields")
+
+
+def _value(file: BinaryIO, size: int, number: int, wire: int) -> int | bytes | None:
+    if wire == _VARINT:
+        return _varint(file)
+    length = {_FIXED64: 8, _FIXED32: 4}.get(wire)
+    if wire == _LENGTH:
+        length = _varint(file)
+    if length is None:
+        raise _NotProtobuf(f"wire type {wire}")
+    end = file.tell() + length
+    if end > size:
+        raise _NotProtobuf(f"it has {size} bytes of at least {end}")
+    if wire == _LENGTH and number in (_DOMAIN, _OPSET_IMPORT) and length <= _MAX_OPSET_BYTES:
+        return file.read(length)
+    file.seek(end)
+    return None
+
+
+def _varint(file: BinaryIO) -> int:
+    result = 0
+    for shift in range(_MAX_VARINT_BYTES):
+        byte = file.read(1)
+        if not byte:
+            raise _NotProtobuf("it ends inside a number")
+        result |= (byte[0] & 0x7F) << (7 * shift)
+        if not byte[0] & 0x80:
+            return result
+    raise _NotProtobuf("a number of more than 10 bytes")

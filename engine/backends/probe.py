@@ -1,0 +1,84 @@
+"""Learns a graph's axes by asking it: may requests be joined, may they be padded, what is cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.backends.executor import Failure, Graph, Runtime
+from engine.backends.grouping import Arrays, Layout
+
+MASK = "attention_mask"
+_SHORT, _LONG = 5, 8
+# Reduced precision may move an answer by this share of its size; a pooling that reads padding
+# moves it far more.
+_TOLERANCE = 0.05
+
+
+def probe(runtime: Runtime) -> Layout:
+    """The layout of a text model; an empty one when the graph is not of that kind."""
+    graph = runtime.graph
+    if not all(spec.integer and spec.dims == (-1, -1) for spec in graph.inputs):
+        return Layout()
+    short, longer, padded = (
+        runtime.run([_batch(graph, rows, tokens, length)])[0]
+        for rows, tokens, length in ((2, _SHORT, _SHORT), (1, _LONG, _LONG), (2, _SHORT, _LONG))
+    )
+    if isinstance(short, Failure) or isinstance(longer, Failure):
+        return Layout()
+    if not all(_rows(short[name]) == 2 and _rows(longer[name]) == 1 for name in short):
+        return Layout()
+    axes = {name: _token_axes(short[name], longer[name]) for name in short}
+    layout = Layout(joinable=True, token_axes=axes)
+    has_mask = any(spec.name == MASK for spec in graph.inputs)
+    if not has_mask or isinstance(padded, Failure) or not _equal(short, padded, axes):
+        return layout
+    return Layout(joinable=True, mask=MASK, token_axes=axes)
+
+
+def _batch(graph: Graph, rows: int, tokens: int, length: int) -> Arrays:
+    """`rows` texts of `tokens` different small ids, padded to `length` with zeros."""
+    return {
+        spec.name: _matrix(spec.name, graph.id_limits.get(spec.name), rows, tokens, length).astype(
+            spec.dtype
+        )
+        for spec in graph.inputs
+    }
+
+
+def _matrix(name: str, limit: int | None, rows: int, tokens: int, length: int) -> NDArray[Any]:
+    matrix = np.zeros((rows, length), dtype=np.int64)
+    if name == MASK:
+        matrix[:, :tokens] = 1
+    elif name == "input_ids":
+        # Different ids, so that reading the wrong position shows; all in any real vocabulary.
+        matrix[:, :tokens] = (np.arange(tokens) + 1) % (limit or _LONG)
+    return matrix
+
+
+def _rows(array: NDArray[Any]) -> int:
+    return int(array.shape[0]) if array.ndim else 0
+
+
+def _token_axes(short: NDArray[Any], longer: NDArray[Any]) -> tuple[int, ...]:
+    return tuple(
+        axis
+        for axis in range(1, short.ndim)
+        if (short.shape[axis], longer.shape[axis]) == (_SHORT, _LONG)
+    )
+
+
+def _equal(short: Arrays, padded: Arrays, axes: dict[str, tuple[int, ...]]) -> bool:
+    for name, expected in short.items():
+        index: list[slice] = [slice(None)] * expected.ndim
+        for axis in axes[name]:
+            index[axis] = slice(_SHORT)
+        got = padded[name][tuple(index)]
+        if got.shape != expected.shape:
+            return False
+        scale = max(1e-3, float(np.abs(expected).max(initial=0.0)))
+        if not np.allclose(got, expected, rtol=0.0, atol=_TOLERANCE * scale):
+            return False
+    return True

@@ -1,0 +1,105 @@
+"""Runs the controller: `python -m engine.controller --help`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+# Before the SDK is imported: its forked reporter would outlive us.
+os.environ.setdefault("CLEARML_BKG_THREAD_REPORT", "1")
+os.environ.setdefault("CLEARML_SUPPRESS_UPDATE_MESSAGE", "1")
+
+_log = logging.getLogger("engine.controller")
+# After a signal: time for the loop to come round and for a word to the control plane.
+_LEAVE_S = 1.5
+
+
+def main() -> None:
+    options = _parser().parse_args()
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+    )
+    stop = threading.Event()
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        _log.info("leaving")
+        stop.set()
+        # Threads may be blocked in the SDK or in a long load; the state file is always whole.
+        timer = threading.Timer(_LEAVE_S, os._exit, (0,))
+        timer.daemon = True
+        timer.start()
+
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGINT, leave)
+    _run(options, stop)
+    os._exit(0)
+
+
+def _run(options: argparse.Namespace, stop: threading.Event) -> None:
+    # Late: the SDK takes a second to import, and a signal must be heard before that.
+    from engine.controller.clearml_edge import ClearmlControlPlane
+    from engine.controller.figures import Figures
+    from engine.controller.repository import Repository
+    from engine.controller.service import Service, Settings
+    from engine.controller.state import StateFile
+    from engine.controller.triton import Triton
+    from engine.controller.triton_log import TritonLog
+
+    name = "triton engine" if options.filter == "*" else f"triton engine {options.filter}"
+    control_plane = ClearmlControlPlane(options.serving_id, name)
+    service = Service(
+        Settings(options.poll_seconds, options.grace_seconds, options.filter),
+        control_plane,
+        Triton(options.triton_grpc, TritonLog(options.triton_log)),
+        Repository(options.repository),
+        StateFile(options.state),
+        Figures(options.triton_metrics),
+    )
+    service.run(stop)
+    control_plane.close()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m engine.controller",
+        description="Keep a Triton's models equal to the endpoints of a ClearML serving task.",
+    )
+    parser.add_argument("--serving-id", required=True, help="ClearML id of the serving task")
+    parser.add_argument(
+        "--triton-grpc", default="127.0.0.1:8001", help="host:port of Triton's gRPC"
+    )
+    parser.add_argument(
+        "--repository", required=True, type=Path, help="the folder of Triton's --model-repository"
+    )
+    parser.add_argument(
+        "--state", required=True, type=Path, help="file for the status and the last good state"
+    )
+    parser.add_argument(
+        "--poll-seconds", default=2.0, type=float, help="seconds between two syncs (default 2)"
+    )
+    parser.add_argument(
+        "--grace-seconds",
+        default=30.0,
+        type=float,
+        help="seconds that the previous version serves on after an update (default 30)",
+    )
+    parser.add_argument(
+        "--filter",
+        default="*",
+        help="only endpoints whose address fits this pattern, as in a shell",
+    )
+    parser.add_argument("--triton-metrics", help="address of Triton's metrics page, for ClearML")
+    parser.add_argument(
+        "--triton-log", type=Path, help="Triton's log file, for the cause of a failed load"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""The control plane through the ClearML SDK and clearml-serving's own reader of serving tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import shutil
+import threading
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clearml import Task
+from clearml.backend_api.services import models as model_calls, tasks as task_calls
+from clearml.config import ConfigWrapper
+from clearml.storage import StorageManager
+from clearml.storage.cache import CacheManager
+from clearml_serving.serving.endpoints import ModelEndpoint
+from clearml_serving.serving.model_request_processor import ModelRequestProcessor
+
+from contract.naming import triton_model_name
+from engine.controller.control_plane import Served
+from engine.controller.figures import read_figures
+from engine.controller.verification import HEAD_LINES, Refused
+from engine.endpoint_config import EndpointFields, TensorFields
+from engine.errors import EngineError
+
+_log = logging.getLogger(__name__)
+_PAGE = 500
+# The SDK's own defaults keep a call blocked for hours while the API is away.
+_HTTP = {
+    "retries": {
+        "total": 2,
+        "connect": 2,
+        "read": 2,
+        "redirect": 2,
+        "status": 2,
+        "backoff_factor": 0.3,
+        "backoff_max": 2.0,
+    },
+    "wait_on_maintenance_forever": False,
+}
+
+
+class ControlPlaneError(EngineError):
+    """The control plane did not answer as it should; the last good state serves on."""
+
+
+@dataclass(frozen=True)
+class _Model:
+    """What the registry says of a model: where its bytes are and when they last changed."""
+
+    uri: str
+    framework: str
+    last_update: str
+
+
+class ClearmlControlPlane:
+    """The serving task `serving_id`; connects at the first call, again and again if need be."""
+
+    def __init__(self, serving_id: str, name: str = "triton engine") -> None:
+        self._serving_id = serving_id
+        self._name = name
+        self._processor: ModelRequestProcessor | None = None
+        self._own_task: Task | None = None
+        self._models: Mapping[str, _Model] = {}
+        self._artifacts: Mapping[str, Any] = {}
+        self._started = threading.Event()
+        self._iteration = 0
+
+    def endpoints(self) -> Sequence[Served]:
+        processor = self._connected()
+        found: Mapping[str, ModelEndpoint] = processor.get_synced_endpoints()
+        task = processor._task
+        if task.data is None or str(task.id) != self._serving_id:
+            raise ControlPlaneError(f"serving task {self._serving_id} could not be read")
+        ours = {url: ep for url, ep in found.items() if ep.engine_type == "triton"}
+        self._artifacts = dict(task.artifacts)
+        self._models = _read_models(task, {ep.model_id for ep in ours.values() if ep.model_id})
+        return [self._served(url, endpoint) for url, endpoint in ours.items()]
+
+    @contextlib.contextmanager
+    def model(self, served: Served) -> Iterator[Path]:
+        known = self._models.get(served.model_id)
+        if known is None or not known.uri:
+            raise Refused(
+                f"model '{served.model_id}' of the endpoint is not registered; add the endpoint "
+                "with --model-id of an uploaded model"
+            )
+        with _fresh_copy(known.uri, "model") as path:
+            yield path
+
+    def preprocess(self, served: Served) -> str | None:
+        if served.preprocess is None:
+            return None
+        artifact = self._artifacts.get(served.preprocess)
+        if artifact is None:
+            raise Refused(
+                f"artifact '{served.preprocess}' of the endpoint is missing; add the endpoint "
+                "again with --preprocess"
+            )
+        # A folder is uploaded as an archive; ours is always one file.
+        if artifact.type == "archive":
+            return None
+        with (
+            _fresh_copy(artifact.url, "preprocess") as path,
+            path.open(encoding="utf-8", errors="replace") as file,
+        ):
+            return "".join(line for line, _ in zip(file, range(HEAD_LINES), strict=False))
+
+    def report(self, text: str) -> None:
+        processor = self._connected()
+        for task in (processor._task, self._engine_task(processor)):
+            task.get_logger().report_text(text, print_console=False)
+
+    def report_figures(self, metrics: str) -> None:
+        processor = self._connected()
+        own = self._engine_task(processor)
+        self._iteration += 60
+        for figure in read_figures(metrics):
+            series = f"{figure.model}.v{figure.version}"
+            # The serving task may hear from several Tritons.
+            for task, name in ((own, series), (processor._task, f"{series}.{own.id}")):
+                task.get_logger().report_scalar(
+                    title=figure.name, series=name, value=figure.value, iteration=self._iteration
+                )
+        own.send(task_calls.PingRequest(own.id))
+
+    def close(self) -> None:
+        if self._own_task is not None:
+            self._own_task.mark_stopped(force=True)
+
+    def _connected(self) -> ModelRequestProcessor:
+        if self._processor is None:
+            ConfigWrapper.set_overrides({"api": {"http": _HTTP}})
+            self._processor = ModelRequestProcessor(task_id=self._serving_id)
+        return self._processor
+
+    def _engine_task(self, processor: ModelRequestProcessor) -> Task:
+        """Our own task, as the helper has one; the one of an earlier run goes on."""
+        if self._own_task is None:
+            serving = processor._task
+            project, name = serving.get_project_name(), f"{serving.name} - {self._name}"
+            own = _earlier(project, name) or Task.create(
+                project_name=project, task_name=name, task_type="inference"
+            )
+            own.mark_started(force=True)
+            self._own_task = own
+        return self._own_task
+
+    def _served(self, url: str, endpoint: ModelEndpoint) -> Served:
+        model = self._models.get(endpoint.model_id or "")
+        content = "missing" if model is None else f"{model.uri} {model.last_update}"
+        artifact = self._artifacts.get(endpoint.preprocess_artifact or "")
+        code = None if artifact is None else f"{artifact.hash} {artifact.url}"
+        meaning = json.dumps([endpoint.as_dict(), content, code], sort_keys=True, default=str)
+        return Served(
+            endpoint=url,
+            model=triton_model_name(endpoint.serving_url, endpoint.version or None),
+            model_id=endpoint.model_id or "",
+            preprocess=endpoint.preprocess_artifact or None,
+            framework=model.framework if model is not None else "",
+            fields=_fields(endpoint),
+            fingerprint=hashlib.sha256(meaning.encode()).hexdigest(),
+            content=f"{endpoint.model_id} {content}",
+        )
+
+
+def _fields(endpoint: ModelEndpoint) -> EndpointFields:
+    return EndpointFields(
+        TensorFields(
+            endpoint.input_name or (), endpoint.input_type or (), endpoint.input_size or ()
+        ),
+        TensorFields(
+            endpoint.output_name or (), endpoint.output_type or (), endpoint.output_size or ()
+        ),
+        endpoint.auxiliary_cfg,
+    )
+
+
+def _read_models(task: Task, identities: set[str]) -> dict[str, _Model]:
+    """All models of the endpoints in one call."""
+    if not identities:
+        return {}
+    answer: Any = task.send(
+        model_calls.GetAllRequest(
+            id=sorted(identities),
+            only_fields=["id", "uri", "framework", "last_update"],
+            page=0,
+            page_size=_PAGE,
+        )
+    )
+    if not answer or not answer.ok():
+        raise ControlPlaneError("the models of the endpoints could not be read")
+    return {
+        str(model.id): _Model(model.uri or "", model.framework or "", str(model.last_update))
+        for model in answer.response.models
+    }
+
+
+def _earlier(project: str, name: str) -> Task | None:
+    found = Task.query_tasks(
+        project_name=project,
+        task_name=f"^{name}$",
+        task_filter={"type": ["inference"], "order_by": ["-last_update"]},
+    )
+    return Task.get_task(task_id=str(found[0])) if found else None
+
+
+@contextlib.contextmanager
+def _fresh_copy(uri: str, name: str) -> Iterator[Path]:
+    """A download that no earlier one can be taken for: two uploads of one file name share an
+    address, and the SDK's cache would give the first one's bytes for the second."""
+    context = f"engine-{uuid.uuid4().hex}"
+    folder = Path(CacheManager.get_cache_manager(cache_context=context).get_cache_folder())
+    try:
+        local = StorageManager.get_local_copy(
+            uri, cache_context=context, extract_archive=True, name=name, force_download=True
+        )
+        if local is None or not Path(local).exists():
+            raise ControlPlaneError(f"the {name} could not be downloaded from {uri}")
+        yield Path(local)
+    finally:
+        # Only the cache: a file:// address gives the user's own file.
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,165 @@
+"""Changes one model in Triton: as a whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from engine.controller.control_plane import ControlPlane, Served
+from engine.controller.records import Record, Version
+from engine.controller.repository import Repository
+from engine.controller.shared_config import shared
+from engine.controller.triton import LoadFailed, Triton
+from engine.controller.verification import Verified, verify
+from engine.errors import EngineError
+from engine.model_config import ModelConfig, from_text, to_text, with_versions
+
+# One old version serves on while workers and controller notice the update; more only cost memory.
+_IN_GRACE = 1
+
+Commit = Callable[[str, Record | None], None]
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """The steps behind the planned actions. `commit` makes a record (None: gone) the last good
+    state, on disk when it returns; what it does not name is deleted only afterwards."""
+
+    control_plane: ControlPlane
+    triton: Triton
+    repository: Repository
+    commit: Commit
+    grace_s: float
+
+    def prepare(self, served: Served, record: Record | None) -> None:
+        """Fetch, verify and load an endpoint's model; put the last good state back on a failure."""
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._put_back, served.model, record)
+            token = self._stage(served, record)
+            verified = verify(
+                served,
+                self.repository.files(served.model, token),
+                self.control_plane.preprocess(served),
+            )
+            self._load(served, record, _version(served, verified, token))
+            undo.pop_all()
+
+    def reload(self, record: Record) -> None:
+        """Load the last good state again; its links and configuration are written anew."""
+        self._install(record)
+        self.triton.load(record.model, record.current.number)
+
+    def restore(self, record: Record) -> None:
+        """Make the files say what the record says, as after a crash in the middle of a change."""
+        self._install(record)
+        self._clean(record)
+
+    def retire(self, record: Record, now: float) -> None:
+        """Drop the versions whose grace is over."""
+        kept = tuple(v for v in record.versions if v.drop_at is None or v.drop_at > now)
+        config = _together(kept) or from_text(record.served_config)
+        after = dataclasses.replace(
+            record, versions=kept, served_config=_served_config(record.model, config, kept)
+        )
+        self._install(after)
+        try:
+            self.triton.load(record.model, after.current.number)
+        except EngineError:
+            self._install(record)
+            raise
+        self.commit(record.model, after)
+        self._clean(after)
+
+    def remove(self, model: str) -> None:
+        """Unload the model and forget it; files last, so that a crash leaves a state to go on."""
+        self.triton.unload(model)
+        self.commit(model, None)
+        self.repository.remove(model)
+
+    def _stage(self, served: Served, record: Record | None) -> str:
+        """The token of the endpoint's files; those of the current version when it is the same."""
+        if record is not None and record.current.content == served.content:
+            same = record.current.token
+            if self.repository.has_files(served.model, same) and record.fingerprint != (
+                served.fingerprint
+            ):
+                return same
+        with self.control_plane.model(served) as source:
+            return self.repository.stage(served.model, source, served.framework)
+
+    def _load(self, served: Served, record: Record | None, new: Version) -> None:
+        old = () if record is None else _in_grace(record, new, time.time() + self.grace_s)
+        together = (new, *old)
+        config = _together(together)
+        try:
+            if config is None:
+                raise LoadFailed("the configurations differ", frozenset({v.number for v in old}))
+            self._try(served, together, config)
+        except LoadFailed as failure:
+            # Only the old version stood in the way: its files do not fit the new configuration.
+            if not old or new.number in failure.versions or not failure.versions:
+                raise
+            self._try(served, (new,), from_text(new.config))
+
+    def _try(self, served: Served, versions: Sequence[Version], config: ModelConfig) -> None:
+        record = Record(
+            model=served.model,
+            endpoint=served.endpoint,
+            fingerprint=served.fingerprint,
+            versions=tuple(versions),
+            served_config=_served_config(served.model, config, versions),
+        )
+        self._install(record)
+        self.triton.load(served.model, record.current.number)
+        self.commit(served.model, record)
+        self._clean(record)
+
+    def _put_back(self, model: str, record: Record | None) -> None:
+        if record is None:
+            self.repository.remove(model)
+        else:
+            self.restore(record)
+
+    def _install(self, record: Record) -> None:
+        tokens = {version.number: version.token for version in record.versions}
+        self.repository.install(record.model, tokens, record.served_config)
+
+    def _clean(self, record: Record) -> None:
+        self.repository.keep_only(record.model, [version.token for version in record.versions])
+
+
+def _version(served: Served, verified: Verified, token: str) -> Version:
+    config = with_versions(verified.config, served.model, [verified.number])
+    return Version(
+        number=verified.number,
+        token=token,
+        config=to_text(config),
+        backend=config.backend or config.platform,
+        bundle_version=verified.bundle_version,
+        verified=verified.verified,
+        model_id=served.model_id,
+        content=served.content,
+        since=time.time(),
+    )
+
+
+def _in_grace(record: Record, new: Version, drop_at: float) -> tuple[Version, ...]:
+    """The versions that serve on beside the new one, the newest first."""
+    others = [version for version in record.versions if version.number != new.number]
+    return tuple(
+        dataclasses.replace(version, drop_at=version.drop_at or drop_at)
+        for version in others[:_IN_GRACE]
+    )
+
+
+def _together(versions: Sequence[Version]) -> ModelConfig | None:
+    return shared(
+        from_text(versions[0].config), [from_text(version.config) for version in versions[1:]]
+    )
+
+
+def _served_config(model: str, config: ModelConfig, versions: Sequence[Version]) -> str:
+    return to_text(with_versions(config, model, [version.number for version in versions]))

@@ -1,0 +1,89 @@
+"""What the controller knows of each model, and how it is kept in the state file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Version:
+    """One loaded version. `token` names its files; `config` is its own configuration as text.
+
+    `content` identifies the bytes it came from, `drop_at` is set once a newer version serves.
+    """
+
+    number: int
+    token: str
+    config: str
+    backend: str
+    bundle_version: int | None
+    verified: bool
+    model_id: str
+    content: str
+    since: float
+    drop_at: float | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """The last good state of a model: the version that serves first, then those in grace.
+
+    `served_config` is the config.pbtxt that Triton accepted for all of them together.
+    """
+
+    model: str
+    endpoint: str
+    fingerprint: str
+    versions: tuple[Version, ...]
+    served_config: str
+
+    @property
+    def current(self) -> Version:
+        return self.versions[0]
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        return frozenset(version.number for version in self.versions)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a change did not happen, and when it is tried again if nothing changes."""
+
+    fingerprint: str
+    reason: str
+    at: float
+    tries: int
+    retry_at: float
+
+
+FIRST_RETRY_S = 10.0
+# Triton is restarted by its supervisor; a model that killed it still gets growing pauses.
+AWAY_RETRY_S = 2.0
+LAST_RETRY_S = 300.0
+
+
+def failed_again(
+    before: Failure | None,
+    fingerprint: str,
+    reason: str,
+    now: float,
+    first_s: float = FIRST_RETRY_S,
+) -> Failure:
+    """The failure to keep: the pause starts at `first_s`, doubles while the same thing fails."""
+    tries = before.tries + 1 if before is not None and before.fingerprint == fingerprint else 1
+    pause = min(LAST_RETRY_S, first_s * 2 ** min(tries - 1, 10))
+    return Failure(fingerprint, reason, now, tries, now + pause)
+
+
+def record_to_json(record: Record) -> dict[str, Any]:
+    return asdict(record)
+
+
+def record_from_json(values: Mapping[str, Any]) -> Record:
+    versions = tuple(Version(**version) for version in values["versions"])
+    if not versions:
+        raise ValueError("a record has no version")
+    return Record(**{**values, "versions": versions})

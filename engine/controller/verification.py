@@ -1,0 +1,95 @@
+"""Decides whether an endpoint may be served, as which Triton version, with which configuration."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from contract.errors import ContractError
+from contract.manifest import FILE_NAME as MANIFEST, Manifest, read_manifest, verify_files
+from contract.naming import STOCK_VERSION
+from engine.controller.control_plane import Served
+from engine.endpoint_config import config_from_endpoint, contradiction, tuned
+from engine.errors import EngineError
+from engine.model_config import FILE_NAME as CONFIG, ModelConfig, from_text
+
+HEAD_LINES = 20
+_BUNDLE_LINE = re.compile(r"^# bundle-version: (\d+)\s*$")
+
+
+class Refused(EngineError):
+    """The endpoint cannot be served as it is; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What may be loaded. `verified` is False when no manifest vouches for the files."""
+
+    number: int
+    config: ModelConfig
+    bundle_version: int | None
+    verified: bool
+
+
+def bundle_line(preprocess: str | None) -> int | None:
+    """The bundle version that a preprocess file of ours states in its first lines."""
+    for line in (preprocess or "").splitlines()[:HEAD_LINES]:
+        found = _BUNDLE_LINE.match(line)
+        if found:
+            return int(found[1])
+    return None
+
+
+def verify(served: Served, folder: Path, preprocess: str | None) -> Verified:
+    """Check the model's files, its manifest and its preprocess file against each other.
+
+    Raises Refused, ConfigError or ContractError with the reason for `status`.
+    """
+    stated = bundle_line(preprocess)
+    manifest = _manifest(folder)
+    if manifest is None:
+        if stated is not None:
+            raise Refused(
+                f"preprocess.py is of bundle {stated}, the model has no {MANIFEST}; deploy them "
+                "together"
+            )
+        config = config_from_endpoint(
+            served.fields,
+            name=served.model,
+            framework=served.framework,
+            files=sorted(path.name for path in folder.iterdir()),
+        )
+        return Verified(STOCK_VERSION, config, None, verified=False)
+    if stated is not None and stated != manifest.bundle_version:
+        raise Refused(
+            f"preprocess.py is of bundle {stated}, the model of bundle {manifest.bundle_version}; "
+            "deploy them together"
+        )
+    number = STOCK_VERSION if stated is None else manifest.bundle_version
+    return Verified(
+        number,
+        _bundle_config(served, folder, stock=stated is None),
+        manifest.bundle_version,
+        verified=True,
+    )
+
+
+def _manifest(folder: Path) -> Manifest | None:
+    path = folder / MANIFEST
+    if not path.is_file():
+        return None
+    manifest = read_manifest(path.read_bytes())
+    verify_files(manifest, folder, prefix="model/")
+    return manifest
+
+
+def _bundle_config(served: Served, folder: Path, *, stock: bool) -> ModelConfig:
+    path = folder / CONFIG
+    if not path.is_file():
+        raise ContractError(f"file '{CONFIG}' of the bundle is missing; convert again")
+    config = from_text(path.read_text("utf-8"), CONFIG)
+    fault = contradiction(config, served.fields, tuning=stock)
+    if fault is not None:
+        raise Refused(fault)
+    return tuned(config, served.fields) if stock else config

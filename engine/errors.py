@@ -1,0 +1,9 @@
+"""Errors of the engine side: a short reason with the way out, shown in `status`."""
+
+
+class EngineError(Exception):
+    """Something on the engine side cannot work; the message says what and how to fix it."""
+
+
+class ConfigError(EngineError):
+    """A model configuration that cannot be built; the message names the field."""

@@ -1,0 +1,194 @@
+"""A controller in this process: a control plane that is a list, a real Triton, real files."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from contract.manifest import Golden, Manifest, entry_of
+from engine.controller.control_plane import Served
+from engine.controller.figures import Figures
+from engine.controller.repository import Repository
+from engine.controller.service import Service, Settings
+from engine.controller.state import StateFile
+from engine.controller.triton import Triton
+from engine.controller.triton_log import TritonLog
+from engine.endpoint_config import EndpointFields, TensorFields
+from engine.model_config import TensorConfig, build_config, to_text
+from tests.engine.text_models import LABELS, write_onnx
+from tests.engine.triton_server import TritonServer, wait_until
+
+INPUTS = (TensorConfig("input_ids", "INT32", (-1,)), TensorConfig("attention_mask", "INT32", (-1,)))
+FIELDS = EndpointFields(
+    TensorFields(["input_ids", "attention_mask"], ["int32", "int32"], [[-1], [-1]]),
+    TensorFields(["output"], ["float32"], [[LABELS]]),
+    {"platform": '"onnxruntime_onnx"', "max_batch_size": 8},
+)
+
+
+def write_bundle(folder: Path, version: int, *, scale: float = 1.0) -> Path:
+    """The model/ folder of a bundle as the desk makes it."""
+    model = folder / "model"
+    write_onnx(model, scale=scale)
+    config = build_config(
+        name="",
+        backend="onnxruntime",
+        inputs=INPUTS,
+        output=TensorConfig("output", "FP32", (LABELS,)),
+        max_batch_size=8,
+    )
+    (model / "config.pbtxt").write_text(to_text(config))
+    manifest = Manifest(
+        bundle_version=version,
+        bundle_hash="0" * 64,
+        kit_version="0.1.0",
+        task="text-classification",
+        engine="onnxruntime",
+        precision="fp32",
+        files=tuple(entry_of(folder, path) for path in sorted(model.iterdir())),
+        source={},
+        tools={},
+        golden=Golden({"text": "x"}, {}, 0.01),
+        parity={},
+    )
+    (model / "manifest.json").write_text(manifest.to_json())
+    return model
+
+
+def preprocess_of(version: int | None) -> str:
+    return "" if version is None else f"# made for the test\n# bundle-version: {version}\n"
+
+
+class ListedEndpoints:
+    """A control plane whose content a test sets; `error` makes every call fail."""
+
+    def __init__(self) -> None:
+        self.served: dict[str, Served] = {}
+        self.sources: dict[str, Path] = {}
+        self.code: dict[str, str] = {}
+        self.error: Exception | None = None
+        self.reports: list[str] = []
+
+    def add(
+        self,
+        endpoint: str,
+        source: Path,
+        code: str = "",
+        *,
+        fields: EndpointFields = FIELDS,
+        framework: str = "ONNX",
+    ) -> None:
+        meaning = repr((str(source), code, fields))
+        self.sources[endpoint], self.code[endpoint] = source, code
+        self.served[endpoint] = Served(
+            endpoint=endpoint,
+            model=endpoint.replace("/", "_"),
+            model_id=source.name,
+            preprocess="py_code" if code else None,
+            framework=framework,
+            fields=fields,
+            fingerprint=hashlib.sha256(meaning.encode()).hexdigest(),
+            content=str(source),
+        )
+
+    def remove(self, endpoint: str) -> None:
+        del self.served[endpoint]
+
+    def endpoints(self) -> Sequence[Served]:
+        if self.error:
+            raise self.error
+        return list(self.served.values())
+
+    @contextlib.contextmanager
+    def model(self, served: Served) -> Iterator[Path]:
+        if self.error:
+            raise self.error
+        yield self.sources[served.endpoint]
+
+    def preprocess(self, served: Served) -> str | None:
+        return self.code[served.endpoint] or None
+
+    def report(self, text: str) -> None:
+        self.reports.append(text)
+
+    def report_figures(self, metrics: str) -> None:
+        self.reports.append(metrics)
+
+    def close(self) -> None:
+        pass
+
+
+@dataclasses.dataclass
+class Serving:
+    """A running controller over a Triton."""
+
+    server: TritonServer
+    folder: Path
+    control_plane: ListedEndpoints = dataclasses.field(default_factory=ListedEndpoints)
+    grace_s: float = 1.0
+    stop: threading.Event = dataclasses.field(default_factory=threading.Event)
+    thread: threading.Thread | None = None
+    triton: Triton | None = None
+
+    def start(self) -> None:
+        self.triton = Triton(self.server.grpc, TritonLog(self.server.log))
+        service = Service(
+            Settings(poll_s=0.1, grace_s=self.grace_s),
+            self.control_plane,
+            self.triton,
+            Repository(self.server.repository),
+            StateFile(self.folder / "state.json"),
+            Figures(None),
+        )
+        self.stop.clear()
+        self.thread = threading.Thread(target=service.run, args=(self.stop,), daemon=True)
+        self.thread.start()
+
+    def finish(self) -> None:
+        self.stop.set()
+        if self.thread is not None:
+            self.thread.join(10)
+        # A client that stays connected makes Triton wait for it when it is told to leave.
+        if self.triton is not None:
+            self.triton.close()
+
+    def status(self) -> dict[str, Any]:
+        path = self.folder / "state.json"
+        return json.loads(path.read_text()) if path.is_file() else {"endpoints": []}
+
+    def row(self, endpoint: str) -> dict[str, Any]:
+        rows = {row["endpoint"]: row for row in self.status()["endpoints"]}
+        return rows.get(endpoint, {})
+
+    def wait(self, endpoint: str, seconds: float = 15, **wanted: Any) -> dict[str, Any]:
+        """Until the endpoint's row has these values."""
+        wait_until(
+            lambda: self.row(endpoint).items() >= wanted.items(),
+            seconds,
+            lambda: f"{self.row(endpoint)} instead of {wanted}",
+        )
+        return self.row(endpoint)
+
+    def wait_reason(self, endpoint: str, part: str, seconds: float = 15) -> dict[str, Any]:
+        wait_until(
+            lambda: part in (self.row(endpoint).get("reason") or ""),
+            seconds,
+            lambda: f"{self.row(endpoint)} without {part!r}",
+        )
+        return self.row(endpoint)
+
+
+@contextlib.contextmanager
+def serving(server: TritonServer, folder: Path, **options: Any) -> Iterator[Serving]:
+    one = Serving(server, folder, **options)
+    one.start()
+    try:
+        yield one
+    finally:
+        one.finish()

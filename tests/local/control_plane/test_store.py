@@ -1,0 +1,84 @@
+"""The database: transactions, lookups, one process a folder."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from transformer_serving.local.control_plane.store import Kind, Store, StoreError
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path)
+    yield store
+    store.close()
+
+
+def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
+    def fail() -> None:
+        with store.writing() as transaction:
+            transaction.put(Kind.TASK, {"id": "1"})
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    with store.reading() as transaction:
+        assert transaction.get(Kind.TASK, "1") is None
+
+
+def test_a_reader_sees_one_moment(store: Store) -> None:
+    with store.reading() as before:
+        assert before.get(Kind.TASK, "1") is None
+        with store.writing() as transaction:
+            transaction.put(Kind.TASK, {"id": "1"})
+            assert transaction.get(Kind.TASK, "1") == {"id": "1"}
+        assert before.get(Kind.TASK, "1") is None
+    with store.reading() as after:
+        assert after.get(Kind.TASK, "1") == {"id": "1"}
+
+
+def test_find_by_any_number_of_ids_and_by_index(store: Store) -> None:
+    with store.writing() as transaction:
+        for number in range(1200):
+            project = "even" if number % 2 == 0 else "odd"
+            transaction.put(Kind.TASK, {"id": str(number), "project": project})
+    everything = [str(number) for number in range(1200)]
+    with store.reading() as transaction:
+        assert len(list(transaction.find(Kind.TASK))) == 1200
+        assert len(list(transaction.find(Kind.TASK, {"id": everything * 2}))) == 1200
+        assert len(list(transaction.find(Kind.TASK, {"project": ["even"]}))) == 600
+        assert list(transaction.find(Kind.TASK, {"id": []})) == []
+
+
+def test_writers_take_turns(store: Store) -> None:
+    with store.writing() as transaction:
+        transaction.put(Kind.TASK, {"id": "1", "count": 0})
+
+    def add() -> None:
+        for _ in range(25):
+            with store.writing() as transaction:
+                document = transaction.get(Kind.TASK, "1")
+                assert document is not None
+                count = document["count"]
+                assert isinstance(count, int)
+                transaction.put(Kind.TASK, {"id": "1", "count": count + 1})
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with store.reading() as transaction:
+        assert transaction.get(Kind.TASK, "1") == {"id": "1", "count": 100}
+
+
+def test_a_folder_in_use_is_refused_until_it_is_free(tmp_path: Path) -> None:
+    first = Store(tmp_path)
+    with pytest.raises(StoreError, match="in use by another control plane"):
+        Store(tmp_path)
+    first.close()
+    Store(tmp_path).close()

@@ -1,0 +1,96 @@
+"""The command line against a running stack."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.stack.conftest import CLI, ROOT, Stack, free_port_base
+
+
+def test_status_is_true_of_every_part_and_endpoint(stack: Stack) -> None:
+    status = stack.json("status")
+    assert [part["name"] for part in status["parts"]] == [
+        "control-plane", "triton", "controller", "inference"
+    ]  # fmt: skip
+    for part in status["parts"]:
+        assert part["health"] == "ok"
+        assert Path(f"/proc/{part['pid']}").is_dir()
+        assert part["version"]
+    endpoints = {row["endpoint"]: row for row in status["endpoints"]}
+    assert endpoints.keys() >= {"transformer_model", "sentence_embeddings"}
+    for row in endpoints.values():
+        assert row["ready"], row
+
+
+def test_a_second_up_changes_nothing(stack: Stack) -> None:
+    before = [part["pid"] for part in stack.json("status")["parts"]]
+    again = stack.json("up", "--demo")
+    assert [row["changed"] for row in again["deployed"]] == [False, False]
+    assert [part["pid"] for part in again["parts"]] == before
+
+
+def test_env_points_clearmls_own_tools_at_the_stack(stack: Stack) -> None:
+    listed = stack.clearml_serving("model", "list")
+    assert "transformer_model" in listed
+
+
+def test_logs_of_a_part_and_of_no_part(stack: Stack) -> None:
+    assert "Uvicorn running" in stack.run("logs", "inference", "-n", "200")
+    assert "there is no part 'kafka'" in stack.run("logs", "kafka", code=2)
+
+
+def test_deploy_and_remove_a_second_name(stack: Stack, demo: Path) -> None:
+    bundle = str(demo / "transformer_model")
+    stack.run("deploy", bundle, "--endpoint", "second")
+    assert stack.post("second", {"text": "hello"})[0] == 200
+    assert stack.json("remove", "second") == {"endpoint": "second", "removed": True}
+    assert "there is no endpoint 'second'" in stack.run("remove", "second", code=2)
+
+
+def test_refusals_say_what_and_how_to_fix_it(stack: Stack, demo: Path, tmp_path: Path) -> None:
+    def deploy(bundle: Path, endpoint: str = "x") -> str:
+        return stack.run("deploy", str(bundle), "--endpoint", endpoint, code=2)
+
+    assert "is no bundle" in deploy(tmp_path)
+    altered = tmp_path / "altered"
+    shutil.copytree(demo / "transformer_model", altered)
+    (altered / "tokenizer.json").write_text("{}")
+    assert "'tokenizer.json' is not the one of the manifest" in deploy(altered)
+    manifest = altered / "model" / "manifest.json"
+    values = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**values, "engine": "abacus"}))
+    assert "must be one of openvino, onnxruntime, tensorrt" in deploy(altered)
+    assert "an endpoint's name takes" in deploy(demo / "transformer_model", "a b")
+    for refusal in (deploy(altered), deploy(tmp_path)):
+        assert len(refusal.strip().splitlines()) == 1
+
+
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    base = free_port_base()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", base + 3))
+        taken.listen()
+        done = subprocess.run(
+            [CLI, "up", "--state", str(tmp_path), "--port-base", str(base)],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert f"port {base + 3} for triton grpc cannot be used" in done.stderr
+    assert "--port-base" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["status", "env", "logs", "remove x"])
+def test_without_a_stack_the_fix_is_named(command: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [CLI, *command.split(), "--state", str(tmp_path)],
+        capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "transformer-serving up" in done.stderr

@@ -1,0 +1,55 @@
+"""The README's commands, run as they stand; only the port is the test stack's."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+from tests.stack.conftest import ROOT, Stack
+
+README = (ROOT / "README.md").read_text("utf-8")
+RUN = re.compile(r"<!-- run -->\n```bash\n(.*?)```", re.DOTALL)
+ANSWER = re.compile(r"<!-- answer -->\n```json\n(.*?)```", re.DOTALL)
+
+
+def run_all(stack: Stack) -> str:
+    """All blocks in one shell, in order: a later one may use what an earlier one set."""
+    script = "\n".join(RUN.findall(README)).replace("127.0.0.1:8080", f"127.0.0.1:{stack.base}")
+    environment = {**stack.environment(), "TRANSFORMER_SERVING_STATE": str(stack.state)}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_blocks_run_and_answer_as_they_say(stack: Stack) -> None:
+    output = run_all(stack)
+    decoder = json.JSONDecoder()
+    answers = []
+    for start in (match.start() for match in re.finditer(r"[\[{](?=[\"{])", output)):
+        value, _ = decoder.raw_decode(output[start:])
+        answers.append(value)
+    first = json.loads(ANSWER.findall(README)[0])
+    assert answers[0]["label"] == first["label"]
+    assert abs(answers[0]["score"] - first["score"]) < 0.02
+    assert "New Serving Service created" in output
+    assert '"data":[[' in output  # the stock style gives the engine's logits
+    versions = {row["endpoint"]: row for row in stack.json("status")["endpoints"]}
+    assert versions["by_hand"]["verified"]
+    assert not versions["stock_style"]["verified"]
+    for name in ("by_hand", "stock_style"):
+        stack.run("remove", name)
+
+
+def test_the_first_answer_is_on_the_first_screen() -> None:
+    lines = README.splitlines()
+    assert next(at for at, line in enumerate(lines) if "curl" in line) < 40
+
+
+def test_every_link_leads_somewhere() -> None:
+    for target in re.findall(r"\]\((?!http)([^)#]+)", README):
+        assert Path(ROOT / target).exists(), target

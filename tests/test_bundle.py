@@ -1,0 +1,190 @@
+"""A bundle is whole, says what it is made of, and has the same version for the same parts."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from contract.endpoint import read_endpoint
+from contract.errors import ContractError
+from contract.manifest import read_manifest, verify_files
+from engine.model_config import from_text
+from tests.tiny_models import save_classifier
+from transformer_serving.bundle import read_bundle, renew_bundle
+from transformer_serving.convert import STEPS, Converted, ConvertRequest, convert
+from transformer_serving.refusal import ConversionRefused
+
+
+def convert_quietly(request: ConvertRequest, target: Path) -> Converted:
+    return convert(request, target, lambda step, detail: None)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_classifier(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, built: Path) -> Path:
+    return Path(shutil.copytree(built, tmp_path / "bundle"))
+
+
+@pytest.fixture(scope="module")
+def built(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("built") / "bundle"
+    convert_quietly(ConvertRequest(str(model), precision="fp32"), target)
+    return target
+
+
+def test_layout_and_manifest(bundle: Path) -> None:
+    files = {path.relative_to(bundle).as_posix() for path in bundle.rglob("*") if path.is_file()}
+    manifest = read_manifest((bundle / "model/manifest.json").read_bytes())
+    listed = {entry.path for entry in manifest.files}
+    assert listed == {
+        "endpoint.json",
+        "preprocess.py",
+        "tokenizer.json",
+        "model/config.pbtxt",
+        "model/model.bin",
+        "model/model.xml",
+    }
+    assert files == listed | {"model/manifest.json"}
+    verify_files(manifest, bundle)
+    verify_files(manifest, bundle / "model", prefix="model/")
+    assert manifest.source["model_type"] == "bert"
+    assert manifest.golden.answer.keys() == {"label", "score"}
+    assert manifest.golden.tolerance == 1e-4
+    assert manifest.parity["label_agreement"] == 1.0
+
+
+def test_every_file_carries_the_same_version(bundle: Path) -> None:
+    checked = read_bundle(bundle)
+    version = checked.manifest.bundle_version
+    assert checked.endpoint.bundle_version == version
+    assert checked.endpoint.bundle_hash == checked.manifest.bundle_hash
+    code = (bundle / "preprocess.py").read_text("utf-8")
+    assert f"# bundle-version: {version}" in "\n".join(code.splitlines()[:4])
+    ast.parse(code)
+
+
+def test_config_is_what_triton_reads(bundle: Path) -> None:
+    config = from_text((bundle / "model/config.pbtxt").read_text("utf-8"))
+    endpoint = read_endpoint((bundle / "endpoint.json").read_bytes())
+    assert config.backend == "openvino_text"
+    assert config.default_model_filename == "model.xml"
+    assert config.parameters["precision"].string_value == "fp32"
+    assert config.max_batch_size == endpoint.limits.max_batch_size
+    assert [tensor.name for tensor in config.input] == [tensor.name for tensor in endpoint.inputs]
+    assert list(config.output[0].dims) == [3]
+    assert len(config.model_warmup) == len(endpoint.tokens.buckets)
+
+
+@pytest.mark.parametrize(
+    "name", ["tokenizer.json", "endpoint.json", "preprocess.py", "model/model.bin"]
+)
+def test_a_changed_file_is_refused(bundle: Path, name: str) -> None:
+    path = bundle / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ContractError, match=name):
+        read_bundle(bundle)
+
+
+def test_a_file_too_many_or_too_few_is_refused(bundle: Path) -> None:
+    (bundle / "model/extra.txt").write_text("x")
+    with pytest.raises(ContractError, match="extra"):
+        read_bundle(bundle)
+    (bundle / "model/extra.txt").unlink()
+    (bundle / "tokenizer.json").unlink()
+    with pytest.raises(ContractError, match="missing"):
+        read_bundle(bundle)
+
+
+def test_the_same_inputs_give_the_same_bytes(built: Path, model: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again"
+    convert_quietly(ConvertRequest(str(model), precision="fp32"), again)
+    for path in sorted(built.rglob("*")):
+        if path.is_file():
+            assert path.read_bytes() == (again / path.relative_to(built)).read_bytes(), path.name
+
+
+def test_onnxruntime_bundle_replaces_the_one_that_is_there(bundle: Path, model: Path) -> None:
+    before = read_bundle(bundle)
+    steps: list[str] = []
+    request = ConvertRequest(str(model), engine="onnxruntime")
+    done = convert(request, bundle, lambda step, detail: steps.append(step))
+    assert tuple(steps) == STEPS
+    after = read_bundle(bundle)
+    assert after.manifest.bundle_version == done.bundle.manifest.bundle_version
+    assert after.manifest.bundle_version != before.manifest.bundle_version
+    assert (bundle / "model/model.onnx").is_file()
+    assert not (bundle / "model/model.xml").exists()
+    config = from_text((bundle / "model/config.pbtxt").read_text("utf-8"))
+    assert (config.platform, config.backend) == ("onnxruntime_onnx", "onnxruntime")
+    assert [path.name for path in bundle.parent.iterdir()] == ["bundle"]
+
+
+def test_renewing_keeps_the_model_and_changes_the_version_only_with_the_code(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = read_bundle(bundle)
+    assert renew_bundle(bundle).manifest.bundle_version == before.manifest.bundle_version
+    monkeypatch.setattr("transformer_serving.preprocess_file.code_hash", lambda: "0" * 12)
+    after = renew_bundle(bundle)
+    assert after.manifest.bundle_version != before.manifest.bundle_version
+    assert read_bundle(bundle).manifest == after.manifest
+    assert after.manifest.golden == before.manifest.golden
+    kept = {entry.path: entry.sha256 for entry in before.manifest.files}
+    for entry in after.manifest.files:
+        if entry.path.startswith("model/") or entry.path == "tokenizer.json":
+            assert entry.sha256 == kept[entry.path]
+    assert [path.name for path in bundle.parent.iterdir()] == ["bundle"]
+
+
+def test_another_folder_is_never_replaced(model: Path, tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.mkdir()
+    (target / "thesis.txt").write_text("mine")
+    with pytest.raises(ConversionRefused, match="no bundle"):
+        convert_quietly(ConvertRequest(str(model), precision="fp32"), target)
+    assert (target / "thesis.txt").read_text() == "mine"
+
+
+def test_a_refused_conversion_leaves_nothing(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> str:
+        raise ContractError("planted")
+
+    monkeypatch.setattr("transformer_serving.preprocess_file.build", fail)
+    with pytest.raises(ContractError, match="planted"):
+        convert_quietly(ConvertRequest(str(model), precision="fp32"), tmp_path / "bundle")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"engine": "abacus"}, "engine 'abacus'"),
+        ({"engine": "onnxruntime", "precision": "bf16"}, "no precision 'bf16'"),
+        ({"max_length": 4096}, "--max-length"),
+    ],
+)
+def test_impossible_choices_are_refused(
+    model: Path, tmp_path: Path, choice: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConversionRefused, match=message):
+        convert_quietly(ConvertRequest(str(model), **choice), tmp_path / "bundle")  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_manifest_is_plain_json_without_paths_of_the_machine(bundle: Path) -> None:
+    text = (bundle / "model/manifest.json").read_text("utf-8")
+    assert json.loads(text)["schema"] == 1
+    assert str(Path.home()) not in text
+    assert str(bundle.parent) not in text

@@ -1,0 +1,141 @@
+"""The exported graph computes what the model computes, also on padded rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.tiny_models import save_classifier, save_roberta, save_sentence_model
+from transformer_serving.convert import ConvertRequest, tokens_of
+from transformer_serving.model_source import ModelSource, open_source
+from transformer_serving.onnx_export import ExportedGraph, export_onnx
+from transformer_serving.optimize import EngineFiles, build_engine, clean_onnx
+from transformer_serving.parity import ParityReport, check_parity
+from transformer_serving.refusal import ConversionRefused
+
+
+def exported(model: Path, folder: Path) -> tuple[ModelSource, ExportedGraph]:
+    source = open_source(str(model))
+    graph = export_onnx(source, folder / "export.onnx")
+    clean_onnx(graph.path)
+    return source, graph
+
+
+def parity_of(source: ModelSource, graph: ExportedGraph, files: EngineFiles) -> ParityReport:
+    tokens = tokens_of(source, ConvertRequest(str(source.folder)))
+    return check_parity(source, files, tokens, graph.inputs)
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelSource, ExportedGraph]:
+    model = save_classifier(tmp_path_factory.mktemp("classifier"))
+    return exported(model, tmp_path_factory.mktemp("graph"))
+
+
+def test_classifier_agrees_with_the_pipeline_alone_and_in_padded_batches(
+    classifier: tuple[ModelSource, ExportedGraph],
+) -> None:
+    source, graph = classifier
+    files = EngineFiles("onnxruntime", "fp32", (graph.path,))
+    report = parity_of(source, graph, files)
+    assert report.largest_difference < 1e-5
+    assert report.label_agreement == 1.0
+    assert report.longest_tokens == source.max_length
+    assert report.texts > 15
+
+
+def test_openvino_agrees_too(classifier: tuple[ModelSource, ExportedGraph], tmp_path: Path) -> None:
+    source, graph = classifier
+    files = build_engine("openvino", "fp32", graph.path, tmp_path)
+    assert [path.name for path in files.files] == ["model.xml", "model.bin"]
+    assert parity_of(source, graph, files).largest_difference < 1e-5
+
+
+def test_graph_is_what_the_engines_of_the_image_read(
+    classifier: tuple[ModelSource, ExportedGraph],
+) -> None:
+    model = onnx.load(str(classifier[1].path))
+    assert model.ir_version <= 10
+    assert model.opset_import[0].version <= 21
+    assert [tensor.name for tensor in model.graph.input] == list(classifier[1].inputs)
+    for tensor in model.graph.input:
+        assert tensor.type.tensor_type.elem_type == onnx.TensorProto.INT32
+        axes = [dim.dim_param for dim in tensor.type.tensor_type.shape.dim]
+        assert axes == ["batch", "tokens"]
+    assert [tensor.name for tensor in model.graph.output] == ["output"]
+
+
+def test_graph_holds_nothing_of_the_machine_it_was_made_on(
+    classifier: tuple[ModelSource, ExportedGraph],
+) -> None:
+    content = classifier[1].path.read_bytes()
+    assert b"site-packages" not in content
+    assert b".py" not in content
+    assert not onnx.load(str(classifier[1].path)).graph.value_info
+
+
+def test_export_twice_gives_the_same_bytes(
+    classifier: tuple[ModelSource, ExportedGraph], tmp_path: Path
+) -> None:
+    source, first = classifier
+    again = export_onnx(source, tmp_path / "again.onnx")
+    clean_onnx(again.path)
+    assert again.path.read_bytes() == first.path.read_bytes()
+    engines = []
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        engines.append(build_engine("openvino", "fp32", first.path, folder))
+    one, two = ([path.read_bytes() for path in engine.files] for engine in engines)
+    assert one == two
+
+
+@pytest.mark.parametrize(
+    ("pooling", "dense"), [("mean", 0), ("cls", 0), ("max", 0), ("lasttoken", 0), ("mean", 12)]
+)
+def test_poolings_agree_with_sentence_transformers(
+    tmp_path: Path, pooling: str, dense: int
+) -> None:
+    folders = [tmp_path / name for name in ("model", "scratch", "graph")]
+    for folder in folders:
+        folder.mkdir()
+    model = save_sentence_model(folders[0], folders[1], pooling=pooling, dense=dense)
+    source, graph = exported(model, folders[2])
+    assert graph.width == (dense or 32)
+    for engine in ("openvino", "onnxruntime"):
+        files = build_engine(engine, "fp32", graph.path, folders[2])
+        report = parity_of(source, graph, files)
+        assert report.lowest_cosine is not None
+        assert report.lowest_cosine > 0.9999999
+        assert report.largest_difference < 1e-5
+
+
+def test_a_model_without_token_types_gets_two_inputs(tmp_path: Path) -> None:
+    model = save_roberta(tmp_path)
+    source, graph = exported(model, tmp_path)
+    assert graph.inputs == ("input_ids", "attention_mask")
+    report = parity_of(source, graph, EngineFiles("onnxruntime", "fp32", (graph.path,)))
+    assert report.largest_difference < 1e-5
+
+
+def test_weights_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    model = save_classifier(tmp_path)
+    (model / "model.safetensors").unlink()
+    with pytest.raises(ConversionRefused, match="weights of .* could not be loaded"):
+        export_onnx(open_source(str(model)), tmp_path / "graph.onnx")
+
+
+def test_graph_accepts_any_batch_and_length(
+    classifier: tuple[ModelSource, ExportedGraph],
+) -> None:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(classifier[1].path))
+    for shape in ((1, 1), (1, 48), (5, 2), (70, 3)):
+        rows = np.ones(shape, np.int32)
+        [output] = session.run(None, dict.fromkeys(classifier[1].inputs, rows))
+        assert output.shape == (shape[0], 3)
+        assert np.isfinite(output).all()

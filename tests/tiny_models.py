@@ -1,0 +1,118 @@
+"""Small random models on disk, made in a second, with weights wide enough that faults show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+)
+
+POSITIONS = 48
+_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_WORDS = (
+    "the train left early because of snow and we waited in a small warm room where someone "
+    "played an old piano while children drew ships on paper later clerk brought tea said sorry "
+    "twice ! , . "
+    "i do not like it at all best purchase year would buy again tomorrow ok so good"
+)
+
+
+def save_tokenizer(folder: Path) -> None:
+    """A WordPiece tokenizer whose tokenizer.json pads and cuts, as hub models' often do."""
+    pieces = [*_SPECIAL, *dict.fromkeys(_WORDS.split())]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    tokenizer.enable_truncation(20)
+    tokenizer.enable_padding(length=20)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_max_length=POSITIONS,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    ).save_pretrained(str(folder))
+
+
+def bert_config(**changes: Any) -> BertConfig:
+    return BertConfig(
+        vocab_size=120,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=POSITIONS,
+        initializer_range=0.4,
+        **changes,
+    )
+
+
+def save_classifier(folder: Path, **changes: Any) -> Path:
+    torch.manual_seed(7)
+    labels = {0: "bad", 1: "fair", 2: "good"}
+    config = bert_config(id2label=labels, label2id={v: k for k, v in labels.items()}, **changes)
+    BertForSequenceClassification(config).save_pretrained(str(folder))
+    save_tokenizer(folder)
+    return folder
+
+
+def save_encoder(folder: Path) -> Path:
+    torch.manual_seed(7)
+    BertModel(bert_config()).save_pretrained(str(folder))
+    save_tokenizer(folder)
+    return folder
+
+
+def save_roberta(folder: Path) -> Path:
+    torch.manual_seed(7)
+    config = RobertaConfig(
+        vocab_size=120,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=POSITIONS,
+        type_vocab_size=1,
+        pad_token_id=0,
+    )
+    RobertaForSequenceClassification(config).save_pretrained(str(folder))
+    save_tokenizer(folder)
+    return folder
+
+
+def save_sentence_model(folder: Path, scratch: Path, *, pooling: str, dense: int = 0) -> Path:
+    """Encoder, pooling, a dense layer of `dense` columns if any, and normalize."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import (
+        Dense,
+        Normalize,
+        Pooling,
+        Transformer,
+    )
+
+    encoder = Transformer(str(save_encoder(scratch)))
+    torch.manual_seed(3)
+    modules: list[Any] = [encoder, Pooling(32, pooling_mode=pooling)]
+    if dense:
+        modules.append(Dense(32, dense))
+    modules.append(Normalize())
+    SentenceTransformer(modules=modules, device="cpu").save(str(folder))
+    return folder
