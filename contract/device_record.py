@@ -19,9 +19,10 @@ _MAX_RECORDS = 64
 # Four u8 records in a row are the version.
 _VERSION = re.compile(rb"(?:\x02[\x00\x80]\x01\x00(.))" * 4, re.DOTALL)
 _VERSION_WITHIN = 512
-_CAPABILITIES = frozenset(
-    "5.0 5.2 5.3 6.0 6.1 6.2 7.0 7.2 7.5 8.0 8.6 8.7 8.9 9.0 10.0 10.3 11.0 12.0 12.1".split()
-)
+_CAPABILITIES = {
+    *("5.0", "5.2", "5.3", "6.0", "6.1", "6.2", "7.0", "7.2", "7.5"),
+    *("8.0", "8.6", "8.7", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1"),
+}
 _CLOCK_KHZ = range(100_000, 10_000_000)
 
 

@@ -18,6 +18,8 @@ from contract.errors import ContractError
 _IR_VERSION, _GRAPH, _OPSET_IMPORT = 1, 7, 8
 _DOMAIN, _VERSION = 1, 2
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+# Fields 2 to 8 of ModelProto, and what a writer without a producer's name starts with.
+_AFTER_IR_VERSION = {*(number << 3 | _LENGTH for number in (2, 3, 4, 6, 7, 8)), 5 << 3}
 _MAX_FIELDS = 100_000
 _MAX_OPSET_BYTES = 4096
 _MAX_VARINT_BYTES = 10
@@ -64,13 +66,14 @@ def read_onnx_header(path: Path, name: str | None = None) -> OnnxHeader:
     return OnnxHeader(ir_version, standard, opsets)
 
 
-def is_onnx(path: Path) -> bool:
-    """Whether the file is a whole ONNX model."""
-    try:
-        read_onnx_header(path)
-    except ContractError:
-        return False
-    return True
+def starts_as_onnx(head: bytes) -> bool:
+    """Whether the first bytes of a file are those of an ONNX model: an IR version, then text."""
+    return (
+        len(head) > 2
+        and head[0] == _IR_VERSION << 3 | _VARINT
+        and 0 < head[1] < 0x80
+        and head[2] in _AFTER_IR_VERSION
+    )
 
 
 def _opset(message: bytes) -> tuple[str, int]:

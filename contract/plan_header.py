@@ -13,7 +13,7 @@ from pathlib import Path
 
 from contract.device_record import observed_capability, observed_version
 from contract.errors import ContractError
-from contract.onnx_header import is_onnx
+from contract.onnx_header import starts_as_onnx
 
 # Of a plan of any size never more than this is read.
 READ_LIMIT = 64 * 1024
@@ -54,7 +54,8 @@ def read_plan_header(path: Path, name: str | None = None) -> PlanHeader:
     """
     name = name or path.name
     size = path.stat().st_size
-    with path.open("rb") as file:
+    # Without a buffer, which would read ahead of the limit.
+    with path.open("rb", buffering=0) as file:
         head = file.read(_HEAD)
         tag = head[:4]
         if tag == _TAG:
@@ -64,13 +65,13 @@ def read_plan_header(path: Path, name: str | None = None) -> PlanHeader:
             return _new_header(head, file.read(READ_LIMIT - len(head)), size, sections)
         if tag == _OLD_TAG:
             return _old_header(head + file.read(READ_LIMIT - len(head)), size, name)
-    raise ContractError(_not_a_plan(path, head, name))
+    raise ContractError(_not_a_plan(head, name))
 
 
-def _not_a_plan(path: Path, head: bytes, name: str) -> str:
+def _not_a_plan(head: bytes, name: str) -> str:
     if not head:
         return f"file '{name}' is empty, not a TensorRT plan; {_REBUILD}"
-    if is_onnx(path):
+    if starts_as_onnx(head):
         return (
             f"file '{name}' is an ONNX model, not a TensorRT plan; name it model.onnx and serve it "
             "with engine onnxruntime, or build a plan from it with 'transformer-serving convert'"

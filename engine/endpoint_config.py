@@ -126,7 +126,7 @@ def _dims(kind: str, size: Sequence[int]) -> tuple[int, ...]:
 def _choose_backend(config: ModelConfig, framework: str, files: Sequence[str]) -> None:
     if not config.platform and not config.backend:
         _guess_backend(config, framework, files)
-    backend = config.backend or _BACKENDS.get(config.platform, "")
+    backend = backend_of(config)
     default = _DEFAULT_FILES.get(backend)
     if default is None or default in files or config.default_model_filename:
         return
@@ -208,8 +208,13 @@ def _type_name(number: int) -> str:
     return str(model_config_pb2.DataType.Name(number)).removeprefix("TYPE_")
 
 
+def backend_of(config: ModelConfig) -> str:
+    """The backend's name, also where only the platform is given."""
+    return str(config.backend or _BACKENDS.get(config.platform, config.platform))
+
+
 def _same_backend(config: ModelConfig, value: str) -> bool:
-    return _BACKENDS.get(value, value) == (config.backend or _BACKENDS.get(config.platform, ""))
+    return _BACKENDS.get(value, value) == backend_of(config)
 
 
 def _contains(whole: Any, part: Any) -> bool:

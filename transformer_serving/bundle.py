@@ -33,6 +33,7 @@ from contract.manifest import (
 )
 from engine.model_config import FILE_NAME as CONFIG, TensorConfig, build_config, from_text, to_text
 from transformer_serving import preprocess_file
+from transformer_serving.bundle_gate import ON_WRITING, pass_gate
 from transformer_serving.optimize import EngineFiles
 from transformer_serving.refusal import ConversionRefused
 from transformer_serving.tokenizer_file import TokenizerFile
@@ -98,6 +99,7 @@ def write_bundle(content: BundleContent, target: Path) -> Bundle:
         own = [entry_of(folder, folder / name) for name in (ENDPOINT, PREPROCESS, TOKENIZER)]
         manifest = _manifest(content, endpoint, (*own, *model_files))
         (model / MANIFEST).write_text(manifest.to_json(), "utf-8")
+        pass_gate(manifest, folder, endpoint, ON_WRITING)
     return Bundle(target, endpoint, manifest)
 
 

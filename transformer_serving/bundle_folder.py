@@ -7,8 +7,11 @@ from pathlib import Path
 
 from contract.endpoint import Endpoint, read_endpoint
 from contract.errors import ContractError
-from contract.manifest import Manifest, read_manifest, verify_files
+from contract.gate import open_manifest
+from contract.manifest import Manifest
+from transformer_serving.bundle_gate import pass_gate
 from transformer_serving.failure import Failure
+from transformer_serving.versions.lock import read_lock
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,10 @@ def open_bundle(path: Path) -> BundleFolder:
             exit_code=2,
         )
     try:
-        manifest = read_manifest(manifest_path.read_bytes(), str(manifest_path))
+        facts = read_lock().facts()
+        manifest = open_manifest(manifest_path.read_bytes(), facts, str(manifest_path))
         endpoint = read_endpoint((path / "endpoint.json").read_bytes(), str(path / "endpoint.json"))
-        verify_files(manifest, path)
-        if manifest.bundle_version != endpoint.bundle_version:
-            raise ContractError("endpoint.json and manifest.json are of different bundles")
     except (ContractError, OSError) as error:
         raise Failure(f"{path} is no valid bundle: {error}", exit_code=2) from error
+    pass_gate(manifest, path, endpoint)
     return BundleFolder(path, endpoint, manifest)

@@ -152,5 +152,46 @@ def convert(
     )  # fmt: skip
 
 
+@main.group(invoke_without_command=True)
+@json_option
+@click.pass_context
+def versions(context: click.Context, as_json: bool) -> None:
+    """Show the Triton releases with their evidence, and what the kit is pinned to."""
+    from transformer_serving.versions import commands
+
+    if context.invoked_subcommand is None:
+        commands.show(as_json=as_json)
+
+
+@versions.command()
+@click.argument("release")
+@json_option
+def use(release: str, as_json: bool) -> None:
+    """Move the image pin to RELEASE, such as 25.06, and say what must be rebuilt."""
+    from transformer_serving.versions import commands
+
+    commands.use(release, as_json=as_json)
+
+
+@main.command()
+@click.option("--env-file", type=click.Path(path_type=Path), metavar="FILE",
+              help="Look at the ClearML server and Triton that this file names.")  # fmt: skip
+@click.option("--bundle", type=click.Path(path_type=Path), help="Also check this bundle.")
+@click.option("--endpoint", metavar="NAME", help="Of the endpoints only this one.")
+@click.option("--log", type=click.Path(path_type=Path), metavar="FILE",
+              help="Explain the known errors in this log of Triton.")  # fmt: skip
+@state_option
+@json_option
+def doctor(env_file: Path | None, bundle: Path | None, endpoint: str | None, log: Path | None,
+           state: str | None, as_json: bool) -> None:  # fmt: skip
+    """Say what is wrong here, why, and the fix; exit code 1 when a check failed."""
+    from transformer_serving.doctor import command
+    from transformer_serving.local.record import state_directory
+
+    if not command.doctor(state_directory(state), env_file=env_file, bundle=bundle,
+                          endpoint=endpoint, log=log, as_json=as_json):  # fmt: skip
+        sys.exit(1)
+
+
 if __name__ == "__main__":
     main()

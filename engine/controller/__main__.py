@@ -14,6 +14,8 @@ from types import FrameType
 # Before the SDK is imported: its forked reporter would outlive us.
 os.environ.setdefault("CLEARML_BKG_THREAD_REPORT", "1")
 os.environ.setdefault("CLEARML_SUPPRESS_UPDATE_MESSAGE", "1")
+# Its warning of every single try, while the control plane is away, says nothing new.
+os.environ.setdefault("CLEARML_LOG_LEVEL", "ERROR")
 
 _log = logging.getLogger("engine.controller")
 # After a signal: time for the loop to come round and for a word to the control plane.
@@ -25,6 +27,7 @@ def main() -> None:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
     stop = threading.Event()
 
     def leave(number: int, frame: FrameType | None) -> None:

@@ -16,6 +16,8 @@ from typing import Any
 
 from clearml import Task
 from clearml.backend_api.services import models as model_calls, tasks as task_calls
+from clearml.backend_api.session import Session
+from clearml.backend_api.session.session import LoginError
 from clearml.config import ConfigWrapper
 from clearml.storage import StorageManager
 from clearml.storage.cache import CacheManager
@@ -31,17 +33,11 @@ from engine.errors import EngineError
 
 _log = logging.getLogger(__name__)
 _PAGE = 500
-# The SDK's own defaults keep a call blocked for hours while the API is away.
+# With the SDK's own 240 tries and pauses of two minutes a call comes back long after the API is
+# there again. A call that used up these tries (6 s) is begun anew by the SDK, without end.
+_TRIES = ("total", "connect", "read", "redirect", "status")
 _HTTP = {
-    "retries": {
-        "total": 2,
-        "connect": 2,
-        "read": 2,
-        "redirect": 2,
-        "status": 2,
-        "backoff_factor": 0.3,
-        "backoff_max": 2.0,
-    },
+    "retries": {**dict.fromkeys(_TRIES, 6), "backoff_factor": 0.1},
     "wait_on_maintenance_forever": False,
 }
 
@@ -132,12 +128,16 @@ class ClearmlControlPlane:
 
     def close(self) -> None:
         if self._own_task is not None:
+            self._own_task.flush(wait_for_uploads=True)
             self._own_task.mark_stopped(force=True)
 
     def _connected(self) -> ModelRequestProcessor:
         if self._processor is None:
             ConfigWrapper.set_overrides({"api": {"http": _HTTP}})
-            self._processor = ModelRequestProcessor(task_id=self._serving_id)
+            try:
+                self._processor = ModelRequestProcessor(task_id=self._serving_id)
+            except LoginError as error:
+                raise ControlPlaneError(_login_fault(str(error))) from None
         return self._processor
 
     def _engine_task(self, processor: ModelRequestProcessor) -> Task:
@@ -168,6 +168,13 @@ class ClearmlControlPlane:
             fingerprint=hashlib.sha256(meaning.encode()).hexdigest(),
             content=f"{endpoint.model_id} {content}",
         )
+
+
+def _login_fault(text: str) -> str:
+    host = Session.get_api_server_host()
+    if "ConnectionError" in text or "Timeout" in text:
+        return f"no answer from {host}"
+    return f"{host} refused the login; check CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY"
 
 
 def _fields(endpoint: ModelEndpoint) -> EndpointFields:

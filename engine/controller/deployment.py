@@ -14,6 +14,7 @@ from engine.controller.repository import Repository
 from engine.controller.shared_config import shared
 from engine.controller.triton import LoadFailed, Triton
 from engine.controller.verification import Verified, verify
+from engine.endpoint_config import backend_of
 from engine.errors import EngineError
 from engine.model_config import ModelConfig, from_text, to_text, with_versions
 
@@ -137,7 +138,7 @@ def _version(served: Served, verified: Verified, token: str) -> Version:
         number=verified.number,
         token=token,
         config=to_text(config),
-        backend=config.backend or config.platform,
+        backend=backend_of(config),
         bundle_version=verified.bundle_version,
         verified=verified.verified,
         model_id=served.model_id,

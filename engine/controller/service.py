@@ -26,8 +26,8 @@ from engine.errors import EngineError
 _log = logging.getLogger(__name__)
 
 _TICK_S = 0.5
-# A sync that takes longer is shown as an error; the SDK may go on trying for minutes.
-_SLOW_SYNC_S = 30.0
+# A sync that takes longer is shown as an error: the SDK never gives up, it only comes back late.
+_SLOW_SYNC_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,7 @@ class Service:
         self._problems: list[Problem] = []
         self._failures: dict[str, Failure] = {}
         self._rows: list[EndpointStatus] = []
+        self._reported: list[EndpointStatus] = []
         self._started = time.time()
         self._last_sync: float | None = None
         self._sync_error: str | None = None
@@ -173,8 +174,9 @@ class Service:
             return
         if not self._sync.done():
             waited = time.monotonic() - self._sync_started
-            if waited > _SLOW_SYNC_S:
-                self._sync_error = "the control plane has not answered for more than 30 s"
+            if waited > _SLOW_SYNC_S and self._sync_error is None:
+                self._sync_error = f"no answer for more than {_SLOW_SYNC_S:.0f} s"
+                _log.error("control plane: %s", self._sync_error)
             return
         error = self._sync.exception()
         if error is not None:
@@ -193,6 +195,10 @@ class Service:
         self._problems = []
         for served in sorted(endpoints, key=lambda served: served.endpoint):
             if not fnmatch.fnmatchcase(served.endpoint, self._settings.endpoint_filter):
+                continue
+            # Such a folder would be ours, or outside the repository.
+            if served.model.startswith(".") or not served.model:
+                self._problems.append(Problem(served, "an endpoint name must not begin with '.'"))
                 continue
             other = wanted.setdefault(served.model, served)
             if other is not served:
@@ -220,13 +226,15 @@ class Service:
         rows = endpoint_rows(
             self._wanted, self._problems, self._state.records(), self._failures, loaded
         )
-        lines = changes(self._rows, rows)
-        self._rows = rows
         self._state.publish({"controller": self._own_status(loaded), "endpoints": as_json(rows)})
-        for line in lines:
+        for line in changes(self._rows, rows):
             _log.info("%s", line)
-        if lines and self._last_sync is not None:
+        self._rows = rows
+        # Before the first sync there is nobody to tell; afterwards everything at once.
+        lines = changes(self._reported, rows) if self._last_sync is not None else []
+        if lines:
             self._sdk.submit(self._control_plane.report, "\n".join(lines))
+            self._reported = rows
 
     def _own_status(self, loaded: Mapping[str, frozenset[int]] | None) -> dict[str, Any]:
         return {

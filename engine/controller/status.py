@@ -30,7 +30,7 @@ class EndpointStatus:
         """One line for the log and the ClearML task."""
         state = "ready" if self.ready else "not ready"
         bundle = f" bundle {self.bundle_version}" if self.bundle_version else ""
-        mark = "" if self.verified or not self.versions_loaded else " unverified"
+        mark = "" if self.verified or self.backend is None else " unverified"
         return f"{self.endpoint}: {state}{bundle}{mark}" + (
             f" ({self.reason})" if self.reason else ""
         )

@@ -70,7 +70,9 @@ class Triton:
             raise LoadFailed(f"Triton loaded the model, but version {version} is not ready")
 
     def unload(self, model: str) -> None:
-        self._ask("unload_model", model)
+        """Unload all versions; nothing to do for a model that has none."""
+        if model in self.loaded():
+            self._ask("unload_model", model)
 
     def close(self) -> None:
         self._client.close()

@@ -41,7 +41,7 @@ class Model:
                 "inputs": INPUTS,
                 "output": OUTPUT,
                 "max_batch_size": 16,
-                "max_queue_delay_us": 200_000,
+                "max_queue_delay_us": 60_000,
                 **config,
             }
         )

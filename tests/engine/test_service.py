@@ -169,6 +169,7 @@ def test_refusals_name_the_cause(one: Serving, tmp_path: Path) -> None:
     plane.add("unknown", write_onnx(tmp_path / "f"), fields=unknown)
     plane.add("a/b", write_onnx(tmp_path / "g"))
     plane.add("a_b", write_onnx(tmp_path / "h"))
+    plane.add("../x", write_onnx(tmp_path / "i"))
     for endpoint, reason in (
         ("mismatch", "preprocess.py is of bundle 202, the model of bundle 101; deploy them toget"),
         ("tampered", "file 'model.onnx' is not the one of the manifest"),
@@ -176,6 +177,7 @@ def test_refusals_name_the_cause(one: Serving, tmp_path: Path) -> None:
         ("names", "'--input-name' must be input_ids, attention_mask"),
         ("larger", "'max_batch_size' of --aux-config contradicts the bundle"),
         ("unknown", "'max_bach_size' of --aux-config is unknown to Triton"),
+        ("../x", "must not begin with '.'"),
         ("a_b", "its Triton model name 'a_b' is taken by endpoint 'a/b'"),
     ):
         assert not one.wait_reason(endpoint, reason)["ready"]

@@ -35,7 +35,7 @@ def test_the_blocks_run_and_answer_as_they_say(stack: Stack) -> None:
         answers.append(value)
     first = json.loads(ANSWER.findall(README)[0])
     assert answers[0]["label"] == first["label"]
-    assert abs(answers[0]["score"] - first["score"]) < 0.02
+    assert abs(answers[0]["score"] - first["score"]) < 0.05
     assert "New Serving Service created" in output
     assert '"data":[[' in output  # the stock style gives the engine's logits
     versions = {row["endpoint"]: row for row in stack.json("status")["endpoints"]}

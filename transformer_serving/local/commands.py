@@ -108,7 +108,7 @@ def status(state: Path, *, as_json: bool) -> bool:
     for row in values["endpoints"]:
         version = _cell(row.get("bundle_version")) if row.get("verified") else "unverified"
         ready = "yes" if row.get("ready") else "no"
-        engine = _cell(row.get("engine"))
+        engine = _cell(row.get("backend"))
         endpoints.add_row(_cell(row.get("endpoint")), version, engine, ready, _cell(row["reason"]))
     console.print(endpoints)
     return bool(well)

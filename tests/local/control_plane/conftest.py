@@ -151,7 +151,7 @@ class ServerProcess:
 
     def _healthy(self) -> bool:
         try:
-            return requests.get(f"{self.url}/health", timeout=2).json()["status"] == "ok"
+            return bool(requests.get(f"{self.url}/health", timeout=2).json()["status"] == "ok")
         except requests.ConnectionError:
             return False
 

@@ -131,7 +131,7 @@ def test_a_fault_of_ours_is_an_envelope_without_details(
     def broken(_call: object) -> dict[str, object]:
         raise KeyError("confidential")
 
-    monkeypatch.setitem(METHODS, "debug.broken", broken)  # type: ignore[misc]
+    monkeypatch.setitem(METHODS, "debug.broken", broken)
     with TestClient(create_app(settings), raise_server_exceptions=False) as http:
         login = http.get("/auth.login", auth=(settings.access_key, settings.secret_key))
         token = login.json()["data"]["token"]
@@ -146,7 +146,7 @@ def test_a_full_disk_is_told_apart(
     def full(_call: object) -> dict[str, object]:
         raise OSError(28, "No space left on device", "/some/path")
 
-    monkeypatch.setitem(METHODS, "projects.get_all", full)  # type: ignore[misc]
+    monkeypatch.setitem(METHODS, "projects.get_all", full)
     assert api.refusal("projects.get_all") == (507, 4)
     assert caplog.messages == ["GET OSError: No space left on device"]
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import requests
 
 if TYPE_CHECKING:
     from tests.local.control_plane.conftest import ServerProcess
@@ -20,6 +24,51 @@ ENDPOINT = [
     *("--engine", "triton", "--input-name", "x", "--input-type", "int32", "--input-size", "1"),
     *("128", "--output-name", "o", "--output-type", "float32", "--output-size", "2"),
 ]
+
+
+PREPROCESS = """
+class Preprocess:
+    async def process(self, data, state, collect_custom_statistics_fn=None):
+        return {"got": data}
+"""
+
+
+@contextlib.contextmanager
+def inference_app(environment: dict[str, str], service: str, folder: Path) -> Iterator[str]:
+    """clearml-serving's own app as it is installed; yields once it answers."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    app = ["clearml_serving.serving.main:app", "--host", "127.0.0.1", "--port", str(port)]
+    # Its report process would outlive the kill below and hold the test up.
+    configuration = folder / "threaded.conf"
+    configuration.write_text("sdk.development.report_use_subprocess: false\n")
+    own = {"CLEARML_SERVING_TASK_ID": service, "CLEARML_CONFIG_FILE": str(configuration)}
+    with (folder / "app.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "uvicorn", *app],
+            env={**environment, **own},
+            stdout=log,
+            stderr=log,
+        )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + 40
+        while not _answers(f"{url}/docs"):
+            assert process.poll() is None, (folder / "app.log").read_text()
+            assert time.monotonic() < deadline, "the inference app did not answer within 40 s"
+            time.sleep(0.1)
+        yield url
+    finally:
+        process.kill()
+        process.wait(20)
+
+
+def _answers(url: str) -> bool:
+    try:
+        return requests.get(url, timeout=5).ok
+    except requests.ConnectionError:
+        return False
 
 
 @pytest.fixture
@@ -43,7 +92,7 @@ def cli(clearml_environment: dict[str, str], tmp_path: Path) -> Cli:
 
 
 def last_id(output: str) -> str:
-    return re.findall(r"(?:ID|id)=([0-9a-f]{32})", output)[-1]
+    return str(re.findall(r"(?:ID|id)=([0-9a-f]{32})", output)[-1])
 
 
 @pytest.fixture
@@ -67,12 +116,16 @@ def configuration(server: ServerProcess, service: str) -> dict[str, str]:
 
 
 def test_models_from_upload_to_endpoint(
-    cli: Cli, service: str, server: ServerProcess, tmp_path: Path
+    cli: Cli,
+    service: str,
+    server: ServerProcess,
+    clearml_environment: dict[str, str],
+    tmp_path: Path,
 ) -> None:
     session = server.session()
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle" / "model.onnx").write_bytes(b"weights")
-    (tmp_path / "preprocess.py").write_text("class Preprocess:\n    pass\n")
+    (tmp_path / "preprocess.py").write_text(PREPROCESS)
     upload = ["--id", service, "model", "upload", "--project", "Cli Models"]
     folder = last_id(cli(*upload, "--name", "of folder", "--framework", "onnx", "--path", "bundle"))
     path = "bundle/model.onnx"
@@ -90,7 +143,11 @@ def test_models_from_upload_to_endpoint(
     cli(*add, "--preprocess", "preprocess.py", *ENDPOINT)
     artifacts = task_of(server, service)["execution"]["artifacts"]
     [artifact] = [item for item in artifacts if item["key"].startswith("py_code")]
-    assert session.get(artifact["uri"]).text == "class Preprocess:\n    pass\n"
+    assert session.get(artifact["uri"]).text == PREPROCESS
+    with inference_app(clearml_environment, service, tmp_path) as url:
+        assert requests.post(f"{url}/serve/t1", json={"a": 1}, timeout=20).json() == {
+            "got": {"a": 1}
+        }
     assert '"serving_url": "t1"' in cli("--id", service, "model", "list")
     cli("--id", service, "model", "remove", "--endpoint", "t1")
     assert "t1" not in configuration(server, service)["endpoints"]

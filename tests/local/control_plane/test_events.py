@@ -22,7 +22,8 @@ def send(api: ApiClient, *events: dict[str, Any]) -> dict[str, Any]:
         headers={**api.headers, "Content-Type": "application/json-lines"},
     )
     body: dict[str, Any] = answer.json()
-    return body["data"] if answer.status_code == 200 else body["meta"]
+    part: dict[str, Any] = body["data"] if answer.status_code == 200 else body["meta"]
+    return part
 
 
 def scalar(task: str, iteration: int, value: float, **fields: Any) -> dict[str, Any]:

@@ -34,7 +34,7 @@ DOCUMENTS: list[dict[str, Any]] = [
 
 
 def found(**request: Any) -> str:
-    return "".join(d["id"] for d in select(DOCUMENTS, predicates(FILTERS, request)))
+    return "".join(str(d["id"]) for d in select(DOCUMENTS, predicates(FILTERS, request)))
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import TYPE_CHECKING
+
+import pytest
 
 if TYPE_CHECKING:
     from tests.local.control_plane.conftest import ServerProcess
@@ -91,6 +92,14 @@ READING = """
 """
 
 
+@pytest.fixture
+def threaded(tmp_path: Path) -> dict[str, str]:
+    """Reports from a thread: a process for it takes the SDK ten seconds to end."""
+    configuration = tmp_path / "threaded.conf"
+    configuration.write_text("sdk.development.report_use_subprocess: false\n")
+    return {"CLEARML_CONFIG_FILE": str(configuration)}
+
+
 def good(done: CompletedProcess[str]) -> str:
     assert done.returncode == 0, done.stdout + done.stderr
     for complaint in ("Failed parsing response", "Action failed", "Retrying", "InsecureKeyLength"):
@@ -116,7 +125,9 @@ def test_a_training_script_and_what_others_read_of_it(
     assert session.get(url).status_code == 404
 
 
-def test_a_second_run_of_a_script_reuses_and_resets_its_task(run_sdk: RunSdk) -> None:
+def test_a_second_run_of_a_script_reuses_and_resets_its_task(
+    run_sdk: RunSdk, threaded: dict[str, str]
+) -> None:
     # It ends without a word to the server, as a script does that is killed.
     script = """
         import os
@@ -128,8 +139,7 @@ def test_a_second_run_of_a_script_reuses_and_resets_its_task(run_sdk: RunSdk) ->
         print("TASK", task.id, flush=True)
         os._exit(0)
     """
-    run = partial(run_sdk, script, CLEARML_BKG_THREAD_REPORT="1")
-    ids = {good(run()).rsplit("TASK ", 1)[1].split()[0] for _ in range(2)}
+    ids = {good(run_sdk(script, **threaded)).rsplit("TASK ", 1)[1].split()[0] for _ in range(2)}
     assert len(ids) == 1
 
 
@@ -175,7 +185,9 @@ def test_wrong_credentials_fail_at_once(run_sdk: RunSdk) -> None:
     assert "invalid credentials" in done.stdout + done.stderr
 
 
-def test_large_and_replaced_artifacts(run_sdk: RunSdk, tmp_path: Path) -> None:
+def test_large_and_replaced_artifacts(
+    run_sdk: RunSdk, threaded: dict[str, str], tmp_path: Path
+) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "one.txt").write_text("one")
     script = """
@@ -187,6 +199,7 @@ def test_large_and_replaced_artifacts(run_sdk: RunSdk, tmp_path: Path) -> None:
             open("file.bin", "wb").write(os.urandom(size))
             task.upload_artifact("file", "file.bin", wait_on_upload=True)
         task.upload_artifact("folder", "folder", wait_on_upload=True)
+        task.close()
         kept = Task.get_task(task.id).artifacts
         assert open(kept["file"].get_local_copy(), "rb").read() == open("file.bin", "rb").read()
         assert os.listdir(kept["folder"].get_local_copy()) == ["one.txt"]
@@ -195,6 +208,5 @@ def test_large_and_replaced_artifacts(run_sdk: RunSdk, tmp_path: Path) -> None:
         assert StorageManager.get_file_size_bytes(url) == 20_000_000
         copy = StorageManager.get_local_copy(url, force_download=True)
         assert os.path.getsize(copy) == 20_000_000
-        os._exit(0)
     """
-    good(run_sdk(script, CLEARML_BKG_THREAD_REPORT="1"))
+    good(run_sdk(script, **threaded))

@@ -109,3 +109,19 @@ def test_ping_notes_who_and_when(api: ApiClient) -> None:
     assert after["last_worker_report"] == after["last_update"] > before
     assert after["active_duration"] >= 0
     assert api.call("tasks.ping", task="missing") == {}
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_reset_removes_the_files_held_here(api: ApiClient, wanted: bool) -> None:
+    task = api.task()
+    path = "P/t.1/artifacts/a b/x.bin"
+    assert api.http.post("/", files={path: ("x", b"bytes")}, headers=api.headers).is_success
+    own = "http://127.0.0.1:8008/P/t.1/artifacts/a%20b/x.bin"
+    others = "http://127.0.0.1:9/P/t.1/artifacts/a%20b/x.bin"
+    artifacts = [{"key": url, "type": "custom", "uri": url} for url in (own, others)]
+    api.call("tasks.add_or_update_artifacts", task=task, artifacts=artifacts)
+    ask = {"task": task, "return_file_urls": True, "delete_external_artifacts": wanted}
+    left = api.call("tasks.reset", **ask)["urls"]["artifact_urls"]
+    assert left == ([others] if wanted else sorted([own, others]))
+    status = api.http.get(f"/{path}", headers=api.headers).status_code
+    assert status == (404 if wanted else 200)

@@ -25,7 +25,7 @@ def raw(
     api: ApiClient, body: bytes, kind: str = f"multipart/form-data; boundary={BOUNDARY}"
 ) -> int:
     headers = {**api.headers, "Content-Type": kind}
-    return api.http.post("/", content=body, headers=headers).status_code
+    return int(api.http.post("/", content=body, headers=headers).status_code)
 
 
 def part(name: bytes, content: bytes = b"x", end: bytes = b"--") -> bytes:

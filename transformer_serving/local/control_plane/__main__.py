@@ -69,13 +69,14 @@ def main(host: str, port: int, data: Path) -> None:
     """
     logging.config.dictConfig(_LOGGING)
     try:
-        app = create_app(settings_from_environment(data, host, port))
+        settings = settings_from_environment(data, host, port)
+        app = create_app(settings)
     except (SettingsError, StoreError, OSError) as error:
         raise click.ClickException(str(error)) from error
     config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
+        host=settings.host,
+        port=settings.port,
         access_log=False,
         log_config=None,
         server_header=False,

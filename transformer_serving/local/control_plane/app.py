@@ -6,6 +6,7 @@ import re
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import cast
 
 import orjson
 from starlette.applications import Starlette
@@ -129,8 +130,7 @@ async def _health(_request: Request) -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    return error_response(request.scope["path"], error)
+    return error_response(request.scope["path"], cast(ApiError, error))
 
 
 async def _left(_request: Request, _error: Exception) -> Response:

@@ -87,7 +87,6 @@ def get_all(
     kind: Kind,
     filters: Filters,
     keep: Callable[[Document], bool] = lambda _document: True,
-    shape: Callable[[Transaction, Document], Document] = lambda _transaction, document: document,
 ) -> Document:
     """The answer of every `get_all`: select, order, page or scroll, project."""
     tests = [keep, *predicates(filters, call.data)]
@@ -99,10 +98,8 @@ def get_all(
         else:
             page = page_of(call.data)
             part, scroll = found[page.start : page.start + page.size], None
-        shaped = [
-            project_fields(shape(transaction, document), call.data.get("only_fields"))
-            for document in part
-        ]
+    only = call.data.get("only_fields")
+    shaped = [project_fields(document, only) for document in part]
     answer: Document = {f"{kind.table}s": shaped}
     if scroll is not None:
         answer["scroll_id"] = scroll

@@ -51,22 +51,29 @@ def clean_up(
     return removal
 
 
-def drop_files(call: Call, removal: Removal) -> Document:
-    """Deletes the files this server holds, after the commit; the caller deletes the others."""
-    kept: dict[str, list[str]] = {"artifact_urls": [], "model_urls": [], "event_urls": []}
-    own = call.flag("delete_external_artifacts", default=True)
-    for name, urls in (
-        ("artifact_urls", removal.artifact_urls),
-        ("model_urls", removal.model_urls),
-    ):
-        for url in urls:
-            if not own or not _delete_own(call, url):
-                kept[name].append(url)
+def drop_files(call: Call, removal: Removal) -> None:
+    """Deletes the files this server holds, after the commit; what it cannot stays listed.
+
+    For a reset only: after tasks.delete the SDK deletes the files itself, and takes one that is
+    already gone for a failure.
+    """
+    if not call.flag("delete_external_artifacts", default=True):
+        return
+    for urls in (removal.artifact_urls, removal.model_urls):
+        urls[:] = [url for url in urls if not _delete_own(call, url)]
+
+
+def answer_fields(call: Call, removal: Removal) -> Document:
+    urls = {
+        "artifact_urls": removal.artifact_urls,
+        "model_urls": removal.model_urls,
+        "event_urls": [],
+    }
     return {
         "deleted_models": removal.deleted_models,
         "updated_models": removal.updated_models,
         "updated_children": removal.updated_children,
-        "urls": kept if call.flag("return_file_urls") else {},
+        "urls": urls if call.flag("return_file_urls") else {},
     }
 
 

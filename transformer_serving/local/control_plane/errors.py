@@ -8,7 +8,6 @@ class Failure(Enum):
     """Status, subcode and text of each failure, as the real server words them."""
 
     NOT_SUPPORTED = (400, 1, "endpoint is not supported")
-    INVALID_ID = (400, 10, "invalid object id")
     MISSING_FIELDS = (400, 11, "missing required fields")
     VALIDATION = (400, 12, "validation error")
     FIELD_VALUE = (400, 16, "invalid value for fields")
@@ -26,7 +25,6 @@ class Failure(Enum):
     PROJECT_HAS_TASKS = (400, 402, "project has associated tasks")
     PROJECT_HAS_MODELS = (400, 405, "project has associated models")
     PROJECT_NAME = (400, 407, "invalid project name")
-    QUEUE_ID = (400, 701, "invalid queue id")
     NOT_UNIQUE = (400, 801, "value combination already exists")
     SCROLL_ID = (400, 1104, "Invalid scroll id")
     AUTH_TYPE = (401, 10, "unauthorized (bad authentication header type)")

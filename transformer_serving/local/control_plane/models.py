@@ -7,7 +7,17 @@ from . import projects
 from .call import Call, Handler, each, get_all as answer_all
 from .errors import ApiError, Failure
 from .query import Filters
-from .schema import MODEL_FIELDS, MODEL_UPDATE_FIELDS, check, new_id, new_model, now, pick
+from .schema import (
+    MODEL_FIELDS,
+    MODEL_UPDATE_FIELDS,
+    archived,
+    check,
+    new_id,
+    new_model,
+    now,
+    pick,
+    tags,
+)
 from .store import Document, Kind, Transaction
 from .task_record import advance_iteration, model_items, require as require_task, save
 
@@ -127,9 +137,8 @@ def _fields(call: Call, table: Mapping[str, str]) -> Document:
     fields = pick(call.data, table)
     if call.data.get("metadata") is not None:
         fields["metadata"] = _metadata(call.objects("metadata"))
-    for name in ("tags", "system_tags"):
-        if name in fields:
-            fields[name] = sorted(set(cast(list[str], fields[name])))
+    for name in {"tags", "system_tags"} & set(fields):
+        fields[name] = sorted(set(tags(fields, name)))
     labels = cast(Document, fields.get("labels", {}))
     for label in labels.values():
         check("labels values", label, "integer")
@@ -206,12 +215,11 @@ def _uses(task: Document, model: str) -> bool:
     return any(item.get("model") == model for item in model_items(task, "input"))
 
 
-def _set_archived(transaction: Transaction, identity: str, archived: bool) -> Document:
+def _set_archived(transaction: Transaction, identity: str, wanted: bool) -> Document:
     model = require(transaction, identity)
-    tags = set(cast(list[str], model.get("system_tags") or [])) - {"archived"}
-    model["system_tags"] = sorted(tags | ({"archived"} if archived else set()))
+    model["system_tags"] = archived(model, wanted)
     _save(transaction, model, content=True)
-    return {"archived" if archived else "unarchived": True}
+    return {"archived" if wanted else "unarchived": True}
 
 
 def _metadata(items: list[Document]) -> Document:

@@ -5,7 +5,16 @@ from collections.abc import Mapping
 from .call import Call, Handler, get_all as answer_all
 from .errors import ApiError, Failure
 from .query import Filters
-from .schema import MIN_PROJECT_NAME, PROJECT_FIELDS, new_id, new_project, now, pick
+from .schema import (
+    ARCHIVED,
+    MIN_PROJECT_NAME,
+    PROJECT_FIELDS,
+    new_id,
+    new_project,
+    now,
+    pick,
+    tags,
+)
 from .store import Document, Kind, Transaction
 
 _FILTERS = Filters(
@@ -38,8 +47,7 @@ def get_all(call: Call) -> Document:
     top_only = call.flag("shallow_search")
 
     def keep(project: Document) -> bool:
-        tags = project.get("system_tags")
-        hidden = isinstance(tags, list) and _HIDDEN in tags
+        hidden = _HIDDEN in tags(project)
         return (show_hidden or not hidden) and not (top_only and "/" in str(project["name"]))
 
     return answer_all(call, Kind.PROJECT, _FILTERS, keep)
@@ -67,9 +75,9 @@ def delete(call: Call) -> Document:
         require(transaction, identity)
         tasks = list(transaction.find(Kind.TASK, {"project": [identity]}))
         models = list(transaction.find(Kind.MODEL, {"project": [identity]}))
-        if not force and any("archived" not in _tags(task) for task in tasks):
+        if not force and any(ARCHIVED not in tags(task) for task in tasks):
             raise ApiError(Failure.PROJECT_HAS_TASKS, "use force=true")
-        if not force and any("archived" not in _tags(model) for model in models):
+        if not force and any(ARCHIVED not in tags(model) for model in models):
             raise ApiError(Failure.PROJECT_HAS_MODELS, "use force=true")
         for kind, documents in ((Kind.TASK, tasks), (Kind.MODEL, models)):
             _leave(transaction, kind, documents, contents)
@@ -132,11 +140,6 @@ def _clean(name: str) -> str:
             Failure.PROJECT_NAME, f"name: at least {MIN_PROJECT_NAME} letters, got {len(cleaned)}"
         )
     return cleaned
-
-
-def _tags(document: Document) -> list[object]:
-    tags = document.get("system_tags")
-    return tags if isinstance(tags, list) else []
 
 
 METHODS: Mapping[str, Handler] = {

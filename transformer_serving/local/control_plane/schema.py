@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from typing import cast
 
 from .errors import ApiError, Failure
 from .store import Document
@@ -10,6 +11,8 @@ from .store import Document
 COMPANY = "9d7c1f5e3b8a46c2a0e4d6f8b1c3a5e7"
 USER = "4e2a8c6f0d1b4379b5d7f9a1c3e5b7d9"
 USER_NAME = "operator"
+
+ARCHIVED = "archived"
 
 MIN_TASK_NAME = 3
 MIN_PROJECT_NAME = 3
@@ -133,6 +136,17 @@ def pick(data: Mapping[str, object], fields: Mapping[str, str]) -> Document:
             check(name, value, kind)
             picked[name] = value
     return picked
+
+
+def tags(document: Document, field: str = "system_tags") -> list[str]:
+    """The tags of a stored document."""
+    return cast(list[str], document.get(field) or [])
+
+
+def archived(document: Document, wanted: bool) -> list[str]:
+    """The document's system tags with or without the archive's."""
+    others = set(tags(document)) - {ARCHIVED}
+    return sorted(others | ({ARCHIVED} if wanted else set()))
 
 
 def new_task(identity: str) -> Document:

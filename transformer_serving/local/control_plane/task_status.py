@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from . import projects
 from .call import Call, Handler
-from .cleanup import clean_up, drop_files, keep_input_artifacts
+from .cleanup import answer_fields, clean_up, drop_files, keep_input_artifacts
 from .errors import ApiError, Failure
 from .models import publish as publish_model
 from .schema import now
@@ -66,9 +66,10 @@ def reset(call: Call) -> Document:
         removal = clean_up(transaction, task, force, children=False, models_too=models_too)
         _forget_run(task, clear_all=call.flag("clear_all"))
         answer = _transition(transaction, task, "created", True, "reset", "reset", {})
+    drop_files(call, removal)
     return {
         **answer,
-        **drop_files(call, removal),
+        **answer_fields(call, removal),
         "deleted_indices": [],
         "dequeued": {},
         "events": {},

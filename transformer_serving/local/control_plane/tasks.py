@@ -4,18 +4,21 @@ from collections.abc import Mapping
 
 from . import projects
 from .call import Call, Handler, each, get_all as answer_all
-from .cleanup import Removal, clean_up, drop_files
+from .cleanup import Removal, answer_fields, clean_up
 from .errors import ApiError, Failure
 from .query import Filters
 from .schema import (
+    ARCHIVED,
     MIN_TASK_NAME,
     TASK_FIELDS,
     TASK_TYPES,
     TASK_UPDATE_FIELDS,
+    archived,
     new_id,
     new_task,
     now,
     pick,
+    tags,
 )
 from .store import Document, Kind, Transaction
 from .task_record import merge_artifacts, require, save, section
@@ -102,20 +105,15 @@ def clone(call: Call) -> Document:
 def delete(call: Call) -> Document:
     with call.store.writing() as transaction:
         removal = _delete(transaction, call, call.text("task"))
-    return {"deleted": True, "events": {}, **drop_files(call, removal)}
+    return {"deleted": True, "events": {}, **answer_fields(call, removal)}
 
 
 def delete_many(call: Call) -> Document:
-    removals: list[Removal] = []
-
     def work(transaction: Transaction, identity: str) -> Mapping[str, object]:
-        removals.append(_delete(transaction, call, identity))
-        return {"deleted": True}
+        removal = _delete(transaction, call, identity)
+        return {"deleted": True, **answer_fields(call, removal)}
 
-    answer = each(call, work)
-    for removal in removals:
-        drop_files(call, removal)
-    return answer
+    return each(call, work)
 
 
 def archive_many(call: Call) -> Document:
@@ -147,9 +145,8 @@ def _apply(transaction: Transaction, task: Document, fields: Document) -> Docume
         part = changed.get(name)
         if isinstance(part, dict):
             changed[name] = section(task, name) | part
-    for name in ("tags", "system_tags"):
-        if isinstance(changed.get(name), list):
-            changed[name] = sorted(set(changed[name]))  # type: ignore[call-overload]
+    for name in {"tags", "system_tags"} & set(changed):
+        changed[name] = sorted(set(tags(changed, name)))
     task |= changed
     artifacts = section(task, "execution").pop("artifacts", None)
     merge_artifacts(task, artifacts if isinstance(artifacts, list) else [])
@@ -183,8 +180,7 @@ def _saved(transaction: Transaction, task: Document, changed: Document) -> Docum
 def _delete(transaction: Transaction, call: Call, identity: str) -> Removal:
     task = require(transaction, identity)
     force = call.flag("force")
-    archived = "archived" in list(task.get("system_tags") or [])  # type: ignore[call-overload]
-    if task["status"] != "created" and not archived and not force:
+    if task["status"] != "created" and ARCHIVED not in tags(task) and not force:
         raise ApiError(
             Failure.TASK_NOT_DELETABLE, f"status is {task['status']}; archive it or use force=true"
         )
@@ -194,13 +190,12 @@ def _delete(transaction: Transaction, call: Call, identity: str) -> Removal:
     return removal
 
 
-def _set_archived(transaction: Transaction, identity: str, archived: bool) -> Document:
+def _set_archived(transaction: Transaction, identity: str, wanted: bool) -> Document:
     task = require(transaction, identity)
-    tags = {str(tag) for tag in task.get("system_tags") or []} - {"archived"}  # type: ignore[attr-defined]
-    task["system_tags"] = sorted(tags | ({"archived"} if archived else set()))
+    task["system_tags"] = archived(task, wanted)
     task["status_changed"] = now()
     save(transaction, task, report=False)
-    return {"archived" if archived else "unarchived": True}
+    return {"archived" if wanted else "unarchived": True}
 
 
 def _without_outputs(execution: object, data: Mapping[str, object]) -> Document:

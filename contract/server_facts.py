@@ -1,0 +1,80 @@
+"""What is known of the server that is to load a model: from a pin, or asked where Triton runs."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+
+# NVIDIA's images set the first one themselves; the second is for images whose ONNX Runtime is
+# not a Python package.
+TENSORRT_VARIABLE = "TRT_VERSION"
+ONNXRUNTIME_VARIABLE = "TRANSFORMER_SERVING_ONNXRUNTIME"
+COMPATIBLE_VARIABLE = "TRANSFORMER_SERVING_VERSION_COMPATIBLE"
+_ASK_S = 10.0
+
+
+@dataclass(frozen=True)
+class ServerFacts:
+    """None is unknown, and nothing is refused for what is unknown.
+
+    `tensorrt` has up to four parts. `name` says whose facts these are, for messages.
+    `version_compatible`: Triton runs with --backend-config=tensorrt,version-compatible=true.
+    """
+
+    name: str = "this server"
+    tensorrt: str | None = None
+    compute_capability: str | None = None
+    onnxruntime: str | None = None
+    kit_version: str | None = None
+    version_compatible: bool = False
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as nvidia-smi reports it."""
+
+    name: str
+    driver: str
+    compute_capability: str
+
+
+def server_facts(environment: Mapping[str, str]) -> ServerFacts:
+    """The facts of the machine or container that this runs in."""
+    gpus = read_gpus(environment)
+    return ServerFacts(
+        tensorrt=environment.get(TENSORRT_VARIABLE) or None,
+        compute_capability=gpus[0].compute_capability if gpus else None,
+        onnxruntime=environment.get(ONNXRUNTIME_VARIABLE) or installed("onnxruntime"),
+        kit_version=installed("transformer-serving"),
+        version_compatible=environment.get(COMPATIBLE_VARIABLE) == "1",
+    )
+
+
+def installed(distribution: str) -> str | None:
+    """The version of an installed Python package."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def read_gpus(environment: Mapping[str, str]) -> tuple[Gpu, ...]:
+    """The GPUs of this machine; none without nvidia-smi on PATH or when it fails."""
+    command = [
+        "nvidia-smi",
+        "--query-gpu=name,driver_version,compute_cap",
+        "--format=csv,noheader",
+    ]
+    try:
+        done = subprocess.run(
+            command, env=dict(environment), capture_output=True, text=True,
+            timeout=_ASK_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
+    if done.returncode:
+        return ()
+    return tuple(Gpu(*row) for row in rows if len(row) == 3)

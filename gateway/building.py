@@ -1,0 +1,59 @@
+"""Building an endpoint's engine object before the host does, to see whose Preprocess it has.
+
+The host builds it within the first request for the endpoint, and again after every change of the
+configuration. What is built here is exactly that and stands in the same place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+# As the host's process_request waits, without its random part.
+_UPDATE_WAIT_S = 0.5
+
+
+def is_built(processor: Any, url: str) -> bool:
+    return url in processor._engine_processor_lookup
+
+
+def serves_responses(processor: Any, url: str) -> bool:
+    """Whether the endpoint is built and its Preprocess answers with Responses, as ours do."""
+    engine = processor._engine_processor_lookup.get(url)
+    preprocess = getattr(engine, "_preprocess", None)
+    return getattr(type(preprocess), "serves_responses", False) is True
+
+
+async def build(processor: Any, url: str) -> None:
+    """Build the endpoint's engine object where it is missing. Raises what its code raises.
+
+    Only Triton endpoints: ours are, and other engines would load their models.
+    """
+    await _enter(processor)
+    try:
+        endpoint = processor.get_endpoints().get(url)
+        if is_built(processor, url) or endpoint is None or endpoint.engine_type != "triton":
+            return
+        engine = engine_class(endpoint.engine_type)
+        processor._engine_processor_lookup[url] = engine(
+            model_endpoint=endpoint, task=processor._task
+        )
+    finally:
+        processor._request_processing_state.dec()
+
+
+async def _enter(processor: Any) -> None:
+    """Be counted as a request, which a change of the configuration waits for, and wait for one."""
+    while True:
+        processor._request_processing_state.inc()
+        if not processor._update_lock_flag:
+            return
+        processor._request_processing_state.dec()
+        await asyncio.sleep(_UPDATE_WAIT_S)
+
+
+def engine_class(engine_type: str) -> Any:
+    """The host's class for an engine. Imported late: the host decides what loads with it."""
+    from clearml_serving.serving.preprocess_service import BasePreprocessRequest
+
+    return BasePreprocessRequest.get_engine_cls(engine_type)

@@ -1,0 +1,141 @@
+"""Every request's way through the gateway: health, the short way, or the host's app."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from contract.errors import ServingError
+from gateway.asgi import Message, Receive, Scope, Send, adding, send_json
+from gateway.body import (
+    ClientGoneError,
+    Incoming,
+    check_acceptable,
+    header_values,
+    parse_object,
+    says_json,
+)
+from gateway.health import PREFIX, Health
+from gateway.request_id import HEADER, request_id
+from gateway.settings import Settings
+from gateway.short_way import ShortWay, Target, send_response, target_of
+from gateway.shutdown import Shutdown
+
+_CLOSE = (b"connection", b"close")
+_OF_THE_SENT_BODY = (b"content-encoding", b"content-length", b"transfer-encoding")
+
+
+class Exchange(NamedTuple):
+    """One HTTP request and the way its answer leaves."""
+
+    scope: Scope
+    receive: Receive
+    send: Send
+    headers: dict[bytes, bytes]
+    id_header: tuple[bytes, bytes]
+
+
+class FrontDoor:
+    """The ASGI app around `host`, which is clearml_serving.serving.main or its like."""
+
+    def __init__(self, host: Any, settings: Settings) -> None:
+        self._host = host
+        self._settings = settings
+        self._shutdown = Shutdown(settings.drain_seconds)
+        self._short_way = ShortWay(host)
+        self._health = Health(host, self._short_way, self._shutdown)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._http(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._host.app(scope, self._stopping(receive), self._starting(send))
+        else:
+            await self._host.app(scope, receive, send)
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = header_values(scope["headers"])
+        exchange = Exchange(scope, receive, send, headers, (HEADER, request_id(headers)))
+        target = target_of(scope)
+        if target is not None:
+            await self._serve(target, exchange)
+        elif scope["path"].startswith(PREFIX):
+            await self._health.answer(scope["path"], send, (exchange.id_header,))
+        else:
+            await self._host.app(scope, receive, adding(send, exchange.id_header))
+
+    async def _serve(self, target: Target, exchange: Exchange) -> None:
+        incoming = Incoming(exchange.receive)
+        settings = self._settings
+        try:
+            raw = await incoming.read(
+                exchange.headers, settings.max_body_bytes, settings.body_seconds
+            )
+            ours = await self._short_way.is_ours(target)
+            body = _checked(raw, says_json(exchange.headers.get(b"content-type")), ours)
+        except ServingError as error:
+            await _refuse(error, incoming, exchange)
+            return
+        except ClientGoneError:
+            return
+        if ours:
+            response = await self._short_way.answer(target, body)
+            await send_response(
+                response, exchange.scope, exchange.receive, exchange.send, exchange.id_header
+            )
+        else:
+            await self._host.app(*_replayed(raw, exchange))
+
+    def _starting(self, send: Send) -> Send:
+        async def forward(message: Message) -> None:
+            if message["type"] == "lifespan.startup.complete":
+                self._shutdown.arm()
+                self._health.start_round()
+            await send(message)
+
+        return forward
+
+    def _stopping(self, receive: Receive) -> Receive:
+        async def forward() -> Message:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                self._shutdown.stopping = True
+            return message
+
+        return forward
+
+
+def _checked(raw: bytes, is_json: bool, ours: bool) -> Any:
+    """The body as process_request takes it. Raises ServingError (400)."""
+    if ours and not raw:
+        raise ServingError("malformed_body", "the body is empty")
+    if ours and is_json:
+        return parse_object(raw)
+    if raw and is_json:
+        check_acceptable(raw)
+    return raw
+
+
+def _replayed(raw: bytes, exchange: Exchange) -> tuple[Scope, Receive, Send]:
+    """The request for the host's app, its body read and inflated already."""
+    scope = exchange.scope
+    if b"content-encoding" in exchange.headers:
+        headers = [row for row in scope["headers"] if row[0] not in _OF_THE_SENT_BODY]
+        headers.append((b"content-length", str(len(raw)).encode()))
+        scope = {**scope, "headers": headers}
+    first: list[Message] = [{"type": "http.request", "body": raw, "more_body": False}]
+
+    async def receive() -> Message:
+        return first.pop() if first else await exchange.receive()
+
+    return scope, receive, adding(exchange.send, exchange.id_header)
+
+
+async def _refuse(error: ServingError, incoming: Incoming, exchange: Exchange) -> None:
+    """Answer the error; where the body has not come whole, close after letting it run out."""
+    headers = [exchange.id_header]
+    if incoming.open:
+        headers.append(_CLOSE)
+    await send_json(exchange.send, error.kind.status, error.body(), headers, end=not incoming.open)
+    if incoming.open:
+        await incoming.drop()
+        await exchange.send({"type": "http.response.body", "body": b""})

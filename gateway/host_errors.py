@@ -1,0 +1,110 @@
+"""What the host's process_request raised, as status and our JSON body.
+
+Status and logging are those of serve_model in clearml_serving.serving.main; the body is ours and,
+unlike the host's, repeats nothing of the request.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from starlette.background import BackgroundTask
+from starlette.responses import Response
+
+from contract.errors import KINDS
+
+log = logging.getLogger("transformer_serving.gateway")
+
+# Stands where the host's log line would repeat the request.
+_WITHHELD = "(not logged)"
+_CUDA_TEXTS = ("CUDA out of memory. ", "NVML_SUCCESS == r INTERNAL ASSERT FAILED")
+
+Report = Callable[[Any, Exception], None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the host answers to one class of exceptions; `report` writes to the ClearML log."""
+
+    exception: type[Exception]
+    status: int
+    code: str
+    message: str
+    report: Report | None
+
+
+def host_error_table(host: Any) -> tuple[Row, ...]:
+    """The `except` clauses of the host's serve_model, in their order."""
+    return (
+        Row(
+            host.EndpointNotFoundException, 404,
+            "unknown_endpoint", "the endpoint is not known", None,
+        ),
+        Row(
+            host.EndpointModelLoadException, 422,
+            "refused", "the endpoint's model could not be loaded", _report,
+        ),
+        Row(
+            host.EndpointBackendEngineException, 422,
+            "refused", "the endpoint's engine refused the request", _report,
+        ),
+        Row(
+            host.ServingInitializationException, 500,
+            "internal", "the serving session is not set up", _report,
+        ),
+        Row(ValueError, 422, "refused", "the endpoint's code refused the request", _report),
+        Row(host.AioRpcError, 500, "internal", "the engine's call failed", _report_rpc),
+        Row(Exception, 500, "internal", "a fault of the serving code", _report),
+    )  # fmt: skip
+
+
+def host_error_response(host: Any, table: tuple[Row, ...], error: Exception) -> Response:
+    """To be called while the exception is handled: the host's log line may want its trace."""
+    row = next(row for row in table if isinstance(error, row.exception))
+    if row.report is not None:
+        row.report(host, error)
+    if isinstance(error, ValueError) and any(text in str(error) for text in _CUDA_TEXTS):
+        # As the host does: answer, then end this worker so that a fresh one takes its place.
+        restart = BackgroundTask(host.exit_app)
+        return _response(500, "internal", "the GPU is out of memory; restarting", restart)
+    if row.status < KINDS["internal"].status:
+        return _response(row.status, row.code, row.message)
+    reference = uuid.uuid4().hex[:12]
+    log.error("request failed, reference %s: %s", reference, _place(error))
+    return _response(
+        row.status, row.code, f"{row.message}, reference {reference}; see the worker's log"
+    )
+
+
+def _response(
+    status: int, code: str, message: str, background: BackgroundTask | None = None
+) -> Response:
+    body = {"code": code, "message": message, "field": None, "limit": None, "got": None}
+    return Response(orjson.dumps(body), status, None, "application/json", background)
+
+
+def _place(error: Exception) -> str:
+    """The exception's type and trace without its text, which may quote the request."""
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    return f"{type(error).__name__}\n{frames}".rstrip()
+
+
+def _report(host: Any, error: Exception) -> None:
+    host.session_logger.report_text(host.format_exception(error, _WITHHELD))
+
+
+def _report_rpc(host: Any, error: Any) -> None:
+    code = error.code()
+    if code in (host.grpc_aio_verbose_errors or ()):
+        text = f"{error} while processing request: {_WITHHELD}"
+    elif code not in (host.grpc_aio_ignore_errors or ()):
+        text = f"status={code} "
+    else:
+        return
+    host.session_logger.report_text(f"[{host.instance_id}] Exception [AioRpcError] {text}")

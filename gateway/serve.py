@@ -1,0 +1,62 @@
+"""`python -m gateway`: uvicorn around gateway.app, with the options this app wants."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+from collections.abc import Sequence
+
+import uvicorn
+import uvloop
+
+# Longer than the 60 s after which balancers commonly let go of an idle connection: the side that
+# sends requests should be the one that closes.
+_KEEP_ALIVE_SECONDS = 75
+
+
+def event_loop() -> asyncio.AbstractEventLoop:
+    """A worker's loop, made after its app was imported.
+
+    ClearML takes SIGTERM over when the app is imported. uvicorn must take it after that, or a
+    worker would first spend seconds in ClearML's own shutdown, its requests waiting.
+    """
+    importlib.import_module("gateway.app")
+    return uvloop.new_event_loop()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = _parser().parse_args(arguments)
+    uvicorn.run(
+        "gateway.app:app",
+        host=options.host,
+        port=options.port,
+        uds=options.uds,
+        workers=options.workers,
+        backlog=options.backlog,
+        loop="gateway.serve:event_loop",
+        http="httptools",
+        lifespan="on",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=options.graceful_seconds,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m gateway",
+        description="Serve clearml-serving's inference app behind the gateway.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, default=8080, help="port to listen on")
+    parser.add_argument("--uds", help="unix socket to listen on instead")
+    parser.add_argument("--workers", type=int, default=1, help="processes")
+    parser.add_argument("--backlog", type=int, default=2048, help="connections that may queue")
+    parser.add_argument(
+        "--graceful-seconds", type=int, default=30, help="for running requests after SIGTERM"
+    )
+    return parser

@@ -1,0 +1,71 @@
+"""What the operator can set on the gateway; each one declared once, in SETTINGS."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One environment variable: its name, default and bounds, and the sentence for the docs."""
+
+    name: str
+    default: str
+    low: float
+    high: float
+    help: str
+
+
+MAX_BODY_BYTES = Setting(
+    "TRANSFORMER_SERVING_MAX_BODY_BYTES",
+    "16777216",
+    1,
+    2**31 - 1,
+    "Bytes of a request's body, as sent and after gunzip; larger ones are answered with 413.",
+)
+BODY_SECONDS = Setting(
+    "TRANSFORMER_SERVING_BODY_SECONDS",
+    "60",
+    0.01,
+    86_400,
+    "Seconds within which a whole body must have come; a slower one is answered with 400.",
+)
+DRAIN_SECONDS = Setting(
+    "TRANSFORMER_SERVING_DRAIN_SECONDS",
+    "0",
+    0,
+    3_600,
+    "Seconds between SIGTERM, from when /health/ready answers 503, and the listener's closing.",
+)
+SETTINGS = (MAX_BODY_BYTES, BODY_SECONDS, DRAIN_SECONDS)
+
+
+@dataclass(frozen=True)
+class Settings:
+    max_body_bytes: int
+    body_seconds: float
+    drain_seconds: float
+
+
+def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
+    """The settings as the environment has them. Raises ValueError naming a wrong variable."""
+    return Settings(
+        max_body_bytes=int(_number(environment, MAX_BODY_BYTES)),
+        body_seconds=_number(environment, BODY_SECONDS),
+        drain_seconds=_number(environment, DRAIN_SECONDS),
+    )
+
+
+def _number(environment: Mapping[str, str], setting: Setting) -> float:
+    try:
+        number = float(environment.get(setting.name) or setting.default)
+    except ValueError:
+        number = math.nan
+    if not setting.low <= number <= setting.high:
+        raise ValueError(
+            f"{setting.name} must be a number from {setting.low} to {setting.high:.0f}"
+        )
+    return number

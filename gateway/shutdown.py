@@ -1,0 +1,47 @@
+"""SIGTERM in order: not ready first, the listener closes after the drain, requests finish.
+
+Finishing what runs is the server's own work. The delay before it goes into the signal's handler,
+because no other place is reached by every server: uvicorn with one worker or several, gunicorn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+log = logging.getLogger("transformer_serving.gateway")
+
+
+class Shutdown:
+    """Whether the worker was told to stop."""
+
+    def __init__(self, drain_seconds: float) -> None:
+        self.stopping = False
+        self._drain_seconds = drain_seconds
+
+    def arm(self) -> None:
+        """Stand before the server's own handler of SIGTERM; called in its running loop."""
+        server = signal.getsignal(signal.SIGTERM)
+        if threading.current_thread() is not threading.main_thread() or not callable(server):
+            return
+        loop = asyncio.get_running_loop()
+        signal.signal(signal.SIGTERM, self._handler(loop, server))
+
+    def _handler(
+        self, loop: asyncio.AbstractEventLoop, server: Callable[[int, FrameType | None], object]
+    ) -> Callable[[int, FrameType | None], None]:
+        def on_term(number: int, frame: FrameType | None) -> None:
+            # A second SIGTERM means now.
+            if self.stopping or not self._drain_seconds:
+                self.stopping = True
+                server(number, frame)
+                return
+            self.stopping = True
+            log.info("SIGTERM: not ready, closing in %g s", self._drain_seconds)
+            loop.call_soon_threadsafe(loop.call_later, self._drain_seconds, server, number, None)
+
+        return on_term

@@ -1,0 +1,59 @@
+"""Bundles with a chosen engine file, as convert would write them; small and without a model."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from contract.endpoint import Endpoint, read_endpoint
+from contract.manifest import Golden, Manifest, entry_of
+
+SUFFIXES = {"tensorrt": "model.plan", "onnxruntime": "model.onnx", "openvino": "model.xml"}
+
+
+def write_bundle(
+    folder: Path,
+    endpoint_fields: dict[str, Any],
+    *,
+    engine: str,
+    content: bytes,
+    tensorrt: dict[str, Any] | None = None,
+    kit_version: str = "0.1.0",
+) -> Manifest:
+    """Write the folder and its manifest, which is returned."""
+    model = folder / "model"
+    model.mkdir(parents=True, exist_ok=True)
+    (model / SUFFIXES[engine]).write_bytes(content)
+    (model / "config.pbtxt").write_text("")
+    (folder / "endpoint.json").write_text(json.dumps(endpoint_fields))
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "preprocess.py").write_text("")
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    manifest = Manifest(
+        bundle_version=endpoint_fields["bundle_version"],
+        bundle_hash=endpoint_fields["bundle_hash"],
+        kit_version=kit_version,
+        task=endpoint_fields["task"],
+        engine=engine,
+        precision="fp16",
+        files=tuple(entry_of(folder, path) for path in files if path.name != "manifest.json"),
+        source={"model": "test"},
+        tools={},
+        golden=Golden({"text": "a"}, {"label": "POSITIVE", "score": 0.5}, 1e-4),
+        parity={},
+        tensorrt=tensorrt,
+    )
+    (model / "manifest.json").write_text(manifest.to_json())
+    return manifest
+
+
+def endpoint_of(folder: Path) -> Endpoint:
+    return read_endpoint((folder / "endpoint.json").read_bytes())
+
+
+def rewritten(folder: Path, manifest: Manifest) -> Manifest:
+    """The manifest of somebody who changed a file and the manifest's hashes with it."""
+    files = tuple(entry_of(folder, folder / entry.path) for entry in manifest.files)
+    return dataclasses.replace(manifest, files=files)

@@ -1,0 +1,259 @@
+"""The one reader of the three gates, on bundles that are right and wrong in one way each."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.errors import ContractError
+from contract.gate import open_manifest, refusals, require_servable
+from contract.manifest import Manifest
+from contract.plan_gate import goes_forward
+from contract.server_facts import ServerFacts, read_gpus, server_facts
+from tests.contract.bundles import endpoint_of, rewritten, write_bundle
+from tests.contract.onnx_files import onnx_bytes
+from tests.contract.plans import PLANS, Plan, build, oldest
+
+SERVER = ServerFacts(
+    name="the image pin 24.10",
+    tensorrt="10.5.0.18",
+    compute_capability="8.6",
+    onnxruntime="1.19.2",
+    kit_version="0.1.0",
+)
+FITTING = Plan("10.5.0.18", 239, "8.6")
+TENSORRT = {"version": "10.5.0.18", "compute_capability": "8.6"}
+
+
+def plan_bundle(folder: Path, fields: dict[str, Any], content: bytes, **stated: Any) -> Manifest:
+    return write_bundle(folder, fields, engine="tensorrt", content=content, tensorrt=stated)
+
+
+def said(manifest: Manifest, folder: Path, server: ServerFacts = SERVER) -> list[str]:
+    """The codes of the desk's gate; each message names a fix."""
+    found = refusals(manifest, folder, server, endpoint=endpoint_of(folder))
+    for refusal in found:
+        assert any(
+            word in refusal.message
+            for word in ("convert", "upgrade", "move the pin", "start Triton", "remove it")
+        ), refusal.message
+    return [refusal.code for refusal in found]
+
+
+def first(manifest: Manifest, folder: Path, server: ServerFacts = SERVER) -> str:
+    return refusals(manifest, folder, server, endpoint=endpoint_of(folder))[0].message
+
+
+@pytest.mark.parametrize(
+    ("engine", "content"),
+    [("tensorrt", build(FITTING)), ("onnxruntime", onnx_bytes(opset=21)), ("openvino", b"<net/>")],
+)
+def test_a_fitting_bundle_passes_whole_and_as_its_model_folder(
+    tmp_path: Path, endpoint_fields: dict[str, Any], engine: str, content: bytes
+) -> None:
+    stated = TENSORRT if engine == "tensorrt" else None
+    manifest = write_bundle(
+        tmp_path, endpoint_fields, engine=engine, content=content, tensorrt=stated
+    )
+    assert said(manifest, tmp_path) == []
+    require_servable(manifest, tmp_path / "model", SERVER, prefix="model/")
+    # Nothing is refused for what is unknown of a server.
+    assert said(manifest, tmp_path, ServerFacts()) == []
+
+
+def test_a_plan_of_another_tensorrt_is_refused_by_all_four_parts(
+    tmp_path: Path, endpoint_fields: dict[str, Any]
+) -> None:
+    manifest = plan_bundle(tmp_path, endpoint_fields, build(Plan("10.5.0.17", 239, "8.6")))
+    assert said(manifest, tmp_path) == ["plan"]
+    message = first(manifest, tmp_path)
+    assert "built by TensorRT 10.5.0.17, the image pin 24.10 has 10.5.0.18" in message
+    with pytest.raises(ContractError, match="model/model.plan"):
+        require_servable(manifest, tmp_path / "model", SERVER, prefix="model/")
+
+
+def test_a_plan_of_another_gpu_is_refused(tmp_path: Path, endpoint_fields: dict[str, Any]) -> None:
+    other = build(dataclasses.replace(FITTING, capability="7.5"))
+    manifest = plan_bundle(tmp_path, endpoint_fields, other)
+    assert "compute capability 7.5, the image pin 24.10 has 8.6" in first(manifest, tmp_path)
+    # Also where only the manifest states it.
+    hidden = build(dataclasses.replace(FITTING, capability="9.9"))
+    manifest = plan_bundle(tmp_path, endpoint_fields, hidden, compute_capability="7.5")
+    assert "compute capability 7.5" in first(manifest, tmp_path)
+
+
+def test_hardware_compatible_plans_run_on_ampere_and_newer(
+    tmp_path: Path, endpoint_fields: dict[str, Any]
+) -> None:
+    content = build(dataclasses.replace(FITTING, capability="8.0"))
+    stated = {**TENSORRT, "compute_capability": "8.0", "hardware_compatibility": "ampere+"}
+    manifest = plan_bundle(tmp_path, endpoint_fields, content, **stated)
+    assert said(manifest, tmp_path) == []
+    turing = dataclasses.replace(SERVER, compute_capability="7.5")
+    assert said(manifest, tmp_path, turing) == ["plan"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (build(FITTING)[:-100], "is cut short"),
+        (onnx_bytes(), "is an ONNX model, not a TensorRT plan"),
+        (b"", "is empty"),
+        (build(PLANS[0]), "built by TensorRT 8.2.1.8"),
+        (oldest(), "built by TensorRT 7.1.3.4"),
+    ],
+    ids=["truncated", "onnx", "empty", "8.2", "7.1"],
+)
+def test_what_is_no_plan_of_this_server_is_named(
+    tmp_path: Path, endpoint_fields: dict[str, Any], content: bytes, words: str
+) -> None:
+    manifest = plan_bundle(tmp_path, endpoint_fields, content)
+    assert said(manifest, tmp_path)[0] == "plan"
+    assert words in first(manifest, tmp_path)
+
+
+def test_a_plan_that_is_not_the_manifests_is_refused(
+    tmp_path: Path, endpoint_fields: dict[str, Any]
+) -> None:
+    stated = {"version": "10.4.0.26", "compute_capability": "7.5"}
+    manifest = plan_bundle(tmp_path, endpoint_fields, build(FITTING), **stated)
+    assert "the manifest says 10.4.0.26: it is another plan" in first(manifest, tmp_path)
+    other = tmp_path / "other"
+    manifest = write_bundle(other, endpoint_fields, engine="openvino", content=b"")
+    no_plan = dataclasses.replace(manifest, engine="tensorrt")
+    assert "lists no .plan file" in first(no_plan, other)
+
+
+def test_version_compatible_plans_need_the_flag_and_go_forward_only(
+    tmp_path: Path, endpoint_fields: dict[str, Any]
+) -> None:
+    older = build(Plan("10.4.0.26", 239, "8.6"))
+    stated = {"version": "10.4.0.26", "version_compatible": True}
+    manifest = plan_bundle(tmp_path, endpoint_fields, older, **stated)
+    assert "version-compatible=true" in first(manifest, tmp_path)
+    flagged = dataclasses.replace(SERVER, version_compatible=True)
+    assert said(manifest, tmp_path, flagged) == []
+    backward = dataclasses.replace(flagged, tensorrt="10.3.0.26")
+    assert said(manifest, tmp_path, backward) == ["plan"]
+
+
+@pytest.mark.parametrize(
+    ("built", "runtime", "runs"),
+    [
+        ("8.6.1.6", "10.5.0.18", True),
+        ("8.6.1.6", "9.0.0", True),
+        ("8.6.1.6", "11.1.0", False),
+        ("8.5.3.1", "8.6.1.6", False),
+        ("10.5.0.18", "11.1.0", True),
+        ("11.1.0", "10.16.0", False),
+        ("10.5.0.18", "10.4.0.26", False),
+        ("unknown", "10.5.0.18", False),
+    ],
+)
+def test_the_rules_of_going_forward(built: str, runtime: str, runs: bool) -> None:
+    assert goes_forward(built, runtime) is runs
+
+
+def test_an_opset_or_ir_version_too_new_is_refused(
+    tmp_path: Path, endpoint_fields: dict[str, Any]
+) -> None:
+    for content, words in (
+        (onnx_bytes(opset=22), "opset 22, at most 21 for ONNX Runtime 1.19.2"),
+        (onnx_bytes(ir_version=11), "IR version 11, at most 10"),
+        (onnx_bytes()[:99], "no whole ONNX model"),
+    ):
+        manifest = write_bundle(tmp_path, endpoint_fields, engine="onnxruntime", content=content)
+        assert said(manifest, tmp_path) == ["onnx"]
+        assert words in first(manifest, tmp_path)
+
+
+def test_a_bundle_newer_than_the_kit_is_called_that(
+    tmp_path: Path, endpoint_fields: dict[str, Any]
+) -> None:
+    manifest = write_bundle(
+        tmp_path, endpoint_fields, engine="openvino", content=b"", kit_version="0.2.0"
+    )
+    assert said(manifest, tmp_path) == ["kit"]
+    assert "made by transformer-serving 0.2.0, newer than this 0.1.0" in first(manifest, tmp_path)
+    newer = json.dumps({**json.loads(manifest.to_json()), "schema": 2, "files": "a new form"})
+    with pytest.raises(ContractError, match=r"0\.2\.0, newer than this 0\.1\.0; upgrade"):
+        open_manifest(newer, SERVER)
+    assert open_manifest(manifest.to_json(), SERVER) == manifest
+
+
+def test_changed_files_are_refused(tmp_path: Path, endpoint_fields: dict[str, Any]) -> None:
+    manifest = write_bundle(tmp_path, endpoint_fields, engine="openvino", content=b"abc")
+    (tmp_path / "model/model.xml").write_bytes(b"abd")
+    assert said(manifest, tmp_path) == ["files"]
+    with pytest.raises(ContractError, match="'model.xml' is not the one of the manifest"):
+        require_servable(manifest, tmp_path / "model", SERVER, prefix="model/")
+    (tmp_path / "model/extra.bin").write_bytes(b"")
+    (tmp_path / "model/model.xml").write_bytes(b"abc")
+    assert "'model/extra.bin' is not in the manifest" in first(manifest, tmp_path)
+
+
+def test_a_tokenizer_or_labels_that_are_not_the_manifests(
+    tmp_path: Path, endpoint_fields: dict[str, Any]
+) -> None:
+    manifest = write_bundle(tmp_path, endpoint_fields, engine="openvino", content=b"")
+    (tmp_path / "tokenizer.json").write_text('{"other": 1}')
+    assert said(manifest, tmp_path)[0] == "tokenizer"
+    assert "'tokenizer.json' is not the one of the manifest" in first(manifest, tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    swapped = {"labels": ["POSITIVE", "NEGATIVE"], "problem_type": "single_label"}
+    change_endpoint(tmp_path, classification=swapped)
+    assert said(manifest, tmp_path)[0] == "labels"
+    assert "its labels and lengths" in first(manifest, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"bundle_hash": "cd" * 32}, "field 'bundle_hash' differs"),
+        ({"bundle_version": 78}, "field 'bundle_version' differs"),
+        (
+            {"classification": {"labels": ["A", "B", "C"], "problem_type": "single_label"}},
+            "3 labels and the model 2 columns",
+        ),
+        (
+            {"classification": {"labels": ["A", "B"], "problem_type": "single_label"}},
+            "the label list is another model's",
+        ),
+    ],
+)
+def test_another_bundles_endpoint_is_refused_even_with_fitting_hashes(
+    tmp_path: Path, endpoint_fields: dict[str, Any], change: dict[str, Any], words: str
+) -> None:
+    manifest = write_bundle(tmp_path, endpoint_fields, engine="openvino", content=b"")
+    change_endpoint(tmp_path, **change)
+    assert words in first(rewritten(tmp_path, manifest), tmp_path)
+
+
+def change_endpoint(folder: Path, **change: Any) -> None:
+    path = folder / "endpoint.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+
+
+def test_only_the_named_checks_are_made(tmp_path: Path, endpoint_fields: dict[str, Any]) -> None:
+    manifest = write_bundle(tmp_path, endpoint_fields, engine="openvino", content=b"a")
+    (tmp_path / "model/model.xml").write_bytes(b"b")
+    assert refusals(manifest, tmp_path, SERVER, checks=("kit", "plan", "onnx")) == ()
+
+
+def test_facts_are_asked_where_triton_runs(tmp_path: Path) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'NVIDIA A10, 560.35.03, 8.6'\n")
+    program.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/bin", "TRT_VERSION": "10.5.0.18"}
+    facts = server_facts(environment)
+    assert (facts.tensorrt, facts.compute_capability) == ("10.5.0.18", "8.6")
+    assert facts.onnxruntime
+    given = {**environment, "TRANSFORMER_SERVING_ONNXRUNTIME": "1.19.2"}
+    assert server_facts(given).onnxruntime == "1.19.2"
+    program.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'\nexit 9\n")
+    assert read_gpus(environment) == ()
+    assert read_gpus({"PATH": "/nowhere"}) == ()

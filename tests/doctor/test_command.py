@@ -1,0 +1,93 @@
+"""The command as a user runs it, and the page that describes it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.doctor.conftest import CLI, ROOT, Scene
+from transformer_serving.doctor.env_file import read_env_file
+from transformer_serving.doctor.table import CHECKS, markdown, markdown_lines
+from transformer_serving.failure import Failure
+
+
+def doctor(scene: Scene, *arguments: str, code: int = 0) -> str:
+    """Run it with the scene's servers in an --env-file; its output."""
+    file = scene.folder / "stack.env"
+    values = {name: value for name, value in scene.subject.environment.items() if name != "PATH"}
+    file.write_text("# the scene\n" + "".join(f"{n}='{v}'\n" for n, v in values.items()))
+    done = subprocess.run(
+        [CLI, "doctor", "--env-file", str(file), "--state", str(scene.subject.state), *arguments],
+        env={**os.environ, "PATH": scene.subject.environment["PATH"]},
+        cwd=scene.folder, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_healthy_is_exit_code_0_and_one_document(scene: Scene) -> None:
+    found = json.loads(doctor(scene, "--json", "--bundle", str(scene.subject.bundle)))
+    assert found["healthy"] is True
+    assert {row["check"] for row in found["findings"]} == {check.name for check in CHECKS}
+    assert found["findings"][0].keys() == {"check", "status", "why", "fix"}
+
+
+def test_a_fault_is_exit_code_1_and_says_the_fix(scene: Scene) -> None:
+    log = scene.folder / "bad.log"
+    log.write_text("Cannot deserialize engine with lean runtime\n")
+    said = doctor(scene, "--log", str(log), code=1)
+    assert "failure log: the plan is a version-compatible one" in said
+    assert "fix: start Triton with --backend-config=tensorrt,version-compatible=true" in said
+    assert "1 failure" in said
+
+
+def test_no_secret_is_printed(scene: Scene) -> None:
+    said = doctor(scene) + doctor(scene, "--json")
+    assert scene.subject.environment["CLEARML_API_SECRET_KEY"] not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("A=1\nTHIS IS NO LINE secret\n", "line 2: is not NAME=VALUE"),
+        ("=1\n", "line 1: is not NAME=VALUE"),
+        (None, "No such file"),
+    ],
+)
+def test_an_env_file_that_cannot_be_read(tmp_path: Path, text: str | None, said: str) -> None:
+    path = tmp_path / "stack.env"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(Failure) as caught:
+        read_env_file(path)
+    assert said in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_an_env_file_is_read_as_compose_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "stack.env"
+    path.write_text("export A=1\n\n# no\nB='x # y'\nC=\"z\"\nD=plain # a comment\nE=\nF=a=b\n")
+    assert read_env_file(path) == {
+        "A": "1", "B": "x # y", "C": "z", "D": "plain", "E": "", "F": "a=b"
+    }  # fmt: skip
+
+
+def test_the_page_has_the_tables_of_the_code() -> None:
+    page = (ROOT / "docs" / "doctor.md").read_text("utf-8")
+    assert markdown() in page
+    assert markdown_lines() in page
+
+
+def test_the_page_names_every_option() -> None:
+    page = (ROOT / "docs" / "doctor.md").read_text("utf-8")
+    shown = subprocess.run(
+        [CLI, "doctor", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    for option in set(re.findall(r"--[a-z-]+", shown)) - {"--help"}:
+        assert option in page

@@ -1,0 +1,252 @@
+"""Each planted fault is found by its check with its fix, and nothing is found where all is well."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import socket
+import time
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+from tests.contract.bundles import write_bundle
+from tests.contract.plans import Plan, build
+from tests.doctor.conftest import PIN, READY, Scene, answering
+from transformer_serving.doctor.finding import FAILURE, OK, SKIPPED, WARNING
+from transformer_serving.doctor.subject import Subject
+from transformer_serving.doctor.table import CHECKS, examine
+
+PONG = json.dumps({"meta": {"result_code": 200}, "data": {}}).encode()
+
+
+def faults(subject: Subject, status: str = FAILURE) -> dict[str, str]:
+    """The checks with that status and what they say, fix included, which is never empty."""
+    found: dict[str, str] = {}
+    for named in examine(subject):
+        if named.finding.status == status:
+            assert named.finding.fix
+            said = f"{named.finding.why}; {named.finding.fix}"
+            found[named.check] = "\n".join(filter(None, (found.get(named.check), said)))
+    return found
+
+
+def only(subject: Subject, check: str) -> str:
+    """What the one failing check says; no other check may fail with it."""
+    found = faults(subject)
+    assert list(found) == [check], found
+    return found[check]
+
+
+def having(scene: Scene, **environment: str) -> Subject:
+    values = {**scene.subject.environment, **environment}
+    return dataclasses.replace(scene.subject, environment=values)
+
+
+def test_a_healthy_environment_is_silent(scene: Scene) -> None:
+    named = list(examine(scene.subject))
+    assert {row.check for row in named} == {check.name for check in CHECKS}
+    loud = [row for row in named if row.finding.status not in (OK, SKIPPED)]
+    assert not loud
+    skipped = {row.finding.why for row in named if row.finding.status == SKIPPED}
+    assert skipped == {"triton: its container has no Python to ask with"}
+
+
+def test_1_python_too_old(scene: Scene) -> None:
+    subject = dataclasses.replace(scene.subject, python=(3, 9))
+    assert "Python 3.9, the kit needs 3.11 to 3.13" in only(subject, "python")
+
+
+def test_2_a_package_that_is_not_the_locks(scene: Scene, tmp_path: Path) -> None:
+    metadata = tmp_path / "site" / "clearml_serving-1.3.0.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("Metadata-Version: 2.1\nName: clearml-serving\nVersion: 1.3.0\n")
+    before = [str(tmp_path / "site"), *scene.subject.package_path]
+    said = only(dataclasses.replace(scene.subject, package_path=before), "packages")
+    assert "clearml-serving is 1.3.0, the lock has 1.3.5" in said
+    assert "pip install --no-deps clearml-serving==1.3.5" in said
+    nothing = dataclasses.replace(scene.subject, package_path=[str(tmp_path)])
+    assert "is not installed" in only(nothing, "packages")
+
+
+def test_3_a_taken_port(scene: Scene) -> None:
+    assert scene.subject.record is not None
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", scene.subject.record.ports.triton_grpc))
+        other.listen()
+        said = only(scene.subject, "ports")
+    assert f"{scene.subject.record.ports.triton_grpc} (triton_grpc)" in said
+    assert "--port-base" in said
+
+
+def test_4_a_full_disk(scene: Scene) -> None:
+    more_than_there_is = dataclasses.replace(scene.subject, disk_needed=1 << 60)
+    assert "GiB are needed" in only(more_than_there_is, "disk")
+
+
+def test_5_compose_too_old(scene: Scene) -> None:
+    scene.docker(compose="2.17.3")
+    assert "2.17.3 is older than 2.24.4" in only(scene.subject, "compose")
+
+
+def test_6_a_driver_older_than_the_pin_needs(scene: Scene) -> None:
+    scene.gpu(driver="430.30.02")
+    assert f"driver 430.30.02 is older than {PIN.driver_min}" in only(scene.subject, "driver")
+
+
+def test_7_a_gpu_too_old_for_the_pin(scene: Scene) -> None:
+    scene.gpu(capability="5.2")
+    found = faults(dataclasses.replace(scene.subject, bundle=None))
+    assert list(found) == ["gpu"]
+    assert f"compute capability 5.2, release {PIN.release} needs" in found["gpu"]
+
+
+def test_8_an_api_that_does_not_answer(scene: Scene) -> None:
+    subject = dataclasses.replace(
+        having(scene, CLEARML_API_HOST="http://127.0.0.1:9"), record=None, from_file=True
+    )
+    found = faults(subject)
+    assert list(found) == ["api", "containers"]
+    assert "CLEARML_API_HOST http://127.0.0.1:9 is not reachable" in found["api"]
+
+
+def test_9_the_web_server_instead_of_the_api(scene: Scene) -> None:
+    page = b"<!doctype html><title>ClearML</title>"
+    with answering(lambda path: (200, page, {"Content-Type": "text/html"})) as web:
+        said = faults(having(scene, CLEARML_API_HOST=web))["api"]
+    assert "answers 200, but not as the ClearML API" in said
+    assert "8008" in said
+
+
+def test_10_credentials_that_are_refused_or_missing(scene: Scene) -> None:
+    wrong = having(scene, CLEARML_API_SECRET_KEY="of yesterday")
+    said = only(wrong, "credentials")
+    assert "refuses the credentials with 401" in said
+    assert "of yesterday" not in said
+    missing = having(scene, CLEARML_API_ACCESS_KEY="")
+    assert "CLEARML_API_ACCESS_KEY is not set" in only(missing, "credentials")
+
+
+def test_11_a_file_server_that_is_down(scene: Scene) -> None:
+    with answering(lambda path: (502, b"bad gateway", {})) as proxy:
+        found = faults(having(scene, CLEARML_FILES_HOST=proxy))
+    assert list(found) == ["files", "containers"]
+    assert "answers 502" in found["files"]
+
+
+def test_12_a_file_server_that_only_the_host_reaches(scene: Scene) -> None:
+    scene.docker(files="http://127.0.0.1:9")
+    said = only(scene.subject, "containers")
+    assert "inference: CLEARML_FILES_HOST is not reachable from inside the container" in said
+    assert "localhost in a container is the container" in said
+
+
+def test_13_a_clock_an_hour_off(scene: Scene) -> None:
+    def reply(path: str) -> tuple[int, bytes, dict[str, str]]:
+        return 200, PONG, {"Date": formatdate(time.time() - 3600, usegmt=True)}
+
+    with answering(reply) as late:
+        found = faults(having(scene, CLEARML_API_HOST=late))
+    assert "3600 s behind" in found["clock"]
+
+
+def test_14_a_triton_that_is_not_the_pins(scene: Scene) -> None:
+    body = json.dumps({"version": "2.42.0"}).encode()
+    with answering(lambda path: (200, body, {})) as other:
+        address = other.removeprefix("http://")
+        subject = having(scene, TRANSFORMER_SERVING_TRITON_HTTP=address)
+        assert "Triton is 2.42.0, the pin" in only(subject, "triton")
+        of_a_file = dataclasses.replace(subject, record=None, from_file=True)
+        assert PIN.image in only(of_a_file, "triton")
+    nobody = having(scene, TRANSFORMER_SERVING_TRITON_HTTP="127.0.0.1:9")
+    assert "Triton does not answer" in only(nobody, "triton")
+
+
+def test_15_an_endpoint_that_is_not_ready_or_not_there(scene: Scene) -> None:
+    reason = (
+        "load failed: The engine plan file is not compatible with this version of TensorRT, "
+        "expecting library version 10.5.0.18 got 10.4.0.26, please rebuild."
+    )
+    scene.endpoints(READY, {**READY, "endpoint": "bad", "ready": False, "reason": reason})
+    said = only(scene.subject, "endpoints")
+    assert "endpoint bad is not ready" in said
+    assert "10.4.0.26 is in release 24.09" in said
+    good = dataclasses.replace(scene.subject, endpoint="good")
+    assert not faults(good)
+    none = dataclasses.replace(scene.subject, endpoint="ugly")
+    assert "there is no endpoint 'ugly'; there are: bad, good" in only(none, "endpoints")
+
+
+def test_16_an_engine_that_does_not_fit_the_server(
+    scene: Scene, endpoint_fields: dict[str, Any]
+) -> None:
+    version = scene.subject.state / "triton" / "models" / "good" / "77"
+    plan = build(Plan("10.4.0.26", 239, "7.5"))
+    write_bundle(scene.folder / "old", endpoint_fields, engine="tensorrt", content=plan)
+    version.parent.mkdir(parents=True)
+    version.symlink_to(scene.folder / "old" / "model")
+    said = only(dataclasses.replace(scene.subject, from_file=True), "endpoints")
+    assert f"by TensorRT 10.4.0.26, the image pin {PIN.release} has {PIN.tensorrt}" in said
+    assert f"compute capability 7.5, the image pin {PIN.release} has 8.6" in said
+    assert "the embedded Triton has no TensorRT" not in said
+    assert "the embedded Triton has no TensorRT" in only(scene.subject, "endpoints")
+
+
+def test_17_a_bundle_that_the_gate_refuses(scene: Scene) -> None:
+    assert scene.subject.bundle is not None
+    tokenizer = scene.subject.bundle / "tokenizer.json"
+    tokenizer.write_text("{ }")
+    assert "'tokenizer.json' is not the one of the manifest" in only(scene.subject, "bundle")
+    tokenizer.write_text("{}")
+    scene.gpu(capability="9.0")
+    other_gpu = dataclasses.replace(scene.subject)
+    assert f"compute capability 8.6, the image pin {PIN.release} has 9.0" in only(
+        other_gpu, "bundle"
+    )
+
+
+def test_18_a_log_with_a_known_error(scene: Scene) -> None:
+    assert scene.subject.log is not None
+    line = "E1120 logging.cc:40] Magic tag does not match\n"
+    scene.subject.log.write_text(line * 3)
+    assert "the file is no plan" in only(scene.subject, "log")
+    assert "(3 times)" in only(scene.subject, "log")
+    missing = dataclasses.replace(scene.subject, log=scene.folder / "nothing.log")
+    assert "No such file" in only(missing, "log")
+
+
+def test_what_may_still_work_is_a_warning(scene: Scene) -> None:
+    scene.gpu(driver="535.104.05")
+    scene.endpoints({**READY, "reason": "the new bundle did not load"})
+    scene.docker()
+    names = dataclasses.replace(
+        having(scene, CLEARML_FILES_HOST="http://fileserver:8081"), record=None, from_file=True
+    )
+    found = faults(names, WARNING)
+    assert "data-center GPUs only" in found["driver"]
+    assert "serves its last good bundle" in found["endpoints"]
+    assert "a name inside a container network" in found["files"]
+
+
+def test_a_stack_that_is_down_is_no_fault(scene: Scene) -> None:
+    down = having(
+        scene,
+        CLEARML_API_HOST="http://127.0.0.1:9",
+        CLEARML_FILES_HOST="http://127.0.0.1:9",
+        TRANSFORMER_SERVING_TRITON_HTTP="",
+    )
+    scene.program("docker", "#!/bin/sh\nexit 1\n")
+    assert not faults(down)
+
+
+def test_without_gpu_and_docker_nothing_fails(scene: Scene) -> None:
+    for program in scene.programs.iterdir():
+        program.unlink()
+    bare = having(scene, PATH=str(scene.programs))
+    assert not faults(bare)
+    assert not faults(bare, WARNING)
+    driver = scene.folder / "version"
+    driver.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  410.91.03  Wed Oct 27\n")
+    assert "410.91.03 is older than" in only(
+        dataclasses.replace(bare, driver_file=driver), "driver"
+    )

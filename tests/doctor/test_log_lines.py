@@ -1,0 +1,142 @@
+"""Every documented error text is recognised, in the form in which the logs have it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.doctor.conftest import Scene
+from transformer_serving.doctor.finding import OK
+from transformer_serving.doctor.log_lines import KNOWN, check_log, explain
+
+# The texts as users reported them; the last field is a part of what they are explained with.
+TEXTS = (
+    (
+        "tensorrt-version",
+        "E0701 07:53:37.010834 1 logging.cc:43] 6: The engine plan file is not compatible with "
+        "this version of TensorRT, expecting library version 8.6.1.2 got 8.6.1.6, please rebuild.",
+        "built by TensorRT 8.6.1.6, this server has 8.6.1.2",
+    ),
+    (
+        "tensorrt-version",
+        "The engine plan file is not compatible with this version of TensorRT, expecting library "
+        "version 8.2.4 got 8.2.3, please rebuild.",
+        "built by TensorRT 8.2.3, this server has 8.2.4",
+    ),
+    (
+        "serialization-version",
+        "E0912 logging.cc:40] 1: [stdArchiveReader.cpp::StdArchiveReaderInitCommon::46] Error Code "
+        "1: Serialization (Serialization assertion stdVersionRead == kSERIALIZATION_VERSION failed."
+        "Version tag does not match. Note: Current Version: 236, Serialized Engine Version: 239)",
+        "number 239, this server's TensorRT reads 236",
+    ),
+    (
+        "serialization-version",
+        "Serialization assertion stdVersionRead == serializationVersion failed.Version tag does "
+        "not match. Note: Current Version: 226, Serialized Engine Version: 228",
+        "number 228",
+    ),
+    (
+        "serialization-version",
+        "coreReadArchive.cpp (38) - Serialization Error in verifyHeader: 0 (Version tag does not "
+        "match. Note: Current Version: 96, Serialized Engine Version: 97)",
+        "number 97",
+    ),
+    ("magic-tag", "Serialization Error in verifyHeader: 0 (Magic tag does not match)", "no plan"),
+    (
+        "magic-tag",
+        "1: [stdArchiveReader.cpp::StdArchiveReader::32] Error Code 1: Serialization "
+        "(Serialization assertion magicTagRead == kMAGIC_TAG failed.Magic tag does not match)",
+        "the other side of TensorRT 8.6",
+    ),
+    (
+        "magic-tag",
+        "IRuntime::deserializeCudaEngine: Error Code 1: Serialization (Serialization assertion "
+        "plan->header.magicTag == rt::kPLAN_MAGIC_TAG failed.)",
+        "no plan",
+    ),
+    (
+        "compute-capability",
+        "The engine plan file is generated on an incompatible device, expecting compute 8.6 got "
+        "compute 7.5, please rebuild.",
+        "compute capabilities 8.6 and 7.5 differ",
+    ),
+    (
+        "auto-complete",
+        "failed to load 'bert' version 1: Internal: unable to load plan file to auto complete "
+        "config: /models/bert/1/model.plan",
+        "the plan /models/bert/1/model.plan",
+    ),
+    ("create-engine", "unable to create TensorRT engine: Internal: something", "TensorRT engine"),
+    ("create-engine", "unable to create TensorRT runtime: Internal: more", "TensorRT runtime"),
+    (
+        "lean-runtime",
+        "E0925 Error Code 1: API Usage Error (Cannot deserialize engine with lean runtime.)",
+        "version-compatible",
+    ),
+    (
+        "onnx-opset",
+        "ONNX Runtime only *guarantees* support for models stamped with official released onnx "
+        "opset versions. Opset 22 is under development and support for this is limited. Current "
+        "official support for domain ai.onnx is till opset 21.",
+        "newer opset than 21",
+    ),
+    (
+        "onnx-ir",
+        "Load model from /models/m/1/model.onnx failed: Unsupported model IR version: 11, max "
+        "supported IR version: 10",
+        "IR version 11, this ONNX Runtime reads up to 10",
+    ),
+    (
+        "platform-backend",
+        "unexpected 'platform' and 'backend' pair, got:tensorrt_plan, onnxruntime",
+        "do not belong together",
+    ),
+    (
+        "max-batch",
+        "unable to load model 'm', configuration specified max-batch 16 but TensorRT engine only "
+        "supports max-batch 1",
+        "16 is larger than the engine's 1",
+    ),
+    (
+        "profile",
+        "failed to find any Optimization Profile among [0,1] to support the requested dimensions "
+        "(or shape values), proceeding with first profile.",
+        "optimization profiles",
+    ),
+)
+
+
+@pytest.mark.parametrize(("name", "text", "words"), TEXTS)
+def test_a_documented_text_is_explained(name: str, text: str, words: str) -> None:
+    (found,) = explain(text)
+    assert found.name == name
+    assert words in found.meaning
+    assert found.fix
+    assert "{" not in found.meaning + found.fix
+
+
+def test_every_known_line_has_a_real_text() -> None:
+    assert {name for name, _, _ in TEXTS} == {line.name for line in KNOWN}
+
+
+def test_a_version_is_translated_into_the_release_that_has_it() -> None:
+    (found,) = explain(TEXTS[0][1])
+    assert "TensorRT 8.6.1.2 is in release 23.04, 23.05" in found.fix
+
+
+def test_what_is_not_known_is_not_explained() -> None:
+    for text in ("", "E1120 something else", "Version tag does not match", "compute 8.6"):
+        assert not list(explain(text))
+
+
+def test_all_texts_in_one_log_of_bytes(scene: Scene) -> None:
+    log = scene.folder / "all.log"
+    log.write_bytes(b"\xff\xfe\n" + "\n".join(text for _, text, _ in TEXTS).encode())
+    found = list(check_log(dataclasses.replace(scene.subject, log=log)))
+    # Texts of one kind with the same numbers are one finding; others are one each.
+    assert len(found) == len({(text[0], text[2]) for text in TEXTS}) - 1
+    log.write_text("")
+    (silent,) = check_log(dataclasses.replace(scene.subject, log=log))
+    assert silent.status == OK

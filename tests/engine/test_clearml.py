@@ -1,0 +1,297 @@
+"""The controller as a process: the real SDK, clearml-serving's own commands, a real Triton."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.engine.serving import preprocess_of, write_bundle
+from tests.engine.test_service import answers, ready
+from tests.engine.text_models import write_onnx
+from tests.engine.triton_server import TritonServer, free_ports, running_triton, wait_until
+
+ROOT = Path(__file__).parents[2]
+ACCESS_KEY, SECRET_KEY = "access-of-the-test", "secret-of-the-test"
+TENSORS = [
+    *("--input-size", "[-1]", "[-1]", "--input-type", "int32", "int32"),
+    *("--input-name", "input_ids", "attention_mask"),
+    *("--output-size", "[3]", "--output-type", "float32", "--output-name", "output"),
+]
+AUXILIARY = ["--aux-config", 'platform="onnxruntime_onnx"', "max_batch_size=8"]
+
+
+@dataclass
+class Stack:
+    """Control plane, Triton and controller, each a process of its own."""
+
+    folder: Path
+    triton: TritonServer
+    port: int
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    serving_id: str = ""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("CLEARML_")}
+        url = f"http://127.0.0.1:{self.port}"
+        hosts = dict.fromkeys(("CLEARML_API_HOST", "CLEARML_WEB_HOST", "CLEARML_FILES_HOST"), url)
+        return {
+            **kept,
+            **hosts,
+            "CLEARML_API_ACCESS_KEY": ACCESS_KEY,
+            "CLEARML_API_SECRET_KEY": SECRET_KEY,
+            "CLEARML_CONFIG_FILE": str(self.folder / "clearml.conf"),
+            "CLEARML_CACHE_DIR": str(self.folder / "cache"),
+            "CLEARML_BKG_THREAD_REPORT": "1",
+            "TRANSFORMER_SERVING_ACCESS_KEY": ACCESS_KEY,
+            "TRANSFORMER_SERVING_SECRET_KEY": SECRET_KEY,
+            "PYTHONPATH": str(ROOT),
+        }
+
+    def start(self, name: str, *arguments: object) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-m", *map(str, arguments)],
+                env=self.environment,
+                cwd=self.folder,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def start_control_plane(self) -> None:
+        module = "transformer_serving.local.control_plane"
+        self.start("control-plane", module, "--port", self.port, "--data", self.folder / "data")
+        wait_until(self._healthy, 20)
+
+    def start_controller(self) -> None:
+        self.start(
+            "controller",
+            "engine.controller",
+            f"--serving-id={self.serving_id}",
+            f"--triton-grpc={self.triton.grpc}",
+            f"--repository={self.triton.repository}",
+            f"--state={self.folder / 'state.json'}",
+            "--poll-seconds=0.3",
+            "--grace-seconds=3",
+            f"--triton-log={self.triton.log}",
+        )
+        pid = self.processes["controller"].pid
+        wait_until(lambda: self.status()["controller"].get("pid") == pid, 10)
+
+    def end(self, name: str, number: int = signal.SIGTERM) -> float:
+        begun = time.monotonic()
+        self.processes[name].send_signal(number)
+        self.processes[name].wait(10)
+        return time.monotonic() - begun
+
+    def run(self, *command: str) -> str:
+        done = subprocess.run(
+            command,
+            env=self.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def cli(self, *arguments: str) -> str:
+        program = str(Path(sys.executable).with_name("clearml-serving"))
+        own = ("--id", self.serving_id) if self.serving_id else ()
+        return self.run(program, *own, *arguments)
+
+    def upload(self, name: str, path: Path) -> str:
+        said = self.cli(
+            *("model", "upload", "--name", name, "--project", "tests", "--framework", "onnx"),
+            *("--path", str(path)),
+        )
+        found = re.search(r"new Model ID=(\w+)", said)
+        assert found, said
+        return found[1]
+
+    def add(self, endpoint: str, model_id: str, preprocess: str | None = None) -> None:
+        code: tuple[str, ...] = ()
+        if preprocess is not None:
+            path = self.folder / "preprocess.py"
+            path.write_text(preprocess + "class Preprocess:\n    pass\n")
+            code = ("--preprocess", str(path))
+        self.cli(
+            *("model", "add", "--engine", "triton", "--endpoint", endpoint),
+            *("--model-id", model_id, *code, *TENSORS, *AUXILIARY),
+        )
+
+    def status(self) -> dict[str, Any]:
+        path = self.folder / "state.json"
+        empty: dict[str, Any] = {"controller": {}, "endpoints": []}
+        return json.loads(path.read_text()) if path.is_file() else empty
+
+    def row(self, endpoint: str) -> dict[str, Any]:
+        rows = {row["endpoint"]: row for row in self.status()["endpoints"]}
+        return rows.get(endpoint, {})
+
+    def wait(self, endpoint: str, **wanted: Any) -> dict[str, Any]:
+        log = self.folder / "controller.log"
+        wait_until(
+            lambda: self.row(endpoint).items() >= wanted.items(),
+            20,
+            lambda: f"{self.row(endpoint)} instead of {wanted}\n{log.read_text()[-2000:]}",
+        )
+        return self.row(endpoint)
+
+    def _healthy(self) -> bool:
+        try:
+            return requests.get(f"http://127.0.0.1:{self.port}/health", timeout=2).ok
+        except requests.ConnectionError:
+            return False
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    folder = tmp_path_factory.mktemp("stack")
+    (folder / "clearml.conf").touch()
+    with running_triton(folder / "triton") as triton:
+        stack = Stack(folder, triton, free_ports(1)[0])
+        try:
+            stack.start_control_plane()
+            found = re.search(r"id=(\w+)", stack.cli("create", "--name", "served"))
+            assert found
+            stack.serving_id = found[1]
+            stack.start_controller()
+            yield stack
+        finally:
+            for process in stack.processes.values():
+                process.kill()
+                process.wait()
+
+
+def test_endpoints_of_the_real_commands_are_served_updated_and_removed(stack: Stack) -> None:
+    first = stack.upload("sentiment", write_bundle(stack.folder / "a", 101))
+    stack.add("sentiment", first, preprocess_of(101))
+    row = stack.wait("sentiment", ready=True, bundle_version=101)
+    assert row["verified"]
+    assert row["model_id"] == first
+    # The same file name again: the same address in the file store, other bytes.
+    second = stack.upload("sentiment", write_bundle(stack.folder / "b", 202, scale=2.0))
+    stack.add("sentiment", second, preprocess_of(202))
+    stack.wait("sentiment", ready=True, bundle_version=202, versions_loaded=[101, 202])
+    assert answers(stack.triton, "sentiment", 202, 2.0)
+    stack.wait("sentiment", versions_loaded=[202], reason=None)
+
+
+def test_what_else_a_serving_task_can_hold(stack: Stack) -> None:
+    """One process of clearml-serving's own classes: its commands take seconds each."""
+    source = write_onnx(stack.folder / "local", file_name="mine.onnx")
+    watched = write_onnx(stack.folder / "watched", scale=5.0)
+    code = stack.folder / "preprocess.py"
+    code.write_text(preprocess_of(303))
+    current = stack.row("sentiment")["model_id"]
+    script = f"""
+        from clearml import InputModel
+        from clearml_serving.serving.model_request_processor import ModelRequestProcessor
+        local, _ = (
+            InputModel.import_model(weights_url="file://" + path, name=name, project="tests")
+            for name, path in (("local", "{source}"), ("watched", "{watched}"))
+        )
+        tensors = dict(
+            input_name=["input_ids", "attention_mask"], input_type=["int32"] * 2,
+            input_size=[[-1], [-1]], output_name="output", output_type="float32", output_size=[3],
+            auxiliary_cfg={{"platform": '"onnxruntime_onnx"', "max_batch_size": 8}},
+            engine_type="triton",
+        )
+        processor = ModelRequestProcessor(task_id="{stack.serving_id}")
+        processor.deserialize(skip_sync=True)
+        processor.add_endpoint(dict(serving_url="by/hand", model_id=local.id, **tensors))
+        processor.add_endpoint(
+            dict(serving_url="sentiment", model_id="{current}", **tensors), preprocess_code="{code}"
+        )
+        processor.add_model_monitoring(
+            dict(base_serving_url="auto", monitor_name="watched", monitor_project="tests",
+                 max_versions=2, **tensors)
+        )
+        processor.serialize()
+        # What the inference app does at its start and at every poll.
+        processor.deserialize()
+        processor._update_monitored_models()
+        processor.deserialize()
+    """
+    stack.run(sys.executable, "-c", textwrap.dedent(script))
+    reason = "preprocess.py is of bundle 303, the model of bundle 202; deploy them together"
+    assert stack.wait("sentiment", reason=reason)["ready"]
+    row = stack.wait("by/hand", ready=True)
+    assert (row["model"], row["verified"], row["versions_loaded"]) == ("by_hand", False, [1])
+    assert source.is_file(), "a file:// address is copied, never moved"
+    assert stack.wait("auto/1", ready=True)["model"] == "auto_1"
+    assert answers(stack.triton, "auto_1", 1, 5.0)
+    stack.cli("model", "remove", "--endpoint", "by/hand")
+    wait_until(lambda: not ready(stack.triton, "by_hand", 1), 10)
+    wait_until(lambda: not (stack.triton.repository / "by_hand").exists(), 5)
+
+
+def test_a_crash_of_everything_with_the_control_plane_down(stack: Stack) -> None:
+    stack.end("controller", signal.SIGKILL)
+    stack.end("control-plane", signal.SIGKILL)
+    stack.triton.kill()
+    stack.triton.start()
+    begun = time.monotonic()
+    stack.start_controller()
+    stack.wait("sentiment", ready=True)
+    assert answers(stack.triton, "sentiment", 202, 2.0)
+    assert time.monotonic() - begun < 10
+    wait_until(lambda: "no answer" in str(stack.status()["controller"]["control_plane_error"]), 25)
+    assert stack.end("controller") < 2
+    stack.start_control_plane()
+    stack.start_controller()
+    wait_until(lambda: stack.status()["controller"]["last_sync_ok"], 15)
+    assert stack.row("sentiment")["ready"]
+    # Its first report begins its task again.
+    time.sleep(1.5)
+    assert stack.end("controller") < 2
+    assert children(stack.processes["controller"].pid) == []
+
+
+def children(parent: int) -> list[str]:
+    """Processes that the controller may have left behind."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = entry.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[1]) == parent:
+            found.append(entry.parent.name)
+    return found
+
+
+def test_the_engine_has_a_task_of_its_own_that_tells_of_changes(stack: Stack) -> None:
+    script = f"""
+        from clearml import Task
+        from engine.controller.clearml_edge import ClearmlControlPlane
+        engine = ClearmlControlPlane("{stack.serving_id}")
+        engine.report_figures('nv_inference_count{{model="m",version="7"}} 25')
+        engine.close()
+        serving = Task.get_task(task_id="{stack.serving_id}")
+        found = Task.get_tasks(project_name=serving.get_project_name(), task_name="triton engine")
+        print(len(found), found[0].name, found[0].task_type, found[0].status)
+        print(found[0].get_reported_console_output(number_of_reports=50))
+        found[0].reload()
+        print(found[0].get_last_scalar_metrics())
+    """
+    said = stack.run(sys.executable, "-c", textwrap.dedent(script))
+    assert "1 served - triton engine inference stopped" in said
+    assert "sentiment: ready bundle 202" in said
+    assert "nv_inference_count" in said
+    assert "m.v7" in said

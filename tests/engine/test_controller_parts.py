@@ -1,0 +1,99 @@
+"""Small parts of the controller: shared configurations, Triton's log, figures, status lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.controller.figures import Figure, read_figures
+from engine.controller.shared_config import shared
+from engine.controller.status import changes, endpoint_rows
+from engine.controller.triton_log import TritonLog
+from engine.controller.verification import bundle_line
+from engine.model_config import ModelConfig, TensorConfig, build_config
+
+
+def config(labels: int = 2, **changed: object) -> ModelConfig:
+    options = {
+        "name": "m",
+        "backend": "onnxruntime",
+        "inputs": (TensorConfig("input_ids", "INT32", (-1,)),),
+        "output": TensorConfig("output", "FP32", (labels,)),
+        "max_batch_size": 8,
+        **changed,
+    }
+    return build_config(**options)  # type: ignore[arg-type]
+
+
+def test_one_more_label_leaves_the_size_open_for_both_versions() -> None:
+    both = shared(config(3), [config(2)])
+    assert both is not None
+    assert list(both.output[0].dims) == [-1]
+    assert shared(config(2, max_queue_delay_us=9), [config(2)]) == config(2, max_queue_delay_us=9)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"backend": "openvino_text"},
+        {"file_name": "other.onnx"},
+        {"max_batch_size": 0},
+        {"inputs": (TensorConfig("ids", "INT32", (-1,)),)},
+        {"inputs": (TensorConfig("input_ids", "INT64", (-1,)),)},
+    ],
+)
+def test_versions_that_cannot_share_a_configuration(changed: dict[str, object]) -> None:
+    assert shared(config(2, **changed), [config(2)]) is None
+
+
+def test_the_cause_of_a_failed_load_is_found_in_tritons_log(tmp_path: Path) -> None:
+    path = tmp_path / "triton.log"
+    path.write_text("E1120 22:37:16.650757 4712 x.cc:1] \"Poll failed for 'm': old\"\n")
+    log = TritonLog(path)
+    mark = log.mark()
+    assert log.cause(mark, "m") is None
+    with path.open("a") as file:
+        file.write('I1120 22:37:17.650757 4712 x.cc:1] "loading: m"\n')
+        file.write("E1120 22:37:18.650757 4712 x.cc:7] \"Poll failed for model 'm': no file\"\n")
+    assert log.cause(mark, "m") == "Poll failed for model 'm': no file"
+    with path.open("a") as file:
+        file.write("[libprotobuf ERROR] Error parsing text-format inference.ModelConfig: 3:9: No\n")
+    assert log.cause(mark, "m") == "config.pbtxt 3:9: No"
+    assert TritonLog(None).cause(0, "m") is None
+
+
+def test_figures_of_models_are_read_from_the_metrics_page() -> None:
+    page = """
+# HELP nv_inference_count Number of inferences
+nv_inference_count{model="senti_ment",version="101"} 25
+nv_inference_queue_duration_us{gpu_uuid="GPU-1",model="m",version="1"} 1.5e+06
+nv_cpu_utilization 0.5
+nv_gpu_power_usage{gpu_uuid="GPU-1"} 40
+"""
+    assert list(read_figures(page)) == [
+        Figure("nv_inference_count", "senti_ment", "101", 25.0),
+        Figure("nv_inference_queue_duration_us", "m", "1", 1.5e6),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("# bundle-version: 12\n", 12),
+        ("a\n" * 19 + "# bundle-version: 12", 12),
+        ("a\n" * 20 + "# bundle-version: 12", None),
+        ("x = '# bundle-version: 12'", None),
+        (None, None),
+    ],
+)
+def test_the_bundle_line_counts_in_the_first_twenty_lines(
+    text: str | None, version: int | None
+) -> None:
+    assert bundle_line(text) == version
+
+
+def test_only_changes_are_told() -> None:
+    rows = endpoint_rows(None, [], {}, {}, None)
+    assert rows == []
+    assert changes(rows, rows) == []

@@ -1,0 +1,177 @@
+"""Grouping, isolation and probing of the backends, with a runtime in plain numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from engine.backends.executor import Executor, Failure, Graph
+from engine.backends.grouping import FREE_TOKENS, WASTE, Arrays, Item, Layout, plan_groups
+from engine.backends.model_settings import ModelError, TensorSpec, check_tensors, read_settings
+from engine.backends.precision import openvino_properties
+from engine.backends.probe import probe
+
+PADDED = Layout(joinable=True, mask="attention_mask", token_axes={"tokens": (1,), "pairs": (1, 2)})
+POISON = 41
+
+
+class NumpyRuntime:
+    """Sums and per-token answers; an id of POISON fails its whole batch."""
+
+    def __init__(self, *, reads_padding: bool = False, dims: tuple[int, ...] = (-1, -1)) -> None:
+        self.graph = Graph(
+            inputs=(
+                TensorSpec("input_ids", "int32", dims),
+                TensorSpec("attention_mask", "int32", dims),
+            ),
+            outputs=(),
+            id_limits={"input_ids": 50},
+        )
+        self.reads_padding = reads_padding
+        self.batches: list[tuple[int, ...]] = []
+
+    def run(self, batches: Sequence[Arrays]) -> list[Arrays | Failure]:
+        return [self.one(batch) for batch in batches]
+
+    def one(self, batch: Arrays) -> Arrays | Failure:
+        ids, mask = batch["input_ids"], batch["attention_mask"]
+        self.batches.append(ids.shape)
+        if (ids == POISON).any():
+            return Failure("poison", invalid=False)
+        masked = (ids * mask).astype(np.float32)
+        last = masked[:, -1:] if self.reads_padding else 0
+        return {
+            "sum": masked.sum(1, keepdims=True) + last,
+            "tokens": masked[..., None],
+            "pairs": masked[:, :, None] * masked[:, None, :],
+        }
+
+
+def request(ids: Any) -> Arrays:
+    array = np.array(ids, np.int32)
+    return {"input_ids": array, "attention_mask": np.ones_like(array)}
+
+
+shapes = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 40)), min_size=1, max_size=12)
+
+
+@settings(deadline=None)
+@given(shapes=shapes, poisoned=st.sets(st.integers(0, 11)), pad=st.booleans())
+def test_every_request_gets_exactly_its_own_answer(
+    shapes: list[tuple[int, int]], poisoned: set[int], pad: bool
+) -> None:
+    layout = PADDED if pad else Layout(joinable=True)
+    random = np.random.default_rng(len(shapes))
+    requests = [request(random.integers(1, 40, shape)) for shape in shapes]
+    for index in poisoned & set(range(len(shapes))):
+        requests[index]["input_ids"][0, -1] = POISON
+    answers = Executor(NumpyRuntime(), layout).answers(requests)
+    for index, (arrays, answer) in enumerate(zip(requests, answers, strict=True)):
+        alone = NumpyRuntime().one(arrays)
+        assert isinstance(answer, Failure) == (index in poisoned)
+        if not isinstance(answer, Failure):
+            assert not isinstance(alone, Failure)
+            for name, expected in alone.items():
+                np.testing.assert_array_equal(answer[name], expected)
+
+
+@given(shapes=shapes)
+def test_padding_stays_within_its_bounds(shapes: list[tuple[int, int]]) -> None:
+    items = [
+        Item(index, request(np.ones(shape)), shape[0], shape[1])
+        for index, shape in enumerate(shapes)
+    ]
+    groups = plan_groups(items, PADDED)
+    assert sorted(item.index for group in groups for item in group.items) == list(range(len(items)))
+    for group in groups:
+        padded = group.rows * group.length
+        assert group.length == max(item.length for item in group.items)
+        assert padded - group.tokens <= max(FREE_TOKENS, WASTE * padded)
+
+
+def test_without_a_known_layout_every_request_runs_alone() -> None:
+    runtime = NumpyRuntime()
+    Executor(runtime, Layout()).answers([request([[1, 2]]), request([[3, 4]])])
+    assert runtime.batches == [(1, 2), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "reason"),
+    [
+        ({"input_ids": np.ones((1, 2), np.int32)}, "'attention_mask' is missing"),
+        (
+            {**request([[1]]), "input_ids": np.ones((1, 1), np.int64)},
+            "'input_ids' must be int32, got int64",
+        ),
+        ({**request([[1]]), "input_ids": np.ones(1, np.int32)}, "must have 2 dimensions, got 1"),
+        (request(np.ones((0, 4))), "'input_ids' is empty"),
+        (request([[1, -1]]), "'input_ids' has an id below 0"),
+        (request([[1, 50]]), "'input_ids' has an id above 49"),
+        (
+            {**request([[1, 2]]), "attention_mask": np.ones((2, 2), np.int32)},
+            "differ in their batch size",
+        ),
+        (
+            {**request([[1, 2]]), "attention_mask": np.ones((1, 3), np.int32)},
+            "differ in their number of tokens",
+        ),
+    ],
+)
+def test_a_bad_request_is_told_why_and_fails_alone(arrays: Arrays, reason: str) -> None:
+    bad, good = Executor(NumpyRuntime(), PADDED).answers([arrays, request([[5, 6]])])
+    assert isinstance(bad, Failure)
+    assert bad.invalid
+    assert reason in bad.reason
+    assert not isinstance(good, Failure)
+
+
+def test_the_probe_learns_axes_and_whether_padding_is_harmless() -> None:
+    layout = probe(NumpyRuntime())
+    assert layout == Layout(
+        joinable=True,
+        mask="attention_mask",
+        token_axes={"sum": (), "tokens": (1,), "pairs": (1, 2)},
+    )
+    assert probe(NumpyRuntime(reads_padding=True)).mask is None
+    assert probe(NumpyRuntime(reads_padding=True)).joinable
+    assert probe(NumpyRuntime(dims=(-1, 128))) == Layout()
+
+
+def test_settings_are_read_from_the_model_configuration() -> None:
+    settings = read_settings(
+        {
+            "max_batch_size": 8,
+            "instance_group": [{"count": 2}, {"count": 1}],
+            "input": [{"name": "x", "data_type": "TYPE_INT64", "dims": ["-1"]}],
+            "parameters": {"intra_op_thread_count": {"string_value": "3"}},
+            "optimization": {"graph": {"level": 1}},
+        }
+    )
+    assert settings.instances == 3
+    assert settings.inputs == (TensorSpec("x", "int64", (-1, -1)),)
+    assert settings.threads == 3
+    assert settings.graph_level == 1
+    with pytest.raises(ModelError, match="'x' is not in the model; it has: y"):
+        check_tensors("input", settings.inputs, (TensorSpec("y", "int64", (-1, -1)),))
+
+
+@pytest.mark.parametrize(
+    ("precision", "capabilities", "hint"),
+    [
+        ("fp32", ["FP32", "BF16"], "f32"),
+        ("bf16", ["FP32", "BF16"], "bf16"),
+        ("bf16", ["FP32"], "f32"),
+        ("fp16", ["FP32", "BF16"], "f32"),
+        ("int8", ["FP32", "BF16", "INT8"], "bf16"),
+    ],
+)
+def test_a_precision_is_asked_for_where_the_cpu_has_it(
+    precision: str, capabilities: list[str], hint: str
+) -> None:
+    properties = openvino_properties(precision, capabilities=capabilities, threads=2)
+    assert properties["INFERENCE_PRECISION_HINT"] == hint
+    assert properties["INFERENCE_NUM_THREADS"] == "2"

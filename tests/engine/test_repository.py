@@ -1,0 +1,157 @@
+"""The model repository and what a crash at any moment leaves to go on from."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.controller.deployment import Deployment
+from engine.controller.records import Record
+from engine.controller.repository import Repository
+from engine.controller.state import StateFile
+from engine.controller.triton import LoadFailed
+from engine.errors import EngineError
+from tests.engine.serving import ListedEndpoints, preprocess_of, write_bundle
+from tests.engine.text_models import write_onnx
+
+
+class FakeTriton:
+    """Accepts what `accepts` accepts; tells `watch` before and after each load."""
+
+    def __init__(self, watch: Callable[[], None], accepts: Callable[[int], bool]) -> None:
+        self.watch, self.accepts = watch, accepts
+
+    def load(self, model: str, version: int) -> None:
+        self.watch()
+        if not self.accepts(version):
+            raise LoadFailed("bad", frozenset({version}))
+        self.watch()
+
+    def unload(self, model: str) -> None:
+        self.watch()
+
+
+class Machine:
+    """A disk that is photographed at every step, and the controller's steps on it."""
+
+    def __init__(self, folder: Path, accepts: Callable[[int], bool]) -> None:
+        self.folder = folder
+        self.disk = folder / "disk"
+        self.photographs: list[Path] = []
+        self.repository = Repository(self.disk / "models")
+        self.state = StateFile(self.disk / "state.json")
+        self.plane = ListedEndpoints()
+        self.steps = Deployment(
+            self.plane,
+            FakeTriton(self.photograph, accepts),  # type: ignore[arg-type]
+            self.repository,
+            self.commit,
+            30.0,
+        )
+
+    def photograph(self) -> None:
+        copy = self.folder / f"photograph{len(self.photographs)}"
+        shutil.copytree(self.disk, copy, symlinks=True)
+        self.photographs.append(copy)
+
+    def commit(self, model: str, record: Record | None) -> None:
+        self.photograph()
+        self.state.commit(model, record)
+        self.photograph()
+
+    def prepare(self, source: Path, code: str) -> None:
+        self.plane.add("m", source, code)
+        self.steps.prepare(self.plane.served["m"], self.state.records().get("m"))
+
+
+def recovered(disk: Path) -> Record | None:
+    """What the next start makes of a disk; checks that it is whole."""
+    repository, state = Repository(disk / "models"), StateFile(disk / "state.json")
+    steps = Deployment(None, None, repository, state.commit, 30.0)  # type: ignore[arg-type]
+    record = state.records().get("m")
+    if record is None:
+        return None
+    steps.restore(record)
+    folder = disk / "models" / "m"
+    assert (folder / "config.pbtxt").read_text() == record.served_config
+    numbers = {path.name for path in folder.iterdir()} - {"config.pbtxt"}
+    assert numbers == {str(number) for number in record.numbers}
+    for version in record.versions:
+        assert (folder / str(version.number) / "model.onnx").stat().st_size > 100
+    tokens = {path.name for path in (disk / "models" / ".versions" / "m").iterdir()}
+    assert tokens == {version.token for version in record.versions}
+    return record
+
+
+def test_a_crash_at_any_moment_leaves_the_old_state_or_the_new_one(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, lambda version: version != 303)
+    machine.prepare(write_bundle(tmp_path / "a", 101), preprocess_of(101))
+    machine.prepare(write_bundle(tmp_path / "b", 202, scale=2.0), preprocess_of(202))
+    with pytest.raises(LoadFailed):
+        machine.prepare(write_bundle(tmp_path / "c", 303), preprocess_of(303))
+    record = machine.state.records()["m"]
+    assert [version.number for version in record.versions] == [202, 101]
+    machine.steps.retire(record, now=1e12)
+    machine.steps.remove("m")
+    seen = [recovered(photograph) for photograph in machine.photographs]
+    numbers = [record and record.current.number for record in seen]
+    assert numbers == sorted(numbers[:-1], key=lambda n: (n is not None, n or 0)) + [None]
+    assert set(numbers) == {None, 101, 202}
+    assert not (machine.disk / "models" / "m").exists()
+
+
+def test_the_same_version_number_goes_back_to_the_old_files(tmp_path: Path) -> None:
+    good = True
+    machine = Machine(tmp_path, lambda version: good)
+    machine.prepare(write_onnx(tmp_path / "a"), "")
+    before = (machine.disk / "models" / "m" / "1" / "model.onnx").read_bytes()
+    good = False
+    with pytest.raises(LoadFailed):
+        machine.prepare(write_onnx(tmp_path / "b", scale=9.0), "")
+    assert (machine.disk / "models" / "m" / "1" / "model.onnx").read_bytes() == before
+    assert recovered(machine.disk) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "framework", "lands"),
+    [
+        ("any.onnx", "", "model.onnx"),
+        ("any.plan", "", "model.plan"),
+        ("engine", "TensorRT", "model.plan"),
+        ("weights", "ONNX", "model.onnx"),
+        ("weights", "custom", "model.bin"),
+    ],
+)
+def test_a_single_file_lands_under_the_name_that_triton_looks_for(
+    tmp_path: Path, name: str, framework: str, lands: str
+) -> None:
+    repository = Repository(tmp_path / "models")
+    source = tmp_path / name
+    source.write_bytes(b"x")
+    token = repository.stage("m", source, framework)
+    assert [path.name for path in repository.files("m", token).iterdir()] == [lands]
+    assert source.is_file()
+    with pytest.raises(EngineError, match="'gone' is not there"):
+        repository.stage("m", tmp_path / "gone", "")
+
+
+def test_a_users_own_file_in_a_model_folder_stays(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "models")
+    source = tmp_path / "any.onnx"
+    source.write_bytes(b"x")
+    repository.install("m", {1: repository.stage("m", source, "")}, "config")
+    own = tmp_path / "models" / "m" / "notes.txt"
+    own.write_text("mine")
+    repository.remove("m")
+    assert [path.name for path in own.parent.iterdir()] == ["notes.txt"]
+    assert repository.models() == set()
+
+
+def test_an_unreadable_state_file_is_kept_aside(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    path.write_text('{"models": {"m": {"versions": []}}}')
+    assert StateFile(path).records() == {}
+    assert (tmp_path / "state.unreadable").is_file()

@@ -1,0 +1,69 @@
+"""The backend directory and the command of Triton."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from engine.backend_directory import BACKENDS, assemble, pytriton_tritonserver
+from engine.errors import EngineError
+from engine.triton_process import (
+    TritonAddresses,
+    libpython_folder,
+    triton_command,
+    triton_environment,
+)
+
+
+def test_the_backend_directory_is_laid_out_once_and_repaired(tmp_path: Path) -> None:
+    target = assemble(tmp_path / "backends", pytriton=pytriton_tritonserver())
+    stub = target / "python" / "triton_python_backend_stub"
+    assert os.access(stub, os.X_OK)
+    for backend in BACKENDS:
+        assert (target / backend / "model.py").is_file()
+        assert (target / backend / "engine" / "backends" / "executor.py").is_file()
+    inode = stub.stat().st_ino
+    assemble(target, pytriton=pytriton_tritonserver())
+    assert stub.stat().st_ino == inode
+    (target / BACKENDS[0] / "model.py").write_text("broken")
+    assemble(target, pytriton=pytriton_tritonserver())
+    assert "TritonPythonModel" in (target / BACKENDS[0] / "model.py").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["backends"]
+
+
+def test_a_missing_part_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"'libtriton_python\.so' is missing.*install nvidia-pyt"):
+        assemble(tmp_path / "backends", pytriton=tmp_path)
+
+
+def test_the_command_loads_only_on_demand_and_listens_at_home() -> None:
+    command = triton_command(
+        Path("/t/tritonserver"),
+        repository=Path("/r"),
+        backend_directory=Path("/b"),
+        addresses=TritonAddresses(1, 2, 3),
+        log_file=Path("/l"),
+        extra=["--log-verbose=1"],
+    )
+    assert command[0] == "/t/tritonserver"
+    assert {"--model-control-mode=explicit", "--strict-readiness=false"} <= set(command)
+    assert {"--http-address=127.0.0.1", "--grpc-port=2", "--metrics-port=3"} <= set(command)
+    assert command[-2:] == ["--log-file=/l", "--log-verbose=1"]
+
+
+def test_the_stub_finds_this_interpreters_packages_and_libpython() -> None:
+    environment = triton_environment({"PATH": "/usr/bin", "LD_LIBRARY_PATH": "/own"})
+    assert environment["PATH"] == f"{sys.prefix}/bin:/usr/bin"
+    assert environment["LD_LIBRARY_PATH"].endswith(":/own")
+    assert "nvidia_pytriton.libs" in environment["LD_LIBRARY_PATH"]
+
+
+def test_no_libpython_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda name: None)
+    monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
+    with pytest.raises(EngineError, match=r"no shared libpython3\.\d+\.so was found"):
+        libpython_folder()

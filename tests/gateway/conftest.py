@@ -1,0 +1,219 @@
+"""The real clearml-serving app twice, behind the gateway and as it is, on one control plane."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psutil
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+ENDPOINTS = Path(__file__).parent / "endpoints"
+POLL_MINUTES = "0.01"
+JSON = {"content-type": "application/json"}
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    headers: Mapping[str, str]
+    raw: bytes
+
+    @property
+    def json(self) -> Any:
+        return orjson.loads(self.raw)
+
+
+@dataclass
+class Server:
+    """One process that serves HTTP."""
+
+    command: list[str]
+    environment: dict[str, str]
+    port: int
+    log: Path
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    def start(self) -> Server:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command, env=self.environment, cwd=ROOT, stdout=log, stderr=log
+            )
+        return self
+
+    def wait_for(self, path: str, seconds: float = 40) -> Server:
+        """Until the path answers anything but 503."""
+        deadline = time.monotonic() + seconds
+        while True:
+            assert self.process.poll() is None, self.log.read_text()
+            try:
+                if self.ask("GET", path).status != 503:
+                    return self
+            except OSError:
+                pass
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.05)
+
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> Reply:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request(method, path, body, dict(headers or {}))
+            answer = connection.getresponse()
+            return Reply(answer.status, dict(answer.getheaders()), answer.read())
+        finally:
+            connection.close()
+
+    def post(self, path: str, body: Any, headers: Mapping[str, str] | None = None) -> Reply:
+        """A JSON body under /serve/, where it is not bytes already."""
+        raw = body if isinstance(body, bytes) else orjson.dumps(body)
+        return self.ask("POST", f"/serve/{path}", raw, {**JSON, **(headers or {})})
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+
+    def resident_mib(self) -> float:
+        return psutil.Process(self.process.pid).memory_info().rss / 2**20
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(15)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        return self.process.wait(15)
+
+
+@dataclass(frozen=True)
+class Session:
+    """A control plane with one serving service; `gateway` and `stock` serve it."""
+
+    folder: Path
+    environment: dict[str, str]
+
+    def gateway(self, *options: str, **settings: str) -> Server:
+        """`python -m gateway`, not started yet."""
+        port = free_port()
+        return self._server(port, ["-m", "gateway", f"--port={port}", *options], settings)
+
+    def uvicorn(self, app: str, **settings: str) -> Server:
+        """`uvicorn APP`, not started yet."""
+        port = free_port()
+        options = [app, f"--port={port}", "--no-access-log"]
+        return self._server(port, ["-m", "uvicorn", *options], settings)
+
+    def clearml_serving(self, *arguments: str) -> str:
+        """The unmodified command line."""
+        done = subprocess.run(
+            [sys.executable, "-m", "clearml_serving", *arguments], env=self.environment,
+            cwd=self.folder, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def _server(self, port: int, arguments: list[str], settings: dict[str, str]) -> Server:
+        log = self.folder / f"server-{port}.log"
+        environment = {**self.environment, **settings}
+        return Server([sys.executable, *arguments], environment, port, log)
+
+
+def clearml_environment(folder: Path, port: int) -> dict[str, str]:
+    address = f"http://127.0.0.1:{port}"
+    (folder / "clearml.conf").touch()
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("CLEARML_")}
+    return {
+        **kept,
+        "PYTHONPATH": str(ROOT),
+        "TRANSFORMER_SERVING_ACCESS_KEY": "GATEWAYTESTS",
+        "TRANSFORMER_SERVING_SECRET_KEY": "the-key-of-the-gateway-tests",
+        "CLEARML_WEB_HOST": address,
+        "CLEARML_API_HOST": address,
+        "CLEARML_FILES_HOST": address,
+        "CLEARML_API_ACCESS_KEY": "GATEWAYTESTS",
+        "CLEARML_API_SECRET_KEY": "the-key-of-the-gateway-tests",
+        "CLEARML_CACHE_DIR": str(folder / "cache"),
+        "CLEARML_CONFIG_FILE": str(folder / "clearml.conf"),
+        "CLEARML_BKG_THREAD_REPORT": "1",
+        "CLEARML_SUPPRESS_UPDATE_MESSAGE": "1",
+        "CLEARML_LOG_LEVEL": "WARNING",
+        "CLEARML_SERVING_POLL_FREQ": POLL_MINUTES,
+        "HOME": str(folder),
+    }
+
+
+@pytest.fixture(scope="session")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    folder = tmp_path_factory.mktemp("gateway")
+    port = free_port()
+    environment = clearml_environment(folder, port)
+    control_plane = Server(
+        [
+            sys.executable, "-m", "transformer_serving.local.control_plane",
+            "--host=127.0.0.1", f"--port={port}", f"--data={folder / 'data'}",
+        ],
+        environment, port, folder / "control-plane.log",
+    )  # fmt: skip
+    control_plane.start().wait_for("/health")
+    try:
+        done = subprocess.run(
+            [sys.executable, str(ENDPOINTS / "register.py"), str(folder)], env=environment,
+            cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        found = re.search(r"^id=([0-9a-f]{32})$", done.stdout, re.MULTILINE)
+        assert found, done.stdout + done.stderr
+        yield Session(folder, {**environment, "CLEARML_SERVING_TASK_ID": found.group(1)})
+    finally:
+        control_plane.stop()
+
+
+@pytest.fixture(scope="session")
+def both(session: Session) -> Iterator[dict[str, Server]]:
+    """The two ways, started at once."""
+    limit = {"TRANSFORMER_SERVING_MAX_BODY_BYTES": str(LIMIT)}
+    servers = {
+        "gateway": session.gateway(**limit).start(),
+        "stock": session.uvicorn("clearml_serving.serving.main:app").start(),
+    }
+    try:
+        servers["gateway"].wait_for("/health/ready")
+        servers["stock"].wait_for("/docs")
+        yield servers
+    finally:
+        for server in servers.values():
+            server.process.send_signal(signal.SIGTERM)
+        for server in servers.values():
+            server.stop()
+
+
+LIMIT = 1_000_000
+
+
+@pytest.fixture(scope="session")
+def gateway(both: dict[str, Server]) -> Server:
+    return both["gateway"]
+
+
+@pytest.fixture(params=["gateway", "stock"])
+def way(request: pytest.FixtureRequest, both: dict[str, Server]) -> Server:
+    """Each test runs over both ways."""
+    return both[request.param]

@@ -1,0 +1,48 @@
+"""An endpoint that answers with Responses as ours do, without an engine."""
+
+import asyncio
+import json
+import sys
+
+from starlette.responses import Response, StreamingResponse
+
+REVISION = 1
+RAISES = {"value": ValueError, "key": KeyError, "cuda": ValueError}
+
+
+class Preprocess:
+    serves_responses = True
+
+    def preprocess(self, body, state, collect=None):
+        return body
+
+    async def process(self, body, state, collect=None):
+        body = body if isinstance(body, dict) else {"raw": body.decode("latin-1") if body else None}
+        if "raise" in body:
+            raise RAISES[body["raise"]](f"about {body['text']}")
+        await asyncio.sleep(body.get("sleep", 0))
+        return body
+
+    def postprocess(self, body, state, collect=None):
+        answer = {
+            "endpoint": self.model_endpoint.serving_url,
+            "version": self.model_endpoint.version,
+            "revision": REVISION,
+            "got": body if len(str(body)) < 1000 else len(str(body)),
+        }
+        headers = {"server-timing": "total;dur=1", "x-way": way()}
+        raw = json.dumps(answer).encode()
+        if body.get("stream"):
+            return StreamingResponse(iter([raw[:5], raw[5:]]), headers=headers)
+        status = body.get("status", 200)
+        return Response(raw, status, headers, "application/json")
+
+
+def way():
+    """Whether FastAPI stands between the socket and this code."""
+    frame = sys._getframe()
+    while frame is not None:
+        if "fastapi" in frame.f_code.co_filename:
+            return "host"
+        frame = frame.f_back
+    return "short"

@@ -1,0 +1,126 @@
+"""As much of clearml_serving.serving.main as the gateway touches, played by the tests."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+
+class Ours:
+    serves_responses = True
+
+
+class Counter:
+    value = 0
+
+    def inc(self) -> None:
+        self.value += 1
+
+    def dec(self) -> None:
+        self.value -= 1
+
+
+class Processor:
+    """A ModelRequestProcessor whose endpoints give, raise, or never give their answer."""
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self.answers = answers
+        self.asked: list[tuple[str, str | None, Any]] = []
+        self.alive = True
+        self.engines: dict[str, str] = {}
+        self._endpoints: dict[str, Any] = {}
+        self._canary_route: dict[str, Any] = {}
+        self._engine_processor_lookup: dict[str, Any] = {}
+        self._request_processing_state = Counter()
+        self._update_lock_flag = False
+        self._task = object()
+        self._sync_daemon_thread = SimpleNamespace(is_alive=lambda: self.alive)
+        self.changed()
+
+    def built(self, url: str, preprocess: Any) -> None:
+        self._engine_processor_lookup[url] = SimpleNamespace(_preprocess=preprocess)
+
+    def get_endpoints(self) -> dict[str, Any]:
+        return dict(self._endpoints)
+
+    def changed(self) -> None:
+        """A change of the configuration: every endpoint is a new object, nothing is built."""
+        self._engine_processor_lookup = {}
+        self._endpoints = {
+            url: SimpleNamespace(url=url, engine_type=self.engines.get(url, "triton"))
+            for url in self.answers
+        }
+
+    def _normalize_endpoint_url(self, endpoint: str, version: str | None) -> str:
+        return f"{endpoint.rstrip('/')}/{version or ''}".rstrip("/")
+
+    async def process_request(self, base_url: str, version: str | None, request_body: Any) -> Any:
+        self.asked.append((base_url, version, request_body))
+        answer = self.answers[base_url]
+        if answer == "never":
+            await asyncio.Event().wait()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class NotFoundError(Exception):
+    pass
+
+
+class ModelError(Exception):
+    pass
+
+
+class EngineError(Exception):
+    pass
+
+
+class SessionError(Exception):
+    pass
+
+
+class RpcError(Exception):
+    def code(self) -> str:
+        return "UNAVAILABLE"
+
+
+class App:
+    """The host's ASGI app: answers 200 and keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, Any]] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        message = await receive()
+        self.calls.append((scope, message.get("body")))
+        await send({"type": "http.response.start", "status": 200})
+        await send({"type": "http.response.body", "body": b"host"})
+
+
+def host_of(processor: Processor | None) -> Any:
+    """The host's module; `reported` holds what went to the ClearML log, `exits` the restarts."""
+    reported: list[str] = []
+    exits: list[bool] = []
+
+    async def exit_app() -> None:
+        exits.append(True)
+
+    return SimpleNamespace(
+        app=App(),
+        processor=processor,
+        reported=reported,
+        exits=exits,
+        exit_app=exit_app,
+        instance_id="this",
+        session_logger=SimpleNamespace(report_text=reported.append),
+        format_exception=lambda error, request: f"{type(error).__name__} {request}",
+        grpc_aio_ignore_errors=set(),
+        grpc_aio_verbose_errors=set(),
+        EndpointNotFoundException=NotFoundError,
+        EndpointModelLoadException=ModelError,
+        EndpointBackendEngineException=EngineError,
+        ServingInitializationException=SessionError,
+        AioRpcError=RpcError,
+    )

@@ -1,0 +1,172 @@
+"""The gateway's own rules, message by message, on a host that the test plays."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pytest
+from starlette.responses import Response
+
+from gateway import body as body_module
+from gateway.front_door import FrontDoor
+from gateway.settings import Settings
+from tests.gateway.played_host import Ours, Processor, host_of
+
+JSON = (b"content-type", b"application/json")
+
+
+class Door:
+    """A gateway around a played host, and what it sent."""
+
+    def __init__(self, *, drain: float = 0) -> None:
+        self.processor = Processor({"ours": Response(b"{}")})
+        self.processor.built("ours", Ours())
+        self.host = host_of(self.processor)
+        self.app = FrontDoor(self.host, Settings(100, 0.05, drain))
+        self.sent: list[Any] = []
+
+    async def post(
+        self, path: str, *chunks: bytes | None, headers: tuple[tuple[bytes, bytes], ...] = (JSON,)
+    ) -> int | None:
+        """The status. A chunk None is a caller that leaves; after the last one nothing comes."""
+        left = list(chunks)
+
+        async def receive() -> Any:
+            if not left:
+                await asyncio.Event().wait()
+            chunk = left.pop(0)
+            if chunk is None:
+                return {"type": "http.disconnect"}
+            more = chunk != b""
+            return {"type": "http.request", "body": chunk, "more_body": more}
+
+        async def send(message: Any) -> None:
+            self.sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": path, "headers": list(headers)}
+        await self.app(scope, receive, send)
+        self.left = left
+        return self.sent[0]["status"] if self.sent else None
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        return dict(self.sent[0]["headers"])
+
+    @property
+    def body(self) -> Any:
+        return orjson.loads(b"".join(message["body"] for message in self.sent[1:]))
+
+
+@pytest.fixture(autouse=True)
+def linger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_module, "_LINGER_SECONDS", 0.05)
+
+
+async def test_the_short_way_gets_the_parsed_body() -> None:
+    door = Door()
+    assert await door.post("/serve/ours", b'{"a"', b": 1}", b"") == 200
+    assert door.processor.asked == [("ours", None, {"a": 1})]
+    assert not door.host.app.calls
+
+
+async def test_the_host_gets_the_whole_plain_body_once() -> None:
+    door = Door()
+    packed = gzip.compress(b'{"a": 1}')
+    coded = (JSON, (b"content-encoding", b"gzip"), (b"content-length", b"%d" % len(packed)))
+    assert await door.post("/serve/other", packed[:5], packed[5:], b"", headers=coded) == 200
+    scope, body = door.host.app.calls[0]
+    assert body == b'{"a": 1}'
+    assert dict(scope["headers"]) == {JSON[0]: JSON[1], b"content-length": b"8"}
+    assert len(door.headers[b"x-request-id"]) == 32
+
+
+async def test_a_late_body_is_answered_and_the_connection_closed() -> None:
+    door = Door()
+    assert await door.post("/serve/ours", b"{") == 400
+    assert door.headers[b"connection"] == b"close"
+    assert door.body["message"] == "the body did not come in time"
+    assert [message.get("more_body", False) for message in door.sent[1:]] == [True, False]
+
+
+async def test_what_comes_after_a_refusal_is_dropped_before_the_close() -> None:
+    door = Door()
+    assert await door.post("/serve/ours", b"a" * 60, b"a" * 60, b"a" * 60, b"") == 413
+    assert door.left == []
+    assert door.headers[b"connection"] == b"close"
+
+
+async def test_a_refusal_after_the_whole_body_keeps_the_connection() -> None:
+    door = Door()
+    assert await door.post("/serve/ours", b"[]", b"") == 400
+    assert b"connection" not in door.headers
+    assert len(door.sent) == 2
+
+
+@pytest.mark.parametrize("path", ["/serve/ours", "/serve/other"])
+async def test_a_caller_that_leaves_is_answered_nothing(path: str) -> None:
+    door = Door()
+    assert await door.post(path, b"{", None) is None
+    assert not door.processor.asked
+    assert not door.host.app.calls
+
+
+@pytest.fixture
+def term_handler() -> Iterator[list[int]]:
+    """What reached the handler that a server would have set."""
+    caught: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: caught.append(number))
+    yield caught
+    signal.signal(signal.SIGTERM, before)
+
+
+async def started(door: Door) -> None:
+    """The server's start-up, passed through a host that completes it."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert (await receive())["type"] == "lifespan.startup"
+        await send({"type": "lifespan.startup.complete"})
+
+    door.host.app = app
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await door.app({"type": "lifespan"}, receive, send)
+    assert sent == [{"type": "lifespan.startup.complete"}]
+
+
+async def not_ready_because(door: Door) -> str | None:
+    while (reason := door.app._health.not_ready()) == "first golden requests under way":
+        await asyncio.sleep(0.01)
+    return reason
+
+
+async def test_sigterm_reaches_the_server_after_the_drain(term_handler: list[int]) -> None:
+    door = Door(drain=0.2)
+    await started(door)
+    assert await not_ready_because(door) is None
+    signal.raise_signal(signal.SIGTERM)
+    assert await not_ready_because(door) == "shutting down"
+    assert term_handler == []
+    await asyncio.sleep(0.3)
+    assert term_handler == [signal.SIGTERM]
+
+
+@pytest.mark.parametrize(("drain", "signals"), [(0, 1), (60, 2)])
+async def test_sigterm_at_once(term_handler: list[int], drain: float, signals: int) -> None:
+    """Without a drain; and by a second SIGTERM."""
+    door = Door(drain=drain)
+    await started(door)
+    for _ in range(signals):
+        signal.raise_signal(signal.SIGTERM)
+    assert term_handler == [signal.SIGTERM]
+    assert await not_ready_because(door) == "shutting down"

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import pytest
+
+from gateway.request_id import HEADER, request_id
+from gateway.settings import SETTINGS, Settings, read_settings
+
+
+def test_defaults() -> None:
+    assert read_settings({}) == Settings(16 * 2**20, 60.0, 0.0)
+    assert all(setting.help.endswith(".") for setting in SETTINGS)
+
+
+def test_an_empty_variable_is_an_unset_one() -> None:
+    assert read_settings({setting.name: "" for setting in SETTINGS}) == read_settings({})
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+@pytest.mark.parametrize("value", ["-1", "x", "nan", "1e12", "inf"])
+def test_a_wrong_value_names_its_variable(setting: object, value: str) -> None:
+    name = setting.name  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match=f"^{name} must be a number from"):
+        read_settings({name: value})
+
+
+@pytest.mark.parametrize("sane", [b"a", b"a b~!", b"x" * 128])
+def test_sane_request_ids_are_taken_over(sane: bytes) -> None:
+    assert request_id({HEADER: sane}) == sane
+
+
+@pytest.mark.parametrize("bad", [b"", b"x" * 129, b"a\tb", b"a\n", b"\x7f", b"\xc3\xa9"])
+def test_others_are_replaced(bad: bytes) -> None:
+    assert len(request_id({HEADER: bad})) == len(request_id({})) == 32

@@ -1,0 +1,223 @@
+"""Which requests take the short way, and what becomes of what an endpoint raises."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, strategies as st
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Match, Route
+
+from gateway import building
+from gateway.short_way import ShortWay, Target, send_response, target_of
+from tests.gateway.played_host import (
+    EngineError,
+    ModelError,
+    NotFoundError,
+    Ours,
+    Processor,
+    RpcError,
+    SessionError,
+    host_of,
+)
+
+# The host's three routes, in its order.
+ROUTES = [
+    Route(path, lambda request: None, methods=["POST"])
+    for path in ("/serve/{model}/{version}", "/serve/{model}/", "/serve/{model}")
+]
+
+
+@given(st.text(alphabet="/serv .a1\n", max_size=12), st.sampled_from(["", "/serve", "/serve/"]))
+def test_paths_are_read_as_the_hosts_routes_read_them(rest: str, start: str) -> None:
+    scope: dict[str, Any] = {"type": "http", "method": "POST", "path": f"{start}{rest}"}
+    expected = None
+    for route in ROUTES:
+        match, found = route.matches(scope)
+        if match is Match.FULL:
+            parameters = found["path_params"]
+            expected = Target(parameters["model"], parameters.get("version"))
+            break
+    assert target_of(scope) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "root", "expected"),
+    [
+        ("/serve/a", b"version=3", "", Target("a", "3")),
+        ("/serve/a/", b"x=1&version=%31", "", Target("a", "1")),
+        ("/serve/a/2", b"version=3", "", Target("a", "2")),
+        ("/serve/a", b"version", "", Target("a", "")),
+        ("/root/serve/a", b"", "/root", Target("a", None)),
+    ],
+)
+def test_queries_and_root(path: str, query: bytes, root: str, expected: Target) -> None:
+    scope = {"method": "POST", "path": path, "query_string": query, "root_path": root}
+    assert target_of(scope) == expected
+    assert target_of({**scope, "method": "PUT"}) is None
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The endpoints that were built; those named bad fail, those named ours are."""
+    urls: list[str] = []
+
+    def build(model_endpoint: Any, task: Any) -> Any:
+        url = model_endpoint.url
+        urls.append(url)
+        if url.startswith("bad"):
+            raise ValueError("its code does not load")
+        return SimpleNamespace(_preprocess=Ours() if url.startswith("ours") else object())
+
+    monkeypatch.setattr(building, "engine_class", lambda engine_type: build)
+    return urls
+
+
+@pytest.mark.parametrize(
+    ("target", "ours"),
+    [
+        (Target("ours", None), True),
+        (Target("ours", "2"), True),
+        (Target("ours/2", None), True),
+        (Target("ours", "3"), False),
+        (Target("other", None), False),
+        (Target("unknown", None), False),
+        (Target("sklearn", None), False),
+        (Target("bad", None), False),
+        (Target("both", None), True),
+        (Target("canary", "of both"), True),
+        (Target("mixed", None), False),
+        (Target("half bad", None), False),
+        (Target("empty", None), False),
+    ],
+)
+async def test_which_endpoints_are_ours(built: list[str], target: Target, ours: bool) -> None:
+    processor = Processor(dict.fromkeys(["ours", "ours/2", "other", "bad", "sklearn"]))
+    processor.engines["sklearn"] = "sklearn"
+    processor.changed()
+    for name, urls in {
+        "both": ["ours", "ours/2"],
+        "canary/of both": ["ours", "ours/2"],
+        "mixed": ["ours", "other"],
+        "half bad": ["ours", "bad"],
+        "empty": [],
+    }.items():
+        processor._canary_route[name] = {"endpoints": urls}
+    way = ShortWay(host_of(processor))
+    for _ in range(3):
+        assert await way.is_ours(target) is ours
+    assert len(set(built)) == len(built), "nothing is built, or tried, twice"
+    assert "sklearn" not in built
+    assert processor._request_processing_state.value == 0
+    # The host drops everything at a change of its configuration.
+    processor._engine_processor_lookup = {}
+    assert await way.is_ours(target) is ours
+
+
+async def test_what_could_not_be_built_is_tried_again_after_a_change(built: list[str]) -> None:
+    processor = Processor({"bad": None})
+    way = ShortWay(host_of(processor))
+    assert not await way.is_ours(Target("bad", None))
+    processor.changed()
+    assert not await way.is_ours(Target("bad", None))
+    assert built == ["bad"] * 2
+
+
+@pytest.mark.parametrize("preprocess", [None, object(), SimpleNamespace(serves_responses=True)])
+async def test_only_a_class_that_says_true_counts(preprocess: object) -> None:
+    processor = Processor({"a": None})
+    processor.built("a", preprocess)
+    assert not await ShortWay(host_of(processor)).is_ours(Target("a", None))
+    assert not await ShortWay(host_of(None)).is_ours(Target("a", None))
+
+
+SECRET = "the caller's words"
+CUDA = "CUDA out of memory. Tried to allocate"
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "code", "reported"),
+    [
+        (NotFoundError(SECRET), 404, "unknown_endpoint", None),
+        (ModelError(SECRET), 422, "refused", "ModelError (not logged)"),
+        (EngineError(SECRET), 422, "refused", "EngineError (not logged)"),
+        (SessionError(SECRET), 500, "internal", "SessionError (not logged)"),
+        (ValueError(SECRET), 422, "refused", "ValueError (not logged)"),
+        (UnicodeDecodeError("a", b"", 0, 1, SECRET), 422, "refused", "UnicodeDecodeError"),
+        (RpcError(SECRET), 500, "internal", "[this] Exception [AioRpcError] status=UNAVAILABLE "),
+        (KeyError(SECRET), 500, "internal", "KeyError (not logged)"),
+        (ValueError(CUDA), 500, "internal", "ValueError (not logged)"),
+    ],
+)
+async def test_what_an_endpoint_raises(
+    caplog: pytest.LogCaptureFixture,
+    raised: Exception,
+    status: int,
+    code: str,
+    reported: str | None,
+) -> None:
+    host = host_of(Processor({"a": raised}))
+    with caplog.at_level(logging.ERROR):
+        answer = await ShortWay(host).answer(Target("a", None), {"text": SECRET})
+    body = orjson.loads(answer.body)
+    assert (answer.status_code, body["code"]) == (status, code)
+    assert list(body) == ["code", "message", "field", "limit", "got"]
+    assert [text.startswith(reported or "") for text in host.reported] == [True] * bool(reported)
+    if status == 500 and CUDA not in str(raised):
+        reference = body["message"].split("reference ")[1][:12]
+        assert reference in caplog.text
+        assert type(raised).__name__ in caplog.text
+    assert SECRET not in caplog.text + answer.body.decode() + "".join(host.reported)
+
+
+async def test_out_of_gpu_memory_restarts_the_worker_after_the_answer() -> None:
+    host = host_of(Processor({"a": ValueError(CUDA)}))
+    answer = await ShortWay(host).answer(Target("a", None), {})
+    assert not host.exits
+    assert [message["type"] for message in await sent(answer)][-1] == "http.response.body"
+    assert host.exits
+
+
+async def test_engine_errors_are_reported_as_the_operator_set_it() -> None:
+    host = host_of(Processor({"a": RpcError(SECRET)}))
+    host.grpc_aio_ignore_errors = {"UNAVAILABLE"}
+    assert (await ShortWay(host).answer(Target("a", None), {})).status_code == 500
+    assert not host.reported
+    host.grpc_aio_verbose_errors = {"UNAVAILABLE"}
+    await ShortWay(host).answer(Target("a", None), {})
+    assert "(not logged)" in host.reported[0]
+
+
+async def sent(response: Response) -> list[Any]:
+    messages: list[Any] = []
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
+    await send_response(response, scope, receive, send, (b"x-request-id", b"id"))
+    return messages
+
+
+async def test_any_response_is_sent_with_the_request_id() -> None:
+    streamed = StreamingResponse(iter([b"a", b"b"]))
+    for response in (Response(b"ab", 201), streamed):
+        messages = await sent(response)
+        assert (b"x-request-id", b"id") in messages[0]["headers"]
+        assert b"".join(message.get("body", b"") for message in messages) == b"ab"
+    own = await sent(Response(b"ab", 201, {"x-request-id": "own"}))
+    ids = [value for name, value in own[0]["headers"] if name == b"x-request-id"]
+    assert ids == [b"own"]
+
+
+async def test_a_plain_value_is_answered_as_json() -> None:
+    answer = await ShortWay(host_of(Processor({"a": {"x": 1}}))).answer(Target("a", None), {})
+    assert (answer.status_code, answer.body) == (200, b'{"x":1}')

@@ -1,0 +1,49 @@
+"""SIGTERM: not ready first, what runs is finished, with one worker and with several."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.gateway.conftest import Server, Session
+
+SLOW = {"text": "a", "sleep": 1.5}
+
+
+@pytest.fixture(
+    params=["launcher", "two workers", "uvicorn"], ids=lambda name: name.replace(" ", "-")
+)
+def running(request: pytest.FixtureRequest, session: Session) -> Iterator[Server]:
+    drain = {"TRANSFORMER_SERVING_DRAIN_SECONDS": "0.8"}
+    server = {
+        "launcher": lambda: session.gateway(**drain),
+        "two workers": lambda: session.gateway("--workers=2", **drain),
+        "uvicorn": lambda: session.uvicorn("gateway.app:app", **drain),
+    }[request.param]()
+    server.start()
+    try:
+        yield server.wait_for("/health/ready")
+    finally:
+        server.stop()
+
+
+def test_a_slow_request_is_finished(running: Server) -> None:
+    with ThreadPoolExecutor() as pool:
+        slow = [pool.submit(running.post, "ours", SLOW) for _ in range(4)]
+        time.sleep(0.4)
+        running.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + 5
+        while (ready := running.ask("GET", "/health/ready")).status == 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert ready.status == 503
+        assert ready.json == {"ready": False, "reason": "shutting down"}
+        assert running.post("ours", {"text": "late, but the listener is open"}).status == 200
+        assert [reply.result().status for reply in slow] == [200] * 4
+    running.process.wait(10)
+    with pytest.raises(ConnectionError):
+        running.connect()

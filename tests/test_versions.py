@@ -1,0 +1,283 @@
+"""The version lock: read, moved, and the same in everything that names a version."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tomllib
+
+from contract.errors import ContractError
+from contract.onnx_limits import highest
+from transformer_serving.failure import Failure
+from transformer_serving.onnx_export import OPSET
+from transformer_serving.versions.lock import LOCK_FILE, ImagePin, Lock, parse_lock, read_lock
+from transformer_serving.versions.matrix import (
+    UNKNOWN,
+    find_release,
+    read_matrix,
+    releases_with,
+)
+from transformer_serving.versions.move import use
+
+ROOT = Path(__file__).parent.parent
+CLI = str(Path(sys.executable).with_name("transformer-serving"))
+# How texts name what the lock pins, and the lock's word for it.
+MENTIONS = {
+    r"clearml==(\d[\d.]*\d)": lambda lock: lock.packages["clearml"].value,
+    r"\bclearml (\d+\.\d+\.\d+)": lambda lock: lock.packages["clearml"].value,
+    r"clearml-serving(?:==| )(\d+\.\d+\.\d+)": lambda lock: lock.packages["clearml-serving"].value,
+    r"nvidia-pytriton(?:==| )(\d+\.\d+\.\d+)": lambda lock: lock.embedded.nvidia_pytriton,
+    r"\btritonserver (\d+\.\d+\.\d+)": lambda lock: lock.embedded.triton,
+    r"nvcr\.io/nvidia/tritonserver:([\w.-]+)": lambda lock: lock.image.image.split(":")[1],
+    r"python:(3\.\d+-[\w-]+)": lambda lock: lock.base_images["inference"].value.split(":")[1],
+    r"TensorRT (\d+\.\d+\.\d+\.\d+)": lambda lock: lock.image.tensorrt,
+}
+SUFFIXES = {".md", ".py", ".toml", ".lock", ".yml", ".yaml", ".env", ".ipynb"}
+NAMES = {"Makefile", "Dockerfile", "run"}
+# They speak of other versions on purpose, or are the lock itself.
+LEFT_OUT = (
+    "docs/versions.md", "docs/decisions.md", "contract/", "transformer_serving/versions/",
+    "transformer_serving/doctor/",
+)  # fmt: skip
+
+
+@pytest.fixture
+def lock() -> Lock:
+    return read_lock()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A copy whose image pin is 24.10, wherever the kit's own is."""
+    path = Path(shutil.copy(LOCK_FILE, tmp_path / "versions.toml"))
+    use("24.10", path)
+    return path
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Every file that states versions: what runs, is installed, is built or is read by people."""
+    for top in (
+        "README.md", "CHANGELOG.md", "pyproject.toml", "Makefile", ".ci", "contract", "docs",
+        "requirements", "preprocess", "gateway", "engine", "transformer_serving", "scripts",
+        "docker", "compose", "kubernetes", "notebooks",
+    ):  # fmt: skip
+        paths = [ROOT / top] if (ROOT / top).is_file() else sorted((ROOT / top).rglob("*"))
+        for path in paths:
+            name = path.relative_to(ROOT).as_posix()
+            known = path.suffix in SUFFIXES or path.name.split(".")[0] in NAMES
+            if path.is_file() and known and not name.startswith(LEFT_OUT):
+                yield name, path.read_text("utf-8")
+
+
+def test_every_text_says_the_locks_versions(lock: Lock) -> None:
+    seen = set()
+    for name, text in texts():
+        for pattern, wanted in MENTIONS.items():
+            for stated in re.findall(pattern, text):
+                assert stated == wanted(lock), f"{name} says {stated}, the lock {wanted(lock)}"
+                seen.add((name, wanted(lock)))
+    for name in ("CHANGELOG.md", "README.md", "pyproject.toml", "requirements/desk.lock"):
+        assert (name, lock.packages["clearml-serving"].value) in seen
+    assert ("requirements/carried.lock", lock.embedded.nvidia_pytriton) in seen
+
+
+def test_the_changelog_names_the_release_it_was_tested_with(lock: Lock) -> None:
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert f"tritonserver {lock.embedded.triton} (release {lock.embedded.release})" in text
+
+
+def test_pyproject_and_the_locks_pin_what_the_lock_pins(lock: Lock) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    for name in ("clearml", "clearml-serving"):
+        assert f"{name}=={lock.packages[name].value}" in project["dependencies"]
+    first, last = lock.python[0], lock.python[-1]
+    after = f"3.{int(last.split('.')[1]) + 1}"
+    assert project["requires-python"] == f">={first},<{after}"
+    assert lock.packages["nvidia-pytriton"].value == lock.embedded.nvidia_pytriton
+
+
+def test_the_pins_are_rows_of_the_matrix(lock: Lock) -> None:
+    row = find_release(lock.image.release)
+    assert row.image == lock.image.image
+    for field in set(ImagePin.__dataclass_fields__) - {"image", "tested_by"}:
+        assert getattr(lock.image, field) == getattr(row, field)
+    assert {"triton", "tensorrt"} <= row.verified
+    assert find_release(lock.embedded.release).triton == lock.embedded.triton
+
+
+def test_every_pin_says_what_tests_it(lock: Lock) -> None:
+    pins = [*lock.packages.values(), *lock.base_images.values(), lock.embedded, lock.image]
+    assert all(pin.tested_by for pin in pins)
+    assert lock.python_tested_by
+
+
+def test_what_convert_writes_is_read_by_the_pinned_onnxruntime(lock: Lock) -> None:
+    limit = highest(lock.image.onnxruntime, "opset")
+    assert limit is not None
+    assert limit >= OPSET
+
+
+def test_the_matrix_is_whole_and_honest() -> None:
+    rows = read_matrix()
+    names = [row.release for row in rows]
+    assert names == sorted(set(names))
+    assert (names[0], names[-1]) == ("21.10", "26.09")
+    for row in rows:
+        assert not row.verified & row.indirect
+        for cell in row.verified | row.indirect:
+            assert getattr(row, cell) != UNKNOWN
+        if row.tensorrt != UNKNOWN:
+            assert re.fullmatch(r"\d+\.\d+\.\d+\.\d+", row.tensorrt)
+    # Not 2.60.0, as one would count.
+    assert find_release("25.07").triton == "2.59.1"
+    assert releases_with("10.5.0.18") == ("24.10",)
+
+
+def test_the_checkout_links_to_the_packages_file() -> None:
+    link = ROOT / "versions.toml"
+    assert link.is_symlink()
+    assert link.resolve() == LOCK_FILE.resolve()
+
+
+def test_a_wheel_carries_lock_and_matrix(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    left_out = shutil.ignore_patterns("__pycache__", "node_modules")
+    for package in ("contract", "preprocess", "gateway", "engine", "transformer_serving"):
+        shutil.copytree(ROOT / package, source / package, ignore=left_out)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    subprocess.run(
+        [
+            sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index",
+            "--no-build-isolation", "--disable-pip-version-check", "--wheel-dir", tmp_path, source,
+        ],
+        check=True, capture_output=True, timeout=180,
+    )  # fmt: skip
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    code = (
+        "import transformer_serving.versions.lock as l, transformer_serving.versions.matrix as m;"
+        "print(l.LOCK_FILE, l.read_lock().image.release, len(m.read_matrix()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+    )  # fmt: skip
+    path, release, rows = done.stdout.split()
+    assert Path(path).is_relative_to(tmp_path / "site")
+    assert (release, rows) == (read_lock().image.release, str(len(read_matrix())))
+
+
+def test_the_pin_moves_to_an_evidenced_row(file: Path) -> None:
+    before = file.read_text("utf-8")
+    move = use("25.06", file)
+    assert move.before.release == "24.10"
+    assert move.after == read_lock(file).image
+    assert (move.after.triton, move.after.tensorrt) == ("2.59.0", "10.11.0.33")
+    assert move.after.tested_by.startswith("nothing yet")
+    assert any("engine tensorrt: convert it again" in line for line in move.rebuild)
+    after = file.read_text("utf-8")
+    changed = [
+        (old, new)
+        for old, new in zip(before.splitlines(), after.splitlines(), strict=True)
+        if old != new
+    ]
+    assert {new.split(" = ")[0] for _, new in changed} == set(ImagePin.__dataclass_fields__)
+    assert not any(old.startswith("#") for old, _ in changed)
+    assert [path.name for path in file.parent.iterdir()] == ["versions.toml"]
+
+
+def test_moving_to_where_it_is_changes_nothing(file: Path) -> None:
+    before = file.read_bytes()
+    assert use("24.10", file).rebuild == ()
+    assert file.read_bytes() == before
+
+
+def test_moving_there_and_back_needs_the_same_rebuilds(file: Path) -> None:
+    there = use("24.09", file)
+    back = use("24.10", file)
+    assert there.rebuild == back.rebuild
+    # Both have ONNX Runtime 1.19.2 and Python 3.10.
+    assert not any("onnxruntime" in line or "Python" in line for line in there.rebuild)
+
+
+@pytest.mark.parametrize(
+    ("release", "words"),
+    [
+        ("25.07", ["tensorrt is unknown", "tritonserver:25.07-py3", "dpkg -l | grep nvinfer"]),
+        ("25.09", ["10.13.3.9 has no direct evidence", "tritonserver --version"]),
+        ("26.09", ["triton 2.73.0 has no direct evidence", "python is unknown"]),
+        ("22.02", ["driver_min is unknown"]),
+        ("25.6", ["is not in the matrix, which has 21.10 to 26.09"]),
+    ],
+)
+def test_a_row_without_evidence_is_refused(file: Path, release: str, words: list[str]) -> None:
+    before = file.read_bytes()
+    with pytest.raises(Failure) as caught:
+        use(release, file)
+    for word in words:
+        assert word in str(caught.value)
+    assert caught.value.exit_code == 2
+    assert file.read_bytes() == before
+
+
+def test_a_link_stays_a_link(file: Path) -> None:
+    link = file.with_name("link.toml")
+    link.symlink_to(file.name)
+    use("25.06", link)
+    assert link.is_symlink()
+    assert read_lock(file).image.release == "25.06"
+
+
+def test_a_file_laid_out_otherwise_is_not_touched(file: Path) -> None:
+    text = file.read_text("utf-8").replace('triton = "2.51.0"', "triton = '2.51.0'")
+    file.write_text(text)
+    with pytest.raises(Failure, match="nothing was changed"):
+        use("25.06", file)
+    assert file.read_text("utf-8") == text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("schema = 1", "schema = 2", "field 'schema' must be from 1 to 1, got 2"),
+        ('cuda = "12.6.2"', "", "versions.toml.image: field 'cuda' is missing"),
+        ('tested_by = "make test:', 'tested = "make test:', "field 'tested_by' is missing"),
+        ("[image]", "[image", "versions.toml: "),
+    ],
+)
+def test_a_broken_lock_names_the_field(file: Path, old: str, new: str, said: str) -> None:
+    text = file.read_text("utf-8").replace(old, new)
+    with pytest.raises(ContractError, match="versions.toml") as caught:
+        parse_lock(text)
+    assert said in str(caught.value)
+    file.write_text(text)
+    with pytest.raises(Failure, match="cannot be read"):
+        read_lock(file)
+
+
+def test_the_commands() -> None:
+    printed = json.loads(run("versions", "--json"))
+    assert printed["lock"]["image"]["release"] == read_lock().image.release
+    assert len(printed["matrix"]) == len(read_matrix())
+    table = run("versions")
+    assert re.search(r"24\.10 +2\.51\.0 +10\.5\.0\.18 .* embedded", table)
+    assert re.search(r"25\.09 +2\.61\.0 +10\.13\.3\.9 ~", table)
+    assert "establish it: docker run --rm" in run("versions", "use", "25.07", code=2)
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    done = subprocess.run([CLI, *arguments], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr

@@ -1,0 +1,23 @@
+"""The gate of the desk: a bundle is measured against the version lock when written and deployed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from contract.endpoint import Endpoint
+from contract.gate import refusals
+from contract.manifest import Manifest
+from transformer_serving.failure import Failure
+from transformer_serving.versions.lock import read_lock
+
+# A bundle that was written just now has the files of its manifest.
+ON_WRITING = ("kit", "plan", "onnx", "labels")
+
+
+def pass_gate(
+    manifest: Manifest, folder: Path, endpoint: Endpoint, checks: tuple[str, ...] = ()
+) -> None:
+    """Raises Failure (exit code 2) with the first reason why the pinned server cannot serve it."""
+    facts = read_lock().facts()
+    for refusal in refusals(manifest, folder, facts, endpoint=endpoint, checks=checks):
+        raise Failure(f"{folder} is no valid bundle: {refusal.message}", exit_code=2)

@@ -1,0 +1,48 @@
+"""What a check says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+OK, WARNING, FAILURE, SKIPPED = "ok", "warning", "failure", "skipped"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`why` is what was seen, `fix` what to do about it; a fix is empty where nothing is wrong."""
+
+    status: str
+    why: str
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class Named:
+    """A finding with the check it is of."""
+
+    check: str
+    finding: Finding
+
+    def as_json(self) -> dict[str, Any]:
+        return {"check": self.check, **asdict(self.finding)}
+
+
+Findings = Iterator[Finding]
+
+
+def ok(why: str) -> Finding:
+    return Finding(OK, why)
+
+
+def warning(why: str, fix: str) -> Finding:
+    return Finding(WARNING, why, fix)
+
+
+def failure(why: str, fix: str) -> Finding:
+    return Finding(FAILURE, why, fix)
+
+
+def skipped(why: str) -> Finding:
+    return Finding(SKIPPED, why)
