@@ -11,6 +11,8 @@ from importlib import metadata
 # not a Python package.
 TENSORRT_VARIABLE = "TRT_VERSION"
 ONNXRUNTIME_VARIABLE = "TRANSFORMER_SERVING_ONNXRUNTIME"
+# For a desk, or a container without nvidia-smi: the compute capability of the servers' GPUs.
+CAPABILITY_VARIABLE = "TRANSFORMER_SERVING_COMPUTE_CAPABILITY"
 COMPATIBLE_VARIABLE = "TRANSFORMER_SERVING_VERSION_COMPATIBLE"
 _ASK_S = 10.0
 
@@ -43,9 +45,10 @@ class Gpu:
 def server_facts(environment: Mapping[str, str]) -> ServerFacts:
     """The facts of the machine or container that this runs in."""
     gpus = read_gpus(environment)
+    stated = environment.get(CAPABILITY_VARIABLE)
     return ServerFacts(
         tensorrt=environment.get(TENSORRT_VARIABLE) or None,
-        compute_capability=gpus[0].compute_capability if gpus else None,
+        compute_capability=stated or (gpus[0].compute_capability if gpus else None),
         onnxruntime=environment.get(ONNXRUNTIME_VARIABLE) or installed("onnxruntime"),
         kit_version=installed("transformer-serving"),
         version_compatible=environment.get(COMPATIBLE_VARIABLE) == "1",

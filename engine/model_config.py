@@ -61,12 +61,7 @@ def build_config(
     for row, tensors in ((config.input, inputs), (config.output, (output,))):
         for tensor in tensors:
             row.add(name=tensor.name, data_type=data_type(tensor.dtype), dims=tensor.dims)
-    kind = "KIND_GPU" if backend in _GPU_BACKENDS else "KIND_CPU"
-    config.instance_group.add(
-        count=instance_count,
-        kind=model_config_pb2.ModelInstanceGroup.Kind.Value(kind),
-        profile=profiles,
-    )
+    config.instance_group.add(count=instance_count, kind=_kind(backend), profile=profiles)
     if max_batch_size > 0:
         config.dynamic_batching.max_queue_delay_microseconds = max_queue_delay_us
         config.dynamic_batching.default_queue_policy.max_queue_size = max_queue_size
@@ -75,6 +70,11 @@ def build_config(
     for length in warmup_lengths:
         _add_warmup(config, inputs, length)
     return config
+
+
+def _kind(backend: str) -> int:
+    name = "KIND_GPU" if backend in _GPU_BACKENDS else "KIND_CPU"
+    return int(model_config_pb2.ModelInstanceGroup.Kind.Value(name))
 
 
 def data_type(name: str) -> int:

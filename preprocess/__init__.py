@@ -12,7 +12,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from contract.endpoint import Endpoint, read_endpoint
@@ -20,6 +20,7 @@ from contract.errors import ServingError
 from contract.naming import triton_model_name
 from preprocess.answers import TASKS
 from preprocess.coalesce import Admission, Coalescer, shared_coalescer
+from preprocess.handover import Handover
 from preprocess.request import Request, read_body
 from preprocess.response import Answer, answer_response, error_response
 from preprocess.rows import Array
@@ -44,11 +45,16 @@ class Preprocess:
         self.settings: Settings = read_settings()
         self.task = TASKS[self.endpoint.task](self.endpoint)
         self._coalescer: Coalescer | None = None
+        self._handed: Handover | None = None
         self.tokenizer: Tokenizer = shared_tokenizer(tokenizer_json(), self.endpoint.tokens)
 
     def preprocess(self, body: Any, state: dict[str, Any], collect: Collect = None) -> Any:
         """The body as a checked Request, or the ServingError that `postprocess` will answer."""
         state["arrived"] = time.monotonic()
+        server = self._handover().server()
+        if server is not None:
+            state["served_by"] = server, {}
+            return server.preprocess(body, state["served_by"][1], collect)
         try:
             return read_body(body, self.task, self.endpoint.limits)
         except ServingError as error:
@@ -56,6 +62,10 @@ class Preprocess:
 
     async def process(self, request: Any, state: dict[str, Any], collect: Collect = None) -> Any:
         """Tokenize, call the engine, split: float32 rows in the order of the texts, or an error."""
+        if "served_by" in state:
+            await self._handover().probe()
+            server, inner = state["served_by"]
+            return await server.process(request, inner, collect)
         if isinstance(request, ServingError):
             return request
         try:
@@ -70,6 +80,10 @@ class Preprocess:
 
     def postprocess(self, outcome: Any, state: dict[str, Any], collect: Collect = None) -> Answer:
         """The task's answer, or the error's body, with status and bundle version header."""
+        if "served_by" in state:
+            server, inner = state["served_by"]
+            served: Answer = server.postprocess(outcome, inner, collect)
+            return served
         if not isinstance(outcome, ServingError):
             try:
                 answer = self.task.render(outcome, state["request"])
@@ -86,11 +100,25 @@ class Preprocess:
             self._coalescer = self._connect()
         return await self._coalescer.infer(encoded, deadline)
 
+    @cached_property
+    def _model(self) -> str:
+        endpoint = self.model_endpoint
+        return triton_model_name(endpoint.serving_url, endpoint.version)
+
+    def _handover(self) -> Handover:
+        if self._handed is None:
+            client = shared_client(self.settings.triton_http)
+            version = self.endpoint.bundle_version
+            self._handed = Handover(
+                self._model, self, lambda: client.is_ready(self._model, version)
+            )
+        return self._handed
+
     def _connect(self) -> Coalescer:
         """The queue before this bundle's model version; shared with earlier and later rebuilds."""
-        model = triton_model_name(self.model_endpoint.serving_url, self.model_endpoint.version)
         client = shared_client(self.settings.triton_http)
-        version, output = self.endpoint.bundle_version, self.endpoint.output
+        model, version = self._model, self.endpoint.bundle_version
+        output = self.endpoint.output
 
         async def engine(inputs: list[Tensor], deadline: float) -> Array:
             return await client.infer(model, version, inputs, output, deadline)

@@ -99,6 +99,15 @@ class TritonClient:
             raise error_of(reply.status, reply.body)
         return _read_output(reply, output)
 
+    async def is_ready(self, model: str, version: int) -> bool:
+        """Whether Triton has loaded exactly that version; False also when it does not answer."""
+        head = f"GET /v2/models/{model}/versions/{version}/ready HTTP/1.1\r\nHost: triton\r\n\r\n"
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                return (await self._send(head.encode())).status == 200
+        except (TimeoutError, ServingError):
+            return False
+
     def close(self) -> None:
         """Close the kept connections, each in its own loop."""
         for loop, connections in self._idle.items():

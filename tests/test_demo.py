@@ -68,8 +68,11 @@ def test_a_missing_encoder_package_says_how_to_get_it(monkeypatch: pytest.Monkey
 def test_build_then_find_again_without_torch(tmp_path: Path) -> None:
     lines: list[str] = []
     target = tmp_path / "demo"
+    killed = target / ".train.killed"
+    killed.mkdir(parents=True)
     bundles = demo.build_demo_models(target, precision="fp32", report=lines.append)
     assert [bundle.endpoint for bundle in bundles] == ["transformer_model", "sentence_embeddings"]
+    assert not killed.exists()
     assert all(bundle.request.keys() == {"text"} for bundle in bundles)
     accuracy = next(line for line in lines if "held-out" in line)
     assert float(accuracy.split("%")[0].rsplit(" ", 1)[1]) >= 80

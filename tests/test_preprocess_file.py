@@ -8,12 +8,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from preprocess import settings
 from transformer_serving import preprocess_file
+
+ENDPOINT = SimpleNamespace(serving_url="loaded", version="")
 
 
 def load(path: Path) -> Any:
@@ -23,7 +26,9 @@ def load(path: Path) -> Any:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.Preprocess()
+    instance = module.Preprocess()
+    instance.model_endpoint = ENDPOINT
+    return instance
 
 
 def packages() -> set[str]:
@@ -62,6 +67,7 @@ def test_new_code_runs_beside_old_and_old_code_goes(write: Any) -> None:
     assert type(old).__mro__[1] is not type(new).__mro__[1]
     refused = old.postprocess(old.preprocess({}, state := {}), state)
     assert (refused.status_code, refused.headers["x-bundle-version"]) == (400, "1")
+    new._handover().take_over()  # until then the old one serves
     del old
     gc.collect()
     assert not any("0" * 12 in name for name in packages())

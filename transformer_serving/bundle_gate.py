@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 from contract.endpoint import Endpoint
 from contract.gate import refusals
 from contract.manifest import Manifest
+from contract.server_facts import CAPABILITY_VARIABLE
 from transformer_serving.failure import Failure
 from transformer_serving.versions.lock import read_lock
 
@@ -17,7 +20,11 @@ ON_WRITING = ("kit", "plan", "onnx", "labels")
 def pass_gate(
     manifest: Manifest, folder: Path, endpoint: Endpoint, checks: tuple[str, ...] = ()
 ) -> None:
-    """Raises Failure (exit code 2) with the first reason why the pinned server cannot serve it."""
-    facts = read_lock().facts()
+    """Raises Failure (exit code 2) with the first reason why the pinned server cannot serve it.
+
+    The servers' GPU is known here only where the environment names its compute capability.
+    """
+    capability = os.environ.get(CAPABILITY_VARIABLE) or None
+    facts = replace(read_lock().facts(), compute_capability=capability)
     for refusal in refusals(manifest, folder, facts, endpoint=endpoint, checks=checks):
         raise Failure(f"{folder} is no valid bundle: {refusal.message}", exit_code=2)

@@ -199,10 +199,8 @@ def test_17_a_bundle_that_the_gate_refuses(scene: Scene) -> None:
     assert "'tokenizer.json' is not the one of the manifest" in only(scene.subject, "bundle")
     tokenizer.write_text("{}")
     scene.gpu(capability="9.0")
-    other_gpu = dataclasses.replace(scene.subject)
-    assert f"compute capability 8.6, the image pin {PIN.release} has 9.0" in only(
-        other_gpu, "bundle"
-    )
+    said = only(dataclasses.replace(scene.subject), "bundle")
+    assert f"compute capability 8.6, the image pin {PIN.release} has 9.0" in said
 
 
 def test_18_a_log_with_a_known_error(scene: Scene) -> None:

@@ -6,11 +6,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.util
 import json
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,17 +67,34 @@ def build_demo_models(target: Path, *, precision: str | None, report: Report) ->
     `precision` None chooses by the CPU. Finding them again loads no torch. Raises Failure when
     the encoder package is missing and ConversionRefused when a bundle does not pass parity.
     """
+    with _alone(target):
+        _bring_up_to_date(target, precision, report)
+    return [_found(target, name) for name in (CLASSIFIER, EMBEDDER)]
+
+
+def _bring_up_to_date(target: Path, precision: str | None, report: Report) -> None:
     stamp = target / _STAMP
     wanted = {"models": models_hash(precision), "packing": packing_hash()}
     found = _stamped(stamp)
     if found == wanted and _intact(target):
         report(f"demo models in {target} are up to date")
-    else:
-        stamp.unlink(missing_ok=True)
-        if found.get("models") != wanted["models"] or not _renewed(target, report):
-            _build(target, precision, report)
-        stamp.write_text(json.dumps(wanted) + "\n", "utf-8")
-    return [_found(target, name) for name in (CLASSIFIER, EMBEDDER)]
+        return
+    stamp.unlink(missing_ok=True)
+    if found.get("models") != wanted["models"] or not _renewed(target, report):
+        _build(target, precision, report)
+    stamp.write_text(json.dumps(wanted) + "\n", "utf-8")
+
+
+@contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    """One build at a time in `target`; what a killed one left behind is removed first."""
+    target.mkdir(parents=True, exist_ok=True)
+    with (target / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for left in target.glob(".*.*"):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+        yield
 
 
 def models_hash(precision: str | None) -> str:

@@ -57,7 +57,9 @@ class Subject:
         """Whether the embedded stack of this folder is up."""
         from transformer_serving.local.supervision import Supervisor
 
-        return self.record is not None and Supervisor(self.state).is_up()
+        # Asking the supervisor makes a folder for its socket; a stack that never ran needs none.
+        started = (self.state / "supervisor.pid").exists()
+        return self.record is not None and started and Supervisor(self.state).is_up()
 
     def run(self, *command: str) -> Ran:
         """Run a program of the environment's PATH."""

@@ -23,7 +23,7 @@ _UNTESTED = "nothing yet: the pin was moved here and no test has run the image"
 _REBUILD = {
     "tensorrt": "every bundle with engine tensorrt: convert it again, on each kind of GPU",
     "image": "the Triton and convert images: docker compose build --pull",
-    "onnxruntime": "bundles with engine onnxruntime: deploy them again, their opset is compared anew",
+    "onnxruntime": "bundles with engine onnxruntime: deploy them again, which compares opsets",
     "python": "the lock of what runs inside the image: make lock, with its Python",
     "driver_min": "the hosts' NVIDIA drivers: transformer-serving doctor",
     "tritonclient": "the inference images: the client is pinned with the server",

@@ -1,0 +1,77 @@
+"""From one bundle to the next without a failed request.
+
+Workers and controller poll separately, so a new preprocess.py may be here before its engine is
+loaded, and a bad engine never is. Until the new bundle's version answers, the endpoint's last good
+Preprocess goes on serving, old tokenizer with old engine, so every answer is of exactly one bundle.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from types import ModuleType
+from typing import Any
+
+# Found by this name from every code version in the process: an update may bring new code.
+_REGISTRY = "transformer_serving_live"
+_PROBE_EVERY_S = 0.25
+# A Preprocess that nobody asked for so long is not kept for a later handover.
+_KEEP_S = 900.0
+
+
+class Live:
+    """A Preprocess that has served its endpoint, and when it was last asked."""
+
+    def __init__(self, preprocess: Any) -> None:
+        self.preprocess = preprocess
+        self.asked = time.monotonic()
+
+
+def _registry() -> dict[str, Live]:
+    module = sys.modules.setdefault(_REGISTRY, ModuleType(_REGISTRY))
+    live: dict[str, Live] = module.__dict__.setdefault("live", {})
+    return live
+
+
+class Handover:
+    """Who serves an endpoint: this Preprocess, or the one before it until this one can."""
+
+    def __init__(self, endpoint: str, preprocess: Any, is_ready: Callable[[], Awaitable[bool]]):
+        self._endpoint = endpoint
+        self._preprocess = preprocess
+        self._is_ready = is_ready
+        self._next_probe = 0.0
+        self._live = Live(preprocess)
+        before = _registry().get(endpoint)
+        self.predecessor: Any = before.preprocess if before else None
+        if before is None or self._same_bundle(before.preprocess):
+            self.take_over()
+
+    def _same_bundle(self, other: Any) -> bool:
+        """A rebuild of the host's own: nothing has to be loaded first."""
+        mine = self._preprocess.endpoint.bundle_version
+        return bool(getattr(other, "endpoint", None) and other.endpoint.bundle_version == mine)
+
+    def take_over(self) -> None:
+        """From now on this Preprocess serves; forget those that nobody asks any more."""
+        self.predecessor = None
+        registry = _registry()
+        registry[self._endpoint] = self._live
+        oldest = time.monotonic() - _KEEP_S
+        for name in [name for name, live in registry.items() if live.asked < oldest]:
+            del registry[name]
+
+    def server(self) -> Any:
+        """The predecessor while it must serve, else None."""
+        self._live.asked = time.monotonic()
+        return self.predecessor
+
+    async def probe(self) -> None:
+        """Ask, a few times a second at most, whether this bundle's engine is there now."""
+        now = time.monotonic()
+        if self.predecessor is None or now < self._next_probe:
+            return
+        self._next_probe = now + _PROBE_EVERY_S
+        if await self._is_ready():
+            self.take_over()
