@@ -7,6 +7,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +34,12 @@ def load(path: Path) -> Any:
 
 def packages() -> set[str]:
     return {name for name in sys.modules if name.startswith("transformer_serving_")}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_live() -> Iterator[None]:
+    yield
+    sys.modules.pop("transformer_serving_live", None)
 
 
 @pytest.fixture
@@ -83,6 +90,12 @@ def test_twenty_updates_leave_one_code_package(write: Any) -> None:
     finders = [finder for finder in sys.meta_path if hasattr(finder, "serving_package")]
     assert len(finders) == 1
     assert serving.endpoint.bundle_version == 20
+
+
+def test_only_what_preprocess_imports_is_packed() -> None:
+    names = set(preprocess_file.packaged_sources())
+    assert {"contract/endpoint.py", "preprocess/answers/embedding.py"} <= names
+    assert "contract/manifest.py" not in names
 
 
 def test_equal_inputs_give_equal_files(write: Any) -> None:

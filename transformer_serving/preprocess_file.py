@@ -19,6 +19,7 @@ from contract.endpoint import read_endpoint
 _LOADER = Path(__file__).with_name("preprocess_loader.py")
 _IMPORT = re.compile(r"^(\s*)from (contract|preprocess)\b", re.MULTILINE)
 _PLAIN_IMPORT = re.compile(r"^\s*import (contract|preprocess)\b", re.MULTILINE)
+_FROM = re.compile(r"^from ((?:contract|preprocess)\.[\w.]+) import", re.MULTILINE)
 # Equal sources must give equal bytes: a zip entry's own time would change the hash.
 _TIME = (1980, 1, 1, 0, 0, 0)
 
@@ -46,11 +47,27 @@ def packaged_sources() -> dict[str, str]:
 
 
 def _sources() -> Iterator[tuple[str, str]]:
-    for package in (contract, preprocess):
-        root = Path(package.__path__[0])
-        for path in sorted(root.rglob("*.py")):
-            inside = Path(root.name) / path.relative_to(root)
-            yield inside.as_posix(), _relative_imports(inside, path.read_text("utf-8"))
+    for name, path in sorted(_needed().items()):
+        yield name, _relative_imports(Path(name), path.read_text("utf-8"))
+
+
+def _needed() -> dict[str, Path]:
+    """All of preprocess, and of contract what that imports, directly or not."""
+    roots = [Path(package.__path__[0]) for package in (preprocess, contract)]
+    every = {
+        f"{root.name}/{path.relative_to(root).as_posix()}": path
+        for root in roots
+        for path in root.rglob("*.py")
+    }
+    todo = {name for name in every if name.startswith("preprocess/")} | {"contract/__init__.py"}
+    needed: set[str] = set()
+    while todo:
+        name = todo.pop()
+        needed.add(name)
+        modules = _FROM.findall(every[name].read_text("utf-8"))
+        imported = {f"{module.replace('.', '/')}.py" for module in modules} & every.keys()
+        todo |= imported - needed
+    return {name: every[name] for name in needed}
 
 
 def _relative_imports(path: Path, source: str) -> str:

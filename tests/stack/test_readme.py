@@ -40,7 +40,6 @@ def test_the_blocks_run_and_answer_as_they_say(stack: Stack) -> None:
     assert '"data":[[' in output  # the stock style gives the engine's logits
     versions = {row["endpoint"]: row for row in stack.json("status")["endpoints"]}
     assert versions["by_hand"]["verified"]
-    assert not versions["stock_style"]["verified"]
     for name in ("by_hand", "stock_style"):
         stack.run("remove", name)
 

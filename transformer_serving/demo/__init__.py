@@ -201,7 +201,6 @@ def _build(target: Path, precision: str | None, report: Report) -> None:
     from transformer_serving.convert import ConvertRequest, convert
     from transformer_serving.demo import sentiment
 
-    target.mkdir(parents=True, exist_ok=True)
     encoder = encoder_folder()
     with tempfile.TemporaryDirectory(prefix=".train.", dir=target) as scratch:
         report(f"{CLASSIFIER}: training on {SENTENCES}")

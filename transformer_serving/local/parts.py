@@ -98,12 +98,9 @@ def _inference(state: Path, record: Record) -> Launch:
     command = [
         sys.executable,
         "-m",
-        "uvicorn",
-        "gateway.app:app",
+        "gateway",
         "--host=127.0.0.1",
         f"--port={record.ports.inference}",
-        "--no-access-log",
-        "--backlog=2048",
     ]
     environment = {
         **_clearml(state, record, "inference"),

@@ -80,6 +80,7 @@ def _program(name: str, order: int, folder: str) -> str:
     return f"""
 [program:{name}]
 command="{python}" -m transformer_serving.local.run_part {name} "{folder}"
+directory={folder}/run
 priority={order}
 autostart=false
 autorestart=true
@@ -135,6 +136,9 @@ class Supervisor:
     def start(self) -> None:
         """Start supervisord, without any part yet. Raises Failure when it does not come up."""
         (self.state / "logs").mkdir(parents=True, exist_ok=True)
+        # Python puts the working directory on sys.path: in the state folder itself, its
+        # sub-folder `triton` would pass for the package of that name.
+        (self.state / "run").mkdir(exist_ok=True)
         config = self.state / "supervisord.conf"
         write_private(config, configuration(self.state))
         done = subprocess.run(
