@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from openvino import CompiledModel, Core, Model, Node
-
 from engine.backends.executor import Failure, Graph
 from engine.backends.grouping import Arrays
 from engine.backends.model_settings import ModelError, ModelSettings, TensorSpec
+from engine.backends.openvino_quiet import openvino
 from engine.backends.precision import HINTS, openvino_properties
 
 # Requests in flight inside one instance: groups of different lengths overlap.
@@ -23,7 +22,7 @@ class OpenVinoRuntime:
     def __init__(self, path: Path, settings: ModelSettings) -> None:
         precision = settings.choice("precision", tuple(HINTS), "fp32")
         _check_weights(path)
-        core = Core()
+        core = openvino.Core()
         try:
             model = core.read_model(path)
             properties = openvino_properties(
@@ -85,7 +84,7 @@ def _check_weights(path: Path) -> None:
         )
 
 
-def _graph(model: Model, compiled: CompiledModel) -> Graph:
+def _graph(model: openvino.Model, compiled: openvino.CompiledModel) -> Graph:
     return Graph(
         inputs=tuple(_spec(port) for port in compiled.inputs),
         outputs=tuple(_spec(port) for port in compiled.outputs),
@@ -98,7 +97,7 @@ def _spec(port: Any) -> TensorSpec:
     return TensorSpec(port.get_any_name(), str(port.get_element_type().to_dtype()), dims)
 
 
-def _id_limits(model: Model) -> dict[str, int]:
+def _id_limits(model: openvino.Model) -> dict[str, int]:
     """Rows of each embedding table, by the input that indexes it."""
     limits: dict[str, int] = {}
     for node in model.get_ordered_ops():
@@ -111,7 +110,7 @@ def _id_limits(model: Model) -> dict[str, int]:
     return limits
 
 
-def _parameter(node: Node) -> str | None:
+def _parameter(node: openvino.Node) -> str | None:
     while node.get_type_name() == "Convert":
         node = node.input_value(0).get_node()
     if node.get_type_name() != "Parameter":
@@ -119,7 +118,7 @@ def _parameter(node: Node) -> str | None:
     return str(node.output(0).get_any_name())
 
 
-def _table_rows(gather: Node) -> int | None:
+def _table_rows(gather: openvino.Node) -> int | None:
     axis = gather.input_value(2).get_node()
     table = gather.input_value(0).get_partial_shape()
     if axis.get_type_name() != "Constant" or int(axis.get_data().item()) != 0:

@@ -21,15 +21,18 @@ from clearml.backend_api.session.session import LoginError
 from clearml.config import ConfigWrapper
 from clearml.storage import StorageManager
 from clearml.storage.cache import CacheManager
-from clearml_serving.serving.endpoints import ModelEndpoint
-from clearml_serving.serving.model_request_processor import ModelRequestProcessor
 
+from contract.hidden_frameworks import hidden_frameworks
 from contract.naming import triton_model_name
 from engine.controller.control_plane import Served
 from engine.controller.figures import read_figures
 from engine.controller.verification import HEAD_LINES, Refused
 from engine.endpoint_config import EndpointFields, TensorFields
 from engine.errors import EngineError
+
+with hidden_frameworks():
+    from clearml_serving.serving.endpoints import ModelEndpoint
+    from clearml_serving.serving.model_request_processor import ModelRequestProcessor
 
 _log = logging.getLogger(__name__)
 _PAGE = 500

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from contract.errors import ContractError
-from contract.manifest import FILE_NAME as MANIFEST, Manifest, read_manifest, verify_files
+from contract.gate import open_manifest, require_servable
+from contract.manifest import FILE_NAME as MANIFEST, Manifest
 from contract.naming import STOCK_VERSION
+from contract.server_facts import ServerFacts, server_facts
 from engine.controller.control_plane import Served
 from engine.endpoint_config import config_from_endpoint, contradiction, tuned
 from engine.errors import EngineError
@@ -79,9 +83,15 @@ def _manifest(folder: Path) -> Manifest | None:
     path = folder / MANIFEST
     if not path.is_file():
         return None
-    manifest = read_manifest(path.read_bytes())
-    verify_files(manifest, folder, prefix="model/")
+    manifest = open_manifest(path.read_bytes(), _server())
+    require_servable(manifest, folder, _server(), prefix="model/")
     return manifest
+
+
+@cache
+def _server() -> ServerFacts:
+    """What this Triton can load; asked once, the machine does not change under it."""
+    return server_facts(os.environ)
 
 
 def _bundle_config(served: Served, folder: Path, *, stock: bool) -> ModelConfig:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import openvino
 from onnx import TensorProto, helper, numpy_helper
+
+from engine.backends.openvino_quiet import openvino
 
 VOCABULARY = 50
 LABELS = 3
