@@ -9,8 +9,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-import tomllib
 from pathlib import Path
+
+import tomllib
 
 ROOT = Path(__file__).parent.parent
 HEAD = "# Made by `make lock`; change pyproject.toml instead.\n"

@@ -14,8 +14,10 @@ from contract.errors import ContractError
 from contract.manifest import read_manifest, verify_files
 from engine.model_config import from_text
 from tests.tiny_models import save_classifier
-from transformer_serving.bundle import read_bundle, renew_bundle
+from transformer_serving.bundle import renew_bundle
+from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.convert import STEPS, Converted, ConvertRequest, convert
+from transformer_serving.failure import Failure
 from transformer_serving.refusal import ConversionRefused
 
 
@@ -62,7 +64,7 @@ def test_layout_and_manifest(bundle: Path) -> None:
 
 
 def test_every_file_carries_the_same_version(bundle: Path) -> None:
-    checked = read_bundle(bundle)
+    checked = open_bundle(bundle)
     version = checked.manifest.bundle_version
     assert checked.endpoint.bundle_version == version
     assert checked.endpoint.bundle_hash == checked.manifest.bundle_hash
@@ -91,18 +93,18 @@ def test_a_changed_file_is_refused(bundle: Path, name: str) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ContractError, match=name):
-        read_bundle(bundle)
+    with pytest.raises(Failure, match=name):
+        open_bundle(bundle)
 
 
 def test_a_file_too_many_or_too_few_is_refused(bundle: Path) -> None:
     (bundle / "model/extra.txt").write_text("x")
-    with pytest.raises(ContractError, match="extra"):
-        read_bundle(bundle)
+    with pytest.raises(Failure, match="extra"):
+        open_bundle(bundle)
     (bundle / "model/extra.txt").unlink()
     (bundle / "tokenizer.json").unlink()
-    with pytest.raises(ContractError, match="missing"):
-        read_bundle(bundle)
+    with pytest.raises(Failure, match="missing"):
+        open_bundle(bundle)
 
 
 def test_the_same_inputs_give_the_same_bytes(built: Path, model: Path, tmp_path: Path) -> None:
@@ -114,12 +116,12 @@ def test_the_same_inputs_give_the_same_bytes(built: Path, model: Path, tmp_path:
 
 
 def test_onnxruntime_bundle_replaces_the_one_that_is_there(bundle: Path, model: Path) -> None:
-    before = read_bundle(bundle)
+    before = open_bundle(bundle)
     steps: list[str] = []
     request = ConvertRequest(str(model), engine="onnxruntime")
     done = convert(request, bundle, lambda step, detail: steps.append(step))
     assert tuple(steps) == STEPS
-    after = read_bundle(bundle)
+    after = open_bundle(bundle)
     assert after.manifest.bundle_version == done.bundle.manifest.bundle_version
     assert after.manifest.bundle_version != before.manifest.bundle_version
     assert (bundle / "model/model.onnx").is_file()
@@ -132,12 +134,12 @@ def test_onnxruntime_bundle_replaces_the_one_that_is_there(bundle: Path, model: 
 def test_renewing_keeps_the_model_and_changes_the_version_only_with_the_code(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = read_bundle(bundle)
+    before = open_bundle(bundle)
     assert renew_bundle(bundle).manifest.bundle_version == before.manifest.bundle_version
     monkeypatch.setattr("transformer_serving.preprocess_file.code_hash", lambda: "0" * 12)
     after = renew_bundle(bundle)
     assert after.manifest.bundle_version != before.manifest.bundle_version
-    assert read_bundle(bundle).manifest == after.manifest
+    assert open_bundle(bundle).manifest == after.manifest
     assert after.manifest.golden == before.manifest.golden
     kept = {entry.path: entry.sha256 for entry in before.manifest.files}
     for entry in after.manifest.files:
@@ -162,7 +164,7 @@ def test_a_refused_conversion_leaves_nothing(
         raise ContractError("planted")
 
     monkeypatch.setattr("transformer_serving.preprocess_file.build", fail)
-    with pytest.raises(ContractError, match="planted"):
+    with pytest.raises(Failure, match="planted"):
         convert_quietly(ConvertRequest(str(model), precision="fp32"), tmp_path / "bundle")
     assert list(tmp_path.iterdir()) == []
 

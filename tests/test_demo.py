@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import ContractError
 from transformer_serving import demo
-from transformer_serving.bundle import read_bundle
+from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.demo import sentiment
 from transformer_serving.failure import Failure
 
@@ -93,5 +92,5 @@ def test_build_then_find_again_without_torch(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "up to date" in done.stdout
     (target / "transformer_model/tokenizer.json").write_text("{}")
-    with pytest.raises(ContractError, match=r"tokenizer\.json"):
-        read_bundle(target / "transformer_model")
+    with pytest.raises(Failure, match=r"tokenizer\.json"):
+        open_bundle(target / "transformer_model")

@@ -28,11 +28,10 @@ from contract.manifest import (
     bundle_hash,
     bundle_version,
     entry_of,
-    read_manifest,
-    verify_files,
 )
 from engine.model_config import FILE_NAME as CONFIG, TensorConfig, build_config, from_text, to_text
 from transformer_serving import preprocess_file
+from transformer_serving.bundle_folder import Bundle, open_bundle
 from transformer_serving.bundle_gate import ON_WRITING, pass_gate
 from transformer_serving.optimize import EngineFiles
 from transformer_serving.refusal import ConversionRefused
@@ -59,19 +58,6 @@ class BundleContent:
     golden: Golden
     parity: Mapping[str, Any]
     source: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Bundle:
-    """A bundle on disk, read and checked."""
-
-    folder: Path
-    endpoint: Endpoint
-    manifest: Manifest
-
-    @property
-    def model_folder(self) -> Path:
-        return self.folder / MODEL
 
 
 def write_bundle(content: BundleContent, target: Path) -> Bundle:
@@ -103,22 +89,13 @@ def write_bundle(content: BundleContent, target: Path) -> Bundle:
     return Bundle(target, endpoint, manifest)
 
 
-def read_bundle(folder: Path) -> Bundle:
-    """Read and verify a bundle. Raises ContractError naming the first file that is not right."""
-    if not is_bundle(folder):
-        raise ConversionRefused(f"'{folder}' is no bundle: it has no {MODEL}/{MANIFEST}")
-    manifest = read_manifest((folder / MODEL / MANIFEST).read_bytes())
-    verify_files(manifest, folder)
-    return Bundle(folder, read_endpoint((folder / ENDPOINT).read_bytes()), manifest)
-
-
 def renew_bundle(folder: Path) -> Bundle:
     """Write a bundle again with this kit's preprocess code, contract and Triton config.
 
     The model, its golden answer and its parity figures stay; the version changes where a part did.
-    Raises ContractError when the bundle is not as its manifest says.
+    Raises Failure when the bundle is not as its manifest says.
     """
-    old = read_bundle(folder)
+    old = open_bundle(folder)
     tokens, manifest = old.endpoint.tokens, old.manifest
     config = from_text((old.model_folder / CONFIG).read_text("utf-8"))
     with tempfile.TemporaryDirectory(prefix=".renew.", dir=folder.parent) as scratch:

@@ -15,23 +15,23 @@ from transformer_serving.versions.lock import read_lock
 
 
 @dataclass(frozen=True)
-class BundleFolder:
-    """A bundle whose files are those of its manifest."""
+class Bundle:
+    """A bundle on disk whose files are those of its manifest."""
 
-    path: Path
+    folder: Path
     endpoint: Endpoint
     manifest: Manifest
 
     @property
-    def model(self) -> Path:
-        return self.path / "model"
+    def model_folder(self) -> Path:
+        return self.folder / "model"
 
     @property
     def preprocess(self) -> Path:
-        return self.path / "preprocess.py"
+        return self.folder / "preprocess.py"
 
 
-def open_bundle(path: Path) -> BundleFolder:
+def open_bundle(path: Path) -> Bundle:
     """Read and verify a bundle. Raises Failure (exit code 2) that says what is wrong with it."""
     manifest_path = path / "model" / "manifest.json"
     if not manifest_path.is_file():
@@ -47,4 +47,4 @@ def open_bundle(path: Path) -> BundleFolder:
     except (ContractError, OSError) as error:
         raise Failure(f"{path} is no valid bundle: {error}", exit_code=2) from error
     pass_gate(manifest, path, endpoint)
-    return BundleFolder(path, endpoint, manifest)
+    return Bundle(path, endpoint, manifest)

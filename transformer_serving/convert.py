@@ -19,7 +19,8 @@ from contract.endpoint import (
     Tokens,
 )
 from contract.manifest import Golden
-from transformer_serving.bundle import Bundle, BundleContent, write_bundle
+from transformer_serving.bundle import BundleContent, write_bundle
+from transformer_serving.bundle_folder import Bundle
 from transformer_serving.model_source import ModelSource, open_source
 from transformer_serving.onnx_export import OUTPUT_NAME, ExportedGraph, export_onnx
 from transformer_serving.optimize import build_engine, choose_precision, clean_onnx

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contract.manifest import Manifest
-from transformer_serving.bundle_folder import BundleFolder, open_bundle
+from transformer_serving.bundle_folder import Bundle, open_bundle
 from transformer_serving.clearml_cli import ClearmlCli, listed_endpoints
 from transformer_serving.failure import Failure
 from transformer_serving.golden import agrees, ask, wait_for_golden
@@ -112,13 +112,13 @@ def check_name(endpoint: str) -> None:
         )
 
 
-def _upload(target: Target, bundle: BundleFolder, endpoint: str) -> str:
+def _upload(target: Target, bundle: Bundle, endpoint: str) -> str:
     destination = f"{target.files_host.rstrip('/')}/bundles/{uuid.uuid4().hex}"
     name = f"{endpoint} {bundle.manifest.bundle_version}"
-    return target.cli.upload_model(name, PROJECT, bundle.model, destination)
+    return target.cli.upload_model(name, PROJECT, bundle.model_folder, destination)
 
 
-def _add(target: Target, bundle: BundleFolder, endpoint: str, model_id: str) -> None:
+def _add(target: Target, bundle: Bundle, endpoint: str, model_id: str) -> None:
     """Add the endpoint and look whether it is there: another writer may have undone it.
 
     clearml-serving rewrites the whole configuration on every change, so of two writers at one
@@ -135,7 +135,7 @@ def _add(target: Target, bundle: BundleFolder, endpoint: str, model_id: str) -> 
     )
 
 
-def add_arguments(bundle: BundleFolder, endpoint: str, model_id: str) -> list[str]:
+def add_arguments(bundle: Bundle, endpoint: str, model_id: str) -> list[str]:
     """The arguments of `clearml-serving model add` for a bundle."""
     inputs, output = bundle.endpoint.inputs, bundle.endpoint.output
     return [

@@ -183,6 +183,11 @@ class Serving:
         )
         return self.row(endpoint)
 
+    def wait_gone(self, endpoint: str, seconds: float = 15) -> None:
+        """Until the endpoint has no row and its model no folder."""
+        folder = self.server.repository / endpoint.replace("/", "_")
+        wait_until(lambda: not self.row(endpoint) and not folder.exists(), seconds)
+
 
 @contextlib.contextmanager
 def serving(server: TritonServer, folder: Path, **options: Any) -> Iterator[Serving]:

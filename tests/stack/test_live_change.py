@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.stack.conftest import Stack
-from transformer_serving.bundle import BundleContent, read_bundle, write_bundle
+from transformer_serving.bundle import BundleContent, write_bundle
+from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.optimize import EngineFiles
 from transformer_serving.tokenizer_file import TokenizerFile
 
@@ -24,7 +25,7 @@ OLD, NEW = ("NEGATIVE", "POSITIVE"), ("BAD", "GOOD")
 @pytest.fixture
 def relabelled(demo: Path, tmp_path: Path) -> Path:
     """The demo classifier with other label names: another bundle around the same engine."""
-    old = read_bundle(demo / "transformer_model")
+    old = open_bundle(demo / "transformer_model")
     files = tuple(tmp_path / name for name in ("model.xml", "model.bin"))
     for path in files:
         os.link(old.model_folder / path.name, path)

@@ -163,9 +163,9 @@ def _stamped(stamp: Path) -> dict[str, Any]:
 
 
 def _intact(target: Path) -> bool:
-    from transformer_serving.bundle import read_bundle
+    from transformer_serving.bundle_folder import open_bundle
 
-    return _all_done(read_bundle, target)
+    return _all_done(open_bundle, target)
 
 
 def _renewed(target: Path, report: Report) -> bool:
