@@ -76,7 +76,7 @@ def pad(
 
 
 def _open_openvino(files: EngineFiles) -> Call:
-    import openvino
+    from engine.backends.openvino_quiet import openvino
 
     core = openvino.Core()
     properties = openvino_properties(

@@ -45,7 +45,7 @@ def choose_precision(engine: str, asked: str | None) -> str:
 
 def cpu_has_bf16() -> bool:
     """Whether OpenVINO reports bf16 arithmetic (AVX-512 BF16 or AMX) for this machine's CPU."""
-    import openvino
+    from engine.backends.openvino_quiet import openvino
 
     capabilities = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     return "BF16" in capabilities
@@ -99,7 +99,7 @@ def _build_openvino(precision: str, graph: Path, folder: Path) -> EngineFiles:
     Going back to the safer precision is then a change of one parameter, not of the weights, and
     values are rounded once (float32 to bf16) and not twice (by way of float16).
     """
-    import openvino
+    from engine.backends.openvino_quiet import openvino
 
     model = openvino.Core().read_model(str(graph))
     _rename_operations(model)

@@ -35,13 +35,13 @@ def part_status(part: Part, state: Path, record: Record, process: Process | None
     if process is None or process.pid is None:
         word = "not running" if process is None else process.state.lower()
         return PartStatus(part.name, None, port, word, None, 0.0)
-    health, version = _ask(part, state, record.ports)
+    health, version = _ask(part, state, record.ports, process.pid)
     return PartStatus(part.name, process.pid, port, health, version, round(process.uptime_s, 1))
 
 
-def _ask(part: Part, state: Path, ports: Ports) -> tuple[str, str | None]:
+def _ask(part: Part, state: Path, ports: Ports, pid: int) -> tuple[str, str | None]:
     if part.health is None:
-        return _controller(state)
+        return _controller(state, pid)
     port = part.port(ports)
     health = probe(f"http://127.0.0.1:{port}{part.health}")
     return health, _version(part, port) if health == "ok" else None
@@ -88,10 +88,11 @@ def read_controller(state: Path) -> dict[str, Any]:
         return {}
 
 
-def _controller(state: Path) -> tuple[str, str | None]:
+def _controller(state: Path, pid: int) -> tuple[str, str | None]:
     own = read_controller(state).get("controller", {})
     last = own.get("last_sync")
-    if last is None:
+    # After a crash the file is still that of the process before.
+    if last is None or own.get("pid") != pid:
         return "has not synced yet", kit_version()
     if own.get("control_plane_error"):
         return f"control plane: {own['control_plane_error']}", kit_version()
