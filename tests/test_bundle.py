@@ -164,7 +164,7 @@ def test_a_refused_conversion_leaves_nothing(
         raise ContractError("planted")
 
     monkeypatch.setattr("transformer_serving.preprocess_file.build", fail)
-    with pytest.raises(Failure, match="planted"):
+    with pytest.raises(ContractError, match="planted"):
         convert_quietly(ConvertRequest(str(model), precision="fp32"), tmp_path / "bundle")
     assert list(tmp_path.iterdir()) == []
 

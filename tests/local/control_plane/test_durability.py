@@ -76,8 +76,11 @@ def _check_all_there(server: ServerProcess, task: str, acknowledged: list[tuple[
     artifacts = server.call(session, "tasks.get_by_id", task=task)["task"]["execution"]["artifacts"]
     kept["artifact"] = {artifact["key"] for artifact in artifacts}
     uris = [f"file:///{key}" for kind, key in acknowledged if kind == "model"]
-    models = server.call(session, "models.get_all", uri=uris, only_fields=["name"])["models"]
-    kept["model"] = {model["name"] for model in models}
+    kept["model"] = set()
+    for start in range(0, len(uris), 200):  # an answer without page_size ends after 500
+        some = uris[start : start + 200]
+        models = server.call(session, "models.get_all", uri=some, only_fields=["name"])["models"]
+        kept["model"] |= {model["name"] for model in models}
     log = server.call(session, "events.get_task_log", task=task, batch_size=10_000)["events"]
     kept["event"] = {event["msg"] for event in log}
     for kind, key in acknowledged:

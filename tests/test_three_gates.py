@@ -1,0 +1,90 @@
+"""A plan that its server cannot load is refused by `deploy` and by the controller alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.errors import ContractError
+from engine.controller import verification
+from engine.controller.control_plane import Served
+from engine.endpoint_config import EndpointFields
+from tests.contract.bundles import write_bundle
+from tests.contract.plans import Plan, build
+from transformer_serving.bundle_folder import open_bundle
+from transformer_serving.failure import Failure
+
+# The image pin 24.10 of versions.toml, as its container would state it.
+TENSORRT = "10.5.0.18"
+FITTING = build(Plan(TENSORRT, 239, "8.6"))
+STATED = {"version": TENSORRT, "compute_capability": "8.6"}
+
+CASES = {
+    "truncated": (FITTING[:-100], STATED, "cut short"),
+    "another version": (
+        build(Plan("10.5.0.17", 239, "8.6")),
+        {**STATED, "version": "10.5.0.17"},
+        "built by TensorRT 10.5.0.17",
+    ),
+    "another GPU": (
+        build(Plan(TENSORRT, 239, "7.5")),
+        {**STATED, "compute_capability": "7.5"},
+        "compute capability 7.5",
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The machine as the pinned image on a GPU of compute capability 8.6."""
+    monkeypatch.setenv("TRT_VERSION", TENSORRT)
+    monkeypatch.setenv("TRANSFORMER_SERVING_COMPUTE_CAPABILITY", "8.6")
+    verification._server.cache_clear()
+    yield
+    verification._server.cache_clear()
+
+
+def controller_says(folder: Path) -> str:
+    served = Served(
+        endpoint="e",
+        model="e",
+        model_id="m",
+        preprocess=None,
+        framework="tensorrt",
+        fields=EndpointFields(),
+        fingerprint="f",
+        content="c",
+    )
+    with pytest.raises(ContractError) as caught:
+        verification.verify(served, folder / "model", "# bundle-version: 77\n")
+    return str(caught.value)
+
+
+def deploy_says(folder: Path) -> str:
+    with pytest.raises(Failure) as caught:
+        open_bundle(folder)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_plan_that_does_not_fit(
+    case: str, tmp_path: Path, endpoint_fields: dict[str, Any]
+) -> None:
+    content, stated, words = CASES[case]
+    write_bundle(tmp_path, endpoint_fields, engine="tensorrt", content=content, tensorrt=stated)
+    assert words in deploy_says(tmp_path)
+    assert words in controller_says(tmp_path)
+
+
+def test_a_tampered_plan(tmp_path: Path, endpoint_fields: dict[str, Any]) -> None:
+    write_bundle(tmp_path, endpoint_fields, engine="tensorrt", content=FITTING, tensorrt=STATED)
+    plan = tmp_path / "model" / "model.plan"
+    changed = bytearray(plan.read_bytes())
+    changed[-1] ^= 1
+    plan.write_bytes(changed)
+    for said in (deploy_says(tmp_path), controller_says(tmp_path)):
+        assert "is not the one of the manifest" in said
