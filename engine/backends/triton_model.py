@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,14 +35,15 @@ _set_capsule_name = ctypes.pythonapi.PyCapsule_SetName
 _set_capsule_name.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
-class TextModel:
+class TextModel(ABC):
     """One instance. `file_names` are looked for in order; `load` makes the runtime."""
 
     file_names: tuple[str, ...]
 
     @staticmethod
+    @abstractmethod
     def load(path: Path, settings: ModelSettings) -> Runtime:
-        raise NotImplementedError
+        """The runtime with the model file loaded. Raises ModelError for a file that is none."""
 
     @classmethod
     def auto_complete_config(cls, config: Any) -> Any:
