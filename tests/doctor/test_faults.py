@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import socket
 import time
 from email.utils import formatdate
@@ -147,7 +148,8 @@ def test_13_a_clock_an_hour_off(scene: Scene) -> None:
 
     with answering(reply) as late:
         found = faults(having(scene, CLEARML_API_HOST=late))
-    assert "3600 s behind" in found["clock"]
+    # The answer may come a second later than its date.
+    assert re.search(r"360[0-9] s behind", found["clock"])
 
 
 def test_14_a_triton_that_is_not_the_pins(scene: Scene) -> None:
