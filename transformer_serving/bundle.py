@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from contract.manifest import (
     bundle_version,
     entry_of,
 )
+from contract.server_facts import installed
 from engine.model_config import FILE_NAME as CONFIG, TensorConfig, build_config, from_text, to_text
 from transformer_serving import preprocess_file
 from transformer_serving.bundle_folder import Bundle, open_bundle
@@ -36,6 +36,7 @@ from transformer_serving.bundle_gate import ON_WRITING, pass_gate
 from transformer_serving.optimize import EngineFiles
 from transformer_serving.refusal import ConversionRefused
 from transformer_serving.tokenizer_file import TokenizerFile
+from transformer_serving.version import kit_version
 
 ENDPOINT, TOKENIZER, PREPROCESS, MODEL = (
     "endpoint.json",
@@ -163,7 +164,7 @@ def _manifest(content: BundleContent, endpoint: Endpoint, files: tuple[FileEntry
     return Manifest(
         bundle_version=endpoint.bundle_version,
         bundle_hash=endpoint.bundle_hash,
-        kit_version=_version_of("transformer-serving"),
+        kit_version=kit_version(),
         task=endpoint.task,
         engine=content.engine.engine,
         precision=content.engine.precision,
@@ -171,18 +172,11 @@ def _manifest(content: BundleContent, endpoint: Endpoint, files: tuple[FileEntry
         source=dict(content.source),
         tools={
             "python": platform.python_version(),
-            **{name: _version_of(name) for name in _TOOLS},
+            **{name: installed(name) or "not installed" for name in _TOOLS},
         },
         golden=content.golden,
         parity=dict(content.parity),
     )
-
-
-def _version_of(distribution: str) -> str:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return "not installed"
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contract.manifest import Manifest
-from transformer_serving.bundle_folder import Bundle, open_bundle
+from transformer_serving.bundle_folder import Bundle
 from transformer_serving.clearml_cli import ClearmlCli, listed_endpoints
 from transformer_serving.failure import Failure
 from transformer_serving.golden import agrees, ask, wait_for_golden
@@ -58,15 +58,14 @@ class Deployed:
 
 
 def deploy(
-    target: Target, folder: Path, endpoint: str, *, timeout_s: float, report: Report
+    target: Target, bundle: Bundle, endpoint: str, *, timeout_s: float, report: Report
 ) -> Deployed:
     """Serve a bundle under a name and return when its golden request answers as recorded.
 
-    Raises Failure: a bundle or name that cannot be served (exit code 2), or an endpoint that did
+    Raises Failure: a name that cannot be served (exit code 2), or an endpoint that did
     not come to answer within `timeout_s`.
     """
     check_name(endpoint)
-    bundle = open_bundle(folder)
     version = bundle.manifest.bundle_version
     if serves(target, endpoint, bundle.manifest):
         return Deployed(endpoint, target.url(endpoint), version, None, False)

@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.deploy import Deployed, deploy as deploy_bundle, remove as remove_endpoint
 from transformer_serving.failure import Failure
 from transformer_serving.golden import ask
@@ -48,7 +49,7 @@ def up(state: Path, port_base: int | None, *, demo: bool, as_json: bool) -> None
     for bundle in bundles:
         with phases.phase(f"deploy {bundle.endpoint}"):
             done = deploy_bundle(
-                running.target(), bundle.path, bundle.endpoint,
+                running.target(), open_bundle(bundle.path), bundle.endpoint,
                 timeout_s=_GOLDEN_S, report=phases.report,
             )  # fmt: skip
         deployed.append((done, bundle.request))
@@ -152,14 +153,12 @@ def _running(state: Path) -> stack.Stack:
 
 
 def deploy(state: Path, bundle: Path, endpoint: str, *, timeout_s: float, as_json: bool) -> None:
-    from transformer_serving.bundle_folder import open_bundle
-
-    open_bundle(bundle)  # what is no bundle is refused before the stack is asked for
+    opened = open_bundle(bundle)  # what is no bundle is refused before the stack is asked for
     target = _running(state).target()
     console = Console(stderr=as_json)
     with console.status("deploying") as line:
         done = deploy_bundle(
-            target, bundle, endpoint, timeout_s=timeout_s, report=lambda step: line.update(step)
+            target, opened, endpoint, timeout_s=timeout_s, report=lambda step: line.update(step)
         )
     if as_json:
         _print(asdict(done))

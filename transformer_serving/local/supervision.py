@@ -161,10 +161,6 @@ class Supervisor:
             if "ALREADY_STARTED" not in fault.faultString:
                 raise Failure(f"{name} could not be started: {fault.faultString}") from fault
 
-    def restart_part(self, name: str) -> None:
-        self._rpc.stopProcess(name, True)
-        self.start_part(name)
-
     def processes(self) -> dict[str, Process]:
         """Every part by name; empty when the supervisor does not answer."""
         if not self.is_up():

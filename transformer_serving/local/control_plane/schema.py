@@ -149,8 +149,8 @@ def archived(document: Document, wanted: bool) -> list[str]:
     return sorted(others | ({ARCHIVED} if wanted else set()))
 
 
-def new_task(identity: str) -> Document:
-    moment = now()
+def _new_document(identity: str, moment: str) -> Document:
+    """What a task and a model begin with alike."""
     return {
         "id": identity,
         "company": COMPANY,
@@ -158,6 +158,13 @@ def new_task(identity: str) -> Document:
         "created": moment,
         "last_update": moment,
         "last_change": moment,
+    }
+
+
+def new_task(identity: str) -> Document:
+    moment = now()
+    return {
+        **_new_document(identity, moment),
         "status": "created",
         "status_reason": "",
         "status_message": "",
@@ -182,12 +189,7 @@ def new_task(identity: str) -> Document:
 def new_model(identity: str) -> Document:
     moment = now()
     return {
-        "id": identity,
-        "company": COMPANY,
-        "user": USER,
-        "created": moment,
-        "last_update": moment,
-        "last_change": moment,
+        **_new_document(identity, moment),
         "comment": "",
         "tags": [],
         "system_tags": [],
