@@ -8,20 +8,21 @@ from typing import Any
 
 from contract.errors import ContractError
 from contract.fields import Fields, parse_object
+from contract.heads import EXTRA_ROLES, HEADS, TASK_HEADS, TASKS, TOKEN_ROLES
 
 SCHEMA = 1
-TASKS = ("text-classification", "sentence-embedding")
-PROBLEM_TYPES = ("single_label", "multi_label")
+PROBLEM_TYPES = ("single_label", "multi_label", "regression")
+ACTIVATIONS = ("softmax", "sigmoid", "none")
 POOLINGS = ("engine", "cls", "mean", "max", "lasttoken")
-INPUT_ROLES = ("input_ids", "token_type_ids", "attention_mask")
+SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 INPUT_DTYPES = ("INT32", "INT64")
-OUTPUT_DTYPES = ("FP32", "FP16", "BF16")
+OUTPUT_DTYPES = ("FP32", "FP16", "BF16", "INT32", "INT64")
 MAX_VERSION = 2**53 - 1
 
 
 @dataclass(frozen=True)
 class InputTensor:
-    """One input of the engine, shape [texts, tokens]; `role` says what the tokenizer puts in."""
+    """One input of the engine, shape [texts, tokens] or, for an extra role, [texts, n]."""
 
     name: str
     role: str
@@ -30,7 +31,10 @@ class InputTensor:
 
 @dataclass(frozen=True)
 class OutputTensor:
-    """The output of the engine; `dims` without the batch dimension, -1 for the token axis."""
+    """An output of the engine; `dims` without the batch dimension, -1 for an axis of any size.
+
+    What the axes are stands in contract.heads, in the order of the head's outputs.
+    """
 
     name: str
     dtype: str
@@ -65,34 +69,60 @@ class Limits:
 
 @dataclass(frozen=True)
 class Classification:
-    """Labels in the order of the output's columns."""
+    """Labels in the order of the output's columns.
+
+    `activation` makes scores of logits where the request does not name a function of its own.
+    """
 
     labels: tuple[str, ...]
     problem_type: str
+    activation: str
 
 
 @dataclass(frozen=True)
 class Embedding:
-    """`pooling` is 'engine' when the graph already pools; `dimensions` is the answer's width."""
+    """`pooling` is 'engine' when the graph already pools; `dimensions` is the answer's width.
+
+    `prompts` holds texts by name that a request may have put before its own; `default_prompt` is
+    the name of the one that is used when it does not say.
+    """
 
     pooling: str
     normalize: bool
     dimensions: int
+    similarity: str
+    prompts: dict[str, str]
+    default_prompt: str | None
+
+
+@dataclass(frozen=True)
+class Masks:
+    """The token that stands for what is to be filled in, and how many fillings the graph gives."""
+
+    mask_token: str
+    mask_id: int
+    best: int
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """endpoint.json, checked. `bundle_version` is the Triton model version to call."""
+    """endpoint.json, checked. `bundle_version` is the Triton model version to call.
+
+    `classification` is there for heads with labels, `embedding` for those with vectors, `masks`
+    for head 'masks'.
+    """
 
     bundle_version: int
     bundle_hash: str
     task: str
+    head: str
     inputs: tuple[InputTensor, ...]
-    output: OutputTensor
+    outputs: tuple[OutputTensor, ...]
     tokens: Tokens
     limits: Limits
     classification: Classification | None
     embedding: Embedding | None
+    masks: Masks | None
 
     def to_json(self) -> str:
         return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=2, ensure_ascii=False) + "\n"
@@ -103,25 +133,28 @@ def read_endpoint(text: str | bytes, where: str = "endpoint.json") -> Endpoint:
     fields = parse_object(text, where)
     fields.number("schema", low=SCHEMA, high=SCHEMA)
     task = fields.choice("task", TASKS)
+    head = fields.choice("head", TASK_HEADS[task])
     endpoint = Endpoint(
         bundle_version=fields.number("bundle_version", low=1, high=MAX_VERSION),
         bundle_hash=fields.take("bundle_hash", str),
         task=task,
+        head=head,
         inputs=tuple(_input(row) for row in fields.rows("inputs")),
-        output=_output(fields.inner("output")),
+        outputs=tuple(_output(row) for row in fields.rows("outputs")),
         tokens=_tokens(fields.inner("tokens")),
         limits=_limits(fields.inner("limits")),
-        classification=_classification(fields) if task == "text-classification" else None,
-        embedding=_embedding(fields) if task == "sentence-embedding" else None,
+        classification=_classification(fields) if head in ("sequence", "tokens") else None,
+        embedding=_embedding(fields) if head in ("vector", "token_vectors") else None,
+        masks=_masks(fields) if head == "masks" else None,
     )
-    _check_inputs(endpoint.inputs, where)
+    _check_tensors(endpoint, where)
     return endpoint
 
 
 def _input(fields: Fields) -> InputTensor:
     return InputTensor(
         fields.take("name", str),
-        fields.choice("role", INPUT_ROLES),
+        fields.choice("role", (*TOKEN_ROLES, *EXTRA_ROLES)),
         fields.choice("dtype", INPUT_DTYPES),
     )
 
@@ -173,19 +206,50 @@ def _classification(fields: Fields) -> Classification:
     labels = inner.texts("labels")
     if not labels or len(set(labels)) != len(labels):
         raise ContractError(f"{inner.where}: field 'labels' must be a list of different names")
-    return Classification(labels, inner.choice("problem_type", PROBLEM_TYPES))
+    return Classification(
+        labels,
+        inner.choice("problem_type", PROBLEM_TYPES),
+        inner.choice("activation", ACTIVATIONS),
+    )
 
 
 def _embedding(fields: Fields) -> Embedding:
     inner = fields.inner("embedding")
+    prompts = inner.take("prompts", dict)
+    default = inner.optional("default_prompt", str)
+    if not all(isinstance(text, str) for text in prompts.values()):
+        raise ContractError(f"{inner.where}: field 'prompts' must hold texts by name")
+    if default is not None and default not in prompts:
+        raise ContractError(f"{inner.where}: field 'default_prompt' must be a name in prompts")
     return Embedding(
         pooling=inner.choice("pooling", POOLINGS),
         normalize=inner.take("normalize", bool),
         dimensions=inner.number("dimensions", low=1, high=1_000_000),
+        similarity=inner.choice("similarity", SIMILARITIES),
+        prompts=prompts,
+        default_prompt=default,
     )
 
 
-def _check_inputs(inputs: tuple[InputTensor, ...], where: str) -> None:
-    roles = [tensor.role for tensor in inputs]
+def _masks(fields: Fields) -> Masks:
+    inner = fields.inner("masks")
+    return Masks(
+        mask_token=inner.take("mask_token", str),
+        mask_id=inner.number("mask_id", low=0, high=2**31 - 1),
+        best=inner.number("best", low=1, high=65_536),
+    )
+
+
+def _check_tensors(endpoint: Endpoint, where: str) -> None:
+    head = HEADS[endpoint.head]
+    roles = [tensor.role for tensor in endpoint.inputs]
     if "input_ids" not in roles or len(set(roles)) != len(roles):
         raise ContractError(f"{where}: field 'inputs' must name input_ids, and no role twice")
+    if sorted(set(roles) - set(TOKEN_ROLES)) != sorted(head.extra_roles):
+        wanted = ", ".join(head.extra_roles) or "none"
+        raise ContractError(
+            f"{where}: field 'inputs' must have these roles beside the tokens': {wanted}"
+        )
+    if [len(tensor.dims) for tensor in endpoint.outputs] != [len(row) for row in head.outputs]:
+        wanted = "; ".join(f"[{', '.join(axes)}]" for axes in head.outputs)
+        raise ContractError(f"{where}: field 'outputs' must have the axes {wanted}")

@@ -149,7 +149,7 @@ def _labels(case: Case) -> Iterator[str]:
 
 
 def _label_list(labels: tuple[str, ...], endpoint: Endpoint, manifest: Manifest) -> Iterator[str]:
-    width = endpoint.output.dims[-1]
+    width = endpoint.outputs[0].dims[-1]
     if width not in (-1, len(labels)):
         yield (
             f"endpoint.json has {len(labels)} labels and the model {width} columns; correct the "

@@ -23,12 +23,14 @@ _GPU_BACKENDS = ("tensorrt",)
 class TensorConfig:
     """A tensor as Triton's configuration states it: `dims` without the batch, -1 for any size.
 
-    `dtype` is Triton's name without TYPE_: INT32, INT64, FP32, FP16.
+    `dtype` is Triton's name without TYPE_: INT32, INT64, FP32, FP16. `per_token` tells an axis of
+    any size that is the tokens' from one that warm-up may leave at 1.
     """
 
     name: str
     dtype: str
     dims: tuple[int, ...]
+    per_token: bool = True
 
 
 def build_config(
@@ -36,7 +38,7 @@ def build_config(
     name: str,
     backend: str,
     inputs: Sequence[TensorConfig],
-    output: TensorConfig,
+    outputs: Sequence[TensorConfig],
     max_batch_size: int,
     instance_count: int = 1,
     max_queue_delay_us: int = 0,
@@ -58,7 +60,7 @@ def build_config(
         max_batch_size=max_batch_size,
         default_model_filename=file_name,
     )
-    for row, tensors in ((config.input, inputs), (config.output, (output,))):
+    for row, tensors in ((config.input, inputs), (config.output, outputs)):
         for tensor in tensors:
             row.add(name=tensor.name, data_type=data_type(tensor.dtype), dims=tensor.dims)
     config.instance_group.add(count=instance_count, kind=_kind(backend), profile=profiles)
@@ -91,7 +93,8 @@ def _add_warmup(config: ModelConfig, inputs: Sequence[TensorConfig], length: int
     for tensor in inputs:
         entry = sample.inputs[tensor.name]
         entry.data_type = data_type(tensor.dtype)
-        entry.dims.extend(length if size == -1 else size for size in tensor.dims)
+        free = length if tensor.per_token else 1
+        entry.dims.extend(free if size == -1 else size for size in tensor.dims)
         entry.zero_data = True
 
 

@@ -19,13 +19,14 @@ from contract.endpoint import Endpoint, read_endpoint
 from contract.errors import ServingError
 from contract.naming import triton_model_name
 from preprocess.answers import TASKS
+from preprocess.answers.work import Work
 from preprocess.coalesce import Admission, Coalescer, shared_coalescer
 from preprocess.handover import Handover
-from preprocess.request import Request, read_body
+from preprocess.request import read_body
 from preprocess.response import Answer, answer_response, error_response
-from preprocess.rows import Array
+from preprocess.rows import Array, Row
 from preprocess.settings import Settings, read_settings
-from preprocess.tokens import Tokenizer, shared_tokenizer
+from preprocess.tokens import Tokenizer, off_loop, shared_tokenizer
 from preprocess.triton_client import Tensor, close_clients, shared_client
 
 log = logging.getLogger("transformer_serving.preprocess")
@@ -61,7 +62,7 @@ class Preprocess:
             return error
 
     async def process(self, request: Any, state: dict[str, Any], collect: Collect = None) -> Any:
-        """Tokenize, call the engine, split: float32 rows in the order of the texts, or an error."""
+        """Tokenize, call the engine, split: one row a piece of work, in order, or an error."""
         if "served_by" in state:
             await self._handover().probe()
             server, inner = state["served_by"]
@@ -69,9 +70,11 @@ class Preprocess:
         if isinstance(request, ServingError):
             return request
         try:
-            state["request"] = request
             deadline = state["arrived"] + (request.timeout_s or self.settings.timeout_s)
-            return await self._infer(request, deadline)
+            state["work"] = work = await off_loop(
+                request.characters, lambda: self.task.encode(request, self.tokenizer)
+            )
+            return await self._infer(work, deadline)
         except ServingError as error:
             return error
         except Exception as error:
@@ -86,7 +89,7 @@ class Preprocess:
             return served
         if not isinstance(outcome, ServingError):
             try:
-                answer = self.task.render(outcome, state["request"])
+                answer = self.task.render(outcome, state["work"])
                 return answer_response(answer, self.endpoint.bundle_version)
             except ServingError as error:
                 outcome = error
@@ -94,11 +97,10 @@ class Preprocess:
                 outcome = self._internal(error)
         return error_response(outcome, self.endpoint.bundle_version)
 
-    async def _infer(self, request: Request, deadline: float) -> list[Array]:
-        encoded = await self.tokenizer.encode(request, self.endpoint.limits)
+    async def _infer(self, work: Work, deadline: float) -> list[Row]:
         if self._coalescer is None:
             self._coalescer = self._connect()
-        return await self._coalescer.infer(encoded, deadline)
+        return await self._coalescer.infer(work.encoded, deadline)
 
     @cached_property
     def _model(self) -> str:
@@ -118,10 +120,10 @@ class Preprocess:
         """The queue before this bundle's model version; shared with earlier and later rebuilds."""
         client = shared_client(self.settings.triton_http)
         model, version = self._model, self.endpoint.bundle_version
-        output = self.endpoint.output
+        outputs = self.endpoint.outputs
 
-        async def engine(inputs: list[Tensor], deadline: float) -> Array:
-            return await client.infer(model, version, inputs, output, deadline)
+        async def engine(inputs: list[Tensor], deadline: float) -> list[Array]:
+            return await client.infer(model, version, inputs, outputs, deadline)
 
         return shared_coalescer(
             (self.settings.triton_http, model, version),

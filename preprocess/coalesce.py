@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from contract.endpoint import Endpoint
 from contract.errors import ServingError
-from preprocess.rows import Array, pad, unpad
+from preprocess.rows import Array, Row, pad, unpad
 from preprocess.tokens import Encoded
 from preprocess.triton_client import Tensor
 from preprocess.waiting import WaitingTexts
@@ -31,14 +31,14 @@ CALL_LIMIT_S = 300.0
 class Engine(Protocol):
     """One call of one model version; `TritonClient.infer` with the model already named."""
 
-    async def __call__(self, inputs: list[Tensor], deadline: float) -> Array: ...
+    async def __call__(self, inputs: list[Tensor], deadline: float) -> list[Array]: ...
 
 
 @dataclass(eq=False)
 class Ticket:
     """One request in the queue: a row for each text, and who waits for all of them."""
 
-    rows: list[Array | None]
+    rows: list[Row | None]
     future: asyncio.Future[None]
     deadline: float
     missing: int
@@ -68,7 +68,7 @@ class Text:
     def done(self) -> bool:
         return self.ticket.done
 
-    def answer(self, row: Array) -> None:
+    def answer(self, row: Row) -> None:
         ticket = self.ticket
         ticket.rows[self.position] = row
         ticket.missing -= 1
@@ -117,8 +117,8 @@ class Coalescer:
             self.endpoint.tokens.buckets, limits.max_batch_size
         )
 
-    async def infer(self, encoded: Sequence[Encoded], deadline: float) -> list[Array]:
-        """One float32 row a text, in order. Raises ServingError.
+    async def infer(self, encoded: Sequence[Encoded], deadline: float) -> list[Row]:
+        """One row a text, in order. Raises ServingError.
 
         `deadline` is on time.monotonic's clock: what is late is answered with `deadline` at once,
         while the engine's call goes on for the others.
@@ -130,7 +130,7 @@ class Coalescer:
         finally:
             self.admission.leave(tokens)
 
-    async def _wait(self, encoded: Sequence[Encoded], deadline: float) -> list[Array]:
+    async def _wait(self, encoded: Sequence[Encoded], deadline: float) -> list[Row]:
         future = asyncio.get_running_loop().create_future()
         ticket = Ticket([None] * len(encoded), future, deadline, len(encoded))
         for position, text in enumerate(encoded):
@@ -213,10 +213,10 @@ class Coalescer:
         encoded = [text.encoded for text in texts]
         try:
             tensors = pad(encoded, length, self.endpoint.inputs, self.endpoint.tokens)
-            output = await self.engine(tensors, time.monotonic() + CALL_LIMIT_S)
+            outputs = await self.engine(tensors, time.monotonic() + CALL_LIMIT_S)
             rows = [
-                unpad(row, text.length, self.endpoint)
-                for text, row in zip(texts, output, strict=True)
+                unpad(arrays, text.encoded, self.endpoint)
+                for text, *arrays in zip(texts, *outputs, strict=True)
             ]
         except Exception as error:
             # Whatever it is, somebody waits for these texts and must hear of it.

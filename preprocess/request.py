@@ -32,6 +32,11 @@ class Request:
     timeout_s: float | None
     truncate: bool | None
 
+    @property
+    def characters(self) -> int:
+        """Of all texts together: what tokenizing will cost."""
+        return sum(map(len, self.texts)) + sum(map(len, self.pairs or ()))
+
 
 class Task(Protocol):
     """What a task says about its body; `answers` has one for each task."""

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 
 from contract.endpoint import Endpoint, InputTensor, Tokens
+from contract.heads import EXTRA_ROLES, HEADS, TOKENS
 from preprocess.tokens import Encoded
 from preprocess.triton_client import Tensor
 
 Array = np.ndarray[Any, Any]
+# One text's arrays, one for each output of the head.
+Row = tuple[Array, ...]
 
 _DTYPES: dict[str, type[np.generic]] = {"INT32": np.int32, "INT64": np.int64}
 
@@ -19,11 +22,13 @@ _DTYPES: dict[str, type[np.generic]] = {"INT32": np.int32, "INT64": np.int64}
 def pad(
     encoded: Sequence[Encoded], length: int, inputs: Sequence[InputTensor], tokens: Tokens
 ) -> list[Tensor]:
-    """The input tensors of one call, each of shape [texts, length]."""
+    """The input tensors of one call, each of shape [texts, length] or, for an extra role,
+    [texts, n] with n the most that one of the texts has."""
     fill = {"input_ids": tokens.pad_id, "token_type_ids": tokens.pad_type_id, "attention_mask": 0}
     arrays = {
         tensor.role: np.full((len(encoded), length), fill[tensor.role], _DTYPES[tensor.dtype])
         for tensor in inputs
+        if tensor.role not in EXTRA_ROLES
     }
     for row, text in enumerate(encoded):
         size = len(text.ids)
@@ -35,11 +40,36 @@ def pad(
                 array[row, span] = text.type_ids
             else:
                 array[row, span] = 1
+    for tensor in inputs:
+        if tensor.role in EXTRA_ROLES:
+            arrays[tensor.role] = _extra(encoded, length, tensor, tokens)
     return [Tensor(tensor.name, tensor.dtype, arrays[tensor.role]) for tensor in inputs]
 
 
-def unpad(row: Array, size: int, endpoint: Endpoint) -> Array:
-    """One text's row; where its first axis is tokens, without the padding."""
-    if endpoint.output.dims[0] != -1:
-        return row
-    return row[:size] if endpoint.tokens.padding_side == "right" else row[-size:]
+def _extra(encoded: Sequence[Encoded], length: int, tensor: InputTensor, tokens: Tokens) -> Array:
+    """Zeros behind what a text has: a graph computes something there, and `unpad` cuts it off."""
+    rows = [text.extras[tensor.role] for text in encoded]
+    array = np.zeros((len(rows), max(map(len, rows))), _DTYPES[tensor.dtype])
+    for row, values in enumerate(rows):
+        array[row, : len(values)] = values
+        if tensor.role == "mask_positions" and tokens.padding_side == "left":
+            array[row, : len(values)] += length - len(encoded[row].ids)
+    return array
+
+
+def unpad(outputs: Sequence[Array], text: Encoded, endpoint: Endpoint) -> Row:
+    """One text's arrays, one an output, without what padding added to its axes."""
+    axes = HEADS[endpoint.head].outputs
+    return tuple(
+        _cut(array, names, text, endpoint) for array, names in zip(outputs, axes, strict=True)
+    )
+
+
+def _cut(array: Array, axes: Sequence[str], text: Encoded, endpoint: Endpoint) -> Array:
+    for axis, name in enumerate(axes):
+        size = len(text.ids) if name == TOKENS else len(text.extras.get(name, ()))
+        if name == TOKENS and endpoint.tokens.padding_side == "left":
+            array = array[(slice(None),) * axis + (slice(array.shape[axis] - size, None),)]
+        elif name == TOKENS or name in EXTRA_ROLES:
+            array = array[(slice(None),) * axis + (slice(0, size),)]
+    return array

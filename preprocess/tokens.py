@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 import tokenizers
 
@@ -18,16 +20,22 @@ from preprocess.request import Request
 OFF_LOOP_CHARACTERS = 4096
 _KEPT_TOKENIZERS = 8
 
+Result = TypeVar("Result")
+
 _pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenize")
 _shared: OrderedDict[str, Tokenizer] = OrderedDict()
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """One text as token ids, special tokens included, not yet padded."""
+    """One row of an engine call: token ids, special tokens included, not yet padded.
+
+    `extras` holds the values of the head's extra inputs by role.
+    """
 
     ids: list[int]
     type_ids: list[int]
+    extras: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 class Tokenizer:
@@ -39,19 +47,12 @@ class Tokenizer:
         self._tokenizer.enable_truncation(tokens.max_length)
         self._tokens = tokens
 
-    async def encode(self, request: Request, limits: Limits) -> list[Encoded]:
-        """Token ids of each text in order; long requests are tokenized off the loop.
+    def encode(self, request: Request, limits: Limits) -> list[Encoded]:
+        """Token ids of each text in order.
 
         Raises ServingError `too_large` when a text is longer than the model takes and truncation
         was not asked for, or when all texts together are too many tokens.
         """
-        characters = sum(map(len, request.texts)) + sum(map(len, request.pairs or ()))
-        if characters <= OFF_LOOP_CHARACTERS:
-            return self._encode(request, limits)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(_pool, self._encode, request, limits)
-
-    def _encode(self, request: Request, limits: Limits) -> list[Encoded]:
         inputs = (
             request.texts
             if request.pairs is None
@@ -82,6 +83,13 @@ class Tokenizer:
                     limit=self._tokens.max_length,
                     got=len(encoding.ids) + cut,
                 )
+
+
+async def off_loop(characters: int, work: Callable[[], Result]) -> Result:
+    """`work()`, in a thread when its texts are long."""
+    if characters <= OFF_LOOP_CHARACTERS:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(_pool, work)
 
 
 def shared_tokenizer(tokenizer_json: bytes, tokens: Tokens) -> Tokenizer:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,14 +80,14 @@ class TritonClient:
         model: str,
         version: int,
         inputs: list[Tensor],
-        output: OutputTensor,
+        outputs: Sequence[OutputTensor],
         deadline: float,
-    ) -> Array:
-        """The output of exactly that model version as float32, first axis the batch.
+    ) -> list[Array]:
+        """The outputs of exactly that model version, first axis the batch: float32 or integers.
 
         Raises ServingError: `unavailable`, `overloaded`, `deadline` or `engine_failed`.
         """
-        request = self._request(model, version, inputs, output)
+        request = self._request(model, version, inputs, outputs)
         left = deadline - time.monotonic()
         if left <= 0:
             raise _too_late()
@@ -97,7 +98,7 @@ class TritonClient:
             raise _too_late() from None
         if reply.status != 200:
             raise error_of(reply.status, reply.body)
-        return _read_output(reply, output)
+        return _read_outputs(reply, outputs)
 
     async def is_ready(self, model: str, version: int) -> bool:
         """Whether Triton has loaded exactly that version; False also when it does not answer."""
@@ -161,7 +162,7 @@ class TritonClient:
             connection.writer.close()
 
     def _request(
-        self, model: str, version: int, inputs: list[Tensor], output: OutputTensor
+        self, model: str, version: int, inputs: list[Tensor], outputs: Sequence[OutputTensor]
     ) -> bytes:
         raw = [np.ascontiguousarray(tensor.array).tobytes() for tensor in inputs]
         header = json.dumps(
@@ -175,7 +176,9 @@ class TritonClient:
                     }
                     for tensor, data in zip(inputs, raw, strict=True)
                 ],
-                "outputs": [{"name": output.name, "parameters": {"binary_data": True}}],
+                "outputs": [
+                    {"name": output.name, "parameters": {"binary_data": True}} for output in outputs
+                ],
             }
         ).encode()
         size = len(header) + sum(map(len, raw))
@@ -202,30 +205,41 @@ def close_clients() -> None:
         _clients.popitem()[1].close()
 
 
-def _read_output(reply: _Reply, output: OutputTensor) -> Array:
+def _read_outputs(reply: _Reply, outputs: Sequence[OutputTensor]) -> list[Array]:
+    """The tensors follow the JSON header in the order in which it names them."""
     size = int(reply.headers.get("inference-header-content-length", len(reply.body)))
-    described = next(
-        (row for row in json.loads(reply.body[:size])["outputs"] if row["name"] == output.name),
-        None,
-    )
-    if described is None or described["datatype"] != output.dtype:
-        raise ServingError(
-            "engine_failed",
-            "the engine's output is not the one of endpoint.json; deploy the bundle again",
-            limit=output.dtype,
-            got=None if described is None else described["datatype"],
-        )
-    array = _to_float32(reply.body[size:], output.dtype).reshape(described["shape"])
-    if not np.isfinite(array).all():
-        raise ServingError("engine_failed", "the engine answered with a value that is no number")
-    return array
+    found: dict[str, Array] = {}
+    for row in json.loads(reply.body[:size])["outputs"]:
+        length = int(row.get("parameters", {}).get("binary_data_size", 0))
+        raw, size = reply.body[size : size + length], size + length
+        wanted = next((tensor.dtype for tensor in outputs if tensor.name == row["name"]), None)
+        if wanted is not None and wanted == row["datatype"]:
+            found[row["name"]] = _to_array(raw, wanted).reshape(row["shape"])
+    for tensor in outputs:
+        if tensor.name not in found:
+            raise ServingError(
+                "engine_failed",
+                "an output of the engine is not as endpoint.json says; deploy the bundle again",
+                field=tensor.name,
+                limit=tensor.dtype,
+            )
+        if not np.isfinite(found[tensor.name]).all():
+            raise ServingError(
+                "engine_failed", "the engine answered with a value that is no number"
+            )
+    return [found[tensor.name] for tensor in outputs]
 
 
-def _to_float32(raw: bytes, dtype: str) -> Array:
+_WIRE = {"FP16": "<f2", "FP32": "<f4", "INT32": "<i4", "INT64": "<i8"}
+
+
+def _to_array(raw: bytes, dtype: str) -> Array:
+    """Integers as they are, every float as float32."""
     if dtype == "BF16":
         # bfloat16 is the upper half of a float32.
         return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
-    return np.frombuffer(raw, "<f2" if dtype == "FP16" else "<f4").astype(np.float32, copy=False)
+    array = np.frombuffer(raw, _WIRE[dtype])
+    return array.astype(np.float32) if dtype == "FP16" else array
 
 
 def _unavailable(what: str) -> ServingError:

@@ -39,7 +39,8 @@ def endpoint_fields() -> dict[str, Any]:
             {"name": name, "role": name, "dtype": "INT32"}
             for name in ("input_ids", "token_type_ids", "attention_mask")
         ],
-        "output": {"name": "output", "dtype": "FP32", "dims": [2]},
+        "head": "sequence",
+        "outputs": [{"name": "output", "dtype": "FP32", "dims": [2]}],
         "tokens": {
             "max_length": 32,
             "buckets": [8, 16, 32],
@@ -55,7 +56,11 @@ def endpoint_fields() -> dict[str, Any]:
             "max_tokens": 2_000,
             "max_batch_size": 8,
         },
-        "classification": {"labels": ["NEGATIVE", "POSITIVE"], "problem_type": "single_label"},
+        "classification": {
+            "labels": ["NEGATIVE", "POSITIVE"],
+            "problem_type": "single_label",
+            "activation": "softmax",
+        },
         "embedding": None,
     }
 

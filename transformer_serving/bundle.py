@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.endpoint import Endpoint, read_endpoint
+from contract.heads import TOKEN_ROLES
 from contract.manifest import (
     FILE_NAME as MANIFEST,
     FileEntry,
@@ -139,8 +140,13 @@ def config_text(content: BundleContent) -> str:
     config = build_config(
         name="",
         backend=TRITON_BACKENDS[engine.engine],
-        inputs=[TensorConfig(tensor.name, tensor.dtype, (-1,)) for tensor in endpoint.inputs],
-        output=TensorConfig(endpoint.output.name, endpoint.output.dtype, endpoint.output.dims),
+        inputs=[
+            TensorConfig(tensor.name, tensor.dtype, (-1,), tensor.role in TOKEN_ROLES)
+            for tensor in endpoint.inputs
+        ],
+        outputs=[
+            TensorConfig(tensor.name, tensor.dtype, tensor.dims) for tensor in endpoint.outputs
+        ],
         max_batch_size=endpoint.limits.max_batch_size,
         parameters={"precision": engine.precision} if engine.engine == "openvino" else {},
         warmup_lengths=endpoint.tokens.buckets,

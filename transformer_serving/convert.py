@@ -18,6 +18,7 @@ from contract.endpoint import (
     OutputTensor,
     Tokens,
 )
+from contract.heads import TASK_HEADS
 from contract.manifest import Golden
 from transformer_serving.bundle import BundleContent, write_bundle
 from transformer_serving.bundle_folder import Bundle
@@ -143,20 +144,23 @@ def endpoint_of(
                 f"the model has {graph.width} columns and id2label {len(source.labels)} names; "
                 "correct config.json"
             )
-        classification = Classification(source.labels, source.problem_type)
+        activation = "softmax" if source.problem_type == "single_label" else "sigmoid"
+        classification = Classification(source.labels, source.problem_type, activation)
     else:
         # The graph has normalized already where the model does; preprocess need not do it again.
-        embedding = Embedding("engine", normalize=False, dimensions=graph.width)
+        embedding = Embedding("engine", False, graph.width, "cosine", {}, None)
     return Endpoint(
         bundle_version=0,
         bundle_hash="",
         task=source.task,
+        head=TASK_HEADS[source.task][0],
         inputs=tuple(InputTensor(name, role=name, dtype="INT32") for name in graph.inputs),
-        output=OutputTensor(OUTPUT_NAME, "FP32", (graph.width,)),
+        outputs=(OutputTensor(OUTPUT_NAME, "FP32", (graph.width,)),),
         tokens=tokens,
         limits=limits,
         classification=classification,
         embedding=embedding,
+        masks=None,
     )
 
 

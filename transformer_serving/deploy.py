@@ -136,16 +136,16 @@ def _add(target: Target, bundle: Bundle, endpoint: str, model_id: str) -> None:
 
 def add_arguments(bundle: Bundle, endpoint: str, model_id: str) -> list[str]:
     """The arguments of `clearml-serving model add` for a bundle."""
-    inputs, output = bundle.endpoint.inputs, bundle.endpoint.output
+    inputs, outputs = bundle.endpoint.inputs, bundle.endpoint.outputs
     return [
         "model", "add", "--engine", "triton", "--endpoint", endpoint, "--model-id", model_id,
         "--preprocess", str(bundle.preprocess),
         "--input-size", *("[-1]" for _ in inputs),
         "--input-type", *(_NUMPY_DTYPES[tensor.dtype] for tensor in inputs),
         "--input-name", *(tensor.name for tensor in inputs),
-        "--output-size", str(list(output.dims)),
-        "--output-type", _NUMPY_DTYPES[output.dtype],
-        "--output-name", output.name,
+        "--output-size", *(str(list(tensor.dims)) for tensor in outputs),
+        "--output-type", *(_NUMPY_DTYPES[tensor.dtype] for tensor in outputs),
+        "--output-name", *(tensor.name for tensor in outputs),
         "--aux-config", _AUX_CONFIG[bundle.manifest.engine],
         f"max_batch_size={bundle.endpoint.limits.max_batch_size}",
     ]  # fmt: skip

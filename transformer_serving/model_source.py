@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contract.endpoint import TASKS
+from contract.heads import TASKS
 from transformer_serving.model_files import read_json
 from transformer_serving.refusal import ConversionRefused
 from transformer_serving.tokenizer_file import TokenizerFile, read_tokenizer

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contract.endpoint import INPUT_ROLES
+from contract.heads import TOKEN_ROLES
 from transformer_serving.model_source import ModelSource
 from transformer_serving.refusal import ConversionRefused
 
@@ -113,7 +113,7 @@ def quiet() -> Iterator[None]:
 
 def _input_names(source: ModelSource) -> tuple[str, ...]:
     return tuple(
-        name for name in INPUT_ROLES if name != "token_type_ids" or source.takes_token_types
+        name for name in TOKEN_ROLES if name != "token_type_ids" or source.takes_token_types
     )
 
 

@@ -11,7 +11,10 @@ import numpy as np
 from contract.endpoint import Endpoint
 from contract.errors import ServingError
 from contract.fields import kind_of
+from preprocess.answers.work import Work
 from preprocess.request import Request
+from preprocess.rows import Row
+from preprocess.tokens import Tokenizer
 
 Array = np.ndarray[Any, Any]
 
@@ -54,8 +57,8 @@ class TextClassification:
         if endpoint.classification is None:
             raise ValueError("endpoint.json has no 'classification'")
         self._labels = endpoint.classification.labels
-        single = endpoint.classification.problem_type == "single_label" and len(self._labels) > 1
-        self._default_function = "softmax" if single else "sigmoid"
+        self._limits = endpoint.limits
+        self._default_function = endpoint.classification.activation
 
     def read_parameters(self, values: Mapping[str, Any]) -> Parameters:
         unknown = [name for name in values if name not in ("top_k", "function_to_apply")]
@@ -83,9 +86,13 @@ class TextClassification:
             )
         return value
 
-    def render(self, rows: Sequence[Array], request: Request) -> Any:
+    def encode(self, request: Request, tokenizer: Tokenizer) -> Work:
+        return Work(request, tokenizer.encode(request, self._limits))
+
+    def render(self, rows: Sequence[Row], work: Work) -> Any:
+        request = work.request
         parameters: Parameters = request.parameters
-        scores = FUNCTIONS[parameters.function](np.stack(rows))
+        scores = FUNCTIONS[parameters.function](np.stack([row[0] for row in rows]))
         answers = [self._answer(row, parameters, request.pipeline_shape) for row in scores]
         if request.many:
             return answers

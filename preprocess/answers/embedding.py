@@ -9,7 +9,10 @@ import numpy as np
 
 from contract.endpoint import Endpoint
 from contract.errors import ServingError
+from preprocess.answers.work import Work
 from preprocess.request import Request
+from preprocess.rows import Row
+from preprocess.tokens import Tokenizer
 
 Array = np.ndarray[Any, Any]
 
@@ -32,6 +35,7 @@ class SentenceEmbedding:
         if endpoint.embedding is None:
             raise ValueError("endpoint.json has no 'embedding'")
         self._embedding = endpoint.embedding
+        self._limits = endpoint.limits
         self._pool = POOLINGS[endpoint.embedding.pooling]
 
     def read_parameters(self, values: Mapping[str, Any]) -> None:
@@ -40,8 +44,12 @@ class SentenceEmbedding:
                 "invalid_field", "sentence-embedding takes no parameters", field="parameters"
             )
 
-    def render(self, rows: Sequence[Array], request: Request) -> Any:
-        vectors = np.stack([self._pool(row) for row in rows])[:, : self._embedding.dimensions]
+    def encode(self, request: Request, tokenizer: Tokenizer) -> Work:
+        return Work(request, tokenizer.encode(request, self._limits))
+
+    def render(self, rows: Sequence[Row], work: Work) -> Any:
+        request = work.request
+        vectors = np.stack([self._pool(row[0]) for row in rows])[:, : self._embedding.dimensions]
         if self._embedding.normalize:
             lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
             # sentence-transformers' own floor, so that an empty vector stays zero.

@@ -24,16 +24,19 @@ def test_what_is_written_is_read_back(endpoint_json: str) -> None:
         (("bundle_version",), True, "field 'bundle_version' must be int, got true or false"),
         (("tokens", "buckets"), [8, 8, 32], "must rise strictly and end with max_length 32"),
         (("tokens", "padding_side"), "up", "field 'padding_side' must be one of right, left"),
-        (("output", "dims"), [], "field 'dims' must be a list of sizes or -1"),
+        (("outputs", 0, "dims"), [], "field 'dims' must be a list of sizes or -1"),
+        (("head",), "masks", "field 'head' must be one of sequence"),
+        (("outputs", 0, "dims"), [-1, 2], "must have the axes [labels]"),
+        (("inputs", 2, "role"), "candidates", "these roles beside the tokens': none"),
         (("classification", "labels"), ["A", "A"], "must be a list of different names"),
         (("inputs",), [], "must name input_ids, and no role twice"),
         (("limits", "max_texts"), "9", "field 'max_texts' must be int, got a string"),
     ],
 )
 def test_a_wrong_field_is_named(
-    endpoint_fields: dict[str, Any], path: tuple[str, ...], value: Any, said: str
+    endpoint_fields: dict[str, Any], path: tuple[str | int, ...], value: Any, said: str
 ) -> None:
-    place = endpoint_fields
+    place: Any = endpoint_fields
     for name in path[:-1]:
         place = place[name]
     place[path[-1]] = value

@@ -204,7 +204,11 @@ def test_a_tokenizer_or_labels_that_are_not_the_manifests(
     assert said(manifest, tmp_path)[0] == "tokenizer"
     assert "'tokenizer.json' is not the one of the manifest" in first(manifest, tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
-    swapped = {"labels": ["POSITIVE", "NEGATIVE"], "problem_type": "single_label"}
+    swapped = {
+        "labels": ["POSITIVE", "NEGATIVE"],
+        "problem_type": "single_label",
+        "activation": "softmax",
+    }
     change_endpoint(tmp_path, classification=swapped)
     assert said(manifest, tmp_path)[0] == "labels"
     assert "its labels and lengths" in first(manifest, tmp_path)
@@ -216,11 +220,23 @@ def test_a_tokenizer_or_labels_that_are_not_the_manifests(
         ({"bundle_hash": "cd" * 32}, "field 'bundle_hash' differs"),
         ({"bundle_version": 78}, "field 'bundle_version' differs"),
         (
-            {"classification": {"labels": ["A", "B", "C"], "problem_type": "single_label"}},
+            {
+                "classification": {
+                    "labels": ["A", "B", "C"],
+                    "problem_type": "single_label",
+                    "activation": "softmax",
+                }
+            },
             "3 labels and the model 2 columns",
         ),
         (
-            {"classification": {"labels": ["A", "B"], "problem_type": "single_label"}},
+            {
+                "classification": {
+                    "labels": ["A", "B"],
+                    "problem_type": "single_label",
+                    "activation": "softmax",
+                }
+            },
             "the label list is another model's",
         ),
     ],

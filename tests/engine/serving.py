@@ -40,7 +40,7 @@ def write_bundle(folder: Path, version: int, *, scale: float = 1.0) -> Path:
         name="",
         backend="onnxruntime",
         inputs=INPUTS,
-        output=TensorConfig("output", "FP32", (LABELS,)),
+        outputs=[TensorConfig("output", "FP32", (LABELS,))],
         max_batch_size=8,
     )
     (model / "config.pbtxt").write_text(to_text(config))

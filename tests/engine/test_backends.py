@@ -207,7 +207,7 @@ def test_no_batching_takes_full_shapes(triton_server: TritonServer, backend: str
         backend,
         max_batch_size=0,
         inputs=tuple(TensorConfig(tensor.name, "INT32", (-1, -1)) for tensor in INPUTS),
-        output=TensorConfig("output", "FP32", (-1, 3)),
+        outputs=[TensorConfig("output", "FP32", (-1, 3))],
     )
     WRITERS[backend](model.folder)
     model.load()

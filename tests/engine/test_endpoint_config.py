@@ -42,7 +42,7 @@ BUNDLE = build_config(
     name="",
     backend="onnxruntime",
     inputs=[TensorConfig(name, "INT32", (-1,)) for name in NAMES],
-    output=TensorConfig("output", "FP32", (2,)),
+    outputs=[TensorConfig("output", "FP32", (2,))],
     max_batch_size=64,
     parameters={"intra_op_thread_count": "2"},
 )

@@ -16,7 +16,7 @@ def test_a_bundle_configuration_survives_its_text() -> None:
         name="m",
         backend="openvino_text",
         inputs=INPUTS,
-        output=OUTPUT,
+        outputs=[OUTPUT],
         max_batch_size=64,
         instance_count=2,
         max_queue_delay_us=500,
@@ -36,7 +36,7 @@ def test_warm_up_is_zeros_of_one_text_for_each_length() -> None:
         name="m",
         backend="onnxruntime",
         inputs=INPUTS,
-        output=OUTPUT,
+        outputs=[OUTPUT],
         max_batch_size=8,
         warmup_lengths=[16, 64],
     )
@@ -52,7 +52,7 @@ def test_tensorrt_lists_its_profiles_on_the_gpu() -> None:
         name="m",
         backend="tensorrt",
         inputs=INPUTS,
-        output=OUTPUT,
+        outputs=[OUTPUT],
         max_batch_size=8,
         profiles=["0", "1"],
     )
@@ -63,7 +63,7 @@ def test_tensorrt_lists_its_profiles_on_the_gpu() -> None:
 
 def test_versions_are_exactly_those() -> None:
     config = build_config(
-        name="", backend="onnxruntime", inputs=INPUTS, output=OUTPUT, max_batch_size=8
+        name="", backend="onnxruntime", inputs=INPUTS, outputs=[OUTPUT], max_batch_size=8
     )
     config.version_policy.latest.num_versions = 3
     copy = with_versions(config, "x_y", [20, 10])
@@ -78,7 +78,7 @@ def test_errors_name_the_field() -> None:
             name="m",
             backend="b",
             inputs=(TensorConfig("x", "FLOAT", (-1,)),),
-            output=OUTPUT,
+            outputs=[OUTPUT],
             max_batch_size=1,
         )
     with pytest.raises(ConfigError, match=r"config\.pbtxt: 1:1 .*no field named \"foo\""):

@@ -49,7 +49,7 @@ class SumEngine:
             self.running -= 1
         if (ids == BAD).any():
             raise ServingError("engine_failed", "the engine failed on this input")
-        return np.stack([ids.sum(axis=1), mask.sum(axis=1)], axis=1).astype(np.float32)
+        return [np.stack([ids.sum(axis=1), mask.sum(axis=1)], axis=1).astype(np.float32)]
 
 
 def coalescer(endpoint: Endpoint, engine: Any, *, limit: int = 10**6, slots: int = 2) -> Coalescer:

@@ -99,8 +99,8 @@ def test_every_body_is_a_request_or_a_refusal(body: Any) -> None:
 
 ENDPOINT = """{"schema": 1, "bundle_version": 2, "bundle_hash": "x", "task": "text-classification",
 "inputs": [{"name": "ids", "role": "input_ids", "dtype": "INT64"}],
-"output": {"name": "output", "dtype": "FP32", "dims": [2]},
+"head": "sequence", "outputs": [{"name": "output", "dtype": "FP32", "dims": [2]}],
 "tokens": {"max_length": 8, "buckets": [8], "pad_id": 0, "pad_token": "", "pad_type_id": 0,
 "padding_side": "left", "truncate": true},
 "limits": {"max_texts": 9, "max_characters": 99, "max_tokens": 99, "max_batch_size": 4},
-"classification": {"labels": ["A", "B"], "problem_type": "multi_label"}}"""
+"classification": {"labels": ["A", "B"], "problem_type": "multi_label", "activation": "sigmoid"}}"""

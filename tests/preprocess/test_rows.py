@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from contract.endpoint import InputTensor, Tokens
-from preprocess.rows import pad
+from contract.endpoint import InputTensor, OutputTensor, Tokens, read_endpoint
+from preprocess.rows import pad, unpad
 from preprocess.tokens import Encoded
 
 INPUTS = (
@@ -24,3 +26,42 @@ def test_padding_fills_the_other_side(side: str) -> None:
     assert ids.array.dtype == np.int64
     assert mask.array.dtype == np.int32
     assert [ids.array[0].tolist(), mask.array[0].tolist(), types.array[0].tolist()] == [*expected]
+
+
+EXTRAS = (
+    InputTensor("ids", "input_ids", "INT32"),
+    InputTensor("masks", "mask_positions", "INT32"),
+    InputTensor("wanted", "candidates", "INT64"),
+)
+
+
+@pytest.mark.parametrize(
+    ("side", "first", "second"), [("right", [1], [0, 2]), ("left", [3], [1, 3])]
+)
+def test_extra_inputs_have_a_width_of_their_own(
+    side: str, first: list[int], second: list[int], endpoint_json: str
+) -> None:
+    tokens = replace(read_endpoint(endpoint_json).tokens, padding_side=side)
+    texts = [
+        Encoded([7, 9], [0, 0], {"mask_positions": [1], "candidates": [40, 41, 42]}),
+        Encoded([9, 7, 9], [0] * 3, {"mask_positions": [0, 2], "candidates": [43]}),
+    ]
+    _, positions, candidates = pad(texts, 4, EXTRAS, tokens)
+    assert positions.array[0, :1].tolist() == first
+    assert positions.array[1].tolist() == second
+    assert candidates.array.tolist() == [[40, 41, 42], [43, 0, 0]]
+    assert candidates.array.dtype == np.int64
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_every_axis_is_cut_to_the_texts_own_size(side: str, endpoint_json: str) -> None:
+    endpoint = read_endpoint(endpoint_json)
+    endpoint = replace(endpoint, tokens=replace(endpoint.tokens, padding_side=side))
+    text = Encoded([5, 6], [0, 0], {"mask_positions": [0], "candidates": [8, 9]})
+    table = np.arange(8.0).reshape(4, 2)
+    (cut,) = unpad([table], text, replace(endpoint, head="tokens"))
+    assert cut.tolist() == (table[:2] if side == "right" else table[2:]).tolist()
+    output = OutputTensor("x", "FP32", (-1, -1))
+    masks = replace(endpoint, head="masks", outputs=(output, output, output))
+    best, ids, scores = unpad([np.ones((3, 5)), np.ones((3, 5)), np.ones((3, 4))], text, masks)
+    assert (best.shape, ids.shape, scores.shape) == ((1, 5), (1, 5), (1, 2))

@@ -1,0 +1,19 @@
+"""What a task gives the engine, and what it must remember of it to render the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from preprocess.request import Request
+from preprocess.tokens import Encoded
+
+
+@dataclass(frozen=True)
+class Work:
+    """The rows of one request; `context` is the task's own: offsets, whose row is whose."""
+
+    request: Request
+    encoded: Sequence[Encoded]
+    context: Any = None
