@@ -81,7 +81,7 @@ async def test_every_request_gets_its_own_rows(endpoint: Endpoint) -> None:
                 await queue.infer(texts, soon())
             return
         rows = await queue.infer(texts, soon())
-        assert [row.tolist() for row in rows] == [[sum(one.ids), len(one.ids)] for one in texts]
+        assert [row.tolist() for (row,) in rows] == [[sum(one.ids), len(one.ids)] for one in texts]
 
     await asyncio.gather(*(one_request() for _ in range(1500)))
     assert len(engine.calls) < sum(sent) / 2  # they were joined
@@ -130,7 +130,7 @@ async def test_a_late_request_leaves_and_the_call_goes_on(endpoint: Endpoint) ->
     assert caught.value.kind.status == 504
     assert queue._in_flight == 1  # Triton still works on it: the slot is held
     release.set()
-    assert (await patient)[0].tolist() == [12, 3]
+    assert (await patient)[0][0].tolist() == [12, 3]
 
 
 async def test_too_many_waiting_tokens_are_refused(endpoint: Endpoint) -> None:
