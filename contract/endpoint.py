@@ -109,7 +109,8 @@ class Endpoint:
     """endpoint.json, checked. `bundle_version` is the Triton model version to call.
 
     `classification` is there for heads with labels, `embedding` for those with vectors, `masks`
-    for head 'masks'.
+    for head 'masks'. `golden` is a body that the endpoint must be able to answer, for health and
+    first tries; None: any short `text` will do.
     """
 
     bundle_version: int
@@ -123,6 +124,7 @@ class Endpoint:
     classification: Classification | None
     embedding: Embedding | None
     masks: Masks | None
+    golden: dict[str, Any] | None = None
 
     def to_json(self) -> str:
         return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=2, ensure_ascii=False) + "\n"
@@ -146,6 +148,7 @@ def read_endpoint(text: str | bytes, where: str = "endpoint.json") -> Endpoint:
         classification=_classification(fields) if head in ("sequence", "tokens") else None,
         embedding=_embedding(fields) if head in ("vector", "token_vectors") else None,
         masks=_masks(fields) if head == "masks" else None,
+        golden=fields.optional("golden", dict),
     )
     _check_tensors(endpoint, where)
     return endpoint

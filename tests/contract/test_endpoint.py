@@ -15,6 +15,14 @@ def test_what_is_written_is_read_back(endpoint_json: str) -> None:
     assert read_endpoint(endpoint.to_json()) == endpoint
 
 
+def test_a_golden_body_is_kept_and_may_be_absent(endpoint_fields: dict[str, Any]) -> None:
+    assert read_endpoint(json.dumps(endpoint_fields)).golden is None
+    body = {"query": "tea", "texts": ["a kettle"]}
+    endpoint = read_endpoint(json.dumps({**endpoint_fields, "golden": body}))
+    assert endpoint.golden == body
+    assert read_endpoint(endpoint.to_json()) == endpoint
+
+
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
@@ -30,6 +38,7 @@ def test_what_is_written_is_read_back(endpoint_json: str) -> None:
         (("inputs", 2, "role"), "candidates", "these roles beside the tokens': none"),
         (("classification", "labels"), ["A", "A"], "must be a list of different names"),
         (("inputs",), [], "must name input_ids, and no role twice"),
+        (("golden",), "ready", "field 'golden' must be dict, got a string"),
         (("limits", "max_texts"), "9", "field 'max_texts' must be int, got a string"),
     ],
 )
