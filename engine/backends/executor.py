@@ -9,7 +9,17 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.grouping import Arrays, Group, Item, Layout, join, plan_groups, split
+from engine.backends.grouping import (
+    TOKENS,
+    Arrays,
+    Group,
+    Item,
+    Layout,
+    axis_of,
+    join,
+    plan_groups,
+    split,
+)
 from engine.backends.model_settings import TensorSpec
 
 
@@ -92,9 +102,10 @@ class Executor:
                 return Failure(reason, invalid=True)
         if self._layout.joinable and len({array.shape[0] for array in arrays.values()}) > 1:
             return Failure("the inputs differ in their batch size", invalid=True)
-        if self._layout.mask and len({array.shape[1] for array in arrays.values()}) > 1:
+        lengths = _token_lengths(arrays)
+        if self._layout.mask and len(lengths) > 1:
             return Failure("the inputs differ in their number of tokens", invalid=True)
-        return None
+        return _position_fault(arrays, max(lengths, default=0))
 
     def _id_fault(self, spec: TensorSpec, array: NDArray[Any]) -> str | None:
         """Runtimes differ on ids outside the table: an error, another row, or a wild read."""
@@ -111,8 +122,23 @@ class Executor:
 def _item(index: int, arrays: Mapping[str, NDArray[Any]]) -> Item:
     shapes = [array.shape for array in arrays.values()]
     rows = shapes[0][0] if shapes and shapes[0] else 1
-    length = max((shape[1] for shape in shapes if len(shape) > 1), default=0)
-    return Item(index, dict(arrays), rows, length)
+    return Item(index, dict(arrays), rows, max(_token_lengths(arrays), default=0))
+
+
+def _token_lengths(arrays: Mapping[str, NDArray[Any]]) -> set[int]:
+    """The sizes of the inputs' token axes; one where they agree."""
+    return {
+        array.shape[1]
+        for name, array in arrays.items()
+        if array.ndim > 1 and axis_of(name) == TOKENS
+    }
+
+
+def _position_fault(arrays: Mapping[str, NDArray[Any]], length: int) -> Failure | None:
+    positions = arrays.get("mask_positions")
+    if positions is None or (positions.min() >= 0 and positions.max() < length):
+        return None
+    return Failure("input 'mask_positions' has a position outside the text", invalid=True)
 
 
 def _tensor_fault(spec: TensorSpec, array: NDArray[Any]) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,15 @@ Arrays = dict[str, NDArray[Any]]
 FREE_TOKENS = 32
 # Beyond that, at most this share of a joined run may be padding.
 WASTE = 0.125
+
+TOKENS = "tokens"
+# Inputs whose second axis is their own (contract.heads); that of all others is the tokens'.
+EXTRA_INPUTS = ("mask_positions", "candidates")
+
+
+def axis_of(name: str) -> str:
+    """What the second axis of the input `name` counts: tokens, or the input's own values."""
+    return name if name in EXTRA_INPUTS else TOKENS
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,10 @@ class Item:
     @property
     def shape_key(self) -> tuple[Any, ...]:
         return tuple((name, array.shape[1:]) for name, array in sorted(self.arrays.items()))
+
+    def size(self, axis: str) -> int:
+        """Tokens, or values of an extra input."""
+        return self.length if axis == TOKENS else int(self.arrays[axis].shape[1])
 
 
 @dataclass(frozen=True)
@@ -54,12 +67,13 @@ class Layout:
     """What is known of the graph's axes; nothing known means: every item runs alone.
 
     `joinable`: axis 0 of every tensor is the batch. `mask`: the attention mask, set when padding
-    does not change an answer. `token_axes`: for each output the axes that follow the tokens.
+    does not change an answer. `own_axes`: for each output the axes of a request's own size, and
+    whether they follow its tokens or an extra input.
     """
 
     joinable: bool = False
     mask: str | None = None
-    token_axes: Mapping[str, tuple[int, ...]] | None = None
+    own_axes: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
 
 
 def plan_groups(items: Sequence[Item], layout: Layout) -> list[Group]:
@@ -91,26 +105,29 @@ def _cheap(longer: Group, shorter: Group) -> bool:
 
 
 def join(group: Group) -> Arrays:
-    """One batch of the group's items. Padding is zero, also in the mask."""
+    """One batch of the group's items. Padding is zero, also in the mask and in extra inputs."""
     if len(group.items) == 1:
         return group.items[0].arrays
-    first = group.items[0].arrays
-    if all(item.length == group.length for item in group.items):
-        return {name: np.concatenate([item.arrays[name] for item in group.items]) for name in first}
-    batch = {
-        name: np.zeros((group.rows, group.length), dtype=array.dtype)
-        for name, array in first.items()
+    return {
+        name: _stacked([item.arrays[name] for item in group.items])
+        for name in group.items[0].arrays
     }
+
+
+def _stacked(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    if len({array.shape[1:] for array in arrays}) == 1:
+        return np.concatenate(arrays)
+    shape = (sum(len(array) for array in arrays), max(array.shape[1] for array in arrays))
+    batch = np.zeros(shape, dtype=arrays[0].dtype)
     row = 0
-    for item in group.items:
-        for name, array in item.arrays.items():
-            batch[name][row : row + item.rows, : item.length] = array
-        row += item.rows
+    for array in arrays:
+        batch[row : row + len(array), : array.shape[1]] = array
+        row += len(array)
     return batch
 
 
 def split(outputs: Arrays, group: Group, layout: Layout) -> list[Arrays]:
-    """Each item's own rows, cut back to its own length; in the order of the group's items."""
+    """Each item's own rows, cut back to its own sizes; in the order of the group's items."""
     if len(group.items) == 1:
         return [outputs]
     answers: list[Arrays] = []
@@ -119,7 +136,7 @@ def split(outputs: Arrays, group: Group, layout: Layout) -> list[Arrays]:
         rows = slice(row, row + item.rows)
         answers.append(
             {
-                name: _cut(array[rows], item.length, (layout.token_axes or {}).get(name, ()))
+                name: _cut(array[rows], item, layout.own_axes.get(name, {}))
                 for name, array in outputs.items()
             }
         )
@@ -127,8 +144,8 @@ def split(outputs: Arrays, group: Group, layout: Layout) -> list[Arrays]:
     return answers
 
 
-def _cut(array: NDArray[Any], length: int, axes: Sequence[int]) -> NDArray[Any]:
+def _cut(array: NDArray[Any], item: Item, axes: Mapping[int, str]) -> NDArray[Any]:
     index: list[slice] = [slice(None)] * array.ndim
-    for axis in axes:
-        index[axis] = slice(length)
+    for axis, name in axes.items():
+        index[axis] = slice(item.size(name))
     return array[tuple(index)]

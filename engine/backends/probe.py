@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.executor import Failure, Graph, Runtime
-from engine.backends.grouping import Arrays, Layout
+from engine.backends.grouping import EXTRA_INPUTS, TOKENS, Arrays, Layout, axis_of
 
 MASK = "attention_mask"
 _SHORT, _LONG = 5, 8
+# What each axis counts in the short and in the long run; no pair is like another.
+_SIZES = {TOKENS: (_SHORT, _LONG), **{name: (2 + i, 3 + i) for i, name in enumerate(EXTRA_INPUTS)}}
 # Reduced precision may move an answer by this share of its size; a pooling that reads padding
 # moves it far more.
 _TOLERANCE = 0.05
@@ -30,12 +32,12 @@ def probe(runtime: Runtime) -> Layout:
         return Layout()
     if not all(_rows(short[name]) == 2 and _rows(longer[name]) == 1 for name in short):
         return Layout()
-    axes = {name: _token_axes(short[name], longer[name]) for name in short}
-    layout = Layout(joinable=True, token_axes=axes)
+    axes = {name: _own_axes(short[name], longer[name]) for name in short}
+    layout = Layout(joinable=True, own_axes=axes)
     has_mask = any(spec.name == MASK for spec in graph.inputs)
     if not has_mask or isinstance(padded, Failure) or not _equal(short, padded, axes):
         return layout
-    return Layout(joinable=True, mask=MASK, token_axes=axes)
+    return Layout(joinable=True, mask=MASK, own_axes=axes)
 
 
 def _batch(graph: Graph, rows: int, tokens: int, length: int) -> Arrays:
@@ -49,6 +51,12 @@ def _batch(graph: Graph, rows: int, tokens: int, length: int) -> Arrays:
 
 
 def _matrix(name: str, limit: int | None, rows: int, tokens: int, length: int) -> NDArray[Any]:
+    axis = axis_of(name)
+    if axis != TOKENS:
+        own, width = (_SIZES[axis][size > _SHORT] for size in (tokens, length))
+        matrix = np.zeros((rows, width), dtype=np.int64)
+        matrix[:, :own] = np.arange(own)
+        return matrix
     matrix = np.zeros((rows, length), dtype=np.int64)
     if name == MASK:
         matrix[:, :tokens] = 1
@@ -62,22 +70,23 @@ def _rows(array: NDArray[Any]) -> int:
     return int(array.shape[0]) if array.ndim else 0
 
 
-def _token_axes(short: NDArray[Any], longer: NDArray[Any]) -> tuple[int, ...]:
-    return tuple(
-        axis
-        for axis in range(1, short.ndim)
-        if (short.shape[axis], longer.shape[axis]) == (_SHORT, _LONG)
-    )
+def _own_axes(short: NDArray[Any], longer: NDArray[Any]) -> dict[int, str]:
+    names = {sizes: name for name, sizes in _SIZES.items()}
+    sizes = zip(short.shape, longer.shape, strict=True)
+    return {axis: names[pair] for axis, pair in enumerate(sizes) if axis and pair in names}
 
 
-def _equal(short: Arrays, padded: Arrays, axes: dict[str, tuple[int, ...]]) -> bool:
+def _equal(short: Arrays, padded: Arrays, axes: dict[str, dict[int, str]]) -> bool:
     for name, expected in short.items():
         index: list[slice] = [slice(None)] * expected.ndim
-        for axis in axes[name]:
-            index[axis] = slice(_SHORT)
+        for axis, counted in axes[name].items():
+            index[axis] = slice(_SIZES[counted][0])
         got = padded[name][tuple(index)]
         if got.shape != expected.shape:
             return False
+        if np.issubdtype(expected.dtype, np.integer):
+            # Ids in the order of their scores: reduced precision may swap two near ones.
+            continue
         scale = max(1e-3, float(np.abs(expected).max(initial=0.0)))
         if not np.allclose(got, expected, rtol=0.0, atol=_TOLERANCE * scale):
             return False

@@ -14,7 +14,14 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from engine.model_config import TensorConfig, build_config, to_text
-from tests.engine.text_models import VOCABULARY, expected, write_onnx, write_openvino
+from tests.engine.text_models import (
+    BEST,
+    VOCABULARY,
+    expected,
+    expected_masks,
+    write_onnx,
+    write_openvino,
+)
 from tests.engine.triton_server import TritonServer, running_triton
 
 INPUTS = (TensorConfig("input_ids", "INT32", (-1,)), TensorConfig("attention_mask", "INT32", (-1,)))
@@ -39,7 +46,7 @@ class Model:
                 "name": self.name,
                 "backend": backend,
                 "inputs": INPUTS,
-                "output": OUTPUT,
+                "outputs": (OUTPUT,),
                 "max_batch_size": 16,
                 "max_queue_delay_us": 60_000,
                 **config,
@@ -50,10 +57,12 @@ class Model:
         (self.folder.parent / "config.pbtxt").write_text(text or to_text(self.config))
         self.client.load_model(self.name)
 
-    def start(self, ids: np.ndarray, mask: np.ndarray | None = None) -> Future[Any]:
+    def start(
+        self, ids: np.ndarray, mask: np.ndarray | None = None, **extra: np.ndarray
+    ) -> Future[Any]:
         mask = np.ones_like(ids) if mask is None else mask
         inputs = []
-        for name, array in (("input_ids", ids), ("attention_mask", mask)):
+        for name, array in {"input_ids": ids, "attention_mask": mask, **extra}.items():
             tensor = triton.InferInput(name, array.shape, "INT32")
             tensor.set_data_from_numpy(array)
             inputs.append(tensor)
@@ -111,6 +120,68 @@ def test_outputs_with_a_token_axis_are_cut_to_the_request(
         answer = future.result(20).as_numpy("token_output")
         assert answer.shape == (*ids.shape, 3)
         np.testing.assert_allclose(answer, model.ask(ids, "token_output"), atol=1e-5)
+
+
+MASKS_CONFIG = {
+    "inputs": (
+        *INPUTS,
+        TensorConfig("mask_positions", "INT32", (-1,), per_token=False),
+        TensorConfig("candidates", "INT32", (-1,), per_token=False),
+    ),
+    "outputs": (
+        TensorConfig("scores", "FP32", (-1, BEST)),
+        TensorConfig("token_ids", "INT32", (-1, BEST)),
+        TensorConfig("candidate_scores", "FP32", (-1, -1)),
+    ),
+}
+
+
+def test_masks_and_candidates_of_joined_requests_stay_their_own(
+    triton_server: TritonServer, backend: str
+) -> None:
+    model = Model(triton_server, backend, warmup_lengths=[8], **MASKS_CONFIG)
+    WRITERS[backend](model.folder, head="masks")
+    for tensor in model.config.input:
+        tensor.allow_ragged_batch = True
+    model.load()
+    random = np.random.default_rng(8)
+    requests = []
+    for ids in texts(8, (1, 5), (2, 5), (1, 9), (3, 6), (1, 30), (2, 8)):
+        rows, length = ids.shape
+        positions = random.integers(0, length, (rows, random.integers(1, 4))).astype(np.int32)
+        candidates = random.integers(0, VOCABULARY, (rows, random.integers(1, 5)))
+        extra = {"mask_positions": positions, "candidates": candidates.astype(np.int32)}
+        requests.append((ids, extra))
+    together = [model.start(ids, **extra) for ids, extra in requests]
+    for (ids, extra), future in zip(requests, together, strict=True):
+        answer, alone = future.result(20), model.start(ids, **extra).result(20)
+        for name, wanted in expected_masks(ids, **extra).items():
+            np.testing.assert_array_equal(answer.as_numpy(name).shape, wanted.shape)
+            np.testing.assert_allclose(answer.as_numpy(name), wanted, atol=1e-5)
+            np.testing.assert_allclose(alone.as_numpy(name), wanted, atol=1e-5)
+        assert answer.as_numpy("token_ids").dtype == np.int32
+
+
+@pytest.mark.parametrize("bad", [-1, 6])
+def test_a_mask_outside_its_text_fails_alone(
+    triton_server: TritonServer, backend: str, bad: int
+) -> None:
+    model = Model(triton_server, backend, **MASKS_CONFIG)
+    WRITERS[backend](model.folder, head="masks")
+    model.load()
+    [ids] = texts(9, (1, 6))
+    futures = [
+        model.start(
+            ids,
+            mask_positions=np.array([[at]], np.int32),
+            candidates=np.array([[3]], np.int32),
+        )
+        for at in (2, bad, 5)
+    ]
+    with pytest.raises(InferenceServerException, match="position outside the text"):
+        futures[1].result(20)
+    for future in (futures[0], futures[2]):
+        assert future.result(20).as_numpy("scores").shape == (1, 1, BEST)
 
 
 @pytest.mark.parametrize("bad", [-1, VOCABULARY, 2**31 - 1])

@@ -9,13 +9,28 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from contract.heads import EXTRA_ROLES
 from engine.backends.executor import Executor, Failure, Graph
-from engine.backends.grouping import FREE_TOKENS, WASTE, Arrays, Item, Layout, plan_groups
+from engine.backends.grouping import (
+    EXTRA_INPUTS,
+    FREE_TOKENS,
+    WASTE,
+    Arrays,
+    Item,
+    Layout,
+    plan_groups,
+)
 from engine.backends.model_settings import ModelError, TensorSpec, check_tensors, read_settings
 from engine.backends.precision import openvino_properties
 from engine.backends.probe import probe
 
-PADDED = Layout(joinable=True, mask="attention_mask", token_axes={"tokens": (1,), "pairs": (1, 2)})
+AXES = {
+    "sum": {},
+    "tokens": {1: "tokens"},
+    "pairs": {1: "tokens", 2: "tokens"},
+    "at_masks": {1: "mask_positions", 2: "candidates"},
+}
+PADDED = Layout(joinable=True, mask="attention_mask", own_axes=AXES)
 POISON = 41
 
 
@@ -27,6 +42,7 @@ class NumpyRuntime:
             inputs=(
                 TensorSpec("input_ids", "int32", dims),
                 TensorSpec("attention_mask", "int32", dims),
+                *(TensorSpec(name, "int32", dims) for name in EXTRA_INPUTS),
             ),
             outputs=(),
             id_limits={"input_ids": 50},
@@ -48,12 +64,20 @@ class NumpyRuntime:
             "sum": masked.sum(1, keepdims=True) + last,
             "tokens": masked[..., None],
             "pairs": masked[:, :, None] * masked[:, None, :],
+            "at_masks": np.take_along_axis(masked, batch["mask_positions"], 1)[:, :, None]
+            * batch["candidates"][:, None, :],
         }
 
 
-def request(ids: Any) -> Arrays:
+def request(ids: Any, masks: int = 1, candidates: int = 1) -> Arrays:
     array = np.array(ids, np.int32)
-    return {"input_ids": array, "attention_mask": np.ones_like(array)}
+    rows, length = array.shape
+    return {
+        "input_ids": array,
+        "attention_mask": np.ones_like(array),
+        "mask_positions": np.tile(np.arange(masks, dtype=np.int32) % max(1, length), (rows, 1)),
+        "candidates": np.tile(np.arange(2, 2 + candidates, dtype=np.int32), (rows, 1)),
+    }
 
 
 shapes = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 40)), min_size=1, max_size=12)
@@ -66,7 +90,9 @@ def test_every_request_gets_exactly_its_own_answer(
 ) -> None:
     layout = PADDED if pad else Layout(joinable=True)
     random = np.random.default_rng(len(shapes))
-    requests = [request(random.integers(1, 40, shape)) for shape in shapes]
+    requests = [
+        request(random.integers(1, 40, shape), *random.integers(1, 5, 2)) for shape in shapes
+    ]
     for index in poisoned & set(range(len(shapes))):
         requests[index]["input_ids"][0, -1] = POISON
     answers = Executor(NumpyRuntime(), layout).answers(requests)
@@ -119,6 +145,14 @@ def test_without_a_known_layout_every_request_runs_alone() -> None:
             {**request([[1, 2]]), "attention_mask": np.ones((1, 3), np.int32)},
             "differ in their number of tokens",
         ),
+        (
+            {**request([[1, 2]]), "mask_positions": np.full((1, 1), 2, np.int32)},
+            "'mask_positions' has a position outside the text",
+        ),
+        (
+            {**request([[1, 2]]), "candidates": np.full((2, 1), 2, np.int32)},
+            "differ in their batch size",
+        ),
     ],
 )
 def test_a_bad_request_is_told_why_and_fails_alone(arrays: Arrays, reason: str) -> None:
@@ -130,15 +164,14 @@ def test_a_bad_request_is_told_why_and_fails_alone(arrays: Arrays, reason: str) 
 
 
 def test_the_probe_learns_axes_and_whether_padding_is_harmless() -> None:
-    layout = probe(NumpyRuntime())
-    assert layout == Layout(
-        joinable=True,
-        mask="attention_mask",
-        token_axes={"sum": (), "tokens": (1,), "pairs": (1, 2)},
-    )
+    assert probe(NumpyRuntime()) == PADDED
     assert probe(NumpyRuntime(reads_padding=True)).mask is None
     assert probe(NumpyRuntime(reads_padding=True)).joinable
     assert probe(NumpyRuntime(dims=(-1, 128))) == Layout()
+
+
+def test_the_extra_inputs_are_those_of_the_contract() -> None:
+    assert EXTRA_INPUTS == EXTRA_ROLES
 
 
 def test_settings_are_read_from_the_model_configuration() -> None:

@@ -13,6 +13,7 @@ from engine.backends.openvino_quiet import openvino
 VOCABULARY = 50
 LABELS = 3
 WIDTH = 4
+BEST = 5
 
 
 def onnx_model(*, scale: float = 1.0, per_token: bool = False, pooling: str = "mean") -> bytes:
@@ -60,6 +61,85 @@ def onnx_model(*, scale: float = 1.0, per_token: bool = False, pooling: str = "m
     return bytes(model.SerializeToString())
 
 
+def masks_model() -> bytes:
+    """A fill-mask graph: token vectors plus the text's mean, at the masks, against the table."""
+    random = np.random.default_rng(7)
+    table = random.normal(size=(VOCABULARY, WIDTH)).astype(np.float32)
+    node = helper.make_node
+    nodes = [
+        node("Gather", ["table", "input_ids"], ["tokens"]),
+        node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
+        node("Unsqueeze", ["mask", "two"], ["mask3"]),
+        node("Mul", ["tokens", "mask3"], ["masked"]),
+        node("ReduceSum", ["masked", "one"], ["sum"], keepdims=1),
+        node("ReduceSum", ["mask3", "one"], ["count"], keepdims=1),
+        node("Div", ["sum", "count"], ["mean"]),
+        node("Add", ["tokens", "mean"], ["hidden"]),
+        node("Cast", ["mask_positions"], ["positions"], to=TensorProto.INT64),
+        node("Unsqueeze", ["positions", "two"], ["positions3"]),
+        node("Expand", ["positions3", "wide"], ["places"]),
+        node("GatherElements", ["hidden", "places"], ["at_masks"], axis=1),
+        node("MatMul", ["at_masks", "table_t"], ["logits"]),
+        node("Softmax", ["logits"], ["all_scores"], axis=-1),
+        node("TopK", ["all_scores", "best"], ["scores", "ids64"], axis=-1),
+        node("Cast", ["ids64"], ["token_ids"], to=TensorProto.INT32),
+        node("Cast", ["candidates"], ["candidates64"], to=TensorProto.INT64),
+        node("Unsqueeze", ["candidates64", "one"], ["candidates3"]),
+        node("Shape", ["mask_positions"], ["masks"], start=1, end=2),
+        node("Concat", ["one", "masks", "one"], ["rows"], axis=0),
+        node("Expand", ["candidates3", "rows"], ["asked"]),
+        node("GatherElements", ["all_scores", "asked"], ["candidate_scores"], axis=2),
+    ]
+    inputs = {"input_ids": "t", "attention_mask": "t", "mask_positions": "m", "candidates": "c"}
+    outputs = {
+        "scores": (TensorProto.FLOAT, BEST),
+        "token_ids": (TensorProto.INT32, BEST),
+        "candidate_scores": (TensorProto.FLOAT, "c"),
+    }
+    graph = helper.make_graph(
+        nodes,
+        "masks",
+        [
+            helper.make_tensor_value_info(name, TensorProto.INT32, ["batch", axis])
+            for name, axis in inputs.items()
+        ],
+        [
+            helper.make_tensor_value_info(name, kind, ["batch", "m", axis])
+            for name, (kind, axis) in outputs.items()
+        ],
+        [
+            numpy_helper.from_array(table, "table"),
+            numpy_helper.from_array(np.ascontiguousarray(table.T), "table_t"),
+            numpy_helper.from_array(np.array([1], np.int64), "one"),
+            numpy_helper.from_array(np.array([2], np.int64), "two"),
+            numpy_helper.from_array(np.array([1, 1, WIDTH], np.int64), "wide"),
+            numpy_helper.from_array(np.array([BEST], np.int64), "best"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    return bytes(model.SerializeToString())
+
+
+def expected_masks(
+    ids: np.ndarray, mask_positions: np.ndarray, candidates: np.ndarray
+) -> dict[str, np.ndarray]:
+    """What the graph of `masks_model` answers, in numpy."""
+    table = np.random.default_rng(7).normal(size=(VOCABULARY, WIDTH)).astype(np.float32)
+    hidden = table[ids] + table[ids].mean(1, keepdims=True)
+    logits = np.take_along_axis(hidden, mask_positions[..., None], 1) @ table.T
+    scores = np.exp(logits - logits.max(-1, keepdims=True))
+    scores /= scores.sum(-1, keepdims=True)
+    best = np.argsort(-scores, axis=-1)[..., :BEST]
+    shape = (*mask_positions.shape, candidates.shape[1])
+    asked = np.broadcast_to(candidates[:, None, :], shape)
+    return {
+        "scores": np.take_along_axis(scores, best, -1),
+        "token_ids": best,
+        "candidate_scores": np.take_along_axis(scores, asked, -1),
+    }
+
+
 def _pooled(pooling: str) -> list[onnx.NodeProto]:
     if pooling == "last":
         return [helper.make_node("Gather", ["tokens", "last"], ["pooled"], axis=1)]
@@ -70,10 +150,13 @@ def _pooled(pooling: str) -> list[onnx.NodeProto]:
     ]
 
 
-def write_onnx(folder: Path, *, file_name: str = "model.onnx", **options: object) -> Path:
+def write_onnx(
+    folder: Path, *, file_name: str = "model.onnx", head: str = "sequence", **options: object
+) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / file_name
-    path.write_bytes(onnx_model(**options))  # type: ignore[arg-type]
+    content = masks_model() if head == "masks" else onnx_model(**options)  # type: ignore[arg-type]
+    path.write_bytes(content)
     return path
 
 
