@@ -45,7 +45,11 @@ class OutputTensor:
 class Tokens:
     """How texts become token ids: lengths in tokens, special tokens included.
 
-    `truncate` says what happens to a longer text when the request does not say: cut, or refused.
+    `truncate` says what happens to a longer text when the request does not say: cut, as the
+    reference of every task but text-classification, fill-mask and feature-extraction does, or
+    refused. `truncation_side` is the end that is cut off. `unk_id` stands for a piece of text that
+    the vocabulary lacks, `cls_id` for the token that question-answering may point at when there is
+    no answer; None where the tokenizer has no such token.
     """
 
     max_length: int
@@ -55,6 +59,9 @@ class Tokens:
     pad_type_id: int
     padding_side: str
     truncate: bool
+    truncation_side: str = "right"
+    unk_id: int | None = None
+    cls_id: int | None = None
 
 
 @dataclass(frozen=True)
@@ -71,20 +78,26 @@ class Limits:
 class Classification:
     """Labels in the order of the output's columns.
 
-    `activation` makes scores of logits where the request does not name a function of its own.
+    `activation` makes scores of logits where the request does not name a function of its own; for
+    a cross-encoder, which has one label, it is the model's own. `entailment` is the column that
+    says that a hypothesis follows, for zero-shot-classification (the last where no label is named
+    so, as in the pipeline), else None.
     """
 
     labels: tuple[str, ...]
     problem_type: str
     activation: str
+    entailment: int | None = None
 
 
 @dataclass(frozen=True)
 class Embedding:
     """`pooling` is 'engine' when the graph already pools; `dimensions` is the answer's width.
 
-    `prompts` holds texts by name that a request may have put before its own; `default_prompt` is
-    the name of the one that is used when it does not say.
+    `normalize` brings the whole vector to length one, before it is cut to `dimensions`; False when
+    the graph does it. `prompts` holds texts by name that a request may have put before its own;
+    `default_prompt` is the name of the one that is used when it does not say. Where a task knows
+    queries from documents, the prompts 'query' and 'document' ('passage', 'corpus') go before them.
     """
 
     pooling: str
@@ -97,11 +110,16 @@ class Embedding:
 
 @dataclass(frozen=True)
 class Masks:
-    """The token that stands for what is to be filled in, and how many fillings the graph gives."""
+    """The token that stands for what is to be filled in, and how many fillings the graph gives.
+
+    `cleans_up_spaces` is the tokenizer's clean_up_tokenization_spaces: decoded text then has no
+    space before punctuation.
+    """
 
     mask_token: str
     mask_id: int
     best: int
+    cleans_up_spaces: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,8 +163,8 @@ def read_endpoint(text: str | bytes, where: str = "endpoint.json") -> Endpoint:
         outputs=tuple(_output(row) for row in fields.rows("outputs")),
         tokens=_tokens(fields.inner("tokens")),
         limits=_limits(fields.inner("limits")),
-        classification=_classification(fields) if head in ("sequence", "tokens") else None,
-        embedding=_embedding(fields) if head in ("vector", "token_vectors") else None,
+        classification=_classification(fields, task) if head in ("sequence", "tokens") else None,
+        embedding=_embedding(fields, task, head) if head in ("vector", "token_vectors") else None,
         masks=_masks(fields) if head == "masks" else None,
         golden=fields.optional("golden", dict),
     )
@@ -192,7 +210,15 @@ def _tokens(fields: Fields) -> Tokens:
         pad_type_id=fields.number("pad_type_id", low=0, high=255),
         padding_side=fields.choice("padding_side", ("right", "left")),
         truncate=fields.take("truncate", bool),
+        truncation_side=fields.choice("truncation_side", ("right", "left"), default="right"),
+        unk_id=_optional_id(fields, "unk_id"),
+        cls_id=_optional_id(fields, "cls_id"),
     )
+
+
+def _optional_id(fields: Fields, name: str) -> int | None:
+    absent = fields.values.get(name) is None
+    return None if absent else fields.number(name, low=0, high=2**31 - 1)
 
 
 def _limits(fields: Fields) -> Limits:
@@ -204,20 +230,31 @@ def _limits(fields: Fields) -> Limits:
     )
 
 
-def _classification(fields: Fields) -> Classification:
+def _classification(fields: Fields, task: str) -> Classification:
     inner = fields.inner("classification")
     labels = inner.texts("labels")
     if not labels or len(set(labels)) != len(labels):
         raise ContractError(f"{inner.where}: field 'labels' must be a list of different names")
+    if task in ("sentence-similarity", "rerank") and len(labels) != 1:
+        raise ContractError(
+            f"{inner.where}: field 'labels' must hold one name for task '{task}', got {len(labels)}"
+        )
+    entailment = None
+    if task == "zero-shot-classification":
+        entailment = inner.number("entailment", low=0, high=len(labels) - 1)
     return Classification(
         labels,
         inner.choice("problem_type", PROBLEM_TYPES),
         inner.choice("activation", ACTIVATIONS),
+        entailment,
     )
 
 
-def _embedding(fields: Fields) -> Embedding:
+def _embedding(fields: Fields, task: str, head: str) -> Embedding:
     inner = fields.inner("embedding")
+    # Tokens' vectors that are themselves the answer are pooled nowhere.
+    pooled_here = head == "token_vectors" and task == "sentence-embedding"
+    poolings = POOLINGS[1:] if pooled_here else POOLINGS[:1]
     prompts = inner.take("prompts", dict)
     default = inner.optional("default_prompt", str)
     if not all(isinstance(text, str) for text in prompts.values()):
@@ -225,7 +262,7 @@ def _embedding(fields: Fields) -> Embedding:
     if default is not None and default not in prompts:
         raise ContractError(f"{inner.where}: field 'default_prompt' must be a name in prompts")
     return Embedding(
-        pooling=inner.choice("pooling", POOLINGS),
+        pooling=inner.choice("pooling", poolings),
         normalize=inner.take("normalize", bool),
         dimensions=inner.number("dimensions", low=1, high=1_000_000),
         similarity=inner.choice("similarity", SIMILARITIES),
@@ -240,6 +277,7 @@ def _masks(fields: Fields) -> Masks:
         mask_token=inner.take("mask_token", str),
         mask_id=inner.number("mask_id", low=0, high=2**31 - 1),
         best=inner.number("best", low=1, high=65_536),
+        cleans_up_spaces=inner.take("cleans_up_spaces", bool, default=False),
     )
 
 

@@ -48,8 +48,8 @@ class Fields:
     def optional(self, name: str, kind: type[T]) -> T | None:
         return None if self.values.get(name) is None else self.take(name, kind)
 
-    def choice(self, name: str, allowed: Sequence[str]) -> str:
-        value = self.take(name, str)
+    def choice(self, name: str, allowed: Sequence[str], *, default: str | None = None) -> str:
+        value = self.take(name, str, default=default)
         if value not in allowed:
             raise ContractError(f"{self.where}: field '{name}' must be one of {', '.join(allowed)}")
         return value

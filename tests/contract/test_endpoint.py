@@ -23,6 +23,49 @@ def test_a_golden_body_is_kept_and_may_be_absent(endpoint_fields: dict[str, Any]
     assert read_endpoint(endpoint.to_json()) == endpoint
 
 
+def test_what_a_tokenizer_lacks_may_be_left_out(endpoint_fields: dict[str, Any]) -> None:
+    tokens = read_endpoint(json.dumps(endpoint_fields)).tokens
+    assert (tokens.unk_id, tokens.cls_id, tokens.truncation_side) == (None, None, "right")
+    endpoint_fields["tokens"].update(unk_id=1, cls_id=2, truncation_side="left")
+    tokens = read_endpoint(json.dumps(endpoint_fields)).tokens
+    assert (tokens.unk_id, tokens.cls_id, tokens.truncation_side) == (1, 2, "left")
+
+
+def test_zero_shot_names_the_column_of_entailment(endpoint_fields: dict[str, Any]) -> None:
+    endpoint_fields["task"] = "zero-shot-classification"
+    endpoint_fields["classification"]["entailment"] = 1
+    endpoint = read_endpoint(json.dumps(endpoint_fields))
+    assert endpoint.classification is not None
+    assert endpoint.classification.entailment == 1
+    endpoint_fields["classification"]["entailment"] = 2
+    with pytest.raises(ContractError, match="'entailment' must be from 0 to 1, got 2"):
+        read_endpoint(json.dumps(endpoint_fields))
+
+
+EMBEDDING = {"normalize": True, "dimensions": 2, "similarity": "dot", "prompts": {"query": "Q: "}}
+
+
+@pytest.mark.parametrize(
+    ("task", "head", "dims", "pooling"),
+    [
+        ("sentence-embedding", "vector", [2], "engine"),
+        ("sentence-embedding", "token_vectors", [-1, 2], "mean"),
+        ("feature-extraction", "token_vectors", [-1, 2], "engine"),
+    ],
+)
+def test_somebody_pools_exactly_once(
+    endpoint_fields: dict[str, Any], task: str, head: str, dims: list[int], pooling: str
+) -> None:
+    endpoint_fields.update(task=task, head=head)
+    endpoint_fields["outputs"][0]["dims"] = dims
+    endpoint_fields["embedding"] = {**EMBEDDING, "pooling": pooling, "default_prompt": "query"}
+    endpoint = read_endpoint(json.dumps(endpoint_fields))
+    assert read_endpoint(endpoint.to_json()) == endpoint
+    endpoint_fields["embedding"]["pooling"] = "cls" if pooling == "engine" else "engine"
+    with pytest.raises(ContractError, match="field 'pooling' must be one of"):
+        read_endpoint(json.dumps(endpoint_fields))
+
+
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
@@ -37,6 +80,11 @@ def test_a_golden_body_is_kept_and_may_be_absent(endpoint_fields: dict[str, Any]
         (("outputs", 0, "dims"), [-1, 2], "must have the axes [labels]"),
         (("inputs", 2, "role"), "candidates", "these roles beside the tokens': none"),
         (("classification", "labels"), ["A", "A"], "must be a list of different names"),
+        (("tokens", "unk_id"), -1, "field 'unk_id' must be from 0 to"),
+        (("tokens", "cls_id"), "2", "field 'cls_id' must be int, got a string"),
+        (("tokens", "truncation_side"), "up", "'truncation_side' must be one of right, left"),
+        (("task",), "zero-shot-classification", "field 'entailment' is missing"),
+        (("task",), "rerank", "field 'labels' must hold one name for task 'rerank', got 2"),
         (("inputs",), [], "must name input_ids, and no role twice"),
         (("golden",), "ready", "field 'golden' must be dict, got a string"),
         (("limits", "max_texts"), "9", "field 'max_texts' must be int, got a string"),
