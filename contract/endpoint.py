@@ -96,8 +96,8 @@ class Embedding:
 
     `normalize` brings the whole vector to length one, before it is cut to `dimensions`; False when
     the graph does it. `prompts` holds texts by name that a request may have put before its own;
-    `default_prompt` is the name of the one that is used when it does not say. Where a task knows
-    queries from documents, the prompts 'query' and 'document' ('passage', 'corpus') go before them.
+    `default_prompt` is the name of the one that is used when it does not say. The task
+    rerank puts the prompts 'query' and 'document' before its query and texts, where they exist.
     """
 
     pooling: str

@@ -26,7 +26,7 @@ from preprocess.request import read_body
 from preprocess.response import Answer, answer_response, error_response
 from preprocess.rows import Array, Row
 from preprocess.settings import Settings, read_settings
-from preprocess.tokens import Tokenizer, off_loop, shared_tokenizer
+from preprocess.tokens import off_loop, shared_tokenizer
 from preprocess.triton_client import Tensor, close_clients, shared_client
 
 log = logging.getLogger("transformer_serving.preprocess")
@@ -47,7 +47,9 @@ class Preprocess:
         self.task = TASKS[self.endpoint.task](self.endpoint)
         self._coalescer: Coalescer | None = None
         self._handed: Handover | None = None
-        self.tokenizer: Tokenizer = shared_tokenizer(tokenizer_json(), self.endpoint.tokens)
+        self.tokenizer = shared_tokenizer(
+            self.task.tokenizer, tokenizer_json(), self.endpoint.tokens
+        )
 
     def preprocess(self, body: Any, state: dict[str, Any], collect: Collect = None) -> Any:
         """The body as a checked Request, or the ServingError that `postprocess` will answer."""

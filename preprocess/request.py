@@ -4,24 +4,75 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
 
 from contract.endpoint import Limits
 from contract.errors import ServingError
 from contract.fields import kind_of
+from preprocess.parameters import Parameters, is_unicode
 
 _COMMON = ("parameters", "timeout_ms", "truncate")
 _MAX_TIMEOUT_MS = 86_400_000
 
 
 @dataclass(frozen=True)
+class TextField:
+    """A field of texts: one string, a list of them, or either."""
+
+    name: str
+    one: bool = True
+    many: bool = True
+    required: bool = True
+
+    @property
+    def wanted(self) -> str:
+        forms = ("a string",) * self.one + ("a list of strings",) * self.many
+        return " or ".join(forms)
+
+
+@dataclass(frozen=True)
+class BodyForm:
+    """The fields of a task's body.
+
+    `second` holds as many texts as `first`, or one for all of them where `shares_second`; where
+    `first` takes no list, any number. `beside` names the parameters that may also stand in the
+    body itself. The Inference API's `inputs` holds the first field's texts or, where there is a
+    second, an object of both.
+    """
+
+    first: TextField
+    second: TextField | None = None
+    shares_second: bool = False
+    beside: tuple[str, ...] = ()
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return (self.first.name,) + ((self.second.name,) if self.second else ())
+
+    @cached_property
+    def own(self) -> tuple[str, ...]:
+        """Every field that a body of the task's own form may have."""
+        return (*self.names, *self.beside, *_COMMON)
+
+    @cached_property
+    def inference_api(self) -> tuple[str, ...]:
+        return ("inputs", *self.beside, *_COMMON)
+
+    @cached_property
+    def is_one_text(self) -> bool:
+        """Whether a text alone makes a body."""
+        return self.first.one and not (self.second and self.second.required)
+
+
+@dataclass(frozen=True)
 class Request:
     """The texts of one request, in order.
 
-    `pairs` holds the second texts, of the same length, where the task takes pairs. `many` tells a
-    list from a single text. `pipeline_shape` is set when the body used the Inference API's
-    `inputs`: then the answer is what `transformers.pipeline` returns. `truncate` is None when the
-    caller did not say.
+    `texts` are those of the task's first field, `pairs` those of its second. `many` tells a list
+    from a single text. `pipeline_shape` is set when the body used the Inference API's `inputs`:
+    then the answer is what `transformers.pipeline` returns; `objects` when its texts came as
+    objects of the body's own fields. `truncate` is None when the caller did not say.
     """
 
     texts: tuple[str, ...]
@@ -31,41 +82,45 @@ class Request:
     parameters: Any
     timeout_s: float | None
     truncate: bool | None
+    objects: bool = False
 
     @property
     def characters(self) -> int:
         """Of all texts together: what tokenizing will cost."""
-        return sum(map(len, self.texts)) + sum(map(len, self.pairs or ()))
+        texts = sum(map(len, self.texts)) + sum(map(len, self.pairs or ()))
+        return texts + int(self.parameters.characters)
 
 
 class Task(Protocol):
     """What a task says about its body; `answers` has one for each task."""
 
-    takes_pairs: bool
+    @property
+    def form(self) -> BodyForm: ...
 
-    def read_parameters(self, values: Mapping[str, Any]) -> Any: ...
+    def read_parameters(self, values: Mapping[str, Any]) -> Parameters: ...
 
 
 def read_body(body: Any, task: Task, limits: Limits) -> Request:
     """Check the body against the task and the limits. Raises ServingError (400, 413)."""
-    if isinstance(body, bytes | bytearray):
-        body = {"text": _decode(bytes(body))}
+    form = task.form
+    if isinstance(body, bytes | bytearray) and form.is_one_text:
+        body = {form.first.name: _decode(bytes(body))}
     if not isinstance(body, Mapping):
         raise ServingError("malformed_body", "the body must be a JSON object", got=kind_of(body))
     pipeline_shape = "inputs" in body
-    text_field = "inputs" if pipeline_shape else "text"
-    allowed = (text_field, *(("text_pair",) if task.takes_pairs else ()), *_COMMON)
-    if any(name not in allowed for name in body):
-        raise ServingError("invalid_field", f"an unknown field; allowed are {', '.join(allowed)}")
-    texts, many = _texts(body, text_field, limits)
+    _refuse_unknown(body, form.inference_api if pipeline_shape else form.own)
+    found = (
+        _inputs(body["inputs"], form, limits) if pipeline_shape else _own_fields(body, form, limits)
+    )
     return Request(
-        texts=texts,
-        pairs=_pairs(body, texts, many, limits),
-        many=many,
+        texts=found.texts,
+        pairs=found.pairs,
+        many=found.many,
         pipeline_shape=pipeline_shape,
-        parameters=task.read_parameters(_parameters(body)),
+        parameters=task.read_parameters(_parameters(body, form)),
         timeout_s=_timeout(body),
         truncate=_truncate(body),
+        objects=found.objects,
     )
 
 
@@ -76,12 +131,88 @@ def _decode(raw: bytes) -> str:
         raise ServingError("malformed_body", "the raw body is not UTF-8") from None
 
 
-def _texts(body: Mapping[str, Any], field: str, limits: Limits) -> tuple[tuple[str, ...], bool]:
-    if field not in body:
-        raise ServingError("invalid_field", f"field '{field}' is missing", field=field)
-    value = body[field]
-    many = isinstance(value, list)
-    texts = value if many else [value]
+def _refuse_unknown(body: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
+    if any(name not in allowed for name in body):
+        raise ServingError("invalid_field", f"an unknown field; allowed are {', '.join(allowed)}")
+
+
+class _Found(NamedTuple):
+    """The texts of a body; `objects` as in Request."""
+
+    texts: tuple[str, ...]
+    pairs: tuple[str, ...] | None
+    many: bool
+    objects: bool = False
+
+
+def _inputs(value: Any, form: BodyForm, limits: Limits) -> _Found:
+    """What the Inference API's `inputs` holds: texts, an object of fields, or a list of those."""
+    rows = value if isinstance(value, list) else [value]
+    if form.second is not None and any(isinstance(row, Mapping) for row in rows):
+        if not isinstance(value, list):
+            return _object(value, form, limits)
+        if form.is_one_text:
+            return _objects(value, form, limits)
+    if not form.is_one_text:
+        raise _wrong("inputs", f"an object with {' and '.join(form.names)}", value)
+    return _Found(_texts({"inputs": value}, _INPUTS, limits), None, isinstance(value, list))
+
+
+_INPUTS = TextField("inputs")
+
+
+def _object(value: Any, form: BodyForm, limits: Limits) -> _Found:
+    if not isinstance(value, Mapping):
+        raise _wrong("inputs", f"a list of objects with {' and '.join(form.names)}", value)
+    _refuse_unknown(value, form.names)
+    return _own_fields(value, form, limits)._replace(objects=True)
+
+
+def _objects(rows: list[Any], form: BodyForm, limits: Limits) -> _Found:
+    _check_count(rows, "inputs", limits)
+    found = [_object(row, form, limits) for row in rows]
+    if any(row.many for row in found):
+        raise _wrong("inputs", "a list of objects that hold one text in a field", rows)
+    # An empty second text is none, to transformers too.
+    pairs = tuple(row.pairs[0] if row.pairs else "" for row in found)
+    return _Found(tuple(row.texts[0] for row in found), pairs, many=True, objects=True)
+
+
+def _own_fields(body: Mapping[str, Any], form: BodyForm, limits: Limits) -> _Found:
+    first, second = form.first, form.second
+    texts = _texts(body, first, limits)
+    many = isinstance(body[first.name], list)
+    if second is None or (not second.required and body.get(second.name) is None):
+        return _Found(texts, None, many)
+    pairs = _texts(body, second, limits)
+    pairs_many = isinstance(body[second.name], list)
+    if form.shares_second and not pairs_many:
+        return _Found(texts, pairs * len(texts), many)
+    if first.many and (pairs_many != many or len(pairs) != len(texts)):
+        raise ServingError(
+            "invalid_field",
+            f"field '{second.name}' must hold as many texts as the texts it is paired with",
+            field=second.name,
+            limit=len(texts),
+            got=len(pairs),
+        )
+    return _Found(texts, pairs, many)
+
+
+def _texts(body: Mapping[str, Any], field: TextField, limits: Limits) -> tuple[str, ...]:
+    if field.name not in body:
+        raise ServingError("invalid_field", f"field '{field.name}' is missing", field=field.name)
+    value = body[field.name]
+    texts = value if isinstance(value, list) else [value]
+    if not (field.many if isinstance(value, list) else field.one):
+        raise _wrong(field.name, field.wanted, value)
+    _check_count(texts, field.name, limits)
+    for text in texts:
+        _check_text(text, field, limits)
+    return tuple(texts)
+
+
+def _check_count(texts: list[Any], field: str, limits: Limits) -> None:
     if not texts:
         raise ServingError(
             "invalid_field", f"field '{field}' is an empty list", field=field, limit=1, got=0
@@ -94,71 +225,46 @@ def _texts(body: Mapping[str, Any], field: str, limits: Limits) -> tuple[tuple[s
             limit=limits.max_texts,
             got=len(texts),
         )
-    for text in texts:
-        _check_text(text, field, limits)
-    return tuple(texts), many
 
 
-def _check_text(text: Any, field: str, limits: Limits) -> None:
+def _check_text(text: Any, field: TextField, limits: Limits) -> None:
     if not isinstance(text, str):
-        raise ServingError(
-            "invalid_field",
-            f"field '{field}' must be a string or a list of strings",
-            field=field,
-            got=kind_of(text),
-        )
+        raise _wrong(field.name, field.wanted, text)
     if len(text) > limits.max_characters:
         raise ServingError(
             "too_large",
-            f"a text of field '{field}' has too many characters",
-            field=field,
+            f"a text of field '{field.name}' has too many characters",
+            field=field.name,
             limit=limits.max_characters,
             got=len(text),
         )
-    if not text.isascii() and not _is_unicode(text):
-        raise ServingError(
-            "invalid_field", f"a text of field '{field}' holds a lone surrogate", field=field
-        )
-
-
-def _is_unicode(text: str) -> bool:
-    """Whether UTF-8 can carry the text; JSON's \\ud800 alone cannot be tokenized."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _pairs(
-    body: Mapping[str, Any], texts: tuple[str, ...], many: bool, limits: Limits
-) -> tuple[str, ...] | None:
-    if body.get("text_pair") is None:
-        return None
-    pairs, pairs_many = _texts(body, "text_pair", limits)
-    if pairs_many != many or len(pairs) != len(texts):
+    if not is_unicode(text):
         raise ServingError(
             "invalid_field",
-            "field 'text_pair' must hold as many texts as the texts it is paired with",
-            field="text_pair",
-            limit=len(texts),
-            got=len(pairs),
+            f"a text of field '{field.name}' holds a lone surrogate",
+            field=field.name,
         )
-    return pairs
 
 
-def _parameters(body: Mapping[str, Any]) -> Mapping[str, Any]:
+def _wrong(field: str, wanted: str, value: Any) -> ServingError:
+    return ServingError(
+        "invalid_field", f"field '{field}' must be {wanted}", field=field, got=kind_of(value)
+    )
+
+
+def _parameters(body: Mapping[str, Any], form: BodyForm) -> Mapping[str, Any]:
     value = body.get("parameters")
     if value is None:
-        return {}
-    if not isinstance(value, Mapping):
+        value = {}
+    elif not isinstance(value, Mapping):
+        raise _wrong("parameters", "an object", value)
+    beside = {name: body[name] for name in form.beside if name in body}
+    if any(name in value for name in beside):
         raise ServingError(
-            "invalid_field",
-            "field 'parameters' must be an object",
+            "invalid_field", "a parameter is given twice, beside 'parameters' and in it",
             field="parameters",
-            got=kind_of(value),
-        )
-    return value
+        )  # fmt: skip
+    return {**value, **beside} if beside else value
 
 
 def _timeout(body: Mapping[str, Any]) -> float | None:
@@ -179,10 +285,5 @@ def _timeout(body: Mapping[str, Any]) -> float | None:
 def _truncate(body: Mapping[str, Any]) -> bool | None:
     value = body.get("truncate")
     if value is not None and not isinstance(value, bool):
-        raise ServingError(
-            "invalid_field",
-            "field 'truncate' must be true or false",
-            field="truncate",
-            got=kind_of(value),
-        )
+        raise _wrong("truncate", "true or false", value)
     return value

@@ -8,22 +8,22 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tokenizers
 
 from contract.endpoint import Limits, Tokens
 from contract.errors import ServingError
-from preprocess.request import Request
 
 # Above this many characters the loop would stand still for about a millisecond.
 OFF_LOOP_CHARACTERS = 4096
 _KEPT_TOKENIZERS = 8
 
 Result = TypeVar("Result")
+# One text, or a text and its pair.
+Input = str | tuple[str, str]
 
 _pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenize")
-_shared: OrderedDict[str, Tokenizer] = OrderedDict()
 
 
 @dataclass(frozen=True)
@@ -39,50 +39,69 @@ class Encoded:
 
 
 class Tokenizer:
-    """A tokenizer whose truncation is set once: changing it per call is not thread-safe."""
+    """A tokenizer whose truncation is set once: changing it per call is not thread-safe.
+
+    `library` is the tokenizers library's own object, for looking up and decoding.
+    """
 
     def __init__(self, tokenizer_json: bytes, tokens: Tokens) -> None:
-        self._tokenizer = tokenizers.Tokenizer.from_buffer(tokenizer_json)
-        self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(tokens.max_length)
+        self.library = tokenizers.Tokenizer.from_buffer(tokenizer_json)
+        self.library.no_padding()
+        self.library.enable_truncation(tokens.max_length, direction=tokens.truncation_side)
         self._tokens = tokens
 
-    def encode(self, request: Request, limits: Limits) -> list[Encoded]:
-        """Token ids of each text in order.
+    def encode(
+        self, inputs: Sequence[Input], truncate: bool | None, limits: Limits
+    ) -> list[Encoded]:
+        """Token ids of each text or pair in order.
 
         Raises ServingError `too_large` when a text is longer than the model takes and truncation
-        was not asked for, or when all texts together are too many tokens.
+        was not asked for, or when all texts together are too many tokens; `impossible` when a text
+        has no token at all.
         """
-        inputs = (
-            request.texts
-            if request.pairs is None
-            else list(zip(request.texts, request.pairs, strict=True))
-        )
-        encodings = self._tokenizer.encode_batch_fast(list(inputs))
-        truncate = self._tokens.truncate if request.truncate is None else request.truncate
-        if not truncate:
-            self._refuse_long(encodings, request.pairs is not None)
-        total = sum(len(encoding.ids) for encoding in encodings)
-        if total > limits.max_tokens:
-            raise ServingError(
-                "too_large",
-                "the texts have too many tokens together; send them in several requests",
-                limit=limits.max_tokens,
-                got=total,
-            )
-        return [Encoded(encoding.ids, encoding.type_ids) for encoding in encodings]
+        encodings = self.library.encode_batch_fast(list(inputs))
+        if not (self._tokens.truncate if truncate is None else truncate):
+            for given, encoding in zip(inputs, encodings, strict=True):
+                if encoding.overflowing:
+                    raise too_long(self._tokens.max_length, self._length(given))
+        rows = [Encoded(encoding.ids, encoding.type_ids) for encoding in encodings]
+        check_rows(rows, limits)
+        return rows
 
-    def _refuse_long(self, encodings: list[tokenizers.Encoding], pair: bool) -> None:
-        special = self._tokenizer.num_special_tokens_to_add(pair)
-        for encoding in encodings:
-            if encoding.overflowing:
-                cut = sum(len(window.ids) - special for window in encoding.overflowing)
-                raise ServingError(
-                    "too_large",
-                    "a text has more tokens than the model takes; shorten it or send truncate",
-                    limit=self._tokens.max_length,
-                    got=len(encoding.ids) + cut,
-                )
+    def _length(self, given: Input) -> int:
+        """Tokens of a text or pair before it was cut."""
+        texts = (given,) if isinstance(given, str) else given
+        special = self.library.num_special_tokens_to_add(False)
+        size: int = self.library.num_special_tokens_to_add(len(texts) > 1)
+        for encoding in self.library.encode_batch_fast(list(texts)):
+            windows = (encoding, *encoding.overflowing)
+            size += sum(len(window.ids) - special for window in windows)
+        return size
+
+
+def too_long(limit: int, got: int) -> ServingError:
+    """The refusal of a text that does not fit into the model."""
+    return ServingError(
+        "too_large",
+        "a text has more tokens than the model takes; shorten it or send truncate",
+        limit=limit,
+        got=got,
+    )
+
+
+def check_rows(rows: Sequence[Encoded], limits: Limits) -> None:
+    """Raises ServingError `too_large` for too many tokens, `impossible` for a row of none."""
+    sizes = [len(row.ids) for row in rows]
+    total = sum(sizes)
+    if total > limits.max_tokens:
+        raise ServingError(
+            "too_large",
+            "the texts have too many tokens together; send them in several requests",
+            limit=limits.max_tokens,
+            got=total,
+        )
+    if 0 in sizes:
+        raise ServingError("impossible", "a text has no tokens, so the model has nothing to read")
 
 
 async def off_loop(characters: int, work: Callable[[], Result]) -> Result:
@@ -92,16 +111,22 @@ async def off_loop(characters: int, work: Callable[[], Result]) -> Result:
     return await asyncio.get_running_loop().run_in_executor(_pool, work)
 
 
-def shared_tokenizer(tokenizer_json: bytes, tokens: Tokens) -> Tokenizer:
-    """The worker's one tokenizer of this content.
+_shared: OrderedDict[str, Any] = OrderedDict()
+
+
+def shared_tokenizer(
+    kind: Callable[[bytes, Tokens], Result], tokenizer_json: bytes, tokens: Tokens
+) -> Result:
+    """The worker's one tokenizer of this kind and content.
 
     The host drops and rebuilds every Preprocess at any configuration change; without this each
     rebuild would parse tokenizer.json again inside the event loop.
     """
-    key = f"{hashlib.sha256(tokenizer_json).hexdigest()}:{tokens}"
+    key = f"{kind}:{hashlib.sha256(tokenizer_json).hexdigest()}:{tokens}"
     if key not in _shared:
-        _shared[key] = Tokenizer(tokenizer_json, tokens)
+        _shared[key] = kind(tokenizer_json, tokens)
     _shared.move_to_end(key)
     while len(_shared) > _KEPT_TOKENIZERS:
         _shared.popitem(last=False)
-    return _shared[key]
+    tokenizer: Result = _shared[key]
+    return tokenizer

@@ -5,24 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from contract.endpoint import Endpoint
+from contract.endpoint import Endpoint, Tokens
 from preprocess.answers.classification import TextClassification
-from preprocess.answers.embedding import SentenceEmbedding
+from preprocess.answers.embedding import FeatureExtraction, SentenceEmbedding
+from preprocess.answers.entities import TokenClassification
+from preprocess.answers.fill_mask import FillMask
+from preprocess.answers.question import QuestionAnswering
+from preprocess.answers.ranking import Rerank, SentenceSimilarity
 from preprocess.answers.work import Work
-from preprocess.request import Request
+from preprocess.answers.zero_shot import ZeroShotClassification
+from preprocess.parameters import Parameter, Parameters
+from preprocess.request import BodyForm, Request
 from preprocess.rows import Row
-from preprocess.tokens import Tokenizer
 
 
 class Task(Protocol):
-    """One task: reads its parameters, makes the engine's work, and renders its answer."""
+    """One task: its body and parameters, the engine's work for them, and its answer."""
 
-    takes_pairs: bool
+    @property
+    def form(self) -> BodyForm: ...
 
-    def read_parameters(self, values: Mapping[str, Any]) -> Any:
-        """The checked parameters. Raises ServingError `invalid_field`."""
+    @property
+    def parameters(self) -> tuple[Parameter, ...]: ...
 
-    def encode(self, request: Request, tokenizer: Tokenizer) -> Work:
+    @property
+    def tokenizer(self) -> Callable[[bytes, Tokens], Any]:
+        """What `encode` wants: whole texts (Tokenizer), or pieces to cut (Windows)."""
+
+    def read_parameters(self, values: Mapping[str, Any]) -> Parameters:
+        """The checked parameters. Raises ServingError `invalid_field`, `impossible`."""
+
+    def encode(self, request: Request, tokenizer: Any) -> Work:
         """The rows to compute. Raises ServingError `too_large` or `impossible`."""
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:
@@ -31,5 +44,12 @@ class Task(Protocol):
 
 TASKS: dict[str, Callable[[Endpoint], Task]] = {
     "text-classification": TextClassification,
+    "token-classification": TokenClassification,
+    "question-answering": QuestionAnswering,
+    "fill-mask": FillMask,
+    "zero-shot-classification": ZeroShotClassification,
+    "feature-extraction": FeatureExtraction,
     "sentence-embedding": SentenceEmbedding,
+    "sentence-similarity": SentenceSimilarity,
+    "rerank": Rerank,
 }

@@ -9,14 +9,11 @@ from typing import Any
 import numpy as np
 
 from contract.endpoint import Endpoint
-from contract.errors import ServingError
-from contract.fields import kind_of
 from preprocess.answers.work import Work
-from preprocess.request import Request
-from preprocess.rows import Row
-from preprocess.tokens import Tokenizer
-
-Array = np.ndarray[Any, Any]
+from preprocess.parameters import FLAG, Parameter, Parameters, choice, read_parameters, whole
+from preprocess.request import BodyForm, Request, TextField
+from preprocess.rows import Array, Row
+from preprocess.tokens import Input, Tokenizer
 
 
 def softmax(logits: Array) -> Array:
@@ -40,66 +37,74 @@ FUNCTIONS: dict[str, Callable[[Array], Array]] = {
 
 
 @dataclass(frozen=True)
-class Parameters:
+class ClassificationParameters(Parameters):
     """`top_k` None means all labels; `legacy` that the caller did not name top_k."""
 
     top_k: int | None
     legacy: bool
     function: str
+    truncation: bool | None = None
 
 
 class TextClassification:
     """Rows of logits, shape [labels]."""
 
-    takes_pairs = True
+    form = BodyForm(TextField("text"), TextField("text_pair", required=False))
+    tokenizer = Tokenizer
 
     def __init__(self, endpoint: Endpoint) -> None:
         if endpoint.classification is None:
             raise ValueError("endpoint.json has no 'classification'")
         self._labels = endpoint.classification.labels
         self._limits = endpoint.limits
-        self._default_function = endpoint.classification.activation
+        activation = endpoint.classification.activation
+        self.parameters = (
+            Parameter("top_k", whole(1), 1),
+            Parameter("function_to_apply", choice(tuple(FUNCTIONS)), activation),
+            Parameter("truncation", FLAG),
+        )
+        self._defaults = ClassificationParameters(1, legacy=True, function=activation)
 
-    def read_parameters(self, values: Mapping[str, Any]) -> Parameters:
-        unknown = [name for name in values if name not in ("top_k", "function_to_apply")]
-        if unknown:
-            raise ServingError(
-                "invalid_field",
-                "an unknown parameter; allowed are top_k, function_to_apply",
-                field="parameters",
-            )
-        return Parameters(
-            top_k=_read_top_k(values.get("top_k", 1)),
+    def read_parameters(self, values: Mapping[str, Any]) -> ClassificationParameters:
+        if not values:
+            return self._defaults
+        read = read_parameters(values, self.parameters)
+        every = "top_k" in values and values["top_k"] is None
+        return ClassificationParameters(
+            top_k=None if every else read["top_k"],
             legacy="top_k" not in values,
-            function=self._read_function(values.get("function_to_apply")),
+            function=read["function_to_apply"].lower(),
+            truncation=read["truncation"],
         )
 
-    def _read_function(self, value: Any) -> str:
-        if value is None:
-            return self._default_function
-        if not isinstance(value, str) or value not in FUNCTIONS:
-            raise ServingError(
-                "invalid_field",
-                f"parameter 'function_to_apply' must be one of {', '.join(FUNCTIONS)}",
-                field="function_to_apply",
-                got=kind_of(value),
-            )
-        return value
-
     def encode(self, request: Request, tokenizer: Tokenizer) -> Work:
-        return Work(request, tokenizer.encode(request, self._limits))
+        inputs: Sequence[Input] = request.texts
+        if request.pairs is not None:
+            # As in the reference, an empty second text is none.
+            inputs = [
+                (text, pair) if pair else text
+                for text, pair in zip(request.texts, request.pairs, strict=True)
+            ]
+        truncate = request.truncate
+        if truncate is None:
+            truncate = request.parameters.truncation
+        return Work(request, tokenizer.encode(inputs, truncate, self._limits))
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:
         request = work.request
-        parameters: Parameters = request.parameters
-        scores = FUNCTIONS[parameters.function](np.stack([row[0] for row in rows]))
+        parameters: ClassificationParameters = request.parameters
+        logits = np.stack([row[0] for row in rows]).astype(np.float32, copy=False)
+        scores = FUNCTIONS[parameters.function](logits)
         answers = [self._answer(row, parameters, request.pipeline_shape) for row in scores]
         if request.many:
             return answers
-        # The pipeline wraps the answer to a single text in a list unless top_k was named.
-        return [answers[0]] if request.pipeline_shape and parameters.legacy else answers[0]
+        # The pipeline wraps the answer to a single string in a list unless top_k was named.
+        wraps = request.pipeline_shape and parameters.legacy and not request.objects
+        return [answers[0]] if wraps else answers[0]
 
-    def _answer(self, scores: Array, parameters: Parameters, pipeline_shape: bool) -> Any:
+    def _answer(
+        self, scores: Array, parameters: ClassificationParameters, pipeline_shape: bool
+    ) -> Any:
         only_best = parameters.top_k == 1 and (parameters.legacy or not pipeline_shape)
         if only_best:
             return self._row(int(scores.argmax()), scores)
@@ -108,17 +113,3 @@ class TextClassification:
 
     def _row(self, label: int, scores: Array) -> dict[str, Any]:
         return {"label": self._labels[label], "score": float(scores[label])}
-
-
-def _read_top_k(value: Any) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ServingError(
-            "invalid_field",
-            "parameter 'top_k' must be a whole number from 1, or null for all labels",
-            field="top_k",
-            limit=1,
-            got=kind_of(value),
-        )
-    return value

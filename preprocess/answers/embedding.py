@@ -1,20 +1,27 @@
-"""sentence-embedding: one vector a text, pooled by the engine or, for raw tokens, here."""
+"""sentence-embedding and feature-extraction: one vector a text, or one a token."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from contract.endpoint import Endpoint
-from contract.errors import ServingError
+from contract.endpoint import Embedding, Endpoint
 from preprocess.answers.work import Work
-from preprocess.request import Request
-from preprocess.rows import Row
+from preprocess.parameters import (
+    FLAG,
+    Kind,
+    Parameter,
+    Parameters,
+    read_parameters,
+    text,
+    whole,
+)
+from preprocess.request import BodyForm, Request, TextField
+from preprocess.rows import Array, Row
 from preprocess.tokens import Tokenizer
-
-Array = np.ndarray[Any, Any]
 
 # Each takes one text's token vectors, shape [tokens, width], and gives [width].
 POOLINGS: dict[str, Callable[[Array], Array]] = {
@@ -26,36 +33,128 @@ POOLINGS: dict[str, Callable[[Array], Array]] = {
 }
 
 
+def embedding_of(endpoint: Endpoint) -> Embedding:
+    """The endpoint's embedding. Raises ValueError where a bundle has none."""
+    if endpoint.embedding is None:
+        raise ValueError("endpoint.json has no 'embedding'")
+    return endpoint.embedding
+
+
+def normalized(vectors: Array) -> Array:
+    """Vectors [texts, width] of length one; a vector of zeros stays as it is."""
+    # The floor is sentence-transformers' own.
+    lengths = np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+    scaled: Array = vectors / lengths
+    return scaled
+
+
+def vectors_of(rows: Sequence[Row], embedding: Embedding) -> Array:
+    """The engine's rows as float32 [texts, dimensions], pooled and normalized as the model says."""
+    pool = POOLINGS[embedding.pooling]
+    vectors = np.stack([pool(row[0].astype(np.float32, copy=False)) for row in rows])
+    if embedding.normalize:
+        vectors = normalized(vectors)
+    return vectors[:, : embedding.dimensions]
+
+
+def prompted(texts: Sequence[str], prompt: str | None) -> Sequence[str]:
+    """The texts with the prompt before each of them."""
+    return [prompt + text for text in texts] if prompt else texts
+
+
+def prompt_name(embedding: Embedding) -> Kind:
+    """The name of one of the model's prompts."""
+    wanted = f"the name of a prompt of this model: {', '.join(embedding.prompts) or 'it has none'}"
+    return Kind(wanted, lambda value: isinstance(value, str) and value in embedding.prompts)
+
+
+def chosen_prompt(read: Mapping[str, Any], embedding: Embedding) -> str | None:
+    """The text of parameter `prompt` or, where there is none, of the one that is named."""
+    if read["prompt"] is not None or read["prompt_name"] is None:
+        prompt: str | None = read["prompt"]
+        return prompt
+    return embedding.prompts[read["prompt_name"]]
+
+
+@dataclass(frozen=True)
+class EmbeddingParameters(Parameters):
+    """`prompt` is the text that goes before each text; `dimensions` None leaves all."""
+
+    prompt: str | None = None
+    normalize: bool = False
+    dimensions: int | None = None
+
+
 class SentenceEmbedding:
     """Rows of shape [width] when the graph pools, [tokens, width] otherwise."""
 
-    takes_pairs = False
+    form = BodyForm(TextField("text"))
+    tokenizer = Tokenizer
 
     def __init__(self, endpoint: Endpoint) -> None:
-        if endpoint.embedding is None:
-            raise ValueError("endpoint.json has no 'embedding'")
-        self._embedding = endpoint.embedding
+        self._embedding = embedding = embedding_of(endpoint)
         self._limits = endpoint.limits
-        self._pool = POOLINGS[endpoint.embedding.pooling]
+        self.parameters = (
+            Parameter("prompt_name", prompt_name(embedding), embedding.default_prompt),
+            Parameter("prompt", text(endpoint.limits.max_characters)),
+            Parameter("normalize_embeddings", FLAG, False),
+            Parameter("truncate_dim", whole(1, embedding.dimensions)),
+        )
+        self._defaults = self._parameters(read_parameters({}, self.parameters))
 
-    def read_parameters(self, values: Mapping[str, Any]) -> None:
-        if values:
-            raise ServingError(
-                "invalid_field", "sentence-embedding takes no parameters", field="parameters"
-            )
+    def read_parameters(self, values: Mapping[str, Any]) -> EmbeddingParameters:
+        if not values:
+            return self._defaults
+        return self._parameters(read_parameters(values, self.parameters))
+
+    def _parameters(self, read: Mapping[str, Any]) -> EmbeddingParameters:
+        prompt = chosen_prompt(read, self._embedding)
+        return EmbeddingParameters(prompt, read["normalize_embeddings"], read["truncate_dim"])
 
     def encode(self, request: Request, tokenizer: Tokenizer) -> Work:
-        return Work(request, tokenizer.encode(request, self._limits))
+        texts = prompted(request.texts, request.parameters.prompt)
+        return Work(request, tokenizer.encode(texts, request.truncate, self._limits))
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:
         request = work.request
-        vectors = np.stack([self._pool(row[0]) for row in rows])[:, : self._embedding.dimensions]
-        if self._embedding.normalize:
-            lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-            # sentence-transformers' own floor, so that an empty vector stays zero.
-            vectors = vectors / np.maximum(lengths, 1e-12)
-        vectors = np.ascontiguousarray(vectors, np.float32)
+        parameters: EmbeddingParameters = request.parameters
+        vectors = vectors_of(rows, self._embedding)[:, : parameters.dimensions]
+        if parameters.normalize:
+            vectors = normalized(vectors)
+        vectors = np.ascontiguousarray(vectors)
         if request.pipeline_shape:
             return vectors if request.many else vectors[0]
         answers = [{"embedding": vector} for vector in vectors]
         return answers if request.many else answers[0]
+
+
+@dataclass(frozen=True)
+class FeatureParameters(Parameters):
+    truncation: bool | None = None
+
+
+class FeatureExtraction:
+    """Rows of shape [tokens, width], which are the answers."""
+
+    form = BodyForm(TextField("text"))
+    tokenizer = Tokenizer
+    parameters = (Parameter("truncation", FLAG),)
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._limits = endpoint.limits
+
+    def read_parameters(self, values: Mapping[str, Any]) -> FeatureParameters:
+        return FeatureParameters(**read_parameters(values, self.parameters))
+
+    def encode(self, request: Request, tokenizer: Tokenizer) -> Work:
+        truncate = request.truncate
+        if truncate is None:
+            truncate = request.parameters.truncation
+        return Work(request, tokenizer.encode(request.texts, truncate, self._limits))
+
+    def render(self, rows: Sequence[Row], work: Work) -> Any:
+        answers = [np.ascontiguousarray(row[0], np.float32) for row in rows]
+        if work.request.pipeline_shape:
+            # The pipeline leaves the batch axis on.
+            answers = [answer[None] for answer in answers]
+        return answers if work.request.many else answers[0]

@@ -28,7 +28,7 @@ async def test_ids_are_the_tokenizers_own(
 ) -> None:
     texts = ["the quick fox", "", "tea"]
     request = request_of({"text": texts}, endpoint_json)
-    encoded = tokenizer.encode(request, read_endpoint(endpoint_json).limits)
+    encoded = tokenizer.encode(request.texts, request.truncate, read_endpoint(endpoint_json).limits)
     reference = Reference.from_buffer(tokenizer_json).encode_batch(texts)
     assert [text.ids for text in encoded] == [row.ids for row in reference]
 
@@ -39,17 +39,17 @@ async def test_a_long_text_is_refused_with_its_length_or_cut(
     limits = read_endpoint(endpoint_json).limits
     long = "the quick brown fox jumps over the lazy dog " * 10
     with pytest.raises(ServingError) as caught:
-        tokenizer.encode(request_of({"text": long}, endpoint_json), limits)
+        tokenizer.encode([long], None, limits)
     length = len(Reference.from_buffer(tokenizer_json).encode(long).ids)
     assert (caught.value.kind.status, caught.value.limit, caught.value.got) == (413, 32, length)
-    cut = tokenizer.encode(request_of({"text": long, "truncate": True}, endpoint_json), limits)
+    cut = tokenizer.encode([long], True, limits)
     assert len(cut[0].ids) == 32
     assert cut[0].ids[-1] == 3  # the closing [SEP] is kept
 
 
 async def test_a_pair_has_type_ids(tokenizer: Tokenizer, endpoint_json: str) -> None:
-    request = request_of({"text": "tea", "text_pair": "rain"}, endpoint_json)
-    encoded = tokenizer.encode(request, read_endpoint(endpoint_json).limits)
+    limits = read_endpoint(endpoint_json).limits
+    encoded = tokenizer.encode([("tea", "rain")], None, limits)
     assert set(encoded[0].type_ids) == {0, 1}
 
 
@@ -57,7 +57,7 @@ async def test_too_many_tokens_together(tokenizer: Tokenizer, endpoint_json: str
     request = request_of({"text": ["rain on the roof all night " * 4] * 90}, endpoint_json)
     assert sum(map(len, request.texts)) > OFF_LOOP_CHARACTERS  # so this one leaves the loop
     with pytest.raises(ServingError) as caught:
-        tokenizer.encode(request, read_endpoint(endpoint_json).limits)
+        tokenizer.encode(request.texts, request.truncate, read_endpoint(endpoint_json).limits)
     assert caught.value.limit == 2_000
 
 
@@ -65,7 +65,11 @@ def test_one_tokenizer_serves_every_rebuild(
     tokenizer_json: bytes, endpoint_fields: dict[str, Any]
 ) -> None:
     tokens = read_endpoint(json.dumps(endpoint_fields)).tokens
-    assert shared_tokenizer(tokenizer_json, tokens) is shared_tokenizer(tokenizer_json, tokens)
+    assert shared_tokenizer(Tokenizer, tokenizer_json, tokens) is shared_tokenizer(
+        Tokenizer, tokenizer_json, tokens
+    )
     endpoint_fields["tokens"]["truncate"] = True
     other = read_endpoint(json.dumps(endpoint_fields)).tokens
-    assert shared_tokenizer(tokenizer_json, tokens) is not shared_tokenizer(tokenizer_json, other)
+    assert shared_tokenizer(Tokenizer, tokenizer_json, tokens) is not shared_tokenizer(
+        Tokenizer, tokenizer_json, other
+    )

@@ -1,0 +1,266 @@
+"""token-classification: a label a token, or groups of tokens that name one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from contract.endpoint import Endpoint
+from contract.errors import ServingError
+from preprocess.answers.classification import softmax
+from preprocess.answers.work import Work
+from preprocess.parameters import Parameter, Parameters, choice, read_parameters, texts, whole
+from preprocess.request import BodyForm, Request, TextField
+from preprocess.rows import Array, Row
+from preprocess.tokens import check_rows, too_long
+from preprocess.windows import Windows, rows_of
+
+STRATEGIES = ("none", "simple", "first", "average", "max")
+
+Entity = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class EntityParameters(Parameters):
+    """`stride` None: a text is one window; else the tokens that two windows share."""
+
+    strategy: str
+    ignore_labels: tuple[str, ...]
+    stride: int | None
+
+
+@dataclass(frozen=True)
+class Context:
+    """The windows of each text, in the order of the engine's rows."""
+
+    windows: list[list[tokenizers.Encoding]]
+    words: WordReader
+
+
+@dataclass(frozen=True)
+class Token:
+    """One token of a text: `word` as the vocabulary writes it, `scores` one a label."""
+
+    word: str
+    scores: Array
+    start: int
+    end: int
+    index: int
+    is_subword: bool
+
+
+class WordReader:
+    """Which tokens go on with a word, decided as the pipeline does."""
+
+    def __init__(self, windows: Windows, unknown: int | None) -> None:
+        self._library = windows.library
+        self._knows_words = bool(getattr(self._library.model, "continuing_subword_prefix", None))
+        self._unknown = unknown
+
+    def tokens(self, text: str, window: tokenizers.Encoding, scores: Array) -> list[Token]:
+        """The window's tokens but the special ones; `scores` is [tokens, labels]."""
+        found = []
+        columns = zip(window.ids, window.offsets, window.special_tokens_mask, strict=True)
+        for index, (token, (start, end), special) in enumerate(columns):
+            if special:
+                continue
+            word, part = self._library.id_to_token(token), text[start:end]
+            if self._knows_words:
+                is_subword = len(word) != len(part)
+            else:
+                is_subword = start > 0 and " " not in text[start - 1 : start + 1]
+            if token == self._unknown:
+                word, is_subword = part, False
+            found.append(Token(word, scores[index], start, end, index, is_subword))
+        return found
+
+    def join(self, words: list[str]) -> str:
+        """Tokens as the text that they stand for."""
+        decoder = self._library.decoder
+        return " ".join(words) if decoder is None else str(decoder.decode(words))
+
+
+class TokenClassification:
+    """Rows of logits, shape [tokens, labels]."""
+
+    form = BodyForm(TextField("text"))
+    tokenizer = Windows
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        if endpoint.classification is None:
+            raise ValueError("endpoint.json has no 'classification'")
+        self._labels = endpoint.classification.labels
+        self._tokens = endpoint.tokens
+        self._limits = endpoint.limits
+        self.parameters = (
+            Parameter("aggregation_strategy", choice(STRATEGIES)),
+            Parameter("ignore_labels", texts(endpoint.limits.max_characters), ["O"]),
+            Parameter("stride", whole(0, endpoint.tokens.max_length - 1)),
+        )
+
+    def read_parameters(self, values: Mapping[str, Any]) -> EntityParameters:
+        read = read_parameters(values, self.parameters)
+        named = read["aggregation_strategy"]
+        ignored = read["ignore_labels"]
+        if read["stride"] is not None and named is not None and named.lower() == "none":
+            raise ServingError(
+                "invalid_field",
+                "parameter 'stride' needs an aggregation_strategy other than none, which joins "
+                "what two windows have in common",
+                field="stride",
+            )
+        return EntityParameters(
+            strategy=(named or "none").lower(),
+            ignore_labels=(ignored,) if isinstance(ignored, str) else tuple(ignored),
+            stride=read["stride"],
+        )
+
+    def encode(self, request: Request, windows: Windows) -> Work:
+        texts = [self._windows(piece, request, windows) for piece in windows.pieces(request.texts)]
+        rows = rows_of([window for text in texts for window in text])
+        check_rows(rows, self._limits)
+        context = Context(texts, WordReader(windows, self._tokens.unk_id))
+        return Work(request, rows, context)
+
+    def _windows(
+        self, piece: tokenizers.Encoding, request: Request, windows: Windows
+    ) -> list[tokenizers.Encoding]:
+        """Where windows are asked for, all; else the first, if the text may be cut."""
+        stride = request.parameters.stride
+        longest = self._tokens.max_length
+        room = longest - windows.special_tokens(pair=False)
+        if len(piece) <= room:
+            return windows.join(piece)
+        if stride is not None:
+            if stride >= room:
+                raise ServingError(
+                    "impossible",
+                    "windows that share so many tokens would never reach the text's end",
+                    field="stride",
+                    limit=room - 1,
+                    got=stride,
+                )
+            return windows.join(windows.cut(piece, room, stride, self._limits))
+        if not (self._tokens.truncate if request.truncate is None else request.truncate):
+            raise too_long(longest, longest - room + len(piece))
+        return windows.join(windows.cut(piece, room, 0, self._limits))[:1]
+
+    def render(self, rows: Sequence[Row], work: Work) -> Any:
+        request, context = work.request, work.context
+        left = iter(rows)
+        answers = [
+            self._entities(text, [(window, next(left)) for window in windows], work)
+            for text, windows in zip(request.texts, context.windows, strict=True)
+        ]
+        return answers if request.many else answers[0]
+
+    def _entities(
+        self, text: str, windows: Sequence[tuple[tokenizers.Encoding, Row]], work: Work
+    ) -> list[Entity]:
+        parameters: EntityParameters = work.request.parameters
+        found: list[Entity] = []
+        for window, row in windows:
+            scores = softmax(row[0].astype(np.float32, copy=False))
+            tokens = work.context.words.tokens(text, window, scores)
+            found += [
+                entity
+                for entity in self._aggregate(tokens, parameters.strategy, work.context.words)
+                if entity.get("entity", entity.get("entity_group")) not in parameters.ignore_labels
+            ]
+        return found if len(windows) == 1 else _without_overlaps(found)
+
+    def _aggregate(self, tokens: list[Token], strategy: str, words: WordReader) -> list[Entity]:
+        if strategy in ("none", "simple"):
+            entities = [self._entity(token) for token in tokens]
+        else:
+            entities = [self._word(word, strategy, words) for word in _by_word(tokens)]
+        if strategy == "none":
+            return entities
+        return [_group(group, words) for group in _by_entity(entities)]
+
+    def _entity(self, token: Token) -> Entity:
+        best = int(token.scores.argmax())
+        return {
+            "entity": self._labels[best],
+            "score": float(token.scores[best]),
+            "index": token.index,
+            "word": token.word,
+            "start": token.start,
+            "end": token.end,
+        }
+
+    def _word(self, tokens: list[Token], strategy: str, words: WordReader) -> Entity:
+        """One label for all tokens of a word."""
+        if strategy == "first":
+            scores = tokens[0].scores
+        elif strategy == "max":
+            scores = max(tokens, key=lambda token: float(token.scores.max())).scores
+        else:
+            scores = np.mean([token.scores for token in tokens], axis=0)
+        best = int(scores.argmax())
+        return {
+            "entity": self._labels[best],
+            "score": float(scores[best]),
+            "word": words.join([token.word for token in tokens]),
+            "start": tokens[0].start,
+            "end": tokens[-1].end,
+        }
+
+
+def _by_word(tokens: Iterable[Token]) -> list[list[Token]]:
+    words: list[list[Token]] = []
+    for token in tokens:
+        if words and token.is_subword:
+            words[-1].append(token)
+        else:
+            words.append([token])
+    return words
+
+
+def _by_entity(entities: Iterable[Entity]) -> list[list[Entity]]:
+    """Neighbours of one kind; a label that starts with B- begins anew."""
+    groups: list[list[Entity]] = []
+    last = None
+    for entity in entities:
+        begins, kind = _kind(entity["entity"])
+        if kind == last and not begins:
+            groups[-1].append(entity)
+        else:
+            groups.append([entity])
+        last = kind
+    return groups
+
+
+def _kind(label: str) -> tuple[bool, str]:
+    """Whether the label begins an entity, and of which kind."""
+    return label.startswith("B-"), label[2:] if label.startswith(("B-", "I-")) else label
+
+
+def _group(entities: list[Entity], words: WordReader) -> Entity:
+    return {
+        "entity_group": entities[0]["entity"].split("-", 1)[-1],
+        "score": sum(entity["score"] for entity in entities) / len(entities),
+        "word": words.join([entity["word"] for entity in entities]),
+        "start": entities[0]["start"],
+        "end": entities[-1]["end"],
+    }
+
+
+def _without_overlaps(entities: list[Entity]) -> list[Entity]:
+    """Of entities that begin inside another, from two windows, the longer, then the likelier."""
+    kept: list[Entity] = []
+    for entity in sorted(entities, key=lambda entity: entity["start"]):
+        last = kept[-1] if kept else None
+        if last is None or not last["start"] <= entity["start"] < last["end"]:
+            kept.append(entity)
+        elif _rank(entity) > _rank(last):
+            kept[-1] = entity
+    return kept
+
+
+def _rank(entity: Entity) -> tuple[int, float]:
+    return entity["end"] - entity["start"], entity["score"]

@@ -1,0 +1,177 @@
+"""fill-mask: the graph's best fillings of every mask, or the scores of the caller's targets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from contract.endpoint import Endpoint, Masks
+from contract.errors import ServingError
+from preprocess.answers.work import Work
+from preprocess.parameters import Parameter, Parameters, read_parameters, texts, whole
+from preprocess.request import BodyForm, Request, TextField
+from preprocess.rows import Row
+from preprocess.tokens import Encoded, Tokenizer
+
+# What transformers takes out of decoded text, in its order, where a tokenizer asks for it.
+_CLEANED = (
+    (" .", "."),
+    (" ?", "?"),
+    (" !", "!"),
+    (" ,", ","),
+    (" ' ", "'"),
+    (" n't", "n't"),
+    (" 'm", "'m"),
+    (" 's", "'s"),
+    (" 've", "'ve"),
+    (" 're", "'re"),
+)
+
+
+@dataclass(frozen=True)
+class FillMaskParameters(Parameters):
+    top_k: int
+    targets: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class Context:
+    """`targets` are token ids, without repeats."""
+
+    tokenizer: Tokenizer
+    targets: list[int] | None
+
+
+class FillMask:
+    """Rows of best scores and ids, [masks, best], and of the targets' scores [masks, targets]."""
+
+    form = BodyForm(TextField("text"))
+    tokenizer = Tokenizer
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        if endpoint.masks is None:
+            raise ValueError("endpoint.json has no 'masks'")
+        self._masks: Masks = endpoint.masks
+        self._tokens = endpoint.tokens
+        self._limits = endpoint.limits
+        self.parameters = (
+            Parameter("top_k", whole(1, endpoint.masks.best), min(5, endpoint.masks.best)),
+            Parameter("targets", texts(endpoint.limits.max_characters)),
+        )
+
+    def read_parameters(self, values: Mapping[str, Any]) -> FillMaskParameters:
+        read = read_parameters(values, self.parameters)
+        targets = read["targets"]
+        if isinstance(targets, str):
+            targets = [targets]
+        if targets is not None and len(targets) > self._limits.max_texts:
+            raise ServingError(
+                "too_large",
+                "there are too many targets; send them in several requests",
+                field="targets",
+                limit=self._limits.max_texts,
+                got=len(targets),
+            )
+        return FillMaskParameters(read["top_k"], None if targets is None else tuple(targets))
+
+    def encode(self, request: Request, tokenizer: Tokenizer) -> Work:
+        parameters: FillMaskParameters = request.parameters
+        targets = None
+        if parameters.targets is not None:
+            targets = self._target_ids(parameters.targets, tokenizer)
+        rows = tokenizer.encode(request.texts, request.truncate, self._limits)
+        positions = [
+            [at for at, token in enumerate(row.ids) if token == self._masks.mask_id] for row in rows
+        ]
+        if not all(positions):
+            raise ServingError(
+                "impossible",
+                f"a text has no {self._masks.mask_token} to fill in",
+                field="text",
+                limit=self._masks.mask_token,
+            )
+        written = sum(
+            parameters.top_k * len(at) * len(row.ids)
+            for at, row in zip(positions, rows, strict=True)
+        )
+        if written > self._limits.max_tokens:
+            raise ServingError(
+                "too_large",
+                "masks times top_k make too much text to answer with; ask for less",
+                field="top_k",
+                limit=self._limits.max_tokens,
+                got=written,
+            )
+        # An input has at least one column; the scores of this one are not looked at.
+        candidates = targets or [self._tokens.pad_id]
+        encoded = [
+            Encoded(row.ids, row.type_ids, {"mask_positions": at, "candidates": candidates})
+            for at, row in zip(positions, rows, strict=True)
+        ]
+        return Work(request, encoded, Context(tokenizer, targets))
+
+    def _target_ids(self, targets: Iterable[str], tokenizer: Tokenizer) -> list[int]:
+        """A word's own token or, as in the pipeline, the first of its tokens."""
+        library, found = tokenizer.library, []
+        for target in targets:
+            token = library.token_to_id(target)
+            if token is None:
+                pieces = library.encode(target, add_special_tokens=False).ids
+                if not pieces:
+                    continue
+                token = pieces[0 if self._tokens.truncation_side == "right" else -1]
+            found.append(token)
+        if not found:
+            raise ServingError(
+                "impossible", "no target is in the vocabulary", field="targets", limit=1, got=0
+            )
+        return list(set(found))
+
+    def render(self, rows: Sequence[Row], work: Work) -> Any:
+        request, context = work.request, work.context
+        answers = [
+            self._answer(row, encoded, request.parameters.top_k, context)
+            for row, encoded in zip(rows, work.encoded, strict=True)
+        ]
+        # The pipeline unpacks a list of one text, too.
+        unpacks = request.pipeline_shape and len(answers) == 1
+        return answers[0] if unpacks or not request.many else answers
+
+    def _answer(self, row: Row, encoded: Encoded, top_k: int, context: Context) -> Any:
+        best, best_ids, chosen = row
+        if context.targets is not None:
+            order = np.argsort(-chosen, axis=-1, kind="stable")
+            best = np.take_along_axis(chosen, order, -1)
+            best_ids = np.asarray(context.targets)[order]
+        positions = encoded.extras["mask_positions"]
+        answers = [
+            [
+                self._filling(encoded.ids, at, token, score, len(positions) == 1, context)
+                for token, score in zip(tokens[:top_k], scores[:top_k], strict=True)
+            ]
+            for at, tokens, scores in zip(positions, best_ids.tolist(), best.tolist(), strict=True)
+        ]
+        return answers[0] if len(answers) == 1 else answers
+
+    def _filling(
+        self, ids: list[int], at: int, token: int, score: float, only: bool, context: Context
+    ) -> dict[str, Any]:
+        """One proposal; `only` that there is no other mask, which a clean text would lose."""
+        filled = [*ids[:at], token, *ids[at + 1 :]]
+        kept = [one for one in filled if one != self._tokens.pad_id]
+        return {
+            "score": score,
+            "token": token,
+            "token_str": self._decode([token], context, skip_special=False),
+            "sequence": self._decode(kept, context, skip_special=only),
+        }
+
+    def _decode(self, ids: list[int], context: Context, *, skip_special: bool) -> str:
+        text: str = context.tokenizer.library.decode(ids, skip_special_tokens=skip_special)
+        if self._masks.cleans_up_spaces:
+            for before, after in _CLEANED:
+                text = text.replace(before, after)
+        return text

@@ -1,0 +1,231 @@
+"""question-answering: the best spans of a context, over all its windows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from contract.endpoint import Endpoint
+from contract.errors import ServingError
+from preprocess.answers.spans import best_spans, probabilities
+from preprocess.answers.work import Work
+from preprocess.parameters import FLAG, Parameter, Parameters, read_parameters, whole
+from preprocess.request import BodyForm, Request, TextField
+from preprocess.rows import Array, Row
+from preprocess.tokens import check_rows
+from preprocess.windows import Windows, rows_of
+
+# The pipeline's own defaults, where the model is not shorter.
+_WINDOW = 384
+_OVERLAP = 128
+
+
+@dataclass(frozen=True)
+class QuestionParameters(Parameters):
+    """`window` and `overlap` in tokens: max_seq_len and doc_stride."""
+
+    top_k: int
+    window: int
+    overlap: int
+    max_answer_len: int
+    handle_impossible_answer: bool
+    align_to_words: bool
+
+
+@dataclass(frozen=True)
+class Window:
+    """A row's encoding; `context` is the context's place in the pair, 0 or 1."""
+
+    encoding: tokenizers.Encoding
+    context: int
+
+    def in_context(self) -> list[bool]:
+        """For each token whether it is the context's."""
+        return [
+            not special and (sequence == 1) == (self.context == 1)
+            for sequence, special in zip(
+                self.encoding.sequence_ids, self.encoding.special_tokens_mask, strict=True
+            )
+        ]
+
+    def words(self) -> dict[int, tuple[int, int]]:
+        """First and last character of each of the context's words that is in the window."""
+        found: dict[int, tuple[int, int]] = {}
+        columns = zip(self.in_context(), self.encoding.word_ids, self.encoding.offsets, strict=True)
+        for inside, word, (start, end) in columns:
+            if inside and word is not None:
+                found[word] = (found.get(word, (start, end))[0], end)
+        return found
+
+
+class QuestionAnswering:
+    """Rows of logits, shape [tokens, 2]: of an answer's first and last token."""
+
+    form = BodyForm(TextField("question"), TextField("context"), shares_second=True)
+    tokenizer = Windows
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._tokens = endpoint.tokens
+        self._limits = endpoint.limits
+        longest = endpoint.tokens.max_length
+        self.parameters = (
+            Parameter("top_k", whole(1), 1),
+            Parameter("max_seq_len", whole(1, longest), min(longest, _WINDOW)),
+            Parameter("doc_stride", whole(0)),
+            # Read for the pipeline's sake: with a fast tokenizer it cuts no question either.
+            Parameter("max_question_len", whole(1), 64),
+            Parameter("max_answer_len", whole(1), 15),
+            Parameter("handle_impossible_answer", FLAG, False),
+            Parameter("align_to_words", FLAG, True),
+        )
+
+    def read_parameters(self, values: Mapping[str, Any]) -> QuestionParameters:
+        read = read_parameters(values, self.parameters)
+        window, overlap = read["max_seq_len"], read["doc_stride"]
+        if overlap is None:
+            overlap = min(window // 2, _OVERLAP)
+        if overlap > window:
+            raise ServingError(
+                "invalid_field",
+                "parameter 'doc_stride' must not be larger than max_seq_len",
+                field="doc_stride",
+                limit=window,
+                got=overlap,
+            )
+        return QuestionParameters(
+            top_k=read["top_k"],
+            window=window,
+            overlap=overlap,
+            max_answer_len=read["max_answer_len"],
+            handle_impossible_answer=read["handle_impossible_answer"],
+            align_to_words=read["align_to_words"],
+        )
+
+    def encode(self, request: Request, windows: Windows) -> Work:
+        contexts = request.pairs or ()
+        for field, texts in (("question", request.texts), ("context", contexts)):
+            if "" in texts:
+                raise ServingError("impossible", f"a {field} is empty", field=field)
+        examples = [
+            self._windows(question, context, request.parameters, windows)
+            for question, context in zip(request.texts, contexts, strict=True)
+        ]
+        rows = rows_of([window.encoding for example in examples for window in example])
+        check_rows(rows, self._limits)
+        return Work(request, rows, examples)
+
+    def _windows(
+        self, question: str, context: str, parameters: QuestionParameters, windows: Windows
+    ) -> list[Window]:
+        """The question beside each window of the context; before it, unless padding is left."""
+        question_first = self._tokens.padding_side == "right"
+        texts = (question, context) if question_first else (context, question)
+        pair = [windows.pieces(texts[:1])[0], windows.second_pieces(texts[1:])[0]]
+        place = 1 if question_first else 0
+        asked = len(pair[1 - place])
+        room = parameters.window - windows.special_tokens(pair=True) - asked
+        if len(pair[place]) > room:
+            self._check_room(room, asked, parameters)
+            pair[place] = windows.cut(pair[place], room, parameters.overlap, self._limits)
+        return [Window(encoding, place) for encoding in windows.join(*pair)]
+
+    def _check_room(self, room: int, asked: int, parameters: QuestionParameters) -> None:
+        if room < 1:
+            raise ServingError(
+                "too_large",
+                "a question leaves no room for its context; shorten it or raise max_seq_len",
+                field="question",
+                limit=max(asked + room - 1, 0),
+                got=asked,
+            )
+        if parameters.overlap >= room:
+            raise ServingError(
+                "impossible",
+                "windows that share so many tokens would never reach the context's end; lower "
+                "doc_stride or shorten the question",
+                field="doc_stride",
+                limit=room - 1,
+                got=parameters.overlap,
+            )
+
+    def render(self, rows: Sequence[Row], work: Work) -> Any:
+        request = work.request
+        left = iter(rows)
+        answers = [
+            self._answers(context, [(window, next(left)) for window in windows], request)
+            for context, windows in zip(request.pairs or (), work.context, strict=True)
+        ]
+        # The pipeline unpacks a list of one question, too.
+        unpacks = request.pipeline_shape and len(answers) == 1
+        return answers[0] if unpacks or not request.many else answers
+
+    def _answers(self, text: str, windows: Sequence[tuple[Window, Row]], request: Request) -> Any:
+        parameters: QuestionParameters = request.parameters
+        # Answers that read the same are one, their scores added; the first says where it stands.
+        found: dict[str, dict[str, Any]] = {}
+        least_null = 1_000_000.0
+        for window, row in windows:
+            scored, null = self._spans(window, row, parameters)
+            least_null = min(least_null, null)
+            for start, end, score in scored:
+                answer = text[start:end]
+                if answer.lower() in found:
+                    found[answer.lower()]["score"] += score
+                else:
+                    found[answer.lower()] = {
+                        "score": score, "start": start, "end": end, "answer": answer
+                    }  # fmt: skip
+        answers = list(found.values())
+        if parameters.handle_impossible_answer:
+            answers.append(_no_answer(least_null))
+        answers = sorted(answers, key=lambda answer: -answer["score"])[: parameters.top_k]
+        if request.pipeline_shape:
+            return answers[0] if len(answers) == 1 else answers
+        if parameters.top_k > 1:
+            return answers
+        return answers[0] if answers else _no_answer(0.0)
+
+    def _spans(
+        self, window: Window, row: Row, parameters: QuestionParameters
+    ) -> tuple[list[tuple[int, int, float]], float]:
+        """Spans in characters with their scores, and the score of there being no answer."""
+        allowed = self._allowed(window)
+        logits = row[0].astype(np.float32, copy=False)
+        start = probabilities(logits[:, 0], allowed)
+        end = probabilities(logits[:, 1], allowed)
+        null = float(start[0] * end[0])
+        start[0] = end[0] = 0.0
+        # Spans in one word become one, so more are looked at.
+        count = parameters.top_k * 2 + 10 if parameters.align_to_words else parameters.top_k
+        spans = best_spans(start, end, count, parameters.max_answer_len)
+        words = window.words() if parameters.align_to_words else {}
+        word_ids, offsets = window.encoding.word_ids, window.encoding.offsets
+        scored = []
+        for first, last, score in spans:
+            if not (allowed[first] and allowed[last]):
+                continue
+            begin, stop = words.get(word_ids[first]), words.get(word_ids[last])
+            if begin is None or stop is None:
+                begin, stop = offsets[first], offsets[last]
+            scored.append((begin[0], stop[1], score))
+        return scored, null
+
+    def _allowed(self, window: Window) -> Array:
+        """The tokens that a span may touch: the context's, and that of no answer.
+
+        Where the context stands first the reference lets a span touch every token.
+        """
+        if window.context == 0:
+            return np.ones(len(window.encoding), bool)
+        allowed = np.array(window.in_context())
+        if self._tokens.cls_id is not None:
+            allowed |= np.array(window.encoding.ids) == self._tokens.cls_id
+        return allowed
+
+
+def _no_answer(score: float) -> dict[str, Any]:
+    return {"score": score, "start": 0, "end": 0, "answer": ""}

@@ -1,0 +1,162 @@
+"""sentence-similarity and rerank: one text against many, by vectors or by a cross-encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from contract.endpoint import Endpoint
+from preprocess.answers.classification import FUNCTIONS
+from preprocess.answers.embedding import (
+    chosen_prompt,
+    embedding_of,
+    normalized,
+    prompt_name,
+    prompted,
+    vectors_of,
+)
+from preprocess.answers.work import Work
+from preprocess.parameters import FLAG, Parameter, Parameters, read_parameters, text, whole
+from preprocess.request import BodyForm, Request, TextField
+from preprocess.rows import Array, Row
+from preprocess.tokens import Input, Tokenizer
+
+# Of a vector [width] and vectors [texts, width]; the greater, the more alike.
+SIMILARITIES: dict[str, Callable[[Array, Array], Array]] = {
+    "cosine": lambda one, many: normalized(many) @ normalized(one[None])[0],
+    "dot": lambda one, many: many @ one,
+    "euclidean": lambda one, many: -np.linalg.norm(many - one, axis=-1),
+    "manhattan": lambda one, many: -np.abs(many - one).sum(axis=-1),
+}
+
+
+class BiEncoder:
+    """Rows of vectors [width]: the one text's, then the others'."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.embedding = embedding_of(endpoint)
+        self._limits = endpoint.limits
+        self._similarity = SIMILARITIES[self.embedding.similarity]
+
+    def encode(
+        self, request: Request, tokenizer: Tokenizer, one: str | None, many: str | None
+    ) -> Work:
+        """`one` and `many` are the prompts before the one text and before the others."""
+        texts = [*prompted(request.texts, one), *prompted(request.pairs or (), many)]
+        return Work(request, tokenizer.encode(texts, request.truncate, self._limits))
+
+    def scores(self, rows: Sequence[Row]) -> list[float]:
+        vectors = vectors_of(rows, self.embedding)
+        scores: list[float] = self._similarity(vectors[0], vectors[1:]).tolist()
+        return scores
+
+
+class CrossEncoder:
+    """Rows of one logit: of the one text with each of the others."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        if endpoint.classification is None:
+            raise ValueError("endpoint.json has no 'classification'")
+        self._limits = endpoint.limits
+        self._function = FUNCTIONS[endpoint.classification.activation]
+
+    def encode(self, request: Request, tokenizer: Tokenizer) -> Work:
+        pairs: list[Input] = [(request.texts[0], text) for text in request.pairs or ()]
+        return Work(request, tokenizer.encode(pairs, request.truncate, self._limits))
+
+    def scores(self, rows: Sequence[Row]) -> list[float]:
+        logits = np.stack([row[0] for row in rows]).astype(np.float32, copy=False)
+        scores: list[float] = self._function(logits)[:, 0].tolist()
+        return scores
+
+
+def _encoder_of(endpoint: Endpoint) -> BiEncoder | CrossEncoder:
+    return BiEncoder(endpoint) if endpoint.head == "vector" else CrossEncoder(endpoint)
+
+
+@dataclass(frozen=True)
+class SimilarityParameters(Parameters):
+    prompt: str | None = None
+
+
+class SentenceSimilarity:
+    """One score a sentence, in their order."""
+
+    form = BodyForm(TextField("source_sentence", many=False), TextField("sentences", one=False))
+    tokenizer = Tokenizer
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._encoder = _encoder_of(endpoint)
+        self.parameters: tuple[Parameter, ...] = ()
+        if isinstance(self._encoder, BiEncoder):
+            embedding = self._encoder.embedding
+            self.parameters = (
+                Parameter("prompt_name", prompt_name(embedding), embedding.default_prompt),
+                Parameter("prompt", text(endpoint.limits.max_characters)),
+            )
+
+    def read_parameters(self, values: Mapping[str, Any]) -> SimilarityParameters:
+        read = read_parameters(values, self.parameters)
+        if not isinstance(self._encoder, BiEncoder):
+            return SimilarityParameters()
+        return SimilarityParameters(chosen_prompt(read, self._encoder.embedding))
+
+    def encode(self, request: Request, tokenizer: Tokenizer) -> Work:
+        if isinstance(self._encoder, BiEncoder):
+            prompt = request.parameters.prompt
+            return self._encoder.encode(request, tokenizer, prompt, prompt)
+        return self._encoder.encode(request, tokenizer)
+
+    def render(self, rows: Sequence[Row], work: Work) -> Any:
+        scores = self._encoder.scores(rows)
+        # The Inference API answers with the bare scores.
+        return scores if work.request.pipeline_shape else {"scores": scores}
+
+
+@dataclass(frozen=True)
+class RerankParameters(Parameters):
+    """`top_k` None leaves all texts in the answer."""
+
+    top_k: int | None
+    return_documents: bool
+
+
+class Rerank:
+    """The texts by their score against the query, best first."""
+
+    form = BodyForm(TextField("query", many=False), TextField("texts", one=False))
+    tokenizer = Tokenizer
+    parameters = (
+        Parameter("top_k", whole(1)),
+        Parameter("return_documents", FLAG, False),
+    )
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._encoder = _encoder_of(endpoint)
+
+    def read_parameters(self, values: Mapping[str, Any]) -> RerankParameters:
+        return RerankParameters(**read_parameters(values, self.parameters))
+
+    def encode(self, request: Request, tokenizer: Tokenizer) -> Work:
+        if isinstance(self._encoder, BiEncoder):
+            # sentence-transformers' encode_query and encode_document: never the default prompt.
+            prompts = self._encoder.embedding.prompts
+            return self._encoder.encode(
+                request, tokenizer, prompts.get("query"), prompts.get("document")
+            )
+        return self._encoder.encode(request, tokenizer)
+
+    def render(self, rows: Sequence[Row], work: Work) -> Any:
+        parameters: RerankParameters = work.request.parameters
+        scores = self._encoder.scores(rows)
+        order = sorted(range(len(scores)), key=lambda at: scores[at], reverse=True)
+        answers: list[dict[str, Any]] = [
+            {"index": at, "score": scores[at]} for at in order[: parameters.top_k]
+        ]
+        if parameters.return_documents:
+            for answer in answers:
+                answer["text"] = (work.request.pairs or ())[answer["index"]]
+        return answers

@@ -1,0 +1,161 @@
+"""zero-shot-classification: every label as a hypothesis, all pairs of a request in shared calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from string import Formatter
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from contract.endpoint import Endpoint
+from contract.errors import ServingError
+from preprocess.answers.classification import softmax
+from preprocess.answers.work import Work
+from preprocess.parameters import FLAG, Parameter, Parameters, read_parameters, text, texts
+from preprocess.request import BodyForm, Request, TextField
+from preprocess.rows import Array, Row
+from preprocess.tokens import Encoded, check_rows, too_long
+from preprocess.windows import Windows, rows_of
+
+TEMPLATE = "This example is {}."
+
+
+@dataclass(frozen=True)
+class ZeroShotParameters(Parameters):
+    labels: tuple[str, ...]
+    hypotheses: tuple[str, ...]
+    multi_label: bool
+
+    @property
+    def characters(self) -> int:  # type: ignore[override]
+        return sum(map(len, self.hypotheses))
+
+
+class ZeroShotClassification:
+    """Rows of logits, shape [labels of the model]: one a text and candidate label."""
+
+    form = BodyForm(
+        TextField("text"), beside=("candidate_labels", "hypothesis_template", "multi_label")
+    )
+    tokenizer = Windows
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        if endpoint.classification is None or endpoint.classification.entailment is None:
+            raise ValueError("endpoint.json has no 'classification.entailment'")
+        self._entailment = endpoint.classification.entailment
+        self._tokens = endpoint.tokens
+        self._limits = endpoint.limits
+        self.parameters = (
+            Parameter("candidate_labels", texts(endpoint.limits.max_characters)),
+            Parameter("hypothesis_template", text(endpoint.limits.max_characters), TEMPLATE),
+            Parameter("multi_label", FLAG, False),
+        )
+
+    def read_parameters(self, values: Mapping[str, Any]) -> ZeroShotParameters:
+        read = read_parameters(values, self.parameters)
+        labels = read["candidate_labels"]
+        if labels is None:
+            raise ServingError(
+                "invalid_field", "field 'candidate_labels' is missing", field="candidate_labels"
+            )
+        if isinstance(labels, str):
+            labels = [label.strip() for label in labels.split(",") if label.strip()]
+        self._check_count(len(labels))
+        template = read["hypothesis_template"]
+        hypotheses = tuple(_filled(template, label) for label in labels)
+        return ZeroShotParameters(tuple(labels), hypotheses, read["multi_label"])
+
+    def _check_count(self, pairs: int) -> None:
+        if not pairs:
+            raise ServingError(
+                "impossible",
+                "there is no candidate label to choose from",
+                field="candidate_labels",
+                limit=1,
+                got=0,
+            )
+        if pairs > self._limits.max_texts:
+            raise ServingError(
+                "too_large",
+                "texts times candidate labels are too many; send them in several requests",
+                field="candidate_labels",
+                limit=self._limits.max_texts,
+                got=pairs,
+            )
+
+    def encode(self, request: Request, windows: Windows) -> Work:
+        parameters: ZeroShotParameters = request.parameters
+        self._check_count(len(request.texts) * len(parameters.labels))
+        if "" in request.texts:
+            raise ServingError("impossible", "an empty text has nothing to classify", field="text")
+        truncate = self._tokens.truncate if request.truncate is None else request.truncate
+        premises = windows.pieces(request.texts)
+        hypotheses = windows.second_pieces(parameters.hypotheses)
+        rows = [
+            self._row(premise, hypothesis, windows, truncate)
+            for premise, hypothesis in product(premises, hypotheses)
+        ]
+        check_rows(rows, self._limits)
+        return Work(request, rows)
+
+    def _row(
+        self,
+        premise: tokenizers.Encoding,
+        hypothesis: tokenizers.Encoding,
+        windows: Windows,
+        truncate: bool,
+    ) -> Encoded:
+        """The pair, its premise cut if it must be; the hypothesis is what is asked."""
+        longest = self._tokens.max_length
+        room = longest - windows.special_tokens(pair=True) - len(hypothesis)
+        if len(premise) > room and (room < 1 or not truncate):
+            raise too_long(longest, longest - room + len(premise))
+        cut = windows.cut(premise, room, 0, self._limits)
+        return rows_of(windows.join(cut, hypothesis)[:1])[0]
+
+    def render(self, rows: Sequence[Row], work: Work) -> Any:
+        request = work.request
+        count = len(request.parameters.labels)
+        logits = np.stack([row[0] for row in rows]).astype(np.float32, copy=False)
+        answers = [
+            self._answer(text, logits[at * count : (at + 1) * count], request.parameters)
+            for at, text in enumerate(request.texts)
+        ]
+        return answers if request.many else answers[0]
+
+    def _answer(self, text: str, logits: Array, parameters: ZeroShotParameters) -> dict[str, Any]:
+        """`logits` has one row a candidate label."""
+        if parameters.multi_label or len(parameters.labels) == 1:
+            contradiction = -1 if self._entailment == 0 else 0
+            scores = softmax(logits[:, [contradiction, self._entailment]])[:, 1]
+        else:
+            scores = softmax(logits[:, self._entailment])
+        order = scores.argsort()[::-1]
+        return {
+            "sequence": text,
+            "labels": [parameters.labels[at] for at in order],
+            "scores": scores[order].tolist(),
+        }
+
+
+def _filled(template: str, label: str) -> str:
+    """`template.format(label)` of a template that can only name the label.
+
+    str.format would also follow attributes and pad to any width that a caller writes.
+    """
+    try:
+        fields = [field for field in Formatter().parse(template) if field[1] is not None]
+        plain = all(name in ("", "0") and not spec for _, name, spec, _ in fields)
+        if not fields or not plain:
+            raise ValueError("no field, or more than a plain one")
+        return template.format(label)
+    except (ValueError, IndexError):
+        raise ServingError(
+            "impossible",
+            "the template must have {} where the label goes, and no other field",
+            field="hypothesis_template",
+        ) from None

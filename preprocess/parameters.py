@@ -1,0 +1,113 @@
+"""The parameters of a task, declared as rows of a table, and the one reader of them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from contract.errors import ServingError
+from contract.fields import kind_of
+
+
+class Parameters:
+    """What a task read of its parameters; `characters` counts the texts among them."""
+
+    characters = 0
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a value must be: the words for it, its limit if it has one, and the test."""
+
+    wanted: str
+    fits: Callable[[Any], bool]
+    limit: int | str | None = None
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter; `default` also stands for null."""
+
+    name: str
+    kind: Kind
+    default: Any = None
+
+    def read(self, values: Mapping[str, Any]) -> Any:
+        value = values.get(self.name)
+        if value is None:
+            return self.default
+        if not self.kind.fits(value):
+            raise ServingError(
+                "invalid_field",
+                f"parameter '{self.name}' must be {self.kind.wanted}",
+                field=self.name,
+                limit=self.kind.limit,
+                got=value if type(value) is int else kind_of(value),
+            )
+        return value
+
+
+def read_parameters(values: Mapping[str, Any], table: Sequence[Parameter]) -> dict[str, Any]:
+    """Every parameter of the table by name. Raises ServingError `invalid_field`."""
+    if any(name not in {row.name for row in table} for name in values):
+        allowed = ", ".join(row.name for row in table)
+        raise ServingError(
+            "invalid_field",
+            f"an unknown parameter; allowed are {allowed}" if table else "no parameter is taken",
+            field="parameters",
+        )
+    return {row.name: row.read(values) for row in table}
+
+
+def whole(low: int, high: int | None = None) -> Kind:
+    """A whole number; true and false are none."""
+    wanted = f"a whole number from {low}" + ("" if high is None else f" to {high}")
+    top = float("inf") if high is None else high
+    return Kind(wanted, lambda value: type(value) is int and low <= value <= top, high or low)
+
+
+def choice(names: Sequence[str]) -> Kind:
+    """One of some names, in any case, as transformers' enumerations take them."""
+    return Kind(
+        f"one of {', '.join(names)}",
+        lambda value: isinstance(value, str) and value.lower() in names,
+    )
+
+
+def text(limit: int) -> Kind:
+    """A string of at most `limit` characters."""
+    return Kind(
+        f"a string of at most {limit} characters, without lone surrogates",
+        lambda value: isinstance(value, str) and len(value) <= limit and is_unicode(value),
+        limit,
+    )
+
+
+def texts(limit: int) -> Kind:
+    """A string or a list of strings, each of at most `limit` characters."""
+    one = text(limit)
+
+    def fits(value: Any) -> bool:
+        return all(map(one.fits, value)) if isinstance(value, list) else one.fits(value)
+
+    return Kind(
+        f"a string or a list of strings, each of at most {limit} characters, without lone "
+        "surrogates",
+        fits,
+        limit,
+    )
+
+
+FLAG = Kind("true or false", lambda value: isinstance(value, bool))
+
+
+def is_unicode(value: str) -> bool:
+    """Whether UTF-8 can carry the text; JSON's \\ud800 alone cannot be tokenized."""
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
