@@ -59,6 +59,8 @@ def test_layout_and_manifest(bundle: Path) -> None:
     verify_files(manifest, bundle / "model", prefix="model/")
     assert manifest.source["model_type"] == "bert"
     assert manifest.golden.answer.keys() == {"label", "score"}
+    endpoint = read_endpoint((bundle / "endpoint.json").read_bytes())
+    assert endpoint.golden == manifest.golden.request
     assert manifest.golden.tolerance == 1e-4
     assert manifest.parity["label_agreement"] == 1.0
 

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
+from contract.endpoint import Classification
 from tests.tiny_models import POSITIONS, save_classifier, save_encoder, save_roberta
 from transformer_serving.model_source import open_source
 from transformer_serving.refusal import ConversionRefused
+from transformer_serving.sentence_settings import SentenceSettings
 
 
 @pytest.fixture
@@ -27,8 +29,10 @@ def change(path: Path, **fields: Any) -> None:
 def test_classifier_folder_is_read(classifier: Path) -> None:
     source = open_source(str(classifier))
     assert source.task == "text-classification"
-    assert source.labels == ("bad", "fair", "good")
-    assert source.problem_type == "single_label"
+    assert source.head == "sequence"
+    assert source.classification == Classification(
+        ("bad", "fair", "good"), "single_label", "softmax", None
+    )
     assert source.max_length == POSITIONS
     assert source.takes_token_types
     assert (source.name, source.revision) == ("model", None)
@@ -57,11 +61,103 @@ def test_the_smallest_length_of_the_files_counts(classifier: Path) -> None:
     assert open_source(str(classifier), task="sentence-embedding").max_length == 20
 
 
-def test_multi_label_and_single_column_get_sigmoid(classifier: Path) -> None:
-    change(classifier / "config.json", problem_type="multi_label_classification")
-    assert open_source(str(classifier)).problem_type == "multi_label"
-    change(classifier / "config.json", problem_type=None, id2label={"0": "toxic"})
-    assert open_source(str(classifier)).problem_type == "multi_label"
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"problem_type": "multi_label_classification"}, ("multi_label", "sigmoid")),
+        ({"id2label": {"0": "toxic"}}, ("multi_label", "sigmoid")),
+        ({"problem_type": "regression", "id2label": {"0": "stars"}}, ("regression", "none")),
+        ({}, ("single_label", "softmax")),
+    ],
+)
+def test_problem_type_and_activation(
+    classifier: Path, fields: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    change(classifier / "config.json", **fields)
+    found = open_source(str(classifier)).classification
+    assert found is not None
+    assert (found.problem_type, found.activation) == expected
+
+
+@pytest.mark.parametrize(
+    ("labels", "column"),
+    [
+        (["contradiction", "neutral", "Entailment"], 2),
+        (["ENTAILMENT", "NOT"], 0),
+        (["LABEL_0", "LABEL_1"], 1),
+    ],
+)
+def test_zero_shot_finds_the_column_of_entailment(
+    classifier: Path, labels: list[str], column: int
+) -> None:
+    change(classifier / "config.json", id2label=dict(enumerate(labels)))
+    found = open_source(str(classifier), task="zero-shot-classification").classification
+    assert found is not None
+    assert found.entailment == column
+
+
+@pytest.mark.parametrize(
+    ("architecture", "task", "head"),
+    [
+        ("BertForSequenceClassification", "text-classification", "sequence"),
+        ("BertForTokenClassification", "token-classification", "tokens"),
+        ("BertForQuestionAnswering", "question-answering", "spans"),
+        ("BertForMaskedLM", "fill-mask", "masks"),
+        ("BertModel", "feature-extraction", "token_vectors"),
+    ],
+)
+def test_the_task_is_read_from_the_architecture(
+    classifier: Path, architecture: str, task: str, head: str
+) -> None:
+    change(classifier / "config.json", architectures=[architecture])
+    source = open_source(str(classifier), task="auto")
+    assert (source.task, source.head) == (task, head)
+
+
+@pytest.mark.parametrize(
+    ("written", "activation"),
+    [
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, "none"),
+        (
+            {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}},
+            "sigmoid",
+        ),
+        ({"sentence_transformers": {"version": "4.0.0"}}, "sigmoid"),
+    ],
+)
+def test_a_cross_encoder_reranks_with_its_own_activation(
+    classifier: Path, written: dict[str, Any], activation: str
+) -> None:
+    change(classifier / "config.json", id2label={"0": "LABEL_0"}, **written)
+    source = open_source(str(classifier))
+    assert (source.task, source.head) == ("rerank", "sequence")
+    assert source.classification is not None
+    assert source.classification.activation == activation
+    similar = open_source(str(classifier), task="sentence-similarity")
+    assert (similar.head, similar.sentence) == ("sequence", None)
+
+
+def test_a_tokenizer_without_tokenizer_json_is_made_from_its_vocabulary(classifier: Path) -> None:
+    want = open_source(str(classifier)).tokenizer
+    vocabulary = json.loads((classifier / "tokenizer.json").read_text())["model"]["vocab"]
+    (classifier / "tokenizer.json").unlink()
+    (classifier / "vocab.txt").write_text("".join(f"{piece}\n" for piece in vocabulary))
+    change(
+        classifier / "tokenizer_config.json", tokenizer_class="BertTokenizer", do_lower_case=True
+    )
+    made = open_source(str(classifier)).tokenizer
+    text = "The train left early, said the clerk!"
+    ids = [Tokenizer.from_buffer(one.content).encode(text).ids for one in (want, made)]
+    assert ids[0] == ids[1]
+    assert (made.pad_id, made.unk_id, made.cls_id, made.mask_id) == (0, 1, 2, 4)
+
+
+def test_a_tokenizer_without_files_or_in_python_is_refused(classifier: Path) -> None:
+    (classifier / "tokenizer.json").unlink()
+    change(classifier / "tokenizer_config.json", tokenizer_class="BertTokenizerLegacyPython")
+    with pytest.raises(ConversionRefused, match="the tokenizer of 'model'") as refused:
+        open_source(str(classifier))
+    assert "tokenizer.json" in str(refused.value)
 
 
 def test_lowercase_of_sentence_transformers_reaches_the_tokenizer(tmp_path: Path) -> None:
@@ -77,10 +173,9 @@ def test_lowercase_of_sentence_transformers_reaches_the_tokenizer(tmp_path: Path
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"problem_type": "regression"}, "regression"),
         ({"id2label": {"0": "same", "1": "same"}}, "one label twice"),
         ({"id2label": {"1": "one", "2": "two"}}, "0, 1, 2"),
-        ({"architectures": ["BertForQuestionAnswering"]}, "--task"),
+        ({"architectures": ["BertForNextSentencePrediction"]}, "--task"),
         ({"model_type": "made-up"}, "made-up"),
     ],
 )
@@ -93,12 +188,51 @@ def test_models_that_cannot_be_served_are_refused(
     assert refused.value.exit_code == 2
 
 
-def test_a_default_prompt_is_refused(tmp_path: Path) -> None:
-    model = save_encoder(tmp_path)
-    rows = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}]
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("token-classification", "no trained head for token-classification"),
+        ("question-answering", "ForQuestionAnswering"),
+        ("rerank", "one score for each pair, and this model has 3"),
+        ("chat", "cannot be served; choose one of"),
+    ],
+)
+def test_a_task_that_the_weights_are_not_for_is_refused(
+    classifier: Path, task: str, message: str
+) -> None:
+    with pytest.raises(ConversionRefused, match=message):
+        open_source(str(classifier), task=task)
+
+
+def sentence_model(folder: Path, **settings: Any) -> Path:
+    model = save_encoder(folder)
+    rows = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_P", "type": "sentence_transformers.models.Pooling"},
+    ]
     (model / "modules.json").write_text(json.dumps(rows))
-    change(model / "config_sentence_transformers.json", default_prompt_name="query")
-    with pytest.raises(ConversionRefused, match="default_prompt_name"):
+    (model / "1_P").mkdir()
+    change(model / "config_sentence_transformers.json", **settings)
+    return model
+
+
+def test_prompts_and_similarity_are_read(tmp_path: Path) -> None:
+    model = sentence_model(
+        tmp_path,
+        prompts={"query": "query: ", "document": ""},
+        default_prompt_name="query",
+        similarity_fn_name="dot",
+    )
+    source = open_source(str(model))
+    assert (source.task, source.head) == ("sentence-embedding", "vector")
+    assert source.sentence == SentenceSettings(("Pooling",), {"query": "query: "}, "query", "dot")
+    assert open_source(str(model), task="rerank").head == "vector"
+
+
+def test_a_pooling_that_leaves_the_prompt_out_is_refused(tmp_path: Path) -> None:
+    model = sentence_model(tmp_path, prompts={"query": "query: "})
+    change(model / "1_P" / "config.json", include_prompt=False)
+    with pytest.raises(ConversionRefused, match="include_prompt"):
         open_source(str(model))
 
 

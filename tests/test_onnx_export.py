@@ -9,11 +9,11 @@ import onnx
 import pytest
 
 from tests.tiny_models import save_classifier, save_roberta, save_sentence_model
-from transformer_serving.convert import ConvertRequest, tokens_of
+from transformer_serving.bundle_endpoint import BUCKETS, LIMITS, endpoint_of, tokens_of
 from transformer_serving.model_source import ModelSource, open_source
 from transformer_serving.onnx_export import ExportedGraph, export_onnx
 from transformer_serving.optimize import EngineFiles, build_engine, clean_onnx
-from transformer_serving.parity import ParityReport, check_parity
+from transformer_serving.parity import ParityReport, compare, prepare_case
 from transformer_serving.refusal import ConversionRefused
 
 
@@ -25,8 +25,8 @@ def exported(model: Path, folder: Path) -> tuple[ModelSource, ExportedGraph]:
 
 
 def parity_of(source: ModelSource, graph: ExportedGraph, files: EngineFiles) -> ParityReport:
-    tokens = tokens_of(source, ConvertRequest(str(source.folder)))
-    return check_parity(source, files, tokens, graph.inputs)
+    endpoint = endpoint_of(source, graph, tokens_of(source, None, BUCKETS), LIMITS)
+    return compare(prepare_case(source, endpoint), files)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_poolings_agree_with_sentence_transformers(
         folder.mkdir()
     model = save_sentence_model(folders[0], folders[1], pooling=pooling, dense=dense)
     source, graph = exported(model, folders[2])
-    assert graph.width == (dense or 32)
+    assert graph.outputs[0].dims == (dense or 32,)
     for engine in ("openvino", "onnxruntime"):
         files = build_engine(engine, "fp32", graph.path, folders[2])
         report = parity_of(source, graph, files)

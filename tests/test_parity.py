@@ -11,76 +11,73 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from contract.endpoint import Tokens
 from tests.tiny_models import save_classifier
-from transformer_serving.convert import ConvertRequest, tokens_of
-from transformer_serving.model_source import ModelSource, open_source
+from transformer_serving.bundle_endpoint import LIMITS, endpoint_of, tokens_of
+from transformer_serving.model_source import open_source
 from transformer_serving.onnx_export import export_onnx
 from transformer_serving.optimize import EngineFiles, clean_onnx
 from transformer_serving.parity import (
     TOLERANCES,
     ParityReport,
     WorstCase,
+    choose,
     compare,
+    prepare_case,
     refuse_when_over,
-    texts_for,
 )
-from transformer_serving.reference import reference_answers
 from transformer_serving.refusal import ConversionRefused
 
-INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 
-
-class Case:
-    """One exported model, its texts and the reference's answers, made once for all tests."""
+class Model:
+    """One exported model, its requests and the reference's answers, made once for all tests."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.source: ModelSource = open_source(str(save_classifier(folder)))
-        self.tokens: Tokens = tokens_of(self.source, ConvertRequest(str(folder), buckets=(8, 16)))
-        self.graph = export_onnx(self.source, folder / "graph.onnx").path
+        source = open_source(str(save_classifier(folder)))
+        graph = export_onnx(source, folder / "graph.onnx")
+        self.graph = graph.path
         clean_onnx(self.graph)
-        self.texts = texts_for(self.source, self.tokens.max_length)
-        self.expected = reference_answers(self.source, self.texts, self.tokens.max_length)
+        endpoint = endpoint_of(source, graph, tokens_of(source, None, (8, 16)), LIMITS)
+        self.case = prepare_case(source, endpoint)
 
-    def report(self, graph: Path, tokens: Tokens | None = None) -> ParityReport:
-        files = EngineFiles("onnxruntime", "fp32", (graph,))
-        return compare(self.source, files, tokens or self.tokens, INPUTS, self.texts, self.expected)
+    def report(self, graph: Path | None = None, **changes: Any) -> ParityReport:
+        files = EngineFiles("onnxruntime", "fp32", (graph or self.graph,))
+        return compare(replace(self.case, **changes), files)
 
 
 @pytest.fixture(scope="module")
-def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return Case(tmp_path_factory.mktemp("case"))
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return Model(tmp_path_factory.mktemp("case"))
 
 
-def edited(case: Case, name: str, edit: Any) -> Path:
-    model = onnx.load(str(case.graph))
-    edit(model.graph)
-    path = case.folder / f"{name}.onnx"
-    onnx.save(model, str(path))
+def edited(model: Model, name: str, edit: Any) -> Path:
+    loaded = onnx.load(str(model.graph))
+    edit(loaded.graph)
+    path = model.folder / f"{name}.onnx"
+    onnx.save(loaded, str(path))
     return path
 
 
-def test_the_true_graph_passes(case: Case) -> None:
-    report = case.report(case.graph)
+def test_the_true_graph_passes(model: Model) -> None:
+    report = model.report()
     refuse_when_over(report)
     assert report.largest_difference < 1e-5
 
 
-def test_one_changed_weight_is_refused(case: Case) -> None:
+def test_one_changed_weight_is_refused(model: Model) -> None:
     def change(graph: Any) -> None:
         weights = {tensor.name: tensor for tensor in graph.initializer}
-        weight = weights["model.classifier.weight"]
+        weight = weights["parts.0.classifier.weight"]
         values = numpy_helper.to_array(weight).copy()
         values[0, 0] += 0.01
         weight.CopyFrom(numpy_helper.from_array(values, weight.name))
 
-    report = case.report(edited(case, "weight", change))
+    report = model.report(edited(model, "weight", change))
     with pytest.raises(ConversionRefused, match="other --engine"):
         refuse_when_over(report)
 
 
-def test_a_dropped_mask_is_refused(case: Case) -> None:
+def test_a_dropped_mask_is_refused(model: Model) -> None:
     def ignore_mask(graph: Any) -> None:
         # The mask's readers get ones of the same shape instead: every token equals itself.
         same = onnx.helper.make_node("Equal", ["input_ids", "input_ids"], ["same"])
@@ -92,40 +89,68 @@ def test_a_dropped_mask_is_refused(case: Case) -> None:
         graph.node.insert(0, ones)
         graph.node.insert(0, same)
 
-    report = case.report(edited(case, "mask", ignore_mask))
+    report = model.report(edited(model, "mask", ignore_mask))
     assert report.largest_difference > TOLERANCES["fp32"].difference
     with pytest.raises(ConversionRefused, match=r"text \d+ with \d+ tokens in a batch of \d+"):
         refuse_when_over(report)
 
 
-def test_another_padding_id_passes_because_the_mask_covers_it(case: Case) -> None:
-    other = replace(case.tokens, pad_id=5)
-    refuse_when_over(case.report(case.graph, other))
+def test_another_padding_id_passes_because_the_mask_covers_it(model: Model) -> None:
+    endpoint = model.case.endpoint
+    other = replace(endpoint, tokens=replace(endpoint.tokens, pad_id=5))
+    refuse_when_over(model.report(endpoint=other))
 
 
-def test_labels_in_another_order_are_refused(case: Case) -> None:
-    report = compare(
-        case.source,
-        EngineFiles("onnxruntime", "fp32", (case.graph,)),
-        case.tokens,
-        INPUTS,
-        case.texts,
-        np.ascontiguousarray(case.expected[:, ::-1]),
-    )
+def test_swapped_token_types_are_refused(model: Model) -> None:
+    endpoint = model.case.endpoint
+    ids, types, mask = endpoint.inputs
+    swapped = (ids, replace(types, role="attention_mask"), replace(mask, role="token_type_ids"))
+    with pytest.raises(ConversionRefused):
+        refuse_when_over(model.report(endpoint=replace(endpoint, inputs=swapped)))
+
+
+def test_labels_in_another_order_are_refused(model: Model) -> None:
+    endpoint = model.case.endpoint
+    assert endpoint.classification is not None
+    labels = endpoint.classification.labels[::-1]
+    classification = replace(endpoint.classification, labels=labels)
+    report = model.report(endpoint=replace(endpoint, classification=classification))
     assert report.label_agreement is not None
     assert report.label_agreement < 1.0
     with pytest.raises(ConversionRefused, match="labels agree on"):
         refuse_when_over(report)
 
 
-def test_not_a_number_is_refused(case: Case) -> None:
-    expected = case.expected.copy()
-    expected[3, 0] = np.nan
-    files = EngineFiles("onnxruntime", "fp32", (case.graph,))
-    report = compare(case.source, files, case.tokens, INPUTS, case.texts, expected)
-    assert report.largest_difference == np.inf
+def test_not_a_number_is_refused(model: Model) -> None:
+    expected = list(model.case.expected)
+    expected[3] = [{**row, "score": float("nan")} for row in expected[3]]
+    report = model.report(expected=expected)
+    assert report.largest_difference == float("inf")
     with pytest.raises(ConversionRefused):
         refuse_when_over(report)
+
+
+def test_the_fastest_precision_that_passes_is_chosen(model: Model) -> None:
+    """The engine of the faster precision is broken here; the safe one is the true graph."""
+
+    def change(graph: Any) -> None:
+        weights = {tensor.name: tensor for tensor in graph.initializer}
+        weight = weights["parts.0.classifier.weight"]
+        values = numpy_helper.to_array(weight) * np.float32(-3.0)
+        weight.CopyFrom(numpy_helper.from_array(values, weight.name))
+
+    graphs = {"int8": edited(model, "int8", change), "fp32": model.graph}
+
+    def build(precision: str) -> EngineFiles:
+        return EngineFiles("onnxruntime", precision, (graphs[precision],))
+
+    said: list[str] = []
+    files, report = choose(("int8", "fp32"), build, model.case, said.append)
+    assert (files.precision, report.precision) == ("fp32", "fp32")
+    assert "int8 does not answer as transformers.pipeline does" in said[0]
+    assert choose(("fp32",), build, model.case, said.append)[1] == report
+    with pytest.raises(ConversionRefused, match="--precision fp32"):
+        choose(("int8",), build, model.case, said.append)
 
 
 def test_the_next_safer_precision_is_named() -> None:
@@ -145,12 +170,13 @@ def test_the_next_safer_precision_is_named() -> None:
     assert "text 2 with 7 tokens in a batch of 8" in str(refused.value)
 
 
-def test_texts_cover_every_length_class_and_one_that_is_cut(case: Case) -> None:
+def test_requests_cover_every_length_class_and_one_that_is_cut(model: Model) -> None:
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_buffer(case.source.tokenizer.content)
-    lengths = [len(tokenizer.encode(text).ids) for text in case.texts]
-    assert max(lengths) > case.source.max_length
-    assert case.source.max_length in lengths
+    tokenizer = Tokenizer.from_buffer(model.case.tokenizer_json)
+    longest = model.case.endpoint.tokens.max_length
+    lengths = [len(tokenizer.encode(body["text"]).ids) for body in model.case.bodies]
+    assert max(lengths) > longest
+    assert longest in lengths
     assert len(set(lengths)) > 12
-    assert case.texts == texts_for(case.source, case.tokens.max_length)
+    assert any("text_pair" in body for body in model.case.bodies)

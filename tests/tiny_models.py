@@ -26,7 +26,7 @@ _WORDS = (
 )
 
 
-def save_tokenizer(folder: Path) -> None:
+def save_tokenizer(folder: Path, *, token_types: bool = True) -> None:
     """A WordPiece tokenizer whose tokenizer.json pads and cuts, as hub models' often do."""
     pieces = [*_SPECIAL, *dict.fromkeys(_WORDS.split())]
     vocabulary = {piece: index for index, piece in enumerate(pieces)}
@@ -48,7 +48,11 @@ def save_tokenizer(folder: Path) -> None:
         sep_token="[SEP]",
         mask_token="[MASK]",
         model_max_length=POSITIONS,
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        model_input_names=[
+            "input_ids",
+            *(["token_type_ids"] if token_types else []),
+            "attention_mask",
+        ],
     ).save_pretrained(str(folder))
 
 
@@ -94,7 +98,7 @@ def save_roberta(folder: Path) -> Path:
         pad_token_id=0,
     )
     RobertaForSequenceClassification(config).save_pretrained(str(folder))
-    save_tokenizer(folder)
+    save_tokenizer(folder, token_types=False)
     return folder
 
 

@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from contract.endpoint import (
-    Classification,
-    Embedding,
-    Endpoint,
-    InputTensor,
-    Limits,
-    OutputTensor,
-    Tokens,
-)
-from contract.heads import TASK_HEADS
+from contract.endpoint import Endpoint, Limits
 from contract.manifest import Golden
 from transformer_serving.bundle import BundleContent, write_bundle
+from transformer_serving.bundle_endpoint import BUCKETS, LIMITS, endpoint_of, tokens_of
 from transformer_serving.bundle_folder import Bundle
+from transformer_serving.local_engine import LocalEndpoint, open_engine
 from transformer_serving.model_source import ModelSource, open_source
-from transformer_serving.onnx_export import OUTPUT_NAME, ExportedGraph, export_onnx
-from transformer_serving.optimize import build_engine, choose_precision, clean_onnx
-from transformer_serving.parity import TOLERANCES, ParityReport, check_parity
-from transformer_serving.reference import reference_answers
+from transformer_serving.onnx_export import ExportedGraph, export_onnx
+from transformer_serving.optimize import (
+    PRECISIONS,
+    EngineFiles,
+    build_engine,
+    choose_precision,
+    clean_onnx,
+)
+from transformer_serving.parity import TOLERANCES, ParityReport, choose, prepare_case
+from transformer_serving.parity_bodies import golden_body
 from transformer_serving.refusal import ConversionRefused
 
-BUCKETS = (16, 32, 64, 128, 256, 512)
-LIMITS = Limits(max_texts=1024, max_characters=200_000, max_tokens=262_144, max_batch_size=64)
-GOLDEN_TEXT = "The room was clean, the staff were kind and breakfast was excellent."
+AUTO = "auto"
 # Installed with the extra "convert" and imported only inside the steps that use them.
 _NEEDED = ("torch", "transformers", "sentence_transformers", "onnx", "onnxscript")
 STEPS = ("open", "export", "build", "parity", "bundle")
@@ -42,9 +39,10 @@ Progress = Callable[[str, str], None]
 
 @dataclass(frozen=True)
 class ConvertRequest:
-    """What to convert and how; `precision` None chooses by the CPU, `max_length` None the model's.
+    """What to convert and how; None leaves the choice to the model, or to the CPU.
 
-    `name` is what the manifest calls the source, a folder's own name unless given.
+    `precision` None or 'auto' takes the fastest that passes parity. `name` is what the manifest
+    calls the source, a folder's own name unless given.
     """
 
     model: str
@@ -55,7 +53,6 @@ class ConvertRequest:
     max_length: int | None = None
     buckets: tuple[int, ...] = BUCKETS
     limits: Limits = LIMITS
-    golden_text: str = GOLDEN_TEXT
     name: str | None = None
 
 
@@ -70,12 +67,12 @@ class Converted:
 def convert(request: ConvertRequest, target: Path, progress: Progress) -> Converted:
     """Make the bundle folder `target`. Raises ConversionRefused; then nothing is left behind."""
     _check_installed()
-    precision = choose_precision(request.engine, request.precision)
+    precisions = _precisions(request)
     progress("open", request.name or request.model)
     source = open_source(
         request.model, task=request.task, revision=request.revision, name=request.name
     )
-    tokens = tokens_of(source, request)
+    tokens = tokens_of(source, request.max_length, request.buckets)
     target.parent.mkdir(parents=True, exist_ok=True)
     # Beside the target, so that moving the engine's files there costs nothing.
     with tempfile.TemporaryDirectory(prefix=".convert.", dir=target.parent) as scratch:
@@ -83,15 +80,22 @@ def convert(request: ConvertRequest, target: Path, progress: Progress) -> Conver
         progress("export", f"{source.task}, {source.model_type}")
         graph = export_onnx(source, folder / "export.onnx")
         clean_onnx(graph.path)
-        progress("build", f"{request.engine} {precision}")
-        files = build_engine(request.engine, precision, graph.path, folder)
-        progress("parity", f"up to {tokens.max_length} tokens")
-        parity = check_parity(source, files, tokens, graph.inputs)
+        endpoint = endpoint_of(source, graph, tokens, request.limits)
+        endpoint = replace(endpoint, golden=golden_body(endpoint))
+        case = prepare_case(source, endpoint)
+
+        def build(precision: str) -> EngineFiles:
+            progress("build", f"{request.engine} {precision}")
+            files = _build(request.engine, precision, graph, folder)
+            progress("parity", f"{len(case.bodies)} requests of up to {tokens.max_length} tokens")
+            return files
+
+        files, parity = choose(precisions, build, case, lambda line: progress("parity", line))
         content = BundleContent(
-            endpoint=endpoint_of(source, graph, tokens, request.limits),
+            endpoint=endpoint,
             tokenizer=source.tokenizer,
             engine=files,
-            golden=golden_of(source, request.golden_text, tokens.max_length, precision),
+            golden=_golden(source, endpoint, files),
             parity=asdict(parity),
             source={
                 "model": source.name,
@@ -104,6 +108,33 @@ def convert(request: ConvertRequest, target: Path, progress: Progress) -> Conver
     return Converted(bundle, parity)
 
 
+def _precisions(request: ConvertRequest) -> tuple[str, ...]:
+    """What to try in turn: only the one asked for, or from the fastest here to the safest."""
+    asked = None if request.precision == AUTO else request.precision
+    first = choose_precision(request.engine, asked)
+    if asked is not None:
+        return (first,)
+    safer = tuple(TOLERANCES)[: tuple(TOLERANCES).index(first)]
+    return (first, *(name for name in reversed(safer) if name in PRECISIONS[request.engine]))
+
+
+def _build(engine: str, precision: str, graph: ExportedGraph, folder: Path) -> EngineFiles:
+    """The engine in a folder of its own, from a second name of the graph: builders may move it."""
+    place = folder / precision
+    place.mkdir()
+    for path in graph.path.parent.glob(f"{graph.path.name}*"):
+        os.link(path, place / path.name)
+    return build_engine(engine, precision, place / graph.path.name, place)
+
+
+def _golden(source: ModelSource, endpoint: Endpoint, files: EngineFiles) -> Golden:
+    """The golden body and this engine's own answer, which parity has found to be right."""
+    local = LocalEndpoint(endpoint, source.tokenizer.content, open_engine(files))
+    assert endpoint.golden is not None
+    answer = local.answer(endpoint.golden)
+    return Golden(endpoint.golden, answer, TOLERANCES[files.precision].difference)
+
+
 def _check_installed() -> None:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
@@ -111,66 +142,3 @@ def _check_installed() -> None:
             f"converting needs {', '.join(missing)}; install them: "
             "pip install 'transformer-serving[convert]'"
         )
-
-
-def tokens_of(source: ModelSource, request: ConvertRequest) -> Tokens:
-    """Lengths and padding of the endpoint. Raises ConversionRefused for a max_length too long."""
-    max_length = request.max_length or source.max_length
-    if not 1 <= max_length <= source.max_length:
-        raise ConversionRefused(
-            f"--max-length must be from 1 to {source.max_length} for this model, got {max_length}"
-        )
-    smaller = sorted({size for size in request.buckets if 0 < size < max_length})
-    return Tokens(
-        max_length=max_length,
-        buckets=(*smaller, max_length),
-        pad_id=source.tokenizer.pad_id,
-        pad_token=source.tokenizer.pad_token,
-        pad_type_id=source.tokenizer.pad_type_id,
-        padding_side=source.tokenizer.padding_side,
-        # Each reference's own habit: sentence-transformers cuts, the pipeline refuses.
-        truncate=source.task == "sentence-embedding",
-    )
-
-
-def endpoint_of(
-    source: ModelSource, graph: ExportedGraph, tokens: Tokens, limits: Limits
-) -> Endpoint:
-    """endpoint.json of the graph, its version and hash still empty."""
-    classification = embedding = None
-    if source.task == "text-classification":
-        if graph.width != len(source.labels):
-            raise ConversionRefused(
-                f"the model has {graph.width} columns and id2label {len(source.labels)} names; "
-                "correct config.json"
-            )
-        activation = "softmax" if source.problem_type == "single_label" else "sigmoid"
-        classification = Classification(source.labels, source.problem_type, activation)
-    else:
-        # The graph has normalized already where the model does; preprocess need not do it again.
-        embedding = Embedding("engine", False, graph.width, "cosine", {}, None)
-    return Endpoint(
-        bundle_version=0,
-        bundle_hash="",
-        task=source.task,
-        head=TASK_HEADS[source.task][0],
-        inputs=tuple(InputTensor(name, role=name, dtype="INT32") for name in graph.inputs),
-        outputs=(OutputTensor(OUTPUT_NAME, "FP32", (graph.width,)),),
-        tokens=tokens,
-        limits=limits,
-        classification=classification,
-        embedding=embedding,
-        masks=None,
-    )
-
-
-def golden_of(source: ModelSource, text: str, max_length: int, precision: str) -> Golden:
-    """A request body and the reference's answer to it, in the shape that a caller gets."""
-    row = reference_answers(source, [text], max_length)[0]
-    answer: dict[str, Any]
-    if source.task == "text-classification":
-        best = int(row.argmax())
-        answer = {"label": source.labels[best], "score": float(row[best])}
-    else:
-        answer = {"embedding": [float(value) for value in row]}
-    return Golden({"text": text}, answer, TOLERANCES[precision].difference)

@@ -1,78 +1,78 @@
-"""The built engine file, run on this machine: token rows in, float32 rows out.
+"""A built engine as an endpoint of this process: the product's own way from body to answer.
 
-For parity only. It pads as the endpoint pads (to buckets, with the endpoint's padding), so what is
-compared is what will be served.
+For parity and goldens. Bodies are read, encoded, padded, cut and rendered by preprocess itself, so
+what is compared with the reference is what a caller will get; only Triton is left out.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from contract.endpoint import Tokens
+from contract.endpoint import Endpoint
 from engine.backends.precision import openvino_properties
-from transformer_serving.model_source import ModelSource
+from preprocess.answers import TASKS
+from preprocess.answers.work import Work
+from preprocess.request import read_body
+from preprocess.rows import Row, pad, unpad
+from preprocess.tokens import Encoded, Tokenizer
+from preprocess.triton_client import Tensor
 from transformer_serving.optimize import EngineFiles
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Call = Callable[[Mapping[str, NDArray[np.int32]]], NDArray[np.float32]]
+    Call = Callable[[Sequence[Tensor]], list[NDArray[np.generic]]]
 
 
-@dataclass(frozen=True)
-class TokenRow:
-    """One text as the tokenizer gave it, cut at the endpoint's max_length."""
+class LocalEndpoint:
+    """An endpoint over `call`, the engine; it has no limits of time and no queue."""
 
-    ids: Sequence[int]
-    type_ids: Sequence[int]
+    def __init__(self, endpoint: Endpoint, tokenizer_json: bytes, call: Call) -> None:
+        self.endpoint = endpoint
+        self._task = TASKS[endpoint.task](endpoint)
+        self._tokenizer = Tokenizer(tokenizer_json, endpoint.tokens)
+        self._call = call
+
+    def work(self, body: Any) -> Work:
+        """A body's rows for the engine. Raises ServingError as the endpoint would."""
+        request = read_body(body, self._task, self.endpoint.limits)
+        return self._task.encode(request, self._tokenizer)
+
+    def run(self, encoded: Sequence[Encoded]) -> list[Row]:
+        """One engine call, padded to the smallest bucket that holds them all."""
+        longest = max(len(text.ids) for text in encoded)
+        length = next(size for size in self.endpoint.tokens.buckets if size >= longest)
+        outputs = self._call(pad(encoded, length, self.endpoint.inputs, self.endpoint.tokens))
+        return [
+            unpad(arrays, text, self.endpoint)
+            for text, *arrays in zip(encoded, *outputs, strict=True)
+        ]
+
+    def render(self, rows: Sequence[Row], work: Work) -> Any:
+        """The answer to the work's body as plain JSON values."""
+        return _plain(self._task.render(rows, work))
+
+    def answer(self, body: Any) -> Any:
+        """The answer to a body sent alone."""
+        work = self.work(body)
+        return self.render([row for text in work.encoded for row in self.run([text])], work)
 
 
-def tokenize(source: ModelSource, texts: Sequence[str], max_length: int) -> list[TokenRow]:
-    """Token rows of `texts`, by the tokenizer file that goes into the bundle."""
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_buffer(source.tokenizer.content)
-    tokenizer.enable_truncation(max_length)
-    return [TokenRow(row.ids, row.type_ids) for row in tokenizer.encode_batch(list(texts))]
+def _plain(value: Any) -> Any:
+    """Without numpy's types, as a caller reads it from JSON."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def open_engine(files: EngineFiles) -> Call:
-    """A function from padded int32 [batch, tokens] inputs by name to float32 [batch, width]."""
+    """A function from the tensors of one call to the graph's outputs in order."""
     return _OPENERS[files.engine](files)
-
-
-def run_rows(
-    call: Call, rows: Sequence[TokenRow], tokens: Tokens, inputs: Sequence[str]
-) -> NDArray[np.float32]:
-    """One call of the engine with `rows` padded to the smallest bucket that holds them all."""
-    return call(pad(rows, tokens, inputs))
-
-
-def pad(
-    rows: Sequence[TokenRow], tokens: Tokens, inputs: Sequence[str]
-) -> dict[str, NDArray[np.int32]]:
-    """The engine's inputs by name, int32 [len(rows), bucket]."""
-    import numpy as np
-
-    longest = max(len(row.ids) for row in rows)
-    shape = (len(rows), next(size for size in tokens.buckets if size >= longest))
-    padded = {
-        "input_ids": np.full(shape, tokens.pad_id, np.int32),
-        "token_type_ids": np.full(shape, tokens.pad_type_id, np.int32),
-        "attention_mask": np.zeros(shape, np.int32),
-    }
-    for index, row in enumerate(rows):
-        size = len(row.ids)
-        start = 0 if tokens.padding_side == "right" else shape[1] - size
-        place = slice(start, start + size)
-        padded["input_ids"][index, place] = row.ids
-        padded["token_type_ids"][index, place] = row.type_ids
-        padded["attention_mask"][index, place] = 1
-    return {name: padded[name] for name in inputs}
 
 
 def _open_openvino(files: EngineFiles) -> Call:
@@ -86,8 +86,10 @@ def _open_openvino(files: EngineFiles) -> Call:
     )
     compiled = core.compile_model(str(files.files[0]), "CPU", properties)
 
-    def call(inputs: Mapping[str, NDArray[np.int32]]) -> NDArray[np.float32]:
-        return _float32(compiled(dict(inputs))[0])
+    def call(tensors: Sequence[Tensor]) -> list[NDArray[np.generic]]:
+        found = compiled({tensor.name: tensor.array for tensor in tensors})
+        # Copied: the memory is overwritten by the next call.
+        return [found[index].copy() for index in range(len(compiled.outputs))]
 
     return call
 
@@ -97,16 +99,13 @@ def _open_onnxruntime(files: EngineFiles) -> Call:
 
     session = onnxruntime.InferenceSession(str(files.files[0]), providers=["CPUExecutionProvider"])
 
-    def call(inputs: Mapping[str, NDArray[np.int32]]) -> NDArray[np.float32]:
-        return _float32(session.run(None, dict(inputs))[0])
+    def call(tensors: Sequence[Tensor]) -> list[NDArray[np.generic]]:
+        outputs: list[NDArray[np.generic]] = session.run(
+            None, {tensor.name: tensor.array for tensor in tensors}
+        )
+        return outputs
 
     return call
-
-
-def _float32(values: Any) -> NDArray[np.float32]:
-    import numpy as np
-
-    return np.array(values, dtype=np.float32)
 
 
 _OPENERS: dict[str, Callable[[EngineFiles], Call]] = {

@@ -5,15 +5,21 @@ Nothing here imports torch: a model that cannot be served is refused before anyt
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contract.heads import TASKS
+from contract.endpoint import Classification
+from transformer_serving.labels import read_labels
 from transformer_serving.model_files import read_json
 from transformer_serving.refusal import ConversionRefused
+from transformer_serving.sentence_settings import (
+    BARE_ENCODER,
+    SentenceSettings,
+    read_sentence_settings,
+)
+from transformer_serving.task_detection import head_of, task_of
 from transformer_serving.tokenizer_file import TokenizerFile, read_tokenizer
 
 _WEIGHTS = ("*.safetensors",)
@@ -23,35 +29,27 @@ _IGNORED = ("*.bin", "*.h5", "*.msgpack", "*.ot", "*.tflite", "*.onnx", "onnx/*"
 # These families count positions from the padding id on, so the table is longer than a text may be.
 _OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "mpnet", "longformer")
 _DEFAULT_MAX_LENGTH = 512
-_UNBOUNDED = 1_000_000
-
-
-@dataclass(frozen=True)
-class SentenceModules:
-    """The sentence-transformers modules after the encoder, by class name, in order."""
-
-    names: tuple[str, ...]
-
-    @property
-    def normalize(self) -> bool:
-        return "Normalize" in self.names
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model on disk, read but not loaded. `revision` is None for a folder."""
+    """A model on disk, read but not loaded. `revision` is None for a folder.
+
+    `classification` is there for heads with labels, `sentence` for those with vectors.
+    """
 
     name: str
     revision: str | None
     folder: Path
     task: str
+    head: str
     model_type: str
     tokenizer: TokenizerFile
     max_length: int
     takes_token_types: bool
-    labels: tuple[str, ...]
-    problem_type: str
-    modules: SentenceModules | None
+    vocabulary: int
+    classification: Classification | None
+    sentence: SentenceSettings | None
 
 
 def open_source(
@@ -63,31 +61,40 @@ def open_source(
 ) -> ModelSource:
     """Find `model` (a folder, else a Hub id) and read what serving needs to know of it.
 
-    The Hub's own environment is honoured: HF_TOKEN, HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT.
-    Raises ConversionRefused when the model is not found or its task cannot be served.
+    `task` None or 'auto' is read from the model's files. The Hub's own environment is honoured:
+    HF_TOKEN, HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT, and the proxies'. Raises ConversionRefused when
+    the model is not found or its task cannot be served.
     """
     folder, found_name, found_revision = _locate(model, revision)
     config = _read_config(folder)
-    chosen = task or _task_of(config, folder)
-    if chosen not in TASKS:
-        raise ConversionRefused(
-            f"task '{chosen}' cannot be served; choose one of {', '.join(TASKS)}"
-        )
-    classifies = chosen == "text-classification"
-    tokenizer = read_tokenizer(folder, config, chosen)
+    chosen = task_of(config, folder, task)
+    head = head_of(chosen, config, folder)
+    tokenizer = read_tokenizer(folder, lowercases=head == "vector")
+    if head == "masks" and tokenizer.mask_id is None:
+        raise ConversionRefused("fill-mask needs a tokenizer with a mask token; this one has none")
+    labelled = head in ("sequence", "tokens")
+    token_types = int(config.get("type_vocab_size") or 0) > 1
     return ModelSource(
         name=name or found_name,
         revision=found_revision,
         folder=folder,
         task=chosen,
+        head=head,
         model_type=str(config.get("model_type", "")),
         tokenizer=tokenizer,
-        max_length=_max_length(folder, config, chosen),
-        takes_token_types=int(config.get("type_vocab_size") or 0) > 1,
-        labels=_labels(config) if classifies else (),
-        problem_type=_problem_type(config) if classifies else "",
-        modules=None if classifies else _modules(folder),
+        max_length=_max_length(folder, config, head, tokenizer),
+        # Where the tokenizer does not fill them, the reference does not pass them either.
+        takes_token_types=token_types and "token_type_ids" in tokenizer.names,
+        vocabulary=int(config.get("vocab_size") or 0),
+        classification=read_labels(config, folder, chosen) if labelled else None,
+        sentence=_sentence(folder, head),
     )
+
+
+def _sentence(folder: Path, head: str) -> SentenceSettings | None:
+    if head == "vector":
+        return read_sentence_settings(folder)
+    return BARE_ENCODER if head == "token_vectors" else None
 
 
 def _locate(model: str, revision: str | None) -> tuple[Path, str, str | None]:
@@ -140,71 +147,13 @@ def _read_config(folder: Path) -> dict[str, Any]:
             "knows by itself; models with code of their own are not loaded"
         ) from error
     # An absent id2label means two made-up names; whether it was written matters for labels.
-    return {**known, "architectures": written.get("architectures")}
+    kept = ("architectures", "sentence_transformers", "sbert_ce_default_activation_function")
+    return {**known, **{name: written[name] for name in kept if name in written}}
 
 
-def _task_of(config: Mapping[str, Any], folder: Path) -> str:
-    if (folder / "modules.json").is_file():
-        return "sentence-embedding"
-    architectures = config.get("architectures") or ()
-    if any(str(name).endswith("ForSequenceClassification") for name in architectures):
-        return "text-classification"
-    named = ", ".join(map(str, architectures)) or "no architecture"
-    raise ConversionRefused(
-        f"the task of '{folder.name}' ({named}) is not clear; name it with --task, one of "
-        f"{', '.join(TASKS)}"
-    )
-
-
-def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
-    table = {int(key): str(label) for key, label in (config.get("id2label") or {}).items()}
-    if sorted(table) != list(range(len(table))) or not table:
-        raise ConversionRefused(
-            "config.json's id2label must name the labels 0, 1, 2 and so on; correct it"
-        )
-    if len(set(table.values())) != len(table):
-        raise ConversionRefused("config.json's id2label names one label twice; correct it")
-    return tuple(table[index] for index in range(len(table)))
-
-
-def _problem_type(config: Mapping[str, Any]) -> str:
-    """How logits become scores, decided as transformers' own pipeline decides it."""
-    written = config.get("problem_type")
-    if written == "regression":
-        raise ConversionRefused(
-            "a regression head has no labels to answer with; only classification can be served"
-        )
-    single_column = len(config.get("id2label") or {}) == 1
-    return (
-        "multi_label"
-        if written == "multi_label_classification" or single_column
-        else ("single_label")
-    )
-
-
-def _modules(folder: Path) -> SentenceModules:
-    path = folder / "modules.json"
-    if not path.is_file():
-        # sentence-transformers' own choice for a bare encoder.
-        return SentenceModules(("Pooling",))
-    rows = sorted(json.loads(path.read_bytes()), key=lambda row: int(row["idx"]))
-    names = [str(row["type"]).rsplit(".", 1)[-1] for row in rows]
-    if not names or names[0] != "Transformer":
-        raise ConversionRefused(
-            f"modules.json starts with '{names[0] if names else 'nothing'}'; only models that "
-            "start with a Transformer module can be served"
-        )
-    settings = read_json(folder / "config_sentence_transformers.json") or {}
-    if settings.get("default_prompt_name"):
-        raise ConversionRefused(
-            f"the model puts its prompt '{settings['default_prompt_name']}' before every text, "
-            "which an endpoint does not; set default_prompt_name to null in "
-            "config_sentence_transformers.json and let callers send the prompt"
-        )
-    return SentenceModules(tuple(names[1:]))
-
-
-def _max_length(folder: Path, config: Mapping[str, Any], task: str) -> int:
+def _max_length(
+    folder: Path, config: Mapping[str, Any], head: str, tokenizer: TokenizerFile
+) -> int:
     """The longest text in tokens, special tokens included: the smallest of what the files say."""
     bounds: list[int] = []
     positions = config.get("max_position_embeddings")
@@ -212,9 +161,8 @@ def _max_length(folder: Path, config: Mapping[str, Any], task: str) -> int:
         offset = config.get("model_type") in _OFFSET_POSITIONS
         bounds.append(positions - (int(config.get("pad_token_id") or 0) + 1 if offset else 0))
     sentence = read_json(folder / "sentence_bert_config.json") or {}
-    if task == "sentence-embedding" and isinstance(sentence.get("max_seq_length"), int):
+    if head == "vector" and isinstance(sentence.get("max_seq_length"), int):
         bounds.append(sentence["max_seq_length"])
-    written = (read_json(folder / "tokenizer_config.json") or {}).get("model_max_length")
-    if isinstance(written, int) and written < _UNBOUNDED:
-        bounds.append(written)
+    if tokenizer.max_length is not None:
+        bounds.append(tokenizer.max_length)
     return min(bounds, default=_DEFAULT_MAX_LENGTH)

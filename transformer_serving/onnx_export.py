@@ -1,7 +1,6 @@
-"""A model folder becomes one ONNX graph: int32 [batch, tokens] inputs to one float32 `output`.
+"""A model folder becomes one ONNX graph: int32 inputs, and the outputs of its head.
 
-Torch is loaded here only. An embedding model is pooled and normalized inside the graph by
-sentence-transformers' own modules, so that there is one source of the pooling rules.
+Torch is loaded here, in graph_heads and in reference only.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contract.heads import TOKEN_ROLES
+from contract.endpoint import OutputTensor
+from contract.heads import EXTRA_ROLES, HEADS, TOKEN_ROLES
 from transformer_serving.model_source import ModelSource
 from transformer_serving.refusal import ConversionRefused
 
@@ -23,38 +23,39 @@ if TYPE_CHECKING:
 
 # ONNX Runtime 1.19, the one inside the Triton 24.10 image, reads opset 21 and IR version 10.
 OPSET = 18
-OUTPUT_NAME = "output"
+# One name for each output of a head; 'output' is what the demo endpoint's callers know.
+OUTPUT_NAMES = {"masks": ("scores", "token_ids", "candidate_scores")}
+_OUTPUT_NAMES = ("output",)
 # A protobuf file ends at 2 GiB; larger weights go into a file beside the graph.
 _INLINE_LIMIT = 1_800_000_000
 # No two sizes of the example may be equal, or the exporter could take them for one.
 _EXAMPLE_BATCH, _EXAMPLE_TOKENS = 3, 11
+_EXAMPLE_EXTRA = {"mask_positions": 2, "candidates": 5}
 
 
 @dataclass(frozen=True)
 class ExportedGraph:
-    """An ONNX file; `inputs` in the order of the graph, `width` the columns of `output`."""
+    """An ONNX file; `inputs` (names are roles) and `outputs` in the order of the graph."""
 
     path: Path
     inputs: tuple[str, ...]
-    width: int
+    outputs: tuple[OutputTensor, ...]
 
 
 def export_onnx(source: ModelSource, target: Path) -> ExportedGraph:
-    """Write `source` as ONNX to the file `target`, float32, both axes dynamic.
+    """Write the source's head as ONNX to the file `target`, float32, all axes of a text dynamic.
 
-    text-classification: `output` holds logits [batch, labels]; sentence-embedding: final vectors
-    [batch, width]. Raises ConversionRefused when the model cannot be loaded or exported.
+    Raises ConversionRefused when the model cannot be loaded or exported, and says why.
     """
     import torch
 
     with quiet():
-        module = _load(source)
-        names = _input_names(source)
+        names = input_names(source)
+        module = _load(source, names)
         example = _example(source, names)
+        outputs = _outputs(source, module, example)
         dynamic = torch.export.Dim.DYNAMIC
         try:
-            with torch.inference_mode():
-                width = int(module(*example).shape[1])
             program = torch.onnx.export(
                 module,
                 example,
@@ -62,7 +63,7 @@ def export_onnx(source: ModelSource, target: Path) -> ExportedGraph:
                 # forward takes *tensors: to the exporter that is one argument, a tuple of them.
                 dynamic_shapes=(tuple({0: dynamic, 1: dynamic} for _ in names),),
                 input_names=list(names),
-                output_names=[OUTPUT_NAME],
+                output_names=[tensor.name for tensor in outputs],
                 opset_version=OPSET,
                 verbose=False,
             )
@@ -70,13 +71,55 @@ def export_onnx(source: ModelSource, target: Path) -> ExportedGraph:
             raise ConversionRefused(
                 f"the exporter of torch {torch.__version__} cannot turn model type "
                 f"'{source.model_type}' into a graph with dynamic batch and length "
-                f"({_root_cause(error)})"
+                f"({_root_cause(error)}); {_WAY_OUT}"
             ) from error
         if program is None:
             raise ConversionRefused("the exporter returned no graph; use the pinned torch release")
         size = sum(tensor.numel() * tensor.element_size() for tensor in module.parameters())
         program.save(str(target), external_data=size > _INLINE_LIMIT)
-    return ExportedGraph(target, names, width)
+    return ExportedGraph(target, names, outputs)
+
+
+_WAY_OUT = (
+    "convert a model of one of the families in docs/models.md, or export it by other means and "
+    "bring the ONNX file to 'transformer-serving bundle --from'"
+)
+
+
+def _load(source: ModelSource, names: tuple[str, ...]) -> torch.nn.Module:
+    from transformer_serving.graph_heads import load_head
+
+    try:
+        return load_head(source, names)
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        raise ConversionRefused(
+            f"the weights of '{source.name}' could not be loaded ({_root_cause(error)})"
+        ) from error
+
+
+def _outputs(
+    source: ModelSource, module: torch.nn.Module, example: tuple[torch.Tensor, ...]
+) -> tuple[OutputTensor, ...]:
+    """The head's outputs as Triton names them; the example's own sizes show which axes are free."""
+    import torch
+
+    with torch.inference_mode():
+        results = module(*example)
+    head = HEADS[source.head]
+    free = {"tokens", *EXTRA_ROLES}
+    return tuple(
+        OutputTensor(
+            name,
+            "INT32" if result.dtype == torch.int32 else "FP32",
+            tuple(
+                -1 if axis in free else int(size)
+                for axis, size in zip(axes, result.shape[1:], strict=True)
+            ),
+        )
+        for name, axes, result in zip(
+            OUTPUT_NAMES.get(source.head, _OUTPUT_NAMES), head.outputs, results, strict=True
+        )
+    )
 
 
 def _root_cause(error: BaseException) -> str:
@@ -111,10 +154,10 @@ def quiet() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def _input_names(source: ModelSource) -> tuple[str, ...]:
-    return tuple(
-        name for name in TOKEN_ROLES if name != "token_type_ids" or source.takes_token_types
-    )
+def input_names(source: ModelSource) -> tuple[str, ...]:
+    """The graph's inputs in order: the tokens' roles, then the head's own."""
+    tokens = [name for name in TOKEN_ROLES if name != "token_type_ids" or source.takes_token_types]
+    return (*tokens, *HEADS[source.head].extra_roles)
 
 
 def _example(source: ModelSource, names: tuple[str, ...]) -> tuple[torch.Tensor, ...]:
@@ -126,73 +169,6 @@ def _example(source: ModelSource, names: tuple[str, ...]) -> tuple[torch.Tensor,
         "input_ids": columns % 13 + source.tokenizer.pad_id % 2 + 1,
         "token_type_ids": torch.zeros_like(columns),
         "attention_mask": torch.ones_like(columns),
+        **{name: columns[:, :count] % tokens for name, count in _EXAMPLE_EXTRA.items()},
     }
-    return tuple(rows[name] for name in names)
-
-
-def _load(source: ModelSource) -> torch.nn.Module:
-    """The module whose positional arguments are the graph's inputs."""
-    try:
-        loaded = _LOADERS[source.task](source)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise ConversionRefused(
-            f"the weights of '{source.name}' could not be loaded ({_root_cause(error)})"
-        ) from error
-    return loaded.eval()
-
-
-def _load_classifier(source: ModelSource) -> torch.nn.Module:
-    import torch
-    from transformers import AutoModelForSequenceClassification
-
-    model = AutoModelForSequenceClassification.from_pretrained(
-        str(source.folder), dtype=torch.float32, attn_implementation="eager"
-    )
-    names = _input_names(source)
-
-    class Classifier(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, *tensors: torch.Tensor) -> Any:
-            return self.model(**dict(zip(names, tensors, strict=True))).logits
-
-    return Classifier()
-
-
-def _load_embedder(source: ModelSource) -> torch.nn.Module:
-    import torch
-    from sentence_transformers import SentenceTransformer
-
-    # Eager attention exports to fewer nodes than the fused one and both engines fuse it again:
-    # MiniLM on OpenVINO bf16 needs 1.17 ms instead of 1.44 ms for 16 tokens.
-    sentence_model = SentenceTransformer(
-        str(source.folder),
-        device="cpu",
-        model_kwargs={"dtype": torch.float32, "attn_implementation": "eager"},
-    )
-    modules: list[Any] = list(sentence_model)
-    transformer, *after = modules
-    names = _input_names(source)
-
-    class Embedder(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder = transformer.auto_model
-            self.after = torch.nn.ModuleList(after)
-
-        def forward(self, *tensors: torch.Tensor) -> Any:
-            given = dict(zip(names, tensors, strict=True))
-            features = {
-                "token_embeddings": self.encoder(**given).last_hidden_state,
-                "attention_mask": given["attention_mask"],
-            }
-            for module in self.after:
-                features = module(features)
-            return features["sentence_embedding"]
-
-    return Embedder()
-
-
-_LOADERS = {"text-classification": _load_classifier, "sentence-embedding": _load_embedder}
+    return tuple(rows[name].contiguous() for name in names)

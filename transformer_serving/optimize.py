@@ -12,7 +12,15 @@ from typing import Any
 
 from transformer_serving.refusal import ConversionRefused
 
+# What the free axes of a tensor count; those of tensors that are not named here.
 _AXES = ("batch", "tokens")
+_AXES_OF = {
+    "mask_positions": ("batch", "masks"),
+    "candidates": ("batch", "candidates"),
+    "scores": ("batch", "masks"),
+    "token_ids": ("batch", "masks"),
+    "candidate_scores": ("batch", "masks", "candidates"),
+}
 # What each engine can serve; the first is the safest.
 PRECISIONS = {"openvino": ("fp32", "bf16"), "onnxruntime": ("fp32",)}
 
@@ -83,7 +91,7 @@ def _strip_function(function: Any) -> None:
 def _name_axes(graph: Any) -> None:
     for tensor in (*graph.input, *graph.output):
         dims = tensor.type.tensor_type.shape.dim
-        for name, dim in zip(_AXES, dims, strict=False):
+        for name, dim in zip(_AXES_OF.get(tensor.name, _AXES), dims, strict=False):
             if not dim.HasField("dim_value"):
                 dim.dim_param = name
 

@@ -1,47 +1,50 @@
 """Whether the built engine answers as the reference does, on fixed texts of many lengths.
 
-Compared are final answers, as a caller gets them: scores and labels against transformers'
-pipeline, vectors against sentence-transformers. Each text goes alone and in padded batches of
-mixed lengths; a mask that is lost or a weight that is wrong shows in one or the other.
+Compared are final answers, as a caller gets them: through preprocess, the engine's own file and
+back, against transformers' pipelines and sentence-transformers. Each request goes alone and in
+padded batches of mixed lengths; a lost mask or a wrong weight shows in one or the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
-from contract.endpoint import Tokens
-from transformer_serving.local_engine import TokenRow, open_engine, run_rows, tokenize
+from contract.endpoint import Endpoint
+from preprocess.answers.work import Work
+from preprocess.rows import Row
+from transformer_serving.answer_views import Distance, distance
+from transformer_serving.local_engine import LocalEndpoint, open_engine
 from transformer_serving.model_source import ModelSource
 from transformer_serving.optimize import EngineFiles
+from transformer_serving.parity_bodies import parity_bodies
 from transformer_serving.parity_texts import parity_texts
-from transformer_serving.reference import REFERENCES, reference_answers
+from transformer_serving.reference import reference_answers, reference_name
 from transformer_serving.refusal import ConversionRefused
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Rows = NDArray[np.float64]
-
 _BATCH = 8
-# A prime step through the texts mixes short and long ones in each batch, the same way every time.
+# A prime step through the rows mixes short and long ones in each batch, the same way every time.
 _STRIDE = 13
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What a precision may cost: of one score or vector element, and of a vector's direction."""
+    """What a precision may cost: of a score or vector element, of a vector's direction, and of the
+    decisions (labels, spans, entities, first ranks) that are the reference's."""
 
     difference: float
     cosine: float
-    safer: str | None
+    agreement: float
 
 
+# From the safest to the one that costs most; a decision is only another one where its score is
+# further from the best than the difference allowed.
 TOLERANCES = {
-    "fp32": Tolerance(difference=1e-4, cosine=0.999999, safer=None),
-    "bf16": Tolerance(difference=3e-2, cosine=0.9995, safer="fp32"),
+    "fp32": Tolerance(difference=1e-4, cosine=0.999999, agreement=1.0),
+    "fp16": Tolerance(difference=1e-2, cosine=0.9999, agreement=1.0),
+    "bf16": Tolerance(difference=3e-2, cosine=0.9995, agreement=0.98),
+    "int8": Tolerance(difference=1.5e-1, cosine=0.98, agreement=0.95),
 }
 
 
@@ -56,9 +59,10 @@ class WorstCase:
 
 @dataclass(frozen=True)
 class ParityReport:
-    """`largest_difference` of a score or vector element; agreement and cosine are of all texts.
+    """`largest_difference` of a score or vector element, relative where they are larger than 1.
 
-    `label_agreement` is None for embeddings, `lowest_cosine` None for classification.
+    `label_agreement` is the part of the reference's decisions that are the engine's too, None for
+    vectors; `lowest_cosine` is None for scores. `texts` counts requests.
     """
 
     reference: str
@@ -72,15 +76,22 @@ class ParityReport:
     worst: WorstCase
 
 
-def check_parity(
-    source: ModelSource, files: EngineFiles, tokens: Tokens, inputs: Sequence[str]
-) -> ParityReport:
-    """Compare the engine with the reference. Raises ConversionRefused when over the tolerance."""
-    texts = texts_for(source, tokens.max_length)
-    expected = reference_answers(source, texts, tokens.max_length)
-    report = compare(source, files, tokens, inputs, texts, expected)
-    refuse_when_over(report)
-    return report
+@dataclass(frozen=True)
+class Case:
+    """What is asked of every engine of a model, and what the reference answers."""
+
+    endpoint: Endpoint
+    tokenizer_json: bytes
+    bodies: Sequence[Mapping[str, Any]]
+    expected: Sequence[Any]
+
+
+def prepare_case(source: ModelSource, endpoint: Endpoint) -> Case:
+    """The fixed requests of the endpoint's task, and the reference's answers to them."""
+    texts = texts_for(source, endpoint.tokens.max_length)
+    bodies = parity_bodies(endpoint, texts)
+    expected = reference_answers(source, endpoint, bodies)
+    return Case(endpoint, source.tokenizer.content, bodies, expected)
 
 
 def texts_for(source: ModelSource, max_length: int) -> tuple[str, ...]:
@@ -91,119 +102,112 @@ def texts_for(source: ModelSource, max_length: int) -> tuple[str, ...]:
     return parity_texts(lambda text: len(tokenizer.encode(text).ids), max_length)
 
 
-def compare(
-    source: ModelSource,
-    files: EngineFiles,
-    tokens: Tokens,
-    inputs: Sequence[str],
-    texts: Sequence[str],
-    expected: Rows,
-) -> ParityReport:
-    """The engine's answers to `texts` against the reference's, float [texts, width]; no refusal."""
-    rows = tokenize(source, texts, tokens.max_length)
-    call = open_engine(files)
-    runs: list[tuple[list[int], Rows]] = []
-    for members in (*_singles(len(rows)), *_mixed_batches(len(rows))):
-        output = run_rows(call, [rows[at] for at in members], tokens, inputs)
-        runs.append((members, final_answers(source, output)))
-    return _report(source, files.precision, rows, expected, runs)
+def compare(case: Case, files: EngineFiles) -> ParityReport:
+    """The engine's answers against the reference's; no refusal."""
+    local = LocalEndpoint(case.endpoint, case.tokenizer_json, open_engine(files))
+    works = [local.work(body) for body in case.bodies]
+    allowed = TOLERANCES[files.precision].difference
+    found = []
+    for size in (1, min(_BATCH, case.endpoint.limits.max_batch_size)):
+        for at, answer in enumerate(_answers(local, works, size)):
+            far = distance(case.endpoint.task, case.expected[at], answer, allowed)
+            tokens = max(len(text.ids) for text in works[at].encoded)
+            found.append((far, WorstCase(at, tokens, size)))
+    return _report(case, files.precision, found)
 
 
-def final_answers(source: ModelSource, output: NDArray[np.float32]) -> Rows:
-    """Scores of logits, as transformers' pipeline makes them; vectors are final already."""
-    import numpy as np
-
-    values = output.astype(np.float64)
-    if source.task == "sentence-embedding":
-        return values
-    if source.problem_type == "multi_label":
-        return np.asarray(1 / (1 + np.exp(-values)))
-    powers = np.exp(values - values.max(axis=1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+def _answers(local: LocalEndpoint, works: Sequence[Work], size: int) -> list[Any]:
+    """One answer for each work, all their rows sent in mixed batches of `size`."""
+    places = [(at, row) for at, work in enumerate(works) for row in range(len(work.encoded))]
+    rows: list[list[Row]] = [[()] * len(work.encoded) for work in works]
+    for batch in _mixed(places, size):
+        encoded = [works[at].encoded[row] for at, row in batch]
+        for (at, row), arrays in zip(batch, local.run(encoded), strict=True):
+            rows[at][row] = arrays
+    return [local.render(own, work) for own, work in zip(rows, works, strict=True)]
 
 
-def _singles(count: int) -> list[list[int]]:
-    return [[index] for index in range(count)]
-
-
-def _mixed_batches(count: int) -> list[list[int]]:
+def _mixed(places: Sequence[tuple[int, int]], size: int) -> list[list[tuple[int, int]]]:
+    count = len(places)
     step = _STRIDE if count % _STRIDE else _STRIDE + 4
-    order = [index * step % count for index in range(count)]
-    return [order[start : start + _BATCH] for start in range(0, count, _BATCH)]
+    order = [places[index * step % count] for index in range(count)]
+    return [order[start : start + size] for start in range(0, count, size)]
 
 
 def _report(
-    source: ModelSource,
-    precision: str,
-    rows: Sequence[TokenRow],
-    expected: Rows,
-    runs: Sequence[tuple[list[int], Rows]],
+    case: Case, precision: str, found: Sequence[tuple[Distance, WorstCase]]
 ) -> ParityReport:
-    import numpy as np
-
-    tolerance = TOLERANCES[precision].difference
-    differences = [np.abs(got - expected[members]).max(axis=1) for members, got in runs]
-    # A vector that is not a number is as wrong as can be; plain max() would step over it.
-    flat = [float(np.nan_to_num(one, nan=np.inf).max()) for one in differences]
-    at = int(np.argmax(flat))
-    members = runs[at][0]
-    text = members[int(np.argmax(np.nan_to_num(differences[at], nan=np.inf)))]
-    classifies = source.task == "text-classification"
+    far, worst = max(found, key=lambda pair: pair[0].difference)
+    agreements = [one.agreement for one, _ in found if one.agreement is not None]
+    cosines = [one.cosine for one, _ in found if one.cosine is not None]
     return ParityReport(
-        reference=REFERENCES[source.task],
+        reference=reference_name(case.endpoint),
         precision=precision,
-        texts=len(rows),
-        longest_tokens=max(len(row.ids) for row in rows),
-        largest_difference=flat[at],
-        tolerance=tolerance,
-        label_agreement=_agreement(expected, runs, tolerance) if classifies else None,
-        lowest_cosine=None if classifies else _lowest_cosine(expected, runs),
-        worst=WorstCase(text=text, tokens=len(rows[text].ids), batch=len(members)),
+        texts=len(case.bodies),
+        longest_tokens=max(where.tokens for _, where in found),
+        largest_difference=far.difference,
+        tolerance=TOLERANCES[precision].difference,
+        label_agreement=sum(agreements) / len(agreements) if agreements else None,
+        lowest_cosine=min(cosines, default=None),
+        worst=worst,
     )
 
 
-def _agreement(expected: Rows, runs: Sequence[tuple[list[int], Rows]], tolerance: float) -> float:
-    """The part of answers with the reference's first label; a tie within tolerance agrees."""
-    import numpy as np
-
-    agreed = total = 0
-    for members, got in runs:
-        wanted = expected[members]
-        chosen = wanted[np.arange(len(members)), got.argmax(axis=1)]
-        agreed += int((wanted.max(axis=1) - chosen <= tolerance).sum())
-        total += len(members)
-    return agreed / total
-
-
-def _lowest_cosine(expected: Rows, runs: Sequence[tuple[list[int], Rows]]) -> float:
-    import numpy as np
-
-    lowest = 1.0
-    for members, got in runs:
-        wanted = expected[members]
-        lengths = np.linalg.norm(wanted, axis=1) * np.linalg.norm(got, axis=1)
-        cosines = (wanted * got).sum(axis=1) / np.maximum(lengths, 1e-30)
-        lowest = min(lowest, float(np.nan_to_num(cosines, nan=-1.0).min()))
-    return lowest
+def within(report: ParityReport) -> bool:
+    """Whether the report is inside its precision's tolerance."""
+    tolerance = TOLERANCES[report.precision]
+    cosine = report.lowest_cosine if report.lowest_cosine is not None else 1.0
+    agreement = report.label_agreement if report.label_agreement is not None else 1.0
+    return (
+        report.largest_difference <= tolerance.difference
+        and cosine >= tolerance.cosine
+        and agreement >= tolerance.agreement
+    )
 
 
 def refuse_when_over(report: ParityReport) -> None:
     """Raise ConversionRefused, with the worst case, for a report over its precision's tolerance."""
+    if not within(report):
+        raise ConversionRefused(f"{described(report)}; {_advice(report.precision)}")
+
+
+def described(report: ParityReport) -> str:
+    """What is over the tolerance, in one sentence without its full stop."""
     tolerance = TOLERANCES[report.precision]
-    cosine = report.lowest_cosine if report.lowest_cosine is not None else 1.0
-    agreement = report.label_agreement if report.label_agreement is not None else 1.0
-    within = report.largest_difference <= tolerance.difference
-    if within and cosine >= tolerance.cosine and agreement == 1.0:
-        return
-    advice = (
-        f"convert with --precision {tolerance.safer}"
-        if tolerance.safer
-        else "the exported graph does not compute what the model does; try the other --engine"
+    parts = [
+        f"largest difference {report.largest_difference:.2g} (allowed {tolerance.difference:g})"
+    ]
+    if report.lowest_cosine is not None:
+        parts.append(f"lowest cosine {report.lowest_cosine:.7f} (allowed {tolerance.cosine:g})")
+    if report.label_agreement is not None:
+        parts.append(
+            f"labels agree on {report.label_agreement:.1%} (allowed {tolerance.agreement:.0%})"
+        )
+    worst = report.worst
+    return (
+        f"{report.precision} does not answer as {report.reference} does: {', '.join(parts)}; worst "
+        f"is text {worst.text} with {worst.tokens} tokens in a batch of {worst.batch}"
     )
-    raise ConversionRefused(
-        f"{report.precision} does not answer as {report.reference} does: largest difference "
-        f"{report.largest_difference:.2g} (allowed {tolerance.difference:g}), lowest cosine "
-        f"{cosine:.7f} (allowed {tolerance.cosine:g}), labels agree on {agreement:.1%}; worst is "
-        f"text {report.worst.text} with {report.worst.tokens} tokens in a batch of "
-        f"{report.worst.batch}; {advice}"
-    )
+
+
+def _advice(precision: str) -> str:
+    if precision == "fp32":
+        return "the exported graph does not compute what the model does; try the other --engine"
+    return "convert with --precision fp32, or auto for the fastest that passes"
+
+
+def choose(
+    precisions: Sequence[str],
+    build: Callable[[str], EngineFiles],
+    case: Case,
+    say: Callable[[str], None],
+) -> tuple[EngineFiles, ParityReport]:
+    """The first of `precisions` whose engine passes. Raises ConversionRefused when none does."""
+    for precision in precisions:
+        files = build(precision)
+        report = compare(case, files)
+        if within(report) or precision == precisions[-1]:
+            break
+        say(f"{described(report)}; trying the next safer precision")
+    refuse_when_over(report)
+    return files, report
