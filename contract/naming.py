@@ -7,6 +7,9 @@ STOCK_VERSION = 1
 
 VERSION_HEADER = "x-bundle-version"
 
+# In a registered model: the bundle's files that are not for Triton, so that a rollback finds them.
+BUNDLE_FOLDER = ".bundle"
+
 
 def triton_model_name(serving_url: str, version: str | None = None) -> str:
     """The Triton model of an endpoint: `url`, or `url_version`; a slash becomes an underscore.

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from transformer_serving.clearml_api import ClearmlApi
 from transformer_serving.failure import Failure
 
 _TIMEOUT_S = 300
@@ -26,6 +27,7 @@ class ClearmlCli:
 
     def run(self, *arguments: str) -> str:
         """Run one command; its output. Raises Failure with the last line when it fails."""
+        ClearmlApi(self.environment).wait()
         service = ["--id", self.serving_id] if self.serving_id else []
         command = [sys.executable, "-m", "clearml_serving", *service, *arguments]
         try:
@@ -40,8 +42,8 @@ class ClearmlCli:
             )
         except subprocess.TimeoutExpired as error:
             raise Failure(
-                f"clearml-serving {arguments[0]} did not end within {_TIMEOUT_S} s; "
-                "is the ClearML server up?"
+                f"clearml-serving {arguments[0]} did not end within {_TIMEOUT_S} s; look: "
+                "transformer-serving doctor"
             ) from error
         output = done.stdout + done.stderr
         if done.returncode or "\nError" in f"\n{output}":

@@ -111,6 +111,19 @@ def deploy(bundle: Path, endpoint: str, timeout_s: float, state: str | None, as_
 
 @main.command()
 @click.argument("endpoint")
+@click.option("--timeout", "timeout_s", default=120.0, show_default=True, metavar="SECONDS",
+              help="How long to wait for the golden answer.")  # fmt: skip
+@state_option
+@json_option
+def rollback(endpoint: str, timeout_s: float, state: str | None, as_json: bool) -> None:
+    """Serve the bundle that ENDPOINT served before the present one."""
+    from transformer_serving.local import commands
+
+    commands.rollback(commands.folder(state), endpoint, timeout_s=timeout_s, as_json=as_json)
+
+
+@main.command()
+@click.argument("endpoint")
 @state_option
 @json_option
 def remove(endpoint: str, state: str | None, as_json: bool) -> None:

@@ -12,9 +12,11 @@ from pathlib import Path
 
 from contract.manifest import Manifest
 from transformer_serving.bundle_folder import Bundle
+from transformer_serving.clearml_api import ClearmlApi
 from transformer_serving.clearml_cli import ClearmlCli, listed_endpoints
 from transformer_serving.failure import Failure
 from transformer_serving.golden import agrees, ask, wait_for_golden
+from transformer_serving.model_registry import ModelRegistry, registry_folder
 
 PROJECT = "transformer-serving"
 _ADD_TRIES = 5
@@ -45,6 +47,9 @@ class Target:
     def url(self, endpoint: str) -> str:
         return f"{self.serve_url.rstrip('/')}/{endpoint}"
 
+    def registry(self) -> ModelRegistry:
+        return ModelRegistry(ClearmlApi(self.cli.environment), self.cli.serving_id or "")
+
 
 @dataclass(frozen=True)
 class Deployed:
@@ -68,25 +73,35 @@ def deploy(
     check_name(endpoint)
     version = bundle.manifest.bundle_version
     if serves(target, endpoint, bundle.manifest):
+        target.registry().mark_served(endpoint, version)
         return Deployed(endpoint, target.url(endpoint), version, None, False)
-    with _one_at_a_time(target.lock):
+    with one_at_a_time(target.lock):
         report(f"uploading {endpoint}")
         model_id = _upload(target, bundle, endpoint)
         report(f"adding {endpoint}")
-        _add(target, bundle, endpoint, model_id)
+        add_and_look(target, bundle, endpoint, model_id)
     report(f"waiting for {endpoint}")
-    reason = wait_for_golden(target.url(endpoint), bundle.manifest.golden, version, timeout_s)
+    until_golden(target, endpoint, bundle.manifest, timeout_s)
+    target.registry().mark_served(endpoint, version)
+    return Deployed(endpoint, target.url(endpoint), version, model_id, True)
+
+
+def until_golden(target: Target, endpoint: str, manifest: Manifest, timeout_s: float) -> None:
+    """Wait for the golden answer of exactly this bundle. Raises Failure with why it did not come."""
+    reason = wait_for_golden(
+        target.url(endpoint), manifest.golden, manifest.bundle_version, timeout_s
+    )
     if reason is not None:
         raise Failure(
-            f"{endpoint} did not answer within {timeout_s:.0f} s: {reason}; "
-            "see 'transformer-serving status'"
+            f"{endpoint} did not answer within {timeout_s:.0f} s: {reason}; see "
+            "'transformer-serving status'; the bundle before comes back with "
+            f"'transformer-serving rollback {endpoint}'"
         )
-    return Deployed(endpoint, target.url(endpoint), version, model_id, True)
 
 
 def remove(target: Target, endpoint: str) -> None:
     """Take an endpoint out of the serving service. Raises Failure (2) when there is none."""
-    with _one_at_a_time(target.lock):
+    with one_at_a_time(target.lock):
         if endpoint not in listed_endpoints(target.cli.run("model", "list")):
             raise Failure(f"there is no endpoint '{endpoint}'", exit_code=2)
         target.cli.run("model", "remove", "--endpoint", endpoint)
@@ -114,10 +129,11 @@ def check_name(endpoint: str) -> None:
 def _upload(target: Target, bundle: Bundle, endpoint: str) -> str:
     destination = f"{target.files_host.rstrip('/')}/bundles/{uuid.uuid4().hex}"
     name = f"{endpoint} {bundle.manifest.bundle_version}"
-    return target.cli.upload_model(name, PROJECT, bundle.model_folder, destination)
+    with registry_folder(bundle) as folder:
+        return target.cli.upload_model(name, PROJECT, folder, destination)
 
 
-def _add(target: Target, bundle: Bundle, endpoint: str, model_id: str) -> None:
+def add_and_look(target: Target, bundle: Bundle, endpoint: str, model_id: str) -> None:
     """Add the endpoint and look whether it is there: another writer may have undone it.
 
     clearml-serving rewrites the whole configuration on every change, so of two writers at one
@@ -152,7 +168,7 @@ def add_arguments(bundle: Bundle, endpoint: str, model_id: str) -> list[str]:
 
 
 @contextmanager
-def _one_at_a_time(lock: Path) -> Iterator[None]:
+def one_at_a_time(lock: Path) -> Iterator[None]:
     """clearml-serving's edits are not atomic; one deploy writes at a time on this machine."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:

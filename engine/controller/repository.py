@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
+from contract.naming import BUNDLE_FOLDER
 from engine.errors import EngineError
 from engine.model_config import FILE_NAME
 
@@ -39,7 +40,13 @@ class Repository:
         part = self._store / model / f"{token}{_PART}"
         part.mkdir(parents=True)
         if source.is_dir():
-            shutil.copytree(source, part, dirs_exist_ok=True, copy_function=shutil.copyfile)
+            shutil.copytree(
+                source,
+                part,
+                ignore=lambda folder, _: [BUNDLE_FOLDER] if Path(folder) == source else [],
+                dirs_exist_ok=True,
+                copy_function=shutil.copyfile,
+            )
         elif source.is_file():
             shutil.copyfile(source, part / _file_name(source, framework))
         else:

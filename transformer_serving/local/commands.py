@@ -27,6 +27,7 @@ from transformer_serving.local.record import (
 )
 from transformer_serving.local.supervision import Supervisor
 from transformer_serving.progress import Phases
+from transformer_serving.rollback import rollback as rollback_endpoint
 
 _GOLDEN_S = 120.0
 
@@ -165,6 +166,20 @@ def deploy(state: Path, bundle: Path, endpoint: str, *, timeout_s: float, as_jso
         return
     what = "serves" if done.changed else "already served"
     console.print(f"{endpoint} {what} bundle {done.bundle_version} at {done.url}", soft_wrap=True)
+
+
+def rollback(state: Path, endpoint: str, *, timeout_s: float, as_json: bool) -> None:
+    target = _running(state).target()
+    console = Console(stderr=as_json)
+    with console.status("rolling back") as line:
+        done = rollback_endpoint(
+            target, endpoint, timeout_s=timeout_s, report=lambda step: line.update(step)
+        )
+    if as_json:
+        _print(asdict(done))
+        return
+    instead = f" instead of {done.withdrawn_version}" if done.withdrawn_version else ""
+    console.print(f"{endpoint} serves bundle {done.bundle_version}{instead}", soft_wrap=True)
 
 
 def remove(state: Path, endpoint: str, *, as_json: bool) -> None:

@@ -1,0 +1,82 @@
+"""Back to the bundle before: found in the model registry, fetched, verified, added, waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transformer_serving.clearml_cli import listed_endpoints
+from transformer_serving.deploy import (
+    Report,
+    Target,
+    add_and_look,
+    one_at_a_time,
+    until_golden,
+)
+from transformer_serving.failure import Failure
+from transformer_serving.model_registry import SERVED, Registered
+
+
+@dataclass(frozen=True)
+class RolledBack:
+    """What `rollback` did; `withdrawn_version` is None where the endpoint had no bundle of ours."""
+
+    endpoint: str
+    url: str
+    bundle_version: int
+    withdrawn_version: int | None
+    model_id: str
+
+
+def rollback(target: Target, endpoint: str, *, timeout_s: float, report: Report) -> RolledBack:
+    """Serve the bundle that the endpoint served before the present one.
+
+    The present one is marked in the registry and is never rolled back to. Raises Failure: nothing
+    to go back to (exit code 2), or the earlier bundle did not come to answer within `timeout_s`.
+    """
+    registry = target.registry()
+    with one_at_a_time(target.lock):
+        report(f"looking for what {endpoint} served before")
+        listed = listed_endpoints(target.cli.run("model", "list")).get(endpoint)
+        if listed is None:
+            raise Failure(f"there is no endpoint '{endpoint}'", exit_code=2)
+        rows = registry.bundles(endpoint)
+        present, before = split(rows, str(listed.get("model_id")))
+        if before is None:
+            raise Failure(
+                f"'{endpoint}' served no other bundle before this one; deploy the one you want: "
+                f"transformer-serving deploy BUNDLE --endpoint {endpoint}",
+                exit_code=2,
+            )
+        report(f"fetching bundle {before.bundle_version}")
+        with registry.fetched(before) as bundle:
+            if present is not None:
+                registry.mark_withdrawn(present)
+            report(f"adding {endpoint}")
+            add_and_look(target, bundle, endpoint, before.model_id)
+            manifest = bundle.manifest
+    report(f"waiting for {endpoint}")
+    until_golden(target, endpoint, manifest, timeout_s)
+    return RolledBack(
+        endpoint,
+        target.url(endpoint),
+        before.bundle_version,
+        present.bundle_version if present else None,
+        before.model_id,
+    )
+
+
+def split(
+    rows: Sequence[Registered], model_id: str
+) -> tuple[Registered | None, Registered | None]:
+    """The present registration and the newest older one that was served, from newest to oldest.
+
+    What was rolled back from has lost its mark, so a second rollback goes one further, and one
+    after a new deploy does not meet the bundle that was withdrawn.
+    """
+    at = next((at for at, row in enumerate(rows) if row.model_id == model_id), None)
+    older = rows if at is None else rows[at + 1 :]
+    return (
+        None if at is None else rows[at],
+        next((row for row in older if SERVED in row.tags), None),
+    )
