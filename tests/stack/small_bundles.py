@@ -1,0 +1,133 @@
+"""Bundles of a few kilobytes around a graph that numpy can check, each told by its own answer."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from contract.endpoint import Classification, Endpoint, InputTensor, Limits, OutputTensor, Tokens
+from contract.manifest import Golden
+from engine.backends.openvino_quiet import openvino
+from tests.engine.text_models import LABELS, VOCABULARY, expected, write_onnx
+from transformer_serving import preprocess_file
+from transformer_serving.bundle import BundleContent, write_bundle
+from transformer_serving.bundle_folder import Bundle
+from transformer_serving.optimize import EngineFiles
+from transformer_serving.tokenizer_file import TokenizerFile
+
+WORDS = tuple("rain tea fog kettle river stone lamp wind garden".split())
+TEXT = "rain tea fog kettle river"
+_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What makes one bundle differ from another; two equal ones are the same bundle."""
+
+    scale: float = 1.0
+    labels: tuple[str, ...] = ("one", "two", "three")
+    rotated: int = 0  # the words of the vocabulary, moved by so many places
+    revision: str = ""  # a comment in the preprocess code
+    engine: str = "onnxruntime"
+
+
+def write_small(target: Path, parts: Parts | None = None) -> Bundle:
+    """Write the bundle; its golden answer is computed here, not asked from an engine."""
+    parts = parts or Parts()
+    tokenizer = _tokenizer(parts.rotated)
+    content = BundleContent(
+        endpoint=_endpoint(parts),
+        tokenizer=TokenizerFile(tokenizer.to_str().encode(), 0, "[PAD]", 0, "right"),
+        engine=EngineFiles(parts.engine, "fp32", _engine_files(target, parts)),
+        golden=Golden({"text": TEXT}, answer_of(parts), 1e-3),
+        parity={},
+        source={},
+    )
+    try:
+        if not parts.revision:
+            return write_bundle(content, target)
+        with _other_code(parts.revision):
+            return write_bundle(content, target)
+    finally:
+        shutil.rmtree(_scratch(target), ignore_errors=True)
+
+
+def answer_of(parts: Parts, text: str = TEXT) -> dict[str, object]:
+    """Label and score of one text, in numpy."""
+    ids = np.array([_tokenizer(parts.rotated).encode(text).ids])
+    logits = expected(ids, np.ones_like(ids), scale=parts.scale)[0]
+    chances = np.exp(logits - logits.max())
+    chances /= chances.sum()
+    best = int(chances.argmax())
+    return {"label": parts.labels[best], "score": float(chances[best])}
+
+
+@cache
+def _tokenizer(rotated: int) -> Tokenizer:
+    at = rotated % len(WORDS)
+    words = [*_SPECIAL, *WORDS[at:], *WORDS[:at]]
+    assert len(words) <= VOCABULARY
+    tokenizer = Tokenizer(
+        models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]")
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return tokenizer
+
+
+def _endpoint(parts: Parts) -> Endpoint:
+    roles = ("input_ids", "attention_mask")
+    return Endpoint(
+        bundle_version=0,
+        bundle_hash="",
+        task="text-classification",
+        inputs=tuple(InputTensor(role, role, "INT32") for role in roles),
+        output=OutputTensor("output", "FP32", (LABELS,)),
+        tokens=Tokens(32, (8, 16, 32), 0, "[PAD]", 0, "right", False),
+        limits=Limits(100, 10_000, 2_000, 8),
+        classification=Classification(parts.labels, "single_label"),
+        embedding=None,
+    )
+
+
+def _scratch(target: Path) -> Path:
+    return target.with_name(f".{target.name}-parts")
+
+
+def _engine_files(target: Path, parts: Parts) -> tuple[Path, ...]:
+    scratch = _scratch(target)
+    path = write_onnx(scratch, scale=parts.scale)
+    if parts.engine == "onnxruntime":
+        return (path,)
+    openvino.save_model(
+        openvino.convert_model(path), scratch / "model.xml", compress_to_fp16=False
+    )
+    return (scratch / "model.xml", scratch / "model.bin")
+
+
+class _other_code:
+    """The preprocess code with one more comment: other code that does the same."""
+
+    def __init__(self, revision: str) -> None:
+        plain = preprocess_file.packaged_sources()
+        plain["preprocess/__init__.py"] += f"\n# {revision}\n"
+        self._patch = patch.object(preprocess_file, "_sources", lambda: iter(plain.items()))
+
+    def __enter__(self) -> None:
+        self._forget()
+        self._patch.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._patch.stop()
+        self._forget()
+
+    @staticmethod
+    def _forget() -> None:
+        preprocess_file.code_hash.cache_clear()
+        preprocess_file._code_zip.cache_clear()
