@@ -87,12 +87,22 @@ def _endpoint(parts: Parts) -> Endpoint:
         bundle_version=0,
         bundle_hash="",
         task="text-classification",
+        head="sequence",
         inputs=tuple(InputTensor(role, role, "INT32") for role in roles),
-        output=OutputTensor("output", "FP32", (LABELS,)),
-        tokens=Tokens(32, (8, 16, 32), 0, "[PAD]", 0, "right", False),
-        limits=Limits(100, 10_000, 2_000, 8),
-        classification=Classification(parts.labels, "single_label"),
+        outputs=(OutputTensor("output", "FP32", (LABELS,)),),
+        tokens=Tokens(
+            max_length=32,
+            buckets=(8, 16, 32),
+            pad_id=0,
+            pad_token="[PAD]",
+            pad_type_id=0,
+            padding_side="right",
+            truncate=False,
+        ),
+        limits=Limits(max_texts=100, max_characters=10_000, max_tokens=2_000, max_batch_size=8),
+        classification=Classification(parts.labels, "single_label", "softmax"),
         embedding=None,
+        masks=None,
     )
 
 
