@@ -87,7 +87,7 @@ def deploy(
 
 
 def until_golden(target: Target, endpoint: str, manifest: Manifest, timeout_s: float) -> None:
-    """Wait for the golden answer of exactly this bundle. Raises Failure with why it did not come."""
+    """Wait for the golden answer of exactly this bundle. Raises Failure with why none came."""
     reason = wait_for_golden(
         target.url(endpoint), manifest.golden, manifest.bundle_version, timeout_s
     )

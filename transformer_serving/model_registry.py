@@ -1,7 +1,7 @@
-"""The bundles of an endpoint in ClearML's model registry: what was served, and what was withdrawn.
+"""The bundles of an endpoint in ClearML's model registry: which were served, which withdrawn.
 
-`deploy` registers each bundle as the ClearML model "ENDPOINT VERSION" of the serving service, whole:
-the model folder, and in `.bundle/` what the inference container gets. A tag says how it went.
+`deploy` registers each bundle as the ClearML model "ENDPOINT VERSION" of the serving service, and
+whole: the model folder, and in `.bundle/` what the inference container gets. Tags say how it went.
 """
 
 from __future__ import annotations

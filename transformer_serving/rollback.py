@@ -66,9 +66,7 @@ def rollback(target: Target, endpoint: str, *, timeout_s: float, report: Report)
     )
 
 
-def split(
-    rows: Sequence[Registered], model_id: str
-) -> tuple[Registered | None, Registered | None]:
+def split(rows: Sequence[Registered], model_id: str) -> tuple[Registered | None, Registered | None]:
     """The present registration and the newest older one that was served, from newest to oldest.
 
     What was rolled back from has lost its mark, so a second rollback goes one further, and one

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,8 @@ _log = logging.getLogger(__name__)
 _TICK_S = 0.5
 # A sync that takes longer is shown as an error: the SDK never gives up, it only comes back late.
 _SLOW_SYNC_S = 10.0
+# A Triton that hangs must not make the loop look hung, too.
+_LOOK_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class Service:
         self._sdk = ThreadPoolExecutor(1, "sdk")
         self._downloads = ThreadPoolExecutor(2, "prepare")
         self._loads = ThreadPoolExecutor(4, "load")
+        self._looks = ThreadPoolExecutor(1, "look")
+        self._asked: Future[dict[str, frozenset[int]] | None] | None = None
         self._jobs: dict[str, tuple[Future[None], str]] = {}
         self._sync: Future[Sequence[Served]] | None = None
         self._sync_started = float("-inf")
@@ -105,6 +109,7 @@ class Service:
             if model not in self._jobs:
                 self._start(model, action, now)
         self._publish(loaded)
+        self._state.beat()
         self._figures.report_when_due(self._sdk, self._control_plane)
 
     def _plan(self, loaded: Mapping[str, frozenset[int]] | None, now: float) -> dict[str, Action]:
@@ -214,6 +219,16 @@ class Service:
         self._failures = {m: f for m, f in self._failures.items() if f.fingerprint in asked}
 
     def _loaded(self) -> dict[str, frozenset[int]] | None:
+        """What is ready now; None when Triton is away, or keeps this loop waiting."""
+        if self._asked is None:
+            self._asked = self._looks.submit(self._ask_triton)
+        late = not wait([self._asked], _LOOK_S).done
+        if late:
+            return None
+        asked, self._asked = self._asked, None
+        return asked.result()
+
+    def _ask_triton(self) -> dict[str, frozenset[int]] | None:
         try:
             if self._triton_version is None:
                 self._triton_version = self._triton.version()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -45,6 +46,11 @@ class StateFile:
         with self._lock:
             self._status = status
             self._write(durable=False)
+
+    def beat(self) -> None:
+        """Show that the loop goes round, also when nothing changes: the file's time."""
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(self._path)
 
     def _read(self) -> dict[str, Record]:
         try:

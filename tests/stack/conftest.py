@@ -7,14 +7,19 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.engine.triton_server import wait_until
+from tests.stack.load import Client, Seen
 from transformer_serving.golden import ask
+from transformer_serving.local.record import clearml_environment, require_record
+from transformer_serving.local.stack import status
 
 ROOT = Path(__file__).parent.parent.parent
 CLI = str(Path(sys.executable).with_name("transformer-serving"))
@@ -59,28 +64,68 @@ class Stack:
         reply = ask(self.url(endpoint), body)
         return reply.status, reply.body
 
+    def seen(self, endpoint: str, body: Any) -> Seen:
+        """One answer, over a connection of its own."""
+        client = Client(self.base)
+        try:
+            return client.post(endpoint, body)
+        finally:
+            client.close()
+
     def environment(self) -> dict[str, str]:
-        values: dict[str, str] = self.json("env")
-        return {**os.environ, **values}
+        return {**os.environ, **clearml_environment(require_record(self.state))}
+
+    @property
+    def serving_id(self) -> str:
+        return self.environment()["CLEARML_SERVING_TASK_ID"]
 
     def clearml_serving(self, *arguments: str) -> str:
-        """The unmodified command line against this stack."""
+        """The unmodified command line against this stack's service."""
         done = subprocess.run(
-            [sys.executable, "-m", "clearml_serving", *arguments],
+            [sys.executable, "-m", "clearml_serving", "--id", self.serving_id, *arguments],
             env=self.environment(), capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    def parts(self) -> dict[str, dict[str, Any]]:
+        """The rows of `status` by name; also of a stack that is not well."""
+        return {row["name"]: row for row in self.status()["parts"]}
 
-@pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    running = Stack(tmp_path_factory.mktemp("stack"), free_port_base())
+    def rows(self) -> dict[str, dict[str, Any]]:
+        return {row["endpoint"]: row for row in self.status()["endpoints"]}
+
+    def status(self) -> dict[str, Any]:
+        values: dict[str, Any] = status(self.state, require_record(self.state))
+        return values
+
+    def until(self, condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
+        wait_until(condition, seconds, lambda: f"{what}: {self.status()}")
+
+
+@contextmanager
+def started(folder: Path, *arguments: str) -> Iterator[Stack]:
+    """A stack of one's own, gone afterwards."""
+    running = Stack(folder, free_port_base())
     try:
-        running.run("up", "--demo", "--port-base", str(running.base))
+        running.run("up", *arguments, "--port-base", str(running.base))
         yield running
     finally:
         running.run("down")
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The stack of `make up`, with both demo models."""
+    with started(tmp_path_factory.mktemp("stack"), "--demo") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A stack without the demo: what is loaded in it are the tests' own small bundles."""
+    with started(tmp_path_factory.mktemp("plain")) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

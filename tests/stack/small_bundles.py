@@ -21,7 +21,7 @@ from transformer_serving.bundle_folder import Bundle
 from transformer_serving.optimize import EngineFiles
 from transformer_serving.tokenizer_file import TokenizerFile
 
-WORDS = tuple("rain tea fog kettle river stone lamp wind garden".split())
+WORDS = ("rain", "tea", "fog", "kettle", "river", "stone", "lamp", "wind", "garden")
 TEXT = "rain tea fog kettle river"
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 
@@ -115,9 +115,7 @@ def _engine_files(target: Path, parts: Parts) -> tuple[Path, ...]:
     path = write_onnx(scratch, scale=parts.scale)
     if parts.engine == "onnxruntime":
         return (path,)
-    openvino.save_model(
-        openvino.convert_model(path), scratch / "model.xml", compress_to_fp16=False
-    )
+    openvino.save_model(openvino.convert_model(path), scratch / "model.xml", compress_to_fp16=False)
     return (scratch / "model.xml", scratch / "model.bin")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer_serving.local.parts import PARTS, Part, controller_state
+from transformer_serving.local.parts import PARTS, Part, beat_file, controller_state
 from transformer_serving.local.record import Ports, Record
 from transformer_serving.local.supervision import Process
 from transformer_serving.version import kit_version
@@ -40,22 +41,32 @@ def part_status(part: Part, state: Path, record: Record, process: Process | None
 
 
 def _ask(part: Part, state: Path, ports: Ports, pid: int) -> tuple[str, str | None]:
-    if part.health is None:
+    if part.name == "controller":
         return _controller(state, pid)
+    if part.health is None:
+        return _heartbeat(beat_file(state, part)), kit_version()
     port = part.port(ports)
     health = probe(f"http://127.0.0.1:{port}{part.health}")
     return health, _version(part, port) if health == "ok" else None
 
 
-def probe(url: str) -> str:
+def probe(url: str, timeout_s: float = 3) -> str:
     """'ok' when the URL answers 200, else why not."""
     try:
-        with urllib.request.urlopen(url, timeout=3):
+        with urllib.request.urlopen(url, timeout=timeout_s):
             return "ok"
     except urllib.error.HTTPError as error:
         return f"answers {error.code}"
-    except (OSError, TimeoutError):
+    except (OSError, http.client.HTTPException):
         return "does not answer"
+
+
+def _heartbeat(path: Path) -> str:
+    try:
+        late = time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return "has not begun yet"
+    return "ok" if late < _STALE_S else f"last seen {late:.0f} s ago"
 
 
 def _version(part: Part, port: int | None) -> str | None:

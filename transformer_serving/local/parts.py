@@ -11,6 +11,13 @@ from transformer_serving.local.record import Ports, Record, clearml_environment
 
 POLL_SECONDS = 2
 GRACE_SECONDS = 30
+# With the SDK's own 240 tries and pauses of up to two minutes, a part that was started or told to
+# leave while the control plane was away would notice long after that it is back.
+_SDK_CONFIGURATION = """api.http {
+  wait_on_maintenance_forever: false
+  retries { total: 6, connect: 6, read: 6, redirect: 6, status: 6, backoff_factor: 0.1 }
+}
+"""
 
 
 @dataclass(frozen=True)
@@ -25,14 +32,17 @@ class Launch:
 class Part:
     """One supervised process. Parts start in the table's order and stop in the reverse one.
 
-    `ports` names the fields of Ports it listens on; `health` is the path asked on the first one,
-    None for a part without a listener.
+    `ports` names the fields of Ports it listens on; on the first one `health` says whether
+    it is ready and `live` answers while it runs. Both are None for a part without a listener, which
+    shows a heartbeat instead. `needs` are parts that must answer before it starts.
     """
 
     name: str
     launch: Callable[[Path, Record], Launch]
     ports: tuple[str, ...]
     health: str | None
+    live: str | None
+    needs: tuple[str, ...] = ()
 
     def port(self, ports: Ports) -> int | None:
         return getattr(ports, self.ports[0]) if self.ports else None
@@ -112,6 +122,10 @@ def _inference(state: Path, record: Record) -> Launch:
     return Launch(command, environment)
 
 
+def _watchdog(state: Path, record: Record) -> Launch:
+    return Launch([sys.executable, "-m", "transformer_serving.local.watchdog", str(state)], {})
+
+
 def _clearml(state: Path, record: Record, part: str) -> dict[str, str]:
     """ClearML's variables, its files kept inside the stack, its reporter a thread.
 
@@ -119,6 +133,7 @@ def _clearml(state: Path, record: Record, part: str) -> dict[str, str]:
     """
     home = state / "clearml" / part
     home.mkdir(parents=True, exist_ok=True)
+    (home / "clearml.conf").write_text(_SDK_CONFIGURATION, "utf-8")
     return {
         **clearml_environment(record),
         "CLEARML_CACHE_DIR": str(home),
@@ -133,11 +148,31 @@ def controller_state(state: Path) -> Path:
     return state / "triton" / "controller.json"
 
 
+def beat_file(state: Path, part: Part) -> Path:
+    """The file that a part without a listener touches in each of its rounds."""
+    return controller_state(state) if part.name == "controller" else state / "run" / part.name
+
+
 PARTS = (
-    Part("control-plane", _control_plane, ("control_plane",), "/health"),
-    Part("triton", _triton, ("triton_http", "triton_grpc", "triton_metrics"), "/v2/health/ready"),
-    Part("controller", _controller, (), None),
-    Part("inference", _inference, ("inference",), "/health/ready"),
+    Part("control-plane", _control_plane, ("control_plane",), "/health", "/health"),
+    Part(
+        "triton",
+        _triton,
+        ("triton_http", "triton_grpc", "triton_metrics"),
+        "/v2/health/ready",
+        "/v2/health/live",
+    ),
+    Part("controller", _controller, (), None, None),
+    # Without an answer ClearML's SDK would hold the app's start back, without a word.
+    Part(
+        "inference",
+        _inference,
+        ("inference",),
+        "/health/ready",
+        "/health/live",
+        needs=("control-plane",),
+    ),
+    Part("watchdog", _watchdog, (), None, None),
 )
 
 BY_NAME = {part.name: part for part in PARTS}

@@ -12,6 +12,8 @@ from transformer_serving.failure import Failure
 
 STATE_VARIABLE = "TRANSFORMER_SERVING_STATE"
 DEFAULT_STATE = ".stack"
+# Every process of a stack has this variable: `down` finds what a crash left behind by it.
+MARK = "TRANSFORMER_SERVING_PART_OF"
 
 
 @dataclass(frozen=True)

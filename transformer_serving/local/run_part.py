@@ -8,21 +8,35 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
-from transformer_serving.local.parts import BY_NAME
-from transformer_serving.local.record import require_record
+from transformer_serving.local.health import probe
+from transformer_serving.local.parts import BY_NAME, Part
+from transformer_serving.local.record import MARK, Ports, require_record
 
-# `down` finds what a crash left behind by this variable.
-MARK = "TRANSFORMER_SERVING_PART_OF"
+_WAIT_S = 30.0
 
 
 def main(arguments: list[str]) -> None:
     name, state = arguments
     folder = Path(state)
-    launch = BY_NAME[name].launch(folder, require_record(folder))
+    record = require_record(folder)
+    for needed in BY_NAME[name].needs:
+        wait_for(BY_NAME[needed], record.ports)
+    launch = BY_NAME[name].launch(folder, record)
     environment = {**os.environ, **launch.environment, MARK: state}
     os.execvpe(launch.command[0], launch.command, environment)
+
+
+def wait_for(part: Part, ports: Ports) -> None:
+    """Return once the part answers; leave with an error after a bounded wait."""
+    url = f"http://127.0.0.1:{part.port(ports)}{part.health}"
+    deadline = time.monotonic() + _WAIT_S
+    while probe(url) == "does not answer":
+        if time.monotonic() > deadline:
+            sys.exit(f"error: {part.name} did not answer at {url} within {_WAIT_S:.0f} s")
+        time.sleep(0.2)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,7 @@ import psutil
 
 from transformer_serving.failure import Failure
 from transformer_serving.local.parts import PARTS
-from transformer_serving.local.record import write_private
-from transformer_serving.local.run_part import MARK
+from transformer_serving.local.record import MARK, write_private
 
 _STOP_S = 40.0
 
