@@ -6,6 +6,8 @@ import importlib
 from typing import Any
 
 from contract.hidden_frameworks import hidden_frameworks
+from gateway.host_faults import fence
 
 with hidden_frameworks():
     host: Any = importlib.import_module("clearml_serving.serving.main")
+fence(host.ModelRequestProcessor)

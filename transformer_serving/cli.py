@@ -63,13 +63,16 @@ def down(state: str | None, as_json: bool) -> None:
 
 
 @main.command()
+@click.option("--watch", is_flag=True, help="Go on showing it until Ctrl-C.")
 @state_option
 @json_option
-def status(state: str | None, as_json: bool) -> None:
+def status(watch: bool, state: str | None, as_json: bool) -> None:
     """Show each part (pid, port, health, version) and each endpoint (bundle, engine, ready)."""
     from transformer_serving.local import commands
 
-    if not commands.status(commands.folder(state), as_json=as_json):
+    if watch:
+        commands.watch(commands.folder(state), as_json=as_json)
+    elif not commands.status(commands.folder(state), as_json=as_json):
         sys.exit(1)
 
 

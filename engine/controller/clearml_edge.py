@@ -24,8 +24,9 @@ from clearml.storage.cache import CacheManager
 
 from contract.hidden_frameworks import hidden_frameworks
 from contract.naming import triton_model_name
-from engine.controller.control_plane import Served
+from engine.controller.control_plane import Problem, Served
 from engine.controller.figures import read_figures
+from engine.controller.lost_adds import LostAdds
 from engine.controller.verification import HEAD_LINES, Refused
 from engine.endpoint_config import EndpointFields, TensorFields
 from engine.errors import EngineError
@@ -36,6 +37,15 @@ with hidden_frameworks():
 
 _log = logging.getLogger(__name__)
 _PAGE = 500
+_LOST = (
+    "another writer at the same time undid its last 'clearml-serving model add'; add it again, "
+    "only one writer at a time"
+)
+_DOUBLED = (
+    "its model and another endpoint's have one address, so the later upload replaced the earlier "
+    "one's bytes; upload them again, each with a --destination of its own"
+)
+_SLASHED = "clearml-serving cannot auto-update a name with '/'; choose another name"
 # With the SDK's own 240 tries and pauses of two minutes a call comes back long after the API is
 # there again. A call that used up these tries (6 s) is begun anew by the SDK, without end.
 _TRIES = ("total", "connect", "read", "redirect", "status")
@@ -70,6 +80,8 @@ class ClearmlControlPlane:
         self._artifacts: Mapping[str, Any] = {}
         self._started = threading.Event()
         self._iteration = 0
+        self._lost_adds = LostAdds()
+        self._problems: list[Problem] = []
 
     def endpoints(self) -> Sequence[Served]:
         processor = self._connected()
@@ -80,7 +92,35 @@ class ClearmlControlPlane:
         ours = {url: ep for url, ep in found.items() if ep.engine_type == "triton"}
         self._artifacts = dict(task.artifacts)
         self._models = _read_models(task, {ep.model_id for ep in ours.values() if ep.model_id})
+        self._problems = self._found_problems(task, found)
         return [self._served(url, endpoint) for url, endpoint in ours.items()]
+
+    def problems(self) -> Sequence[Problem]:
+        return self._problems
+
+    def _found_problems(self, task: Task, found: Mapping[str, ModelEndpoint]) -> list[Problem]:
+        watched = task.get_configuration_object_as_dict("model_monitoring") or {}
+        models: dict[str, set[str]] = {}
+        for endpoint in found.values():
+            models.setdefault(endpoint.serving_url.strip("/"), set()).add(endpoint.model_id or "")
+        entries = {
+            row.name: row.model for row in (task.data.models and task.data.models.input) or ()
+        }
+        lost = self._lost_adds.look(entries, models, [name.strip("/") for name in watched])
+        # Two models of one address: the bytes are those of the later upload.
+        addresses: dict[str, list[str]] = {}
+        for model, known in self._models.items():
+            addresses.setdefault(known.uri, []).append(model)
+        doubled = {model for ids in addresses.values() if len(ids) > 1 for model in ids}
+        return [
+            *(Problem(f"{name} (lost)", "", model, _LOST) for name, model in lost),
+            *(
+                Problem(f"{url} (overwritten)", "", endpoint.model_id, _DOUBLED)
+                for url, endpoint in found.items()
+                if endpoint.model_id in doubled
+            ),
+            *(Problem(name, "", "", _SLASHED) for name in watched if "/" in name),
+        ]
 
     @contextlib.contextmanager
     def model(self, served: Served) -> Iterator[Path]:

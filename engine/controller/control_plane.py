@@ -29,11 +29,25 @@ class Served:
     content: str
 
 
+@dataclass(frozen=True)
+class Problem:
+    """An endpoint that cannot be taken up at all, and why."""
+
+    endpoint: str
+    model: str
+    model_id: str
+    reason: str
+
+
 class ControlPlane(Protocol):
     """Every call may take long or raise; none is made from the controller's main thread."""
 
     def endpoints(self) -> Sequence[Served]:
         """All triton endpoints now."""
+        ...
+
+    def problems(self) -> Sequence[Problem]:
+        """What the last `endpoints` found that is no endpoint, but should be known."""
         ...
 
     def model(self, served: Served) -> AbstractContextManager[Path]:

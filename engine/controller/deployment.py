@@ -60,7 +60,7 @@ class Deployment:
 
     def retire(self, record: Record, now: float) -> None:
         """Drop the versions whose grace is over."""
-        kept = tuple(v for v in record.versions if v.drop_at is None or v.drop_at > now)
+        kept = record.kept(now)
         config = _together(kept) or from_text(record.served_config)
         after = dataclasses.replace(
             record, versions=kept, served_config=_served_config(record.model, config, kept)

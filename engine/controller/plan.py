@@ -66,7 +66,8 @@ def _action(model: str, situation: Situation) -> Action | None:
         return Prepare() if broken and wanted == record.fingerprint else Reload()
     if wanted is not None and wanted != record.fingerprint and _free(model, wanted, situation):
         return Prepare()
-    if not lost and _over(record, situation.now) and _free(model, record.fingerprint, situation):
+    over = len(record.kept(situation.now)) < len(record.versions)
+    if not lost and over and _free(model, record.fingerprint, situation):
         return Retire()
     return None
 
@@ -80,11 +81,5 @@ def _free(model: str, fingerprint: str, situation: Situation) -> bool:
     """May this be tried now? A failure holds back only the very thing that failed."""
     failure = situation.failures.get(model)
     return (
-        failure is None or failure.fingerprint != fingerprint or situation.now >= failure.retry_at
-    )
-
-
-def _over(record: Record, now: float) -> bool:
-    return any(
-        version.drop_at is not None and version.drop_at <= now for version in record.versions[1:]
+        failure is None or failure.fingerprint != fingerprint or failure.pause_over(situation.now)
     )

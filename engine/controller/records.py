@@ -43,6 +43,13 @@ class Record:
     def current(self) -> Version:
         return self.versions[0]
 
+    def kept(self, now: float) -> tuple[Version, ...]:
+        """The versions whose grace is not over; all of it is when the clock was set back."""
+        set_back = now < self.current.since - CLOCK_TOLERANCE_S
+        return tuple(
+            v for v in self.versions if v.drop_at is None or (v.drop_at > now and not set_back)
+        )
+
     @property
     def numbers(self) -> frozenset[int]:
         return frozenset(version.number for version in self.versions)
@@ -58,7 +65,12 @@ class Failure:
     tries: int
     retry_at: float
 
+    def pause_over(self, now: float) -> bool:
+        return now >= self.retry_at or now < self.at - CLOCK_TOLERANCE_S
 
+
+# A clock that was set back by less is waited for, in grace and pauses.
+CLOCK_TOLERANCE_S = 60.0
 FIRST_RETRY_S = 10.0
 # Triton is restarted by its supervisor; a model that killed it still gets growing pauses.
 AWAY_RETRY_S = 2.0

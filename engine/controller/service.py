@@ -12,14 +12,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
-from engine.controller.control_plane import ControlPlane, Served
+from engine.controller.control_plane import ControlPlane, Problem, Served
 from engine.controller.deployment import Deployment
 from engine.controller.figures import Figures
 from engine.controller.plan import Action, Prepare, Reload, Remove, Situation, plan
 from engine.controller.records import AWAY_RETRY_S, FIRST_RETRY_S, Failure, failed_again
 from engine.controller.repository import Repository
 from engine.controller.state import StateFile
-from engine.controller.status import EndpointStatus, Problem, as_json, changes, endpoint_rows
+from engine.controller.status import EndpointStatus, as_json, changes, endpoint_rows
 from engine.controller.triton import Triton, TritonAway
 from engine.errors import EngineError
 
@@ -197,13 +197,13 @@ class Service:
         """Two addresses can mean one Triton name: the first keeps it, the other is told."""
         self._sync_error, self._last_sync = None, time.time()
         wanted: dict[str, Served] = {}
-        self._problems = []
+        self._problems = list(self._control_plane.problems())
         for served in sorted(endpoints, key=lambda served: served.endpoint):
             if not fnmatch.fnmatchcase(served.endpoint, self._settings.endpoint_filter):
                 continue
             # Such a folder would be ours, or outside the repository.
             if served.model.startswith(".") or not served.model:
-                self._problems.append(Problem(served, "an endpoint name must not begin with '.'"))
+                self._problems.append(_problem(served, "an endpoint name must not begin with '.'"))
                 continue
             other = wanted.setdefault(served.model, served)
             if other is not served:
@@ -211,7 +211,7 @@ class Service:
                     f"its Triton model name '{served.model}' is taken by endpoint "
                     f"'{other.endpoint}'; choose another endpoint name"
                 )
-                self._problems.append(Problem(served, reason))
+                self._problems.append(_problem(served, reason))
         self._wanted = wanted
         # A failure of something that is no longer asked for is over.
         asked = {served.fingerprint for served in wanted.values()}
@@ -260,6 +260,10 @@ class Service:
             "control_plane_error": self._sync_error,
             "triton": {"version": self._triton_version, "ready": loaded is not None},
         }
+
+
+def _problem(served: Served, reason: str) -> Problem:
+    return Problem(served.endpoint, served.model, served.model_id, reason)
 
 
 def _bind(step: Callable[..., None], *arguments: Any) -> Callable[[], None]:

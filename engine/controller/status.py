@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from engine.controller.control_plane import Served
+from engine.controller.control_plane import Problem, Served
 from engine.controller.records import Failure, Record
 
 
@@ -34,14 +34,6 @@ class EndpointStatus:
         return f"{self.endpoint}: {state}{bundle}{mark}" + (
             f" ({self.reason})" if self.reason else ""
         )
-
-
-@dataclass(frozen=True)
-class Problem:
-    """An endpoint that cannot be taken up at all, and why."""
-
-    served: Served
-    reason: str
 
 
 def endpoint_rows(
@@ -95,10 +87,9 @@ def _row(
 
 
 def _problem_row(problem: Problem) -> EndpointStatus:
-    served = problem.served
     return EndpointStatus(
-        endpoint=served.endpoint,
-        model=served.model,
+        endpoint=problem.endpoint,
+        model=problem.model,
         bundle_version=None,
         verified=False,
         backend=None,
@@ -106,7 +97,7 @@ def _problem_row(problem: Problem) -> EndpointStatus:
         reason=problem.reason,
         reason_since=None,
         versions_loaded=(),
-        model_id=served.model_id,
+        model_id=problem.model_id or None,
         since=None,
     )
 

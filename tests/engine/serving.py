@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.manifest import Golden, Manifest, entry_of
-from engine.controller.control_plane import Served
+from engine.controller.control_plane import Problem, Served
 from engine.controller.figures import Figures
 from engine.controller.repository import Repository
 from engine.controller.service import Service, Settings
@@ -104,6 +104,9 @@ class ListedEndpoints:
         if self.error:
             raise self.error
         return list(self.served.values())
+
+    def problems(self) -> Sequence[Problem]:
+        return []
 
     @contextlib.contextmanager
     def model(self, served: Served) -> Iterator[Path]:

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from tests.engine.triton_server import wait_until
+from tests.stack.desk import Desk
+from tests.stack.editor import editor
 from tests.stack.load import Client, Seen
 from transformer_serving.golden import ask
 from transformer_serving.local.record import clearml_environment, require_record
@@ -126,6 +128,20 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A stack without the demo: what is loaded in it are the tests' own small bundles."""
     with started(tmp_path_factory.mktemp("plain")) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def cleared(plain: Stack) -> Iterator[Stack]:
+    """Afterwards nothing of the module is served any more."""
+    yield plain
+    with editor(plain) as edit:
+        edit.clear()
+    plain.until(lambda: not plain.rows(), "everything is removed")
+
+
+@pytest.fixture
+def desk(cleared: Stack, tmp_path: Path) -> Desk:
+    return Desk(cleared, tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -35,6 +35,7 @@ class Parts:
     rotated: int = 0  # the words of the vocabulary, moved by so many places
     revision: str = ""  # a comment in the preprocess code
     engine: str = "onnxruntime"
+    broken: bool = False  # the engine cannot be loaded, though every file is the manifest's
 
 
 def write_small(target: Path, parts: Parts | None = None) -> Bundle:
@@ -116,6 +117,8 @@ def _engine_files(target: Path, parts: Parts) -> tuple[Path, ...]:
     if parts.engine == "onnxruntime":
         return (path,)
     openvino.save_model(openvino.convert_model(path), scratch / "model.xml", compress_to_fp16=False)
+    if parts.broken:
+        (scratch / "model.xml").write_text("<net/>")
     return (scratch / "model.xml", scratch / "model.bin")
 
 

@@ -1,55 +1,54 @@
-"""Each part killed in turn comes back; `down` leaves nothing, also after a crash."""
+"""Parts that are killed or stopped under load come back; answers are right or say "not now"."""
 
 from __future__ import annotations
 
 import os
+import random
 import signal
-import subprocess
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.stack.conftest import CLI, ROOT, Stack, free_port_base
+from tests.stack.conftest import Stack, free_port_base
+from tests.stack.faults import BODY, PAIRS, SINGLE, Fault, strike
+from tests.stack.small_bundles import Parts, write_small
 from transformer_serving.local.supervision import leftovers
 
-SEED = {"text": "This is a ClearML example to show how Triton binaries are deployed."}
-BOUND_S = 40  # far above the seconds it takes; no speed is asserted here
+SEED = 3
 
 
-def pid_of(stack: Stack, name: str) -> int:
-    return next(row["pid"] for row in stack.json("status")["parts"] if row["name"] == name)
+@pytest.fixture(scope="module")
+def struck(plain: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A stack with the endpoint 'struck'."""
+    bundle = write_small(tmp_path_factory.mktemp("struck") / "bundle", Parts())
+    plain.run("deploy", str(bundle.folder), "--endpoint", "struck")
+    yield plain
+    plain.run("remove", "struck")
 
 
-def wait_until_well(stack: Stack, old_pid: int, name: str) -> None:
-    deadline = time.monotonic() + BOUND_S
-    while time.monotonic() < deadline:
-        status, _ = stack.post("transformer_model", SEED)
-        done = subprocess.run(
-            [CLI, "status", "--state", str(stack.state)], capture_output=True, check=False
-        )
-        if status == 200 and done.returncode == 0 and pid_of(stack, name) != old_pid:
-            return
-        time.sleep(0.2)
-    pytest.fail(f"{name} did not come back within {BOUND_S} s")
+@pytest.mark.parametrize("fault", SINGLE, ids=str)
+def test_a_fault_under_load(struck: Stack, fault: Fault) -> None:
+    outcome = strike(struck, "struck", [fault])
+    assert outcome.answers[200]
+    if fault.part in ("control-plane", "controller"):
+        assert set(outcome.answers) == {200}, outcome  # requests do not need them
 
 
-@pytest.mark.parametrize("name", ["control-plane", "triton", "controller", "inference"])
-def test_a_killed_part_comes_back(stack: Stack, name: str) -> None:
-    pid = pid_of(stack, name)
-    os.kill(pid, signal.SIGKILL)
-    if name in ("control-plane", "controller"):
-        assert stack.post("transformer_model", SEED)[0] == 200  # requests do not need them
-    wait_until_well(stack, pid, name)
+@pytest.mark.parametrize("pair", random.Random(SEED).sample(PAIRS, 2), ids=str)
+def test_two_faults_at_once(struck: Stack, pair: tuple[Fault, Fault]) -> None:
+    assert strike(struck, "struck", pair).answers[200]
 
 
-def test_triton_gone_is_503_with_retry_after(stack: Stack) -> None:
-    pid = pid_of(stack, "triton")
-    os.kill(pid, signal.SIGKILL)
-    status, body = stack.post("transformer_model", SEED)
-    assert (status, body["code"]) == (503, "unavailable")
-    wait_until_well(stack, pid, "triton")
+def test_what_was_ended_leaves_no_process_behind(struck: Stack) -> None:
+    """After all of the above the stack has the processes of a fresh one: parts and one engine."""
+    mains = {part["pid"] for part in struck.parts().values()}
+    alive = {process.pid: process for process in leftovers(struck.state)}
+    supervisor = int((struck.state / "supervisor.pid").read_text())
+    others = [process.name() for pid, process in alive.items() if pid not in {*mains, supervisor}]
+    assert all("stub" in name for name in others), others
+    assert len(others) == len(struck.rows())
 
 
 def test_down_after_the_supervisor_crashed_leaves_nothing(tmp_path: Path) -> None:
@@ -65,16 +64,13 @@ def test_down_after_the_supervisor_crashed_leaves_nothing(tmp_path: Path) -> Non
 
 def test_down_and_up_again_serves_what_was_deployed(tmp_path: Path) -> None:
     stack = Stack(tmp_path, free_port_base())
-    bundle = str(ROOT / "build" / "demo" / "transformer_model")
+    bundle = write_small(tmp_path / "bundle").folder
     stack.run("up", "--port-base", str(stack.base))
-    stack.run("deploy", bundle, "--endpoint", "kept")
+    stack.run("deploy", str(bundle), "--endpoint", "kept")
     stack.run("down")
     assert not list(leftovers(tmp_path))
     stack.run("up")
     try:
-        deadline = time.monotonic() + BOUND_S
-        while stack.post("kept", SEED)[0] != 200 and time.monotonic() < deadline:
-            time.sleep(0.2)
-        assert stack.post("kept", SEED)[0] == 200
+        stack.until(lambda: stack.post("kept", BODY)[0] == 200, "it is served again")
     finally:
         stack.run("down")

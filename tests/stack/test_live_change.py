@@ -1,89 +1,134 @@
-"""A new bundle under load: no request fails, and every answer is of exactly one bundle."""
+"""Sixteen clients never stop asking while everything about an endpoint changes.
+
+No request fails, and every answer is that of exactly the bundle that its header names: what each
+bundle must answer is computed here, in numpy.
+"""
 
 from __future__ import annotations
 
-import http.client
-import json
-import os
-import threading
-from collections import Counter
-from dataclasses import replace
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from tests.stack.conftest import Stack
-from transformer_serving.bundle import BundleContent, write_bundle
-from transformer_serving.bundle_folder import open_bundle
-from transformer_serving.optimize import EngineFiles
-from transformer_serving.tokenizer_file import TokenizerFile
+from tests.stack.load import Log, Seen, load
+from tests.stack.small_bundles import TEXT, Parts, answer_of, write_small
 
-BODY = json.dumps({"text": "The best meal I have had in years."})
-OLD, NEW = ("NEGATIVE", "POSITIVE"), ("BAD", "GOOD")
-
-
-@pytest.fixture
-def relabelled(demo: Path, tmp_path: Path) -> Path:
-    """The demo classifier with other label names: another bundle around the same engine."""
-    old = open_bundle(demo / "transformer_model")
-    files = tuple(tmp_path / name for name in ("model.xml", "model.bin"))
-    for path in files:
-        os.link(old.model_folder / path.name, path)
-    assert old.endpoint.classification is not None
-    tokens, golden = old.endpoint.tokens, old.manifest.golden
-    names = dict(zip(OLD, NEW, strict=True))
-    content = BundleContent(
-        endpoint=replace(
-            old.endpoint, classification=replace(old.endpoint.classification, labels=NEW)
-        ),
-        tokenizer=TokenizerFile(
-            (old.folder / "tokenizer.json").read_bytes(),
-            tokens.pad_id, tokens.pad_token, tokens.pad_type_id, tokens.padding_side,
-        ),
-        engine=EngineFiles(old.manifest.engine, old.manifest.precision, files),
-        golden=replace(
-            golden, answer={**golden.answer, "label": names[golden.answer["label"]]}
-        ),
-        parity=old.manifest.parity,
-        source=old.manifest.source,
-    )  # fmt: skip
-    return write_bundle(content, tmp_path / "relabelled").folder
+BODY = {"text": TEXT}
+FIRST = Parts()
+CHANGES = {
+    "engine": Parts(scale=-1),
+    "other engine program": Parts(engine="openvino"),
+    "preprocess": Parts(revision="another comment"),
+    "labels": Parts(labels=("uno", "due", "tre")),
+    "tokenizer": Parts(rotated=3),
+}
 
 
-class Load(threading.Thread):
-    """One client on a kept connection; counts (status, version, label)."""
+@dataclass
+class Live:
+    """The endpoint 'live' under load; `right` is the answer of every version ever deployed."""
 
-    def __init__(self, base: int, stop: threading.Event) -> None:
-        super().__init__()
-        self.seen: Counter[tuple[int, str | None, str | None]] = Counter()
-        self._base, self._stop_event = base, stop
+    stack: Stack
+    folder: Path
+    log: Log
+    right: dict[int, Seen] = field(default_factory=dict)
 
-    def run(self) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self._base, timeout=60)
-        while not self._stop_event.is_set():
-            connection.request("POST", "/serve/live", BODY, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            label = json.loads(answer.read()).get("label")
-            self.seen[(answer.status, answer.headers["x-bundle-version"], label)] += 1
+    def bundle(self, parts: Parts) -> Path:
+        bundle = write_small(self.folder / str(len(self.right)), parts)
+        answer = answer_of(parts)
+        version = bundle.manifest.bundle_version
+        self.right[version] = Seen(200, version, f"{answer['label']} {answer['score']:.2f}")
+        return bundle.folder
+
+    def deploy(self, parts: Parts) -> int:
+        version: int = self.stack.json("deploy", str(self.bundle(parts)), "--endpoint", "live")[
+            "bundle_version"
+        ]
+        self.check()
+        return version
+
+    def check(self) -> None:
+        assert not self.log.except_(*self.right.values()), self.log.counts
+
+    def seen(self) -> Seen:
+        return self.stack.seen("live", BODY)
+
+    def until_seen_by_clients(self, version: int) -> None:
+        seen, before = self.right[version], self.log.counts[self.right[version]]
+        self.stack.until(lambda: self.log.counts[seen] > before, f"answers of {version}")
 
 
-def test_new_labels_and_back_under_load(stack: Stack, demo: Path, relabelled: Path) -> None:
-    first = demo / "transformer_model"
-    before = stack.json("deploy", str(first), "--endpoint", "live")["bundle_version"]
-    stop = threading.Event()
-    clients = [Load(stack.base, stop) for _ in range(8)]
-    for client in clients:
-        client.start()
-    try:
-        after = stack.json("deploy", str(relabelled), "--endpoint", "live")["bundle_version"]
-        again = stack.json("deploy", str(first), "--endpoint", "live")
-    finally:
-        stop.set()
-        for client in clients:
-            client.join(90)
-    assert again["changed"]
-    seen: Counter[tuple[int, str | None, str | None]] = sum(
-        (client.seen for client in clients), Counter()
-    )
-    assert set(seen) == {(200, str(before), "POSITIVE"), (200, str(after), "GOOD")}, seen
-    stack.run("remove", "live")
+@pytest.fixture(scope="module")
+def live(plain: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    live = Live(plain, tmp_path_factory.mktemp("live"), Log())
+    live.deploy(FIRST)
+    with load(plain.base, "live", BODY, clients=16) as log:
+        live.log = log
+        yield live
+    plain.run("remove", "live")
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_new(live: Live, what: str) -> None:
+    live.until_seen_by_clients(live.deploy(CHANGES[what]))
+    live.check()
+
+
+def test_rollback_goes_one_further_each_time_and_never_to_what_was_withdrawn(live: Live) -> None:
+    versions = [live.deploy(parts) for parts in (FIRST, CHANGES["labels"], CHANGES["tokenizer"])]
+    first, second, third = versions
+    done = live.stack.json("rollback", "live")
+    assert (done["withdrawn_version"], done["bundle_version"]) == (third, second)
+    assert live.stack.json("rollback", "live")["bundle_version"] == first
+    assert live.seen() == live.right[first]
+    fourth = live.deploy(CHANGES["engine"])
+    done = live.stack.json("rollback", "live")
+    assert (done["withdrawn_version"], done["bundle_version"]) == (fourth, first)
+    live.until_seen_by_clients(first)
+    live.check()
+
+
+def test_a_bad_bundle_is_refused_and_taken_back(live: Live) -> None:
+    """Refused at the desk where its files are not the manifest's, in the engine where they are."""
+    before = live.seen()
+    altered = shutil.copytree(live.bundle(Parts(scale=9)), live.folder / "altered")
+    (altered / "model" / "model.onnx").write_bytes(b"other bytes")
+    said = live.stack.run("deploy", str(altered), "--endpoint", "live", code=2)
+    assert "is no valid bundle" in said
+    broken = write_small(live.folder / "broken", Parts(engine="openvino", broken=True)).folder
+    arguments = ("deploy", str(broken), "--endpoint", "live", "--timeout", "5")
+    assert "transformer-serving rollback live" in live.stack.run(*arguments, code=1)
+    live.stack.until(lambda: bool(live.stack.rows()["live"]["reason"]), "the reason in status")
+    assert live.seen() == before
+    assert live.stack.json("rollback", "live")["bundle_version"] == before.version
+    live.stack.until(lambda: live.stack.rows()["live"]["reason"] is None, "well again")
+    live.check()
+
+
+def test_removed_and_added_again(live: Live) -> None:
+    """Another endpoint goes and comes back; the one under load does not notice."""
+    stack = live.stack
+    bundle = str(live.bundle(Parts(scale=5)))
+    stack.run("deploy", bundle, "--endpoint", "other")
+    there = stack.seen("other", BODY)
+    stack.run("remove", "other")
+    stack.until(lambda: stack.seen("other", BODY).status == 404, "it is gone")
+    stack.run("deploy", bundle, "--endpoint", "other")
+    assert stack.seen("other", BODY) == there
+    stack.run("remove", "other")
+    live.check()
+
+
+def test_rollback_refuses_with_the_fix(live: Live) -> None:
+    assert "there is no endpoint 'nobody'" in live.stack.run("rollback", "nobody", code=2)
+    bundle = str(live.bundle(Parts(scale=6)))
+    live.stack.run("deploy", bundle, "--endpoint", "alone")
+    said = live.stack.run("rollback", "alone", code=2)
+    assert "transformer-serving deploy BUNDLE --endpoint alone" in said
+    assert live.stack.seen("alone", BODY).status == 200
+    live.stack.run("remove", "alone")
+    live.check()

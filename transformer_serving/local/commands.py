@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import subprocess
+import time
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.table import Table
 
 from transformer_serving.bundle_folder import open_bundle
@@ -30,6 +34,7 @@ from transformer_serving.progress import Phases
 from transformer_serving.rollback import rollback as rollback_endpoint
 
 _GOLDEN_S = 120.0
+_WATCH_S = 1.0
 
 
 def folder(given: str | None) -> Path:
@@ -97,23 +102,55 @@ def down(state: Path, *, as_json: bool) -> None:
 def status(state: Path, *, as_json: bool) -> bool:
     """Print the status; whether everything is well."""
     values = stack.status(state, require_record(state))
-    well = values["running"] and all(part["health"] == "ok" for part in values["parts"])
     if as_json:
         _print(values)
-        return bool(well)
+    else:
+        Console().print(_status_tables(state, values))
+    return _well(values)
+
+
+def watch(state: Path, *, as_json: bool) -> None:
+    """Show the status until Ctrl-C: in place on a terminal, else again whenever it changed."""
+    record = require_record(state)
     console = Console()
+    shown: Any = None
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live,
+    ):
+        while True:
+            values = stack.status(state, record)
+            told = _without_clock(values)
+            if as_json and told != shown:
+                click.echo(json.dumps(values))
+            elif live is not None and not as_json:
+                live.update(_status_tables(state, values), refresh=True)
+            elif told != shown:
+                console.print(_status_tables(state, values))
+            shown = told
+            time.sleep(_WATCH_S)
+
+
+def _without_clock(values: dict[str, Any]) -> dict[str, Any]:
+    parts = [{**part, "uptime_s": None} for part in values["parts"]]
+    return {**values, "parts": parts}
+
+
+def _well(values: dict[str, Any]) -> bool:
+    return bool(values["running"]) and all(part["health"] == "ok" for part in values["parts"])
+
+
+def _status_tables(state: Path, values: dict[str, Any]) -> Group:
     parts = Table("part", "pid", "port", "health", "version", title=f"stack in {state}")
     for part in values["parts"]:
         parts.add_row(*(_cell(part[name]) for name in ("name", "pid", "port", "health", "version")))
-    console.print(parts)
     endpoints = Table("endpoint", "bundle version", "engine", "ready", "why not")
     for row in values["endpoints"]:
         version = _cell(row.get("bundle_version")) if row.get("verified") else "unverified"
         ready = "yes" if row.get("ready") else "no"
         engine = _cell(row.get("backend"))
         endpoints.add_row(_cell(row.get("endpoint")), version, engine, ready, _cell(row["reason"]))
-    console.print(endpoints)
-    return bool(well)
+    return Group(parts, endpoints)
 
 
 def _cell(value: Any) -> str:

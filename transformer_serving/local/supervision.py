@@ -26,6 +26,9 @@ from transformer_serving.local.parts import PARTS
 from transformer_serving.local.record import MARK, write_private
 
 _STOP_S = 40.0
+# Of each part's log; with its backups a log takes three times as much.
+LOG_BYTES = 20 << 20
+LOG_BACKUPS = 2
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,8 @@ killasgroup=true
 stopwaitsecs=12
 redirect_stderr=true
 stdout_logfile={folder}/logs/{name}.log
-stdout_logfile_maxbytes=20MB
-stdout_logfile_backups=2
+stdout_logfile_maxbytes={LOG_BYTES}
+stdout_logfile_backups={LOG_BACKUPS}
 """
 
 

@@ -1,0 +1,134 @@
+"""What clearml-serving 1.3.5 does wrong: parallel writers, names, a control plane that is away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.stack.conftest import Stack, started
+from tests.stack.desk import TENSORS, Desk, served
+from tests.stack.load import load
+from tests.stack.small_bundles import TEXT, Parts, write_small
+from transformer_serving.clearml_api import ClearmlApi
+from transformer_serving.deploy import deploy
+from transformer_serving.failure import Failure
+from transformer_serving.local.record import require_record
+from transformer_serving.local.stack import Stack as Running
+from transformer_serving.local.supervision import Supervisor
+
+BODY = {"text": TEXT}
+
+
+def test_two_uploads_of_one_file_name(desk: Desk) -> None:
+    """By the raw command the second replaces the first, which status tells; deploy keeps apart."""
+    stack = desk.stack
+    for name, scale in (("early", 2.0), ("late", 3.0)):
+        model = desk.upload(name, "--path", str(desk.model(scale, "same_name.onnx")))
+        desk.add(name, "--model-id", model)
+    wanted = {"early (overwritten)", "late (overwritten)"}
+    stack.until(lambda: wanted <= stack.rows().keys(), "status tells of both")
+    assert "--destination" in stack.rows()["early (overwritten)"]["reason"]
+
+
+def test_eight_deploys_at_once(desk: Desk) -> None:
+    """They take turns, so no change is lost; each endpoint answers from its own bundle."""
+    state = desk.stack.state
+    target = Running(state, require_record(state), Supervisor(state)).target()
+    bundles = [write_small(desk.folder / str(at), Parts(scale=1 + at)) for at in range(8)]
+
+    def one(at: int) -> int:
+        done = deploy(target, bundles[at], f"par{at}", timeout_s=200, report=lambda _: None)
+        return done.bundle_version
+
+    with ThreadPoolExecutor(8) as pool:
+        versions = list(pool.map(one, range(8)))
+    assert [desk.stack.seen(f"par{at}", BODY).version for at in range(8)] == versions
+    assert {f"par{at}" for at in range(8)} <= set(served(desk.stack))
+
+
+def test_a_lost_raw_add_is_reported(desk: Desk) -> None:
+    """Of parallel `model add`s some are lost; status names each one that is."""
+    stack = desk.stack
+    model = desk.upload("raw", "--path", str(desk.model(2.0, "raw.onnx")))
+    names = [f"raw{at}" for at in range(4)]
+    command = [sys.executable, "-m", "clearml_serving", "--id", stack.serving_id, "model", "add"]
+    running = [
+        subprocess.Popen(
+            [*command, "--endpoint", name, "--model-id", model, *TENSORS],
+            env=stack.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        for name in names
+    ]  # fmt: skip
+    assert [process.wait(120) for process in running] == [0] * 4
+    there = set(served(stack)) & set(names)
+    lost = {f"{name} (lost)" for name in names if name not in there}
+    stack.until(lambda: {row for row in stack.rows() if "(lost)" in row} == lost, f"lost {lost}")
+    for name in names:
+        if name not in there:
+            assert "add it again" in stack.rows()[f"{name} (lost)"]["reason"]
+            stack.clearml_serving("model", "add", "--endpoint", name, "--model-id", model, *TENSORS)
+    stack.until(lambda: not [row for row in stack.rows() if "(lost)" in row], "all are there")
+
+
+def test_a_service_with_only_auto_update_endpoints(tmp_path: Path) -> None:
+    """Its sync lives on; a name with '/' among them is told of and hurts nothing."""
+    with started(tmp_path / "stack") as stack:
+        desk = Desk(stack, tmp_path)
+        for name in ("auto", "team/auto"):
+            stack.clearml_serving(
+                "model", "auto-update", "--endpoint", name, "--name", "watched",
+                "--project", "commands", "--max-versions", "2", "--preprocess", desk.code(),
+                *TENSORS,
+            )  # fmt: skip
+        for at, scale in enumerate((2.0, 3.0), start=1):
+            desk.upload("watched", "--path", str(desk.model(scale, f"w{at}.onnx")))
+            desk.until_answers(f"auto/{at}", scale)
+        assert "choose another name" in stack.rows()["team/auto"]["reason"]
+        assert stack.parts()["inference"]["health"] == "ok"
+
+
+def test_the_control_plane_is_away(desk: Desk) -> None:
+    """Requests go on; commands and starting parts wait for a bounded time and then say so."""
+    stack = desk.stack
+    bundle = write_small(desk.folder / "away", Parts())
+    stack.run("deploy", str(bundle.folder), "--endpoint", "away")
+    good = stack.seen("away", BODY)
+    supervisor = Supervisor(stack.state)
+    with load(stack.base, "away", BODY, clients=4) as log:
+        supervisor._rpc.stopProcess("control-plane")
+        said = stack.run("remove", "away", code=1)
+        assert "did not answer within 10 s" in said
+        assert "transformer-serving doctor" in said
+        before = log.total()
+        stack.until(lambda: log.total() > before + 100, "requests go on")
+    assert not log.except_(good), log.counts
+    inference = stack.parts()["inference"]["pid"]
+    os.kill(inference, signal.SIGKILL)
+    stack.until(lambda: stack.parts()["inference"]["pid"] not in (None, inference), "it waits")
+    supervisor.start_part("control-plane")
+    stack.until(
+        lambda: stack.seen("away", BODY) == good, "it starts when the control plane is back"
+    )
+
+
+def test_a_control_plane_that_never_comes() -> None:
+    with pytest.raises(Failure, match="http://127.0.0.1:9 did not answer within 1 s"):
+        ClearmlApi({"CLEARML_API_HOST": "http://127.0.0.1:9"}).wait(1)
+
+
+@pytest.mark.parametrize("name", ["inference", "controller", "control-plane", "triton"])
+def test_sigterm_is_enough(plain: Stack, name: str) -> None:
+    """Each part leaves when it is told, long before it would be killed, and leaves nothing."""
+    process = psutil.Process(plain.parts()[name]["pid"])
+    family = [process, *process.children(recursive=True)]
+    process.terminate()
+    psutil.wait_procs(family, timeout=10)
+    assert not [one for one in family if one.is_running()]
+    plain.until(lambda: plain.parts()[name]["health"] == "ok", f"{name} is back")
