@@ -1,4 +1,4 @@
-"""Many changes: nothing is lost, nothing grows. The long run (make reliability) has more of both."""
+"""Many changes: nothing is lost, nothing grows; `make reliability` has many more of both."""
 
 from __future__ import annotations
 
