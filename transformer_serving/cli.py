@@ -168,6 +168,33 @@ def convert(
     )  # fmt: skip
 
 
+@main.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--endpoint", metavar="NAME", help="Name in the printed lines.  [default: the folder's]")
+@json_option
+def show(bundle: Path, endpoint: str | None, as_json: bool) -> None:
+    """Print BUNDLE and the clearml-serving commands that upload and add it."""
+    from transformer_serving import show_command
+
+    show_command.show(bundle, endpoint, as_json=as_json)
+
+
+@main.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--output", required=True, type=click.Path(path_type=Path), metavar="DIR",
+              help="Folder of the repository; a model of the same name in it is replaced.")  # fmt: skip
+@click.option("--name", metavar="NAME", help="The model's name in Triton.  [default: the folder's]")
+@click.option("--ensemble", is_flag=True, help="Add a tokenizer and an ensemble that take raw text.")
+@json_option
+def repository(
+    bundle: Path, output: Path, name: str | None, ensemble: bool, as_json: bool
+) -> None:
+    """Lay BUNDLE out as the model repository of a Triton without ClearML."""
+    from transformer_serving import repository_command
+
+    repository_command.repository(bundle, output, name, ensemble=ensemble, as_json=as_json)
+
+
 @main.group(invoke_without_command=True)
 @json_option
 @click.pass_context

@@ -1,0 +1,1 @@
+"""The tokenizer as a Triton model, for a Triton that is asked with raw text."""

@@ -1,0 +1,72 @@
+"""A Triton model of the Python backend: texts to padded token ids, for a Triton without ClearML.
+
+Stands alone: Triton's stub loads this file, with tokenizer.json beside it and its settings in the
+parameter 'tokens' of config.pbtxt. It needs numpy and tokenizers. Its latency is Triton's to bear:
+where ClearML Serving is there, preprocess does this in the scaled inference container.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as triton
+from tokenizers import Tokenizer
+
+
+class TritonPythonModel:
+    """Input 'text', BYTES [texts, 1]; outputs int32 [texts, tokens] by role."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        config = json.loads(args["model_config"])
+        self._tokens = json.loads(config["parameters"]["tokens"]["string_value"])
+        self._outputs = [output["name"] for output in config["output"]]
+        folder = Path(args["model_repository"]) / args["model_version"]
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._tokenizer.no_padding()
+        # Cut one token late: what is longer than the model takes must be seen to be refused.
+        allowed = self._tokens["max_length"]
+        self._tokenizer.enable_truncation(allowed if self._tokens["truncate"] else allowed + 1)
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: Any) -> Any:
+        rows = triton.get_input_tensor_by_name(request, "text").as_numpy()
+        try:
+            texts = [bytes(row).decode("utf-8") for row in rows.reshape(-1)]
+        except UnicodeDecodeError:
+            return self._refusal("input 'text' is not UTF-8")
+        encodings = self._tokenizer.encode_batch(texts)
+        longest = max((len(encoding.ids) for encoding in encodings), default=0)
+        if longest > self._tokens["max_length"]:
+            return self._refusal(
+                f"a text has more than {self._tokens['max_length']} tokens; send a shorter one"
+            )
+        length = next(size for size in self._tokens["buckets"] if size >= longest)
+        arrays = self._padded(encodings, length)
+        return triton.InferenceResponse(
+            [triton.Tensor(name, arrays[name]) for name in self._outputs]
+        )
+
+    def _padded(self, encodings: list[Any], length: int) -> dict[str, Any]:
+        shape = (len(encodings), length)
+        arrays = {
+            "input_ids": np.full(shape, self._tokens["pad_id"], np.int32),
+            "token_type_ids": np.full(shape, self._tokens["pad_type_id"], np.int32),
+            "attention_mask": np.zeros(shape, np.int32),
+        }
+        for row, encoding in enumerate(encodings):
+            size = len(encoding.ids)
+            start = 0 if self._tokens["padding_side"] == "right" else length - size
+            arrays["input_ids"][row, start : start + size] = encoding.ids
+            arrays["token_type_ids"][row, start : start + size] = encoding.type_ids
+            arrays["attention_mask"][row, start : start + size] = 1
+        return arrays
+
+    @staticmethod
+    def _refusal(message: str) -> Any:
+        error = triton.TritonError(message, triton.TritonError.INVALID_ARG)
+        return triton.InferenceResponse(output_tensors=[], error=error)
