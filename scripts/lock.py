@@ -1,7 +1,8 @@
 """Renew requirements/*.lock: install pyproject.toml's ranges in a fresh environment and freeze.
 
 `pip freeze` of what was really installed together is the lock. Run it with the oldest Python that
-is supported, so that every pin exists for all of them.
+is supported, so that every pin exists for all of them. What goes into the Triton image must run on
+that image's own Python, so its lock is made with that one: python3.10 has to be on PATH.
 """
 
 from __future__ import annotations
@@ -15,18 +16,37 @@ import tomllib
 
 ROOT = Path(__file__).parent.parent
 HEAD = "# Made by `make lock`; change pyproject.toml instead.\n"
+# The Triton image's Python is a pin of versions.toml; only its minor version matters here.
+TRITON_PYTHON = "python3.10"
+# Extras of pyproject.toml, each the whole content of one image, and the Python that it has.
+IMAGES = {
+    "image-inference": sys.executable,
+    "image-control-plane": sys.executable,
+    "image-triton": TRITON_PYTHON,
+}
 
 
 def main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
     with tempfile.TemporaryDirectory() as folder:
-        python = Path(folder) / "bin" / "python"
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        python = environment(sys.executable, Path(folder))
         desk = install(python, [*project["dependencies"], *extras["convert"], "setuptools"])
         everything = install(python, extras["dev"])
     write("desk.lock", desk)
     write("dev.lock", everything - desk)
+    for extra, interpreter in IMAGES.items():
+        write_image(extra, interpreter, extras[extra])
+
+
+def write_image(extra: str, interpreter: str, wanted: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        write(f"{extra}.lock", install(environment(interpreter, Path(folder)), wanted))
+
+
+def environment(interpreter: str, folder: Path) -> Path:
+    subprocess.run([interpreter, "-m", "venv", folder], check=True)
+    return folder / "bin" / "python"
 
 
 def install(python: Path, wanted: list[str]) -> set[str]:
@@ -35,7 +55,9 @@ def install(python: Path, wanted: list[str]) -> set[str]:
     command = [python, "-m", "pip", "freeze", "--all"]
     frozen = subprocess.run(command, check=True, capture_output=True, text=True)
     rows = {row.split("+")[0] for row in frozen.stdout.split() if "==" in row}
-    return {row for row in rows if not row.startswith("pip==")}
+    # What every fresh environment has.
+    unasked = {"pip", "setuptools"} - set(wanted)
+    return {row for row in rows if row.split("==")[0] not in unasked}
 
 
 def write(name: str, rows: set[str]) -> None:

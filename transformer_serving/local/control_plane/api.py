@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from . import auth, events, models, projects, task_contents, task_status, tasks
+from .addresses import with_own, without_own
 from .auth import API_VERSION, Authority
 from .body import parse_body
 from .call import Call, Handler, Services
@@ -110,9 +111,9 @@ class Api:
         handler = METHODS.get(route.method)
         if handler is None:
             raise ApiError(Failure.NOT_SUPPORTED, route.method)
-        data, batch = parse_body(headers.content_type, body)
+        data, batch = parse_body(headers.content_type, without_own(body, headers.host))
         call = Call(data, batch, self._services, headers.host, headers.worker)
-        return _envelope(route, handler(call))
+        return with_own(_envelope(route, handler(call)), headers.host)
 
 
 def error_response(path: str, error: ApiError) -> Response:

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import cast
-from urllib.parse import unquote, urlsplit
 
+
+from .addresses import own_path
 from .call import Call
 from .errors import ApiError, Failure
 from .schema import now
@@ -88,11 +89,9 @@ def keep_input_artifacts(task: Document) -> None:
 
 
 def _delete_own(call: Call, url: str) -> bool:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or parts.netloc != call.host:
-        return False
+    path = own_path(url, call.host)
     try:
-        return call.services.files.delete(unquote(parts.path))
+        return path is not None and call.services.files.delete(path)
     except ApiError:
         return False
 

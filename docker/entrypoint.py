@@ -1,0 +1,89 @@
+"""What each image does before its program: secrets from files, required variables, extra packages.
+
+It runs on every Python that an image has and needs nothing but the standard library. The program
+replaces this process, so that it gets the signals.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+# NAME_FILE names a file that holds NAME, as docker and compose secrets come.
+SECRETS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AZURE_STORAGE_KEY",
+    "CLEARML_API_ACCESS_KEY",
+    "CLEARML_API_SECRET_KEY",
+    "CLEARML_SERVING_TASK_ID",
+)
+# Without these nothing can be served; the others have defaults.
+REQUIRED = "TRANSFORMER_SERVING_REQUIRED"
+EXTRA_PACKAGES = "CLEARML_EXTRA_PYTHON_PACKAGES"
+PACKAGES_FOLDER = Path("/var/lib/extra-packages")
+
+
+def main() -> None:
+    environment = {name: value for name, value in os.environ.items() if value}
+    read_secrets(environment)
+    missing = [name for name in environment.pop(REQUIRED, "").split() if name not in environment]
+    if missing:
+        sys.exit(
+            f"error: {', '.join(missing)} not set: put it into the file of --env-file (every "
+            "variable stands in docker/example.env), or bring the control plane along with "
+            "--profile local"
+        )
+    extra = environment.get(EXTRA_PACKAGES)
+    if extra:
+        packages = install(shlex.split(extra), environment)
+        environment["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [environment.get("PYTHONPATH"), str(packages)])
+        )
+    os.execvpe(sys.argv[1], sys.argv[1:], environment)
+
+
+def read_secrets(environment: dict[str, str]) -> None:
+    """Put what NAME_FILE holds into NAME; NAME itself wins. Ends for an unreadable file."""
+    for name in SECRETS:
+        path = environment.pop(f"{name}_FILE", None)
+        if path is None or name in environment:
+            continue
+        try:
+            value = Path(path).read_text("utf-8").strip()
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+            sys.exit(f"error: {name}_FILE {path}: {reason}; user {os.getuid()} must be able to")
+        if value:
+            environment[name] = value
+
+
+def install(wanted: list[str], environment: dict[str, str]) -> Path:
+    """Install into the volume, once for all containers and restarts; the folder to import from."""
+    name = hashlib.sha256("\n".join(wanted).encode()).hexdigest()[:16]
+    folder = PACKAGES_FOLDER / name
+    try:
+        with (PACKAGES_FOLDER / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.is_dir():
+                aside = PACKAGES_FOLDER / f".{name}"
+                command = [sys.executable, "-m", "pip", "install", "--no-cache-dir", "--quiet"]
+                command += ["--disable-pip-version-check", "--upgrade", "--target", str(aside)]
+                subprocess.run([*command, *wanted], check=True, env=environment)
+                aside.rename(folder)
+    except OSError as error:
+        sys.exit(f"error: {EXTRA_PACKAGES} needs a volume at {PACKAGES_FOLDER}: {error.strerror}")
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"error: {EXTRA_PACKAGES}: pip ended with {error.returncode}; see its lines above")
+    return folder
+
+
+if __name__ == "__main__":
+    main()
