@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +49,17 @@ class Target:
 
     def registry(self) -> ModelRegistry:
         return ModelRegistry(ClearmlApi(self.cli.environment), self.cli.serving_id or "")
+
+
+def target_of(environment: Mapping[str, str], state: Path) -> Target | None:
+    """The ClearML server and front door that an environment names; None when it does not."""
+    serving_id = environment.get("CLEARML_SERVING_TASK_ID")
+    files_host = environment.get("CLEARML_FILES_HOST")
+    serve_url = environment.get("CLEARML_DEFAULT_BASE_SERVE_URL")
+    if not (serving_id and files_host and serve_url):
+        return None
+    # The command line inherits the rest of the environment.
+    return Target(ClearmlCli({}, serving_id), files_host, serve_url, state / "deploy.lock")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 import subprocess
 import time
@@ -18,7 +19,13 @@ from rich.live import Live
 from rich.table import Table
 
 from transformer_serving.bundle_folder import open_bundle
-from transformer_serving.deploy import Deployed, deploy as deploy_bundle, remove as remove_endpoint
+from transformer_serving.deploy import (
+    Deployed,
+    Target,
+    deploy as deploy_bundle,
+    remove as remove_endpoint,
+    target_of,
+)
 from transformer_serving.failure import Failure
 from transformer_serving.golden import ask
 from transformer_serving.local import stack
@@ -26,6 +33,7 @@ from transformer_serving.local.parts import BY_NAME
 from transformer_serving.local.record import (
     Ports,
     clearml_environment,
+    load_record,
     require_record,
     state_directory,
 )
@@ -190,9 +198,15 @@ def _running(state: Path) -> stack.Stack:
     return stack.Stack(state, record, supervisor)
 
 
+def _target(state: Path) -> Target:
+    """The embedded stack of that folder; without one, the server that CLEARML_* names."""
+    target = target_of(os.environ, state) if load_record(state) is None else None
+    return target or _running(state).target()
+
+
 def deploy(state: Path, bundle: Path, endpoint: str, *, timeout_s: float, as_json: bool) -> None:
     opened = open_bundle(bundle)  # what is no bundle is refused before the stack is asked for
-    target = _running(state).target()
+    target = _target(state)
     console = Console(stderr=as_json)
     with console.status("deploying") as line:
         done = deploy_bundle(
@@ -220,7 +234,7 @@ def rollback(state: Path, endpoint: str, *, timeout_s: float, as_json: bool) -> 
 
 
 def remove(state: Path, endpoint: str, *, as_json: bool) -> None:
-    remove_endpoint(_running(state).target(), endpoint)
+    remove_endpoint(_target(state), endpoint)
     if as_json:
         _print({"endpoint": endpoint, "removed": True})
         return

@@ -1,0 +1,58 @@
+#!/bin/sh
+# Replaces the containers of a service one by one: a new one is started and becomes healthy before
+# an old one is told to end, so that there are never fewer than before.
+#
+#   compose/roll.sh SERVICE [options of docker compose, such as --env-file FILE -f FILE ...]
+#
+# A balancer must stand before SERVICE (compose/scale.yaml for inference), or nothing may ask it but
+# clients that find every container by DNS (triton).
+set -eu
+
+if [ $# -lt 1 ]; then
+    echo "usage: compose/roll.sh SERVICE [docker compose options]" >&2
+    exit 2
+fi
+service=$1
+shift
+# Seconds that a new container may take until it is healthy.
+limit=${ROLL_SECONDS:-300}
+
+compose() { docker compose "$@"; }
+
+containers() { compose "$@" ps --quiet "$service"; }
+
+health() { docker inspect --format '{{.State.Status}} {{if .State.Health}}{{.State.Health.Status}}{{end}}' "$1"; }
+
+# Waits for the container that was not there before; ends the roll when it does not become healthy.
+wait_for_new() {
+    waited=0
+    until [ "$(health "$1")" = "running healthy" ]; do
+        if [ "$waited" -ge "$limit" ]; then
+            echo "error: $1 is not healthy after $limit s: $(health "$1"); the old containers serve" \
+                "on; see: docker logs $1" >&2
+            exit 1
+        fi
+        sleep 1
+        waited=$((waited + 1))
+    done
+}
+
+old=$(containers "$@")
+if [ -z "$old" ]; then
+    echo "error: no container of $service runs; start it with docker compose up" >&2
+    exit 2
+fi
+count=$(echo "$old" | wc -l)
+number=0
+for container in $old; do
+    number=$((number + 1))
+    before=$(containers "$@")
+    compose "$@" up --detach --no-deps --no-recreate --scale "$service=$((count + 1))" "$service" \
+        >/dev/null 2>&1
+    new=$(containers "$@" | grep -v -F "$before")
+    wait_for_new "$new"
+    # Its own stop signal and grace period: what runs in it ends first.
+    docker stop --time 60 "$container" >/dev/null
+    docker rm --volumes "$container" >/dev/null
+    echo "$service: $number of $count replaced"
+done
