@@ -170,7 +170,9 @@ def convert(
 
 @main.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--endpoint", metavar="NAME", help="Name in the printed lines.  [default: the folder's]")
+@click.option(
+    "--endpoint", metavar="NAME", help="Name in the printed lines.  [default: the folder's]"
+)
 @json_option
 def show(bundle: Path, endpoint: str | None, as_json: bool) -> None:
     """Print BUNDLE and the clearml-serving commands that upload and add it."""
@@ -184,15 +186,48 @@ def show(bundle: Path, endpoint: str | None, as_json: bool) -> None:
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="DIR",
               help="Folder of the repository; a model of the same name in it is replaced.")  # fmt: skip
 @click.option("--name", metavar="NAME", help="The model's name in Triton.  [default: the folder's]")
-@click.option("--ensemble", is_flag=True, help="Add a tokenizer and an ensemble that take raw text.")
+@click.option(
+    "--ensemble", is_flag=True, help="Add a tokenizer and an ensemble that take raw text."
+)
 @json_option
-def repository(
-    bundle: Path, output: Path, name: str | None, ensemble: bool, as_json: bool
-) -> None:
+def repository(bundle: Path, output: Path, name: str | None, ensemble: bool, as_json: bool) -> None:
     """Lay BUNDLE out as the model repository of a Triton without ClearML."""
     from transformer_serving import repository_command
 
     repository_command.repository(bundle, output, name, ensemble=ensemble, as_json=as_json)
+
+
+@main.command()
+@click.argument("url")
+@click.option("--text", help="The text to send.  [default: ClearML's own example]")
+@click.option("--texts", type=click.IntRange(1), default=1, show_default=True, metavar="N",
+              help="Texts in one request.")  # fmt: skip
+@click.option("--words", type=click.IntRange(1), multiple=True, metavar="N",
+              help="Send texts of so many words; may be repeated, to mix lengths.")  # fmt: skip
+@click.option("--body", type=click.Path(path_type=Path), metavar="FILE",
+              help="Send this file instead, as JSON.")  # fmt: skip
+@click.option("--header", "headers", multiple=True, metavar="NAME:VALUE",
+              help="Send this header too; may be repeated.")  # fmt: skip
+@click.option("--concurrency", "-c", type=click.IntRange(1, 10_000), multiple=True, metavar="N",
+              help="Clients of a closed loop; repeatable.  [default: 1, 8, 32, 128]")  # fmt: skip
+@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N",
+              help="Requests a second of the open loop.  [default: 70 % of the best]")  # fmt: skip
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True,
+              help="Length of each load.")  # fmt: skip
+@json_option
+def bench(url: str, text: str | None, texts: int, words: tuple[int, ...], body: Path | None,
+          headers: tuple[str, ...], concurrency: tuple[int, ...], rate: float | None,
+          seconds: float, as_json: bool) -> None:  # fmt: skip
+    """Load the endpoint at URL and show answers a second and latencies."""
+    from transformer_serving.bench import command
+
+    command.bench(
+        command.Bench(
+            command.address(url, headers), command.payloads(body, text, texts, words),
+            concurrency or command.CONCURRENCY, rate, seconds,
+        ),
+        as_json=as_json,
+    )  # fmt: skip
 
 
 @main.group(invoke_without_command=True)

@@ -1,0 +1,209 @@
+"""The load generator against a real web server whose answers and stalls are known."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from click.testing import CliRunner
+from hypothesis import given, strategies as st
+
+from transformer_serving.bench import command, load
+from transformer_serving.bench.connection import Address
+from transformer_serving.bench.figures import figures, percentile
+from transformer_serving.cli import main
+
+STALL_S = 1.0
+PAYLOAD = load.Payload("one", b'{"text": "a"}')
+
+
+class Played:
+    """A small ASGI app: it answers by path, and counts what it saw."""
+
+    def __init__(self) -> None:
+        self.bodies: list[Any] = []
+        self.headers: dict[bytes, bytes] = {}
+        self.inside = self.most_inside = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        body, more = b"", True
+        while more:
+            part = await receive()
+            body, more = body + part.get("body", b""), part.get("more_body", False)
+        self.bodies.append(json.loads(body))
+        self.headers = dict(scope["headers"])
+        if scope["path"] == "/stall" and len(self.bodies) == 1:
+            # Nobody is served meanwhile, as when a worker's loop is blocked.
+            threading.Event().wait(STALL_S)
+        if scope["path"] == "/slow":
+            self.inside += 1
+            self.most_inside = max(self.most_inside, self.inside)
+            await asyncio.sleep(0.05)
+            self.inside -= 1
+        status = 503 if scope["path"] == "/full" and len(self.bodies) % 2 == 0 else 200
+        close = [(b"connection", b"close")] if scope["path"] == "/close" else []
+        await send({"type": "http.response.start", "status": status, "headers": close})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+
+@dataclass
+class Server:
+    app: Played
+    port: int
+
+    def address(self, path: str) -> Address:
+        return Address.of(f"http://127.0.0.1:{self.port}{path}")
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    app = Played()
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    running = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+    thread = threading.Thread(target=running.run, args=([listener],))
+    thread.start()
+    yield Server(app, listener.getsockname()[1])
+    running.should_exit = True
+    thread.join()
+    listener.close()
+
+
+def test_a_closed_loop_sends_as_many_requests_as_it_says(server: Server) -> None:
+    found = load.run(server.address("/"), [PAYLOAD], load.Closed(4, 60, requests=41))
+    assert [exchange.status for exchange in found.exchanges] == [200] * 41
+    assert server.app.bodies == [{"text": "a"}] * 41
+    assert all(exchange.due <= exchange.sent <= exchange.done for exchange in found.exchanges)
+
+
+def test_the_clients_of_a_closed_loop_wait_at_the_same_time(server: Server) -> None:
+    found = load.run(server.address("/slow"), [PAYLOAD], load.Closed(20, 60, requests=60))
+    assert len(found.exchanges) == 60
+    assert server.app.most_inside == 20
+    assert min(exchange.done - exchange.sent for exchange in found.exchanges) >= 0.05
+
+
+def test_a_connection_that_the_server_closes_is_replaced(server: Server) -> None:
+    for kind in (load.Closed(2, 60, requests=10), load.Open(100, 0.2)):
+        found = load.run(server.address("/close"), [PAYLOAD], kind)
+        assert found.exchanges
+        assert {exchange.status for exchange in found.exchanges} == {200}
+
+
+def test_an_open_loop_sends_what_is_due_whatever_the_answers(server: Server) -> None:
+    wanted = load.Open(rate=200, seconds=1)
+    found = load.run(server.address("/slow"), [PAYLOAD], wanted)
+    assert len(found.exchanges) == len(load.arrivals(200, 1))
+    assert {exchange.status for exchange in found.exchanges} == {200}
+
+
+def test_a_stall_counts_for_every_request_that_it_held_up(server: Server) -> None:
+    """One connection only: those behind the stalled one cannot even be sent while it lasts."""
+    wanted = load.Open(rate=50, seconds=1, connections=1)
+    found = load.run(server.address("/stall"), [PAYLOAD], wanted)
+    assert len(found.exchanges) == len(load.arrivals(50, 1))
+    held = [e for e in found.exchanges if e.done - e.due > STALL_S / 2]
+    waited = [e for e in found.exchanges if e.done - e.sent > STALL_S / 2]
+    assert len(waited) == 1
+    assert len(held) > 10
+
+
+def test_refusals_are_counted_and_are_no_answers(server: Server) -> None:
+    found = figures(load.run(server.address("/full"), [PAYLOAD], load.Closed(1, 60, requests=10)))
+    assert found.statuses == {"200": 5, "503": 5}
+    assert found.latency is not None
+    assert found.latency.count == 5
+
+
+def test_nobody_there_is_an_error_and_not_a_figure() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = Address.of(f"http://127.0.0.1:{free.getsockname()[1]}/")
+        with pytest.raises(OSError, match=r"."):
+            load.run(address, [PAYLOAD], load.Closed(1, 1))
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=200), st.sampled_from([50.0, 90, 99, 99.9]))
+def test_a_percentile_is_a_value_that_so_many_do_not_exceed(
+    values: list[float], share: float
+) -> None:
+    ordered = sorted(values)
+    found = percentile(ordered, share)
+    assert found in ordered
+    assert sum(value <= found for value in ordered) >= len(ordered) * share / 100
+    assert sum(value < found for value in ordered) < len(ordered) * share / 100
+
+
+def test_lengths_are_reported_apart(server: Server) -> None:
+    mixed = command.payloads(None, None, 2, (3, 9))
+    found = figures(load.run(server.address("/"), mixed, load.Closed(2, 60, requests=20)))
+    assert {label: part.count for label, part in found.by_label.items()} == {
+        "3 words": 10,
+        "9 words": 10,
+    }
+    assert found.texts > found.goodput
+    assert {len(body["text"]) for body in server.app.bodies} == {2}
+
+
+def run_cli(*arguments: str) -> Any:
+    return CliRunner().invoke(main, ["bench", *arguments])
+
+
+def test_the_command_prints_figures_of_every_load(server: Server) -> None:
+    url = f"http://127.0.0.1:{server.port}/full"
+    done = run_cli(url, "-c", "1", "-c", "3", "--seconds", "0.2", "--header", "X-Key: k", "--json")
+    assert done.exit_code == 0, done.output
+    rows = json.loads(done.stdout)
+    assert [row["clients"] for row in rows] == [1, 3, None]
+    assert rows[2]["rate"] > 0
+    assert all(row["figures"]["goodput"] > 0 for row in rows)
+    assert server.app.headers[b"x-key"] == b"k"
+    server.app.bodies.clear()
+    printed = run_cli(url, "-c", "1", "--seconds", "0.2").output
+    assert "answers other than 200" in printed
+    assert "of one core" in printed
+
+
+def test_the_command_sends_a_file(server: Server, tmp_path: Path) -> None:
+    body = tmp_path / "payload.json"
+    body.write_text('{"question": "who", "context": "me"}', "utf-8")
+    url = f"http://127.0.0.1:{server.port}/"
+    done = run_cli(url, "-c", "1", "--seconds", "0.1", "--body", str(body), "--json")
+    assert done.exit_code == 0, done.output
+    assert server.app.bodies[0] == {"question": "who", "context": "me"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("ftp://x/",), "the URL must be like"),
+        (("http://127.0.0.1:9/",), "nothing answers at 127.0.0.1:9"),
+        (("http://127.0.0.1:9/", "--body", "missing.json"), "missing.json cannot be read"),
+        (("http://127.0.0.1:9/", "--header", "no colon"), "--header must be like"),
+        (("http://127.0.0.1:9/", "--words", "3", "--text", "a"), "--words goes without --text"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_one_line(
+    arguments: tuple[str, ...], said: str
+) -> None:
+    done = run_cli(*arguments)
+    assert done.exit_code in (1, 2)
+    assert f"error: {said}" in done.output
+
+
+def test_an_endpoint_that_refuses_is_not_timed(server: Server) -> None:
+    server.app.bodies.append({})
+    done = run_cli(f"http://127.0.0.1:{server.port}/full", "--seconds", "0.1")
+    assert done.exit_code == 1
+    assert "status 503" in done.output

@@ -1,0 +1,1 @@
+"""Measuring a running endpoint: a load generator, its figures, and the command `bench`."""

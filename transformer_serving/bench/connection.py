@@ -1,0 +1,121 @@
+"""One kept HTTP/1.1 connection that carries one request at a time, as cheap as Python has it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import httptools
+
+from transformer_serving.failure import Failure
+
+# The status that stands for an exchange without an answer: refused, broken off or timed out.
+NO_ANSWER = 0
+
+Done = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where requests go: the parts of an http or https URL, and headers beside the usual ones."""
+
+    host: str
+    port: int
+    path: str
+    secure: bool
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def of(url: str, headers: Mapping[str, str] | None = None) -> Address:
+        """Raises Failure (exit code 2) for what is no URL of a web server."""
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:
+            parts, port = urlsplit(""), None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise Failure("the URL must be like http://127.0.0.1:8080/serve/NAME", exit_code=2)
+        secure = parts.scheme == "https"
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        return Address(
+            parts.hostname, port or (443 if secure else 80), path, secure, dict(headers or {})
+        )
+
+    def request(self, body: bytes, content_type: str = "application/json") -> bytes:
+        """A POST of `body`, head and all, ready to be written."""
+        lines = {
+            "Host": f"{self.host}:{self.port}",
+            "Content-Type": content_type,
+            **self.headers,
+            "Content-Length": str(len(body)),
+        }
+        head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        return f"POST {self.path} HTTP/1.1\r\n{head}\r\n".encode() + body
+
+
+class Connection(asyncio.Protocol):
+    """Sends one request at a time and says with which status it was answered.
+
+    The answer's body is only counted. A connection that the server closes after its answer, or
+    breaks off, is `closed` and must be replaced.
+    """
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.received = 0
+        self._transport: asyncio.Transport | None = None
+        self._done: Done | None = None
+        self._parser: Any = None
+
+    async def open(self, address: Address) -> None:
+        """Raises OSError when nothing listens there."""
+        loop = asyncio.get_running_loop()
+        context = ssl.create_default_context() if address.secure else None
+        await loop.create_connection(lambda: self, address.host, address.port, ssl=context)
+
+    def send(self, request: bytes, done: Done) -> None:
+        """Write a request; `done` is called once, with the answer's status or NO_ANSWER."""
+        self._done = done
+        self._parser = httptools.HttpResponseParser(self)
+        if self._transport is None or self.closed:
+            self._finish(NO_ANSWER)
+        else:
+            self._transport.write(request)
+
+    def close(self) -> None:
+        """Also ends a request that has no answer yet."""
+        self.closed = True
+        if self._transport is not None:
+            self._transport.abort()
+        self._finish(NO_ANSWER)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A stream transport; uvloop's own does not say so by its class.
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.received += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.closed = True
+        self._finish(NO_ANSWER)
+
+    def on_message_complete(self) -> None:
+        if not self._parser.should_keep_alive():
+            self.closed = True
+            if self._transport is not None:
+                self._transport.close()
+        self._finish(self._parser.get_status_code())
+
+    def _finish(self, status: int) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            done(status)
