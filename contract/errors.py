@@ -25,8 +25,10 @@ KINDS: Final[dict[str, ErrorKind]] = {
     for kind in (
         _row("malformed_body", 400, "the body is not a JSON object"),
         _row("invalid_field", 400, "a field is missing, unknown, empty or of the wrong type"),
+        _row("unknown_endpoint", 404, "no endpoint has this name and version"),
         _row("too_large", 413, "more bytes, texts or tokens than the endpoint accepts"),
         _row("impossible", 422, "well-formed, but the task cannot answer it"),
+        _row("refused", 422, "the endpoint's own code or model refused the request"),
         _row("overloaded", 503, "too much work is waiting", retry_after_s=1),
         _row("unavailable", 503, "the engine is not reachable or not ready", retry_after_s=2),
         _row("deadline", 504, "the answer did not come in time"),

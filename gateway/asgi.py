@@ -28,16 +28,21 @@ async def send_json(
     await send({"type": "http.response.body", "body": raw, "more_body": not end})
 
 
-def adding(send: Send, header: tuple[bytes, bytes]) -> Send:
-    """`send` that puts one more header on the answer, unless the answer has it already."""
-    name = header[0]
+def adding(send: Send, more: Callable[[], Headers]) -> Send:
+    """`send` that puts more headers on the answer, except those that the answer has already."""
 
-    async def send_with_header(message: Message) -> None:
+    async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = list(message.get("headers", ()))
-            if all(given.lower() != name for given, _ in headers):
-                headers.append(header)
+            headers = with_headers(message.get("headers", ()), more())
             message = {**message, "headers": headers}
         await send(message)
 
-    return send_with_header
+    return send_with_headers
+
+
+def with_headers(headers: Headers, more: Headers) -> list[tuple[bytes, bytes]]:
+    """The headers, and those of `more` that they do not have yet."""
+    every = list(headers)
+    names = {name.lower() for name, _ in every}
+    every += [header for header in more if header[0] not in names]
+    return every

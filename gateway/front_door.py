@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, NamedTuple
 
 from contract.errors import ServingError
-from gateway.asgi import Message, Receive, Scope, Send, adding, send_json
+from contract.log_lines import write_json_lines
+from contract.request_context import current_request
+from gateway.asgi import Headers, Message, Receive, Scope, Send, adding, send_json
 from gateway.body import (
     ClientGoneError,
     Incoming,
@@ -15,11 +18,13 @@ from gateway.body import (
     says_json,
 )
 from gateway.health import PREFIX, Health
+from gateway.metrics import PATH as METRICS, Metrics
 from gateway.request_id import HEADER, request_id
 from gateway.settings import Settings
 from gateway.short_way import ShortWay, Target, send_response, target_of
 from gateway.shutdown import Shutdown
 
+_TRACE = b"traceparent"
 _CLOSE = (b"connection", b"close")
 _OF_THE_SENT_BODY = (b"content-encoding", b"content-length", b"transfer-encoding")
 
@@ -31,7 +36,13 @@ class Exchange(NamedTuple):
     receive: Receive
     send: Send
     headers: dict[bytes, bytes]
-    id_header: tuple[bytes, bytes]
+    id: bytes
+    arrived: float
+
+    def answer_headers(self) -> Headers:
+        """What every answer gets that does not have it of its own."""
+        milliseconds = 1000 * (time.monotonic() - self.arrived)
+        return (HEADER, self.id), (b"server-timing", b"total;dur=%.3f" % milliseconds)
 
 
 class FrontDoor:
@@ -43,6 +54,8 @@ class FrontDoor:
         self._shutdown = Shutdown(settings.drain_seconds)
         self._short_way = ShortWay(host)
         self._health = Health(host, self._short_way, self._shutdown)
+        self._metrics = Metrics()
+        write_json_lines()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -54,18 +67,21 @@ class FrontDoor:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = header_values(scope["headers"])
-        exchange = Exchange(scope, receive, send, headers, (HEADER, request_id(headers)))
+        exchange = Exchange(scope, receive, send, headers, request_id(headers), time.monotonic())
         target = target_of(scope)
         if target is not None:
             await self._serve(target, exchange)
         elif scope["path"].startswith(PREFIX):
-            await self._health.answer(scope["path"], send, (exchange.id_header,))
+            await self._health.answer(scope["path"], adding(send, exchange.answer_headers))
+        elif scope["path"] == METRICS:
+            await self._metrics.answer(adding(send, exchange.answer_headers))
         else:
-            await self._host.app(scope, receive, adding(send, exchange.id_header))
+            await self._host.app(scope, receive, adding(send, exchange.answer_headers))
 
     async def _serve(self, target: Target, exchange: Exchange) -> None:
         incoming = Incoming(exchange.receive)
         settings = self._settings
+        _enter(exchange)
         try:
             raw = await incoming.read(
                 exchange.headers, settings.max_body_bytes, settings.body_seconds
@@ -73,6 +89,7 @@ class FrontDoor:
             ours = await self._short_way.is_ours(target)
             body = _checked(raw, says_json(exchange.headers.get(b"content-type")), ours)
         except ServingError as error:
+            self._metrics.refused(error.kind.code)
             await _refuse(error, incoming, exchange)
             return
         except ClientGoneError:
@@ -80,7 +97,7 @@ class FrontDoor:
         if ours:
             response = await self._short_way.answer(target, body)
             await send_response(
-                response, exchange.scope, exchange.receive, exchange.send, exchange.id_header
+                response, exchange.scope, exchange.receive, exchange.send, exchange.answer_headers
             )
         else:
             await self._host.app(*_replayed(raw, exchange))
@@ -102,6 +119,14 @@ class FrontDoor:
             return message
 
         return forward
+
+
+def _enter(exchange: Exchange) -> None:
+    """Tell the endpoint's code whose request it is; seen in this request's task only."""
+    trace = exchange.headers.get(_TRACE)
+    current_request.set(
+        (exchange.id.decode("latin-1"), None if trace is None else trace.decode("latin-1"))
+    )
 
 
 def _checked(raw: bytes, is_json: bool, ours: bool) -> Any:
@@ -127,14 +152,12 @@ def _replayed(raw: bytes, exchange: Exchange) -> tuple[Scope, Receive, Send]:
     async def receive() -> Message:
         return first.pop() if first else await exchange.receive()
 
-    return scope, receive, adding(exchange.send, exchange.id_header)
+    return scope, receive, adding(exchange.send, exchange.answer_headers)
 
 
 async def _refuse(error: ServingError, incoming: Incoming, exchange: Exchange) -> None:
     """Answer the error; where the body has not come whole, close after letting it run out."""
-    headers = [exchange.id_header]
-    if incoming.open:
-        headers.append(_CLOSE)
+    headers = [*exchange.answer_headers(), *([_CLOSE] if incoming.open else [])]
     await send_json(exchange.send, error.kind.status, error.body(), headers, end=not incoming.open)
     if incoming.open:
         await incoming.drop()

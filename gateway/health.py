@@ -11,14 +11,15 @@ from typing import Any
 import orjson
 from starlette.responses import Response
 
-from gateway.asgi import Headers, Send, send_json
+from contract.request_context import GoldenBody
+from gateway.asgi import Send, send_json
 from gateway.building import serves_responses
 from gateway.short_way import ShortWay, Target
 from gateway.shutdown import Shutdown
 
 PREFIX = "/health/"
 # Every task that is served answers to a short text.
-_GOLDEN_BODY = {"text": "ready"}
+_GOLDEN_BODY = GoldenBody({"text": "ready"})
 _GOLDEN_TIMEOUT_S = 10.0
 _ROUND_EVERY_S = 15.0
 
@@ -45,22 +46,22 @@ class Health:
         self._last_round = float("-inf")
         self._round: asyncio.Task[None] | None = None
 
-    async def answer(self, path: str, send: Send, headers: Headers) -> None:
+    async def answer(self, path: str, send: Send) -> None:
         name = path.removeprefix(PREFIX)
         if name == "live":
-            await send_json(send, 200, {"live": True}, headers)
+            await send_json(send, 200, {"live": True})
         elif name == "ready":
             self.start_round()
             reason = self.not_ready()
             status = 200 if reason is None else 503
-            await send_json(send, status, {"ready": reason is None, "reason": reason}, headers)
+            await send_json(send, status, {"ready": reason is None, "reason": reason})
         elif name == "endpoints":
             self.start_round()
             rows = [asdict(self._results[url]) for url in sorted(self._results)]
-            await send_json(send, 200, {"endpoints": rows}, headers)
+            await send_json(send, 200, {"endpoints": rows})
         else:
             routes = "health routes: /health/live, /health/ready, /health/endpoints"
-            await send_json(send, 404, {"detail": routes}, headers)
+            await send_json(send, 404, {"detail": routes})
 
     def not_ready(self) -> str | None:
         """Why no requests should be sent here; None when they should.

@@ -7,7 +7,6 @@ unlike the host's, repeats nothing of the request.
 from __future__ import annotations
 
 import logging
-import traceback
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +16,9 @@ import orjson
 from starlette.background import BackgroundTask
 from starlette.responses import Response
 
-from contract.errors import KINDS
+from contract.errors import ServingError
+from contract.log_lines import trace_of
+from contract.request_context import current_request
 
 log = logging.getLogger("transformer_serving.gateway")
 
@@ -30,10 +31,12 @@ Report = Callable[[Any, Exception], None]
 
 @dataclass(frozen=True)
 class Row:
-    """What the host answers to one class of exceptions; `report` writes to the ClearML log."""
+    """What the host answers to one class of exceptions; `report` writes to the ClearML log.
+
+    The status is that of the code in the table of errors.
+    """
 
     exception: type[Exception]
-    status: int
     code: str
     message: str
     report: Report | None
@@ -43,24 +46,24 @@ def host_error_table(host: Any) -> tuple[Row, ...]:
     """The `except` clauses of the host's serve_model, in their order."""
     return (
         Row(
-            host.EndpointNotFoundException, 404,
+            host.EndpointNotFoundException,
             "unknown_endpoint", "the endpoint is not known", None,
         ),
         Row(
-            host.EndpointModelLoadException, 422,
+            host.EndpointModelLoadException,
             "refused", "the endpoint's model could not be loaded", _report,
         ),
         Row(
-            host.EndpointBackendEngineException, 422,
+            host.EndpointBackendEngineException,
             "refused", "the endpoint's engine refused the request", _report,
         ),
         Row(
-            host.ServingInitializationException, 500,
+            host.ServingInitializationException,
             "internal", "the serving session is not set up", _report,
         ),
-        Row(ValueError, 422, "refused", "the endpoint's code refused the request", _report),
-        Row(host.AioRpcError, 500, "internal", "the engine's call failed", _report_rpc),
-        Row(Exception, 500, "internal", "a fault of the serving code", _report),
+        Row(ValueError, "refused", "the endpoint's code refused the request", _report),
+        Row(host.AioRpcError, "internal", "the engine's call failed", _report_rpc),
+        Row(Exception, "internal", "a fault of the serving code", _report),
     )  # fmt: skip
 
 
@@ -72,27 +75,26 @@ def host_error_response(host: Any, table: tuple[Row, ...], error: Exception) -> 
     if isinstance(error, ValueError) and any(text in str(error) for text in _CUDA_TEXTS):
         # As the host does: answer, then end this worker so that a fresh one takes its place.
         restart = BackgroundTask(host.exit_app)
-        return _response(500, "internal", "the GPU is out of memory; restarting", restart)
-    if row.status < KINDS["internal"].status:
-        return _response(row.status, row.code, row.message)
+        return _response("internal", "the GPU is out of memory; restarting", restart)
+    if row.code != "internal":
+        return _response(row.code, row.message)
     reference = uuid.uuid4().hex[:12]
-    log.error("request failed, reference %s: %s", reference, _place(error))
-    return _response(
-        row.status, row.code, f"{row.message}, reference {reference}; see the worker's log"
-    )
+    log.error(
+        "request failed, reference %s: %s", reference, trace_of(error),
+        extra={"reference": reference, "request_id": _request_id()},
+    )  # fmt: skip
+    return _response(row.code, f"{row.message}, reference {reference}; see the worker's log")
 
 
-def _response(
-    status: int, code: str, message: str, background: BackgroundTask | None = None
-) -> Response:
-    body = {"code": code, "message": message, "field": None, "limit": None, "got": None}
-    return Response(orjson.dumps(body), status, None, "application/json", background)
+def _response(code: str, message: str, background: BackgroundTask | None = None) -> Response:
+    error = ServingError(code, message)
+    body = orjson.dumps(error.body())
+    return Response(body, error.kind.status, None, "application/json", background)
 
 
-def _place(error: Exception) -> str:
-    """The exception's type and trace without its text, which may quote the request."""
-    frames = "".join(traceback.format_tb(error.__traceback__))
-    return f"{type(error).__name__}\n{frames}".rstrip()
+def _request_id() -> str | None:
+    context = current_request.get()
+    return None if context is None else context[0]
 
 
 def _report(host: Any, error: Exception) -> None:

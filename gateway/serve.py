@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import importlib
-from collections.abc import Sequence
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
 
 import uvicorn
 import uvloop
@@ -13,6 +16,7 @@ import uvloop
 # Longer than the 60 s after which balancers commonly let go of an idle connection: the side that
 # sends requests should be the one that closes.
 _KEEP_ALIVE_SECONDS = 75
+_FIGURES = "PROMETHEUS_MULTIPROC_DIR"
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
@@ -27,22 +31,37 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
-    uvicorn.run(
-        "gateway.app:app",
-        host=options.host,
-        port=options.port,
-        uds=options.uds,
-        workers=options.workers,
-        backlog=options.backlog,
-        loop="gateway.serve:event_loop",
-        http="httptools",
-        lifespan="on",
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=options.graceful_seconds,
-    )
+    with _figures_folder():
+        uvicorn.run(
+            "gateway.app:app",
+            host=options.host,
+            port=options.port,
+            uds=options.uds,
+            workers=options.workers,
+            backlog=options.backlog,
+            loop="gateway.serve:event_loop",
+            http="httptools",
+            lifespan="on",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=options.graceful_seconds,
+        )
+
+
+@contextlib.contextmanager
+def _figures_folder() -> Iterator[None]:
+    """A fresh folder in which the workers put their figures together, where none is named.
+
+    prometheus_client looks for it when it is imported, which the workers do.
+    """
+    if os.environ.get(_FIGURES):
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="transformer-serving-figures-") as folder:
+        os.environ[_FIGURES] = folder
+        yield
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -5,14 +5,14 @@ Canary, versions, statistics and live updates are process_request's own, so they
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from fastapi.encoders import jsonable_encoder
 from starlette.datastructures import QueryParams
 from starlette.responses import JSONResponse, Response
 
-from gateway.asgi import Receive, Scope, Send, adding
+from gateway.asgi import Headers, Receive, Scope, Send, adding, with_headers
 from gateway.building import build, is_built, serves_responses
 from gateway.host_errors import host_error_response, host_error_table
 
@@ -101,15 +101,17 @@ class ShortWay:
 
 
 async def send_response(
-    response: Response, scope: Scope, receive: Receive, send: Send, header: tuple[bytes, bytes]
+    response: Response,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    more: Callable[[], Headers],
 ) -> None:
-    """Send a Response with one more header; one that is already whole, in two messages."""
+    """Send a Response with more headers; one that is already whole, in two messages."""
     if type(response).__call__ is not Response.__call__:
-        await response(scope, receive, adding(send, header))
+        await response(scope, receive, adding(send, more))
         return
-    headers = response.raw_headers
-    if all(name != header[0] for name, _ in headers):
-        headers = [*headers, header]
+    headers = with_headers(response.raw_headers, more())
     status = response.status_code
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": response.body})

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from contract.endpoint import Endpoint
 from contract.errors import ServingError
-from preprocess.rows import Array, Row, pad, unpad
+from preprocess.passage import Passage
+from preprocess.rows import Row, pad, unpad
+from preprocess.stats import Figures, waiting_tokens
+from preprocess.tensors import Array, Tensor
 from preprocess.tokens import Encoded
-from preprocess.triton_client import Tensor
+from preprocess.triton_errors import too_late
 from preprocess.waiting import WaitingTexts
 
 # Turns of the loop to wait for more texts while the queue still grows.
@@ -28,7 +31,7 @@ GROW_TURNS = 8
 CALL_LIMIT_S = 300.0
 
 
-class Engine(Protocol):
+class Call(Protocol):
     """One call of one model version; `TritonClient.infer` with the model already named."""
 
     async def __call__(self, inputs: list[Tensor], deadline: float) -> list[Array]: ...
@@ -40,7 +43,7 @@ class Ticket:
 
     rows: list[Row | None]
     future: asyncio.Future[None]
-    deadline: float
+    passage: Passage
     missing: int
 
     @property
@@ -50,6 +53,9 @@ class Ticket:
     def fail(self, error: Exception) -> None:
         if not self.future.done():
             self.future.set_exception(error)
+
+    def be_late(self) -> None:
+        self.fail(too_late())
 
 
 @dataclass(eq=False)
@@ -73,6 +79,7 @@ class Text:
         ticket.rows[self.position] = row
         ticket.missing -= 1
         if not ticket.missing and not ticket.future.done():
+            ticket.passage.answered = time.monotonic()
             ticket.future.set_result(None)
 
 
@@ -82,10 +89,11 @@ class Admission:
 
     limit: int
     tokens: int = 0
+    gauge: Any = field(default_factory=waiting_tokens)
 
-    def enter(self, tokens: int) -> None:
+    def enter(self, tokens: int, *, always: bool = False) -> None:
         """Count a request in. Raises ServingError `overloaded`; an idle worker takes anything."""
-        if self.tokens and self.tokens + tokens > self.limit:
+        if not always and self.tokens and self.tokens + tokens > self.limit:
             raise ServingError(
                 "overloaded",
                 "too many tokens wait for the engine; try again shortly",
@@ -93,19 +101,25 @@ class Admission:
                 got=self.tokens + tokens,
             )
         self.tokens += tokens
+        self.gauge.set(self.tokens)
 
     def leave(self, tokens: int) -> None:
         self.tokens -= tokens
+        self.gauge.set(self.tokens)
 
 
 @dataclass(eq=False)
 class Coalescer:
-    """The queue in front of one model version, used from one event loop."""
+    """The queue in front of one model version, used from one event loop.
+
+    `slots` says how many calls may run now.
+    """
 
     endpoint: Endpoint
-    engine: Engine
+    engine: Call
     admission: Admission
-    max_in_flight: int
+    slots: Callable[[], int]
+    figures: Figures
     _in_flight: int = 0
     _starting: bool = False
     # The loop holds tasks weakly: one that nobody else holds may vanish while it waits.
@@ -117,36 +131,45 @@ class Coalescer:
             self.endpoint.tokens.buckets, limits.max_batch_size
         )
 
-    async def infer(self, encoded: Sequence[Encoded], deadline: float) -> list[Row]:
+    async def infer(
+        self, encoded: Sequence[Encoded], deadline: float, passage: Passage
+    ) -> list[Row]:
         """One row a text, in order. Raises ServingError.
 
         `deadline` is on time.monotonic's clock: what is late is answered with `deadline` at once,
         while the engine's call goes on for the others.
         """
-        tokens = sum(len(text.ids) for text in encoded)
-        self.admission.enter(tokens)
+        if not encoded:
+            return []
+        passage.tokenized = time.monotonic()
+        passage.texts = len(encoded)
+        passage.tokens = tokens = sum(len(text.ids) for text in encoded)
+        self.admission.enter(tokens, always=passage.golden)
         try:
-            return await self._wait(encoded, deadline)
+            return await self._wait(encoded, deadline - passage.tokenized, passage)
         finally:
             self.admission.leave(tokens)
 
-    async def _wait(self, encoded: Sequence[Encoded], deadline: float) -> list[Row]:
-        future = asyncio.get_running_loop().create_future()
-        ticket = Ticket([None] * len(encoded), future, deadline, len(encoded))
+    async def _wait(
+        self, encoded: Sequence[Encoded], seconds: float, passage: Passage
+    ) -> list[Row]:
+        loop = asyncio.get_running_loop()
+        ticket = Ticket([None] * len(encoded), loop.create_future(), passage, len(encoded))
         for position, text in enumerate(encoded):
             self._waiting.push(Text(ticket, position, text))
         self._wake()
+        # Cheaper than a timeout's context, which also has to tell its own cancellation apart.
+        timer = loop.call_later(max(0.0, seconds), ticket.be_late)
         try:
-            async with asyncio.timeout(deadline - time.monotonic()):
-                await future
-        except TimeoutError:
-            raise ServingError(
-                "deadline", "the answer did not come before the request's deadline"
-            ) from None
+            await ticket.future
+        finally:
+            timer.cancel()
+            # A caller that was cancelled wants no row any more.
+            ticket.future.cancel()
         return [row for row in ticket.rows if row is not None]
 
     def _wake(self) -> None:
-        if not self._starting and self._in_flight < self.max_in_flight and len(self._waiting):
+        if not self._starting and self._in_flight < self.slots() and len(self._waiting):
             self._starting = True
             task = asyncio.get_running_loop().create_task(self._run())
             self._tasks.add(task)
@@ -211,6 +234,7 @@ class Coalescer:
     async def _try(self, texts: list[Text], length: int) -> Exception | None:
         """One engine call. The error, or None after every text has its row."""
         encoded = [text.encoded for text in texts]
+        self._tell(texts, length)
         try:
             tensors = pad(encoded, length, self.endpoint.inputs, self.endpoint.tokens)
             outputs = await self.engine(tensors, time.monotonic() + CALL_LIMIT_S)
@@ -225,6 +249,16 @@ class Coalescer:
             text.answer(row)
         return None
 
+    def _tell(self, texts: list[Text], length: int) -> None:
+        """The call to the figures, and its time to the requests that leave for the first time."""
+        now = time.monotonic()
+        tokens = 0
+        for text in texts:
+            tokens += text.length
+            passage = text.ticket.passage
+            passage.left = passage.left or now
+        self.figures.call(len(texts), tokens, len(texts) * length - tokens)
+
 
 _shared: WeakValueDictionary[tuple[object, ...], Coalescer] = WeakValueDictionary()
 
@@ -232,14 +266,15 @@ _shared: WeakValueDictionary[tuple[object, ...], Coalescer] = WeakValueDictionar
 def shared_coalescer(
     key: tuple[object, ...],
     endpoint: Endpoint,
-    engine: Engine,
+    engine: Call,
     admission: Admission,
-    max_in_flight: int,
+    slots: Callable[[], int],
+    figures: Figures,
 ) -> Coalescer:
     """The loop's one queue for this engine, however often the host rebuilds the Preprocess."""
     full_key = (asyncio.get_running_loop(), *key)
     coalescer = _shared.get(full_key)
     if coalescer is None:
-        coalescer = Coalescer(endpoint, engine, admission, max_in_flight)
+        coalescer = Coalescer(endpoint, engine, admission, slots, figures)
         _shared[full_key] = coalescer
     return coalescer

@@ -7,14 +7,12 @@ Preprocess goes on serving, old tokenizer with old engine, so every answer is of
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Awaitable, Callable
-from types import ModuleType
 from typing import Any
 
-# Found by this name from every code version in the process: an update may bring new code.
-_REGISTRY = "transformer_serving_live"
+from contract.process_wide import process_wide
+
 _PROBE_EVERY_S = 0.25
 # A Preprocess that nobody asked for so long is not kept for a later handover.
 _KEEP_S = 900.0
@@ -29,9 +27,8 @@ class Live:
 
 
 def _registry() -> dict[str, Live]:
-    module = sys.modules.setdefault(_REGISTRY, ModuleType(_REGISTRY))
-    live: dict[str, Live] = module.__dict__.setdefault("live", {})
-    return live
+    """Found from every version of the code in the process: an update may bring new code."""
+    return process_wide("live", dict)
 
 
 class Handover:

@@ -9,7 +9,6 @@ import orjson
 from starlette.responses import Response
 
 from contract.errors import ServingError
-from contract.naming import VERSION_HEADER
 
 
 class Answer(Response):
@@ -33,20 +32,23 @@ class Answer(Response):
         return self._scalars[name]
 
 
-def answer_response(answer: Any, bundle_version: int) -> Answer:
-    """Status 200; numpy arrays in the answer become lists of numbers."""
-    body = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+def answer_body(answer: Any) -> bytes:
+    """JSON; numpy arrays become lists of numbers."""
+    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def answer_response(answer: Any, body: bytes, headers: dict[str, str]) -> Answer:
+    """Status 200; `body` is the answer's JSON."""
     scalars = (
         {name: value for name, value in answer.items() if isinstance(value, str | int | float)}
         if isinstance(answer, dict)
         else {}
     )
-    return Answer(body, 200, {VERSION_HEADER: str(bundle_version)}, scalars)
+    return Answer(body, 200, headers, scalars)
 
 
-def error_response(error: ServingError, bundle_version: int) -> Answer:
+def error_response(error: ServingError, headers: dict[str, str]) -> Answer:
     """The status of the error's kind, and Retry-After where coming back helps."""
-    headers = {VERSION_HEADER: str(bundle_version)}
     if error.kind.retry_after_s is not None:
         headers["retry-after"] = str(error.kind.retry_after_s)
     return Answer(orjson.dumps(error.body()), error.kind.status, headers, {})

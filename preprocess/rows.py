@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from contract.endpoint import Endpoint, InputTensor, Tokens
 from contract.heads import EXTRA_ROLES, HEADS, TOKENS
+from preprocess.tensors import Array, Tensor
 from preprocess.tokens import Encoded
-from preprocess.triton_client import Tensor
 
-Array = np.ndarray[Any, Any]
 # One text's arrays, one for each output of the head.
 Row = tuple[Array, ...]
 

@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from preprocess.triton_addresses import read_addresses
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -18,10 +20,22 @@ class Setting:
 
 SETTINGS = (
     Setting(
+        "TRANSFORMER_SERVING_TRANSPORT",
+        "http",
+        "How Triton is called: http (cheaper) or grpc.",
+    ),
+    Setting(
         "TRANSFORMER_SERVING_TRITON_HTTP",
         "",
-        "Triton's HTTP address as host:port or unix:/path; empty: the host of "
-        "CLEARML_DEFAULT_TRITON_GRPC_ADDR with port 8000.",
+        "Triton's HTTP address as host:port or unix:/path. Several with commas, or a name of "
+        "several hosts, share the calls. Empty: the host of CLEARML_DEFAULT_TRITON_GRPC_ADDR with "
+        "port 8000.",
+    ),
+    Setting(
+        "TRANSFORMER_SERVING_TRITON_GRPC",
+        "",
+        "Triton's gRPC address in the same forms, for transport grpc. Empty: "
+        "CLEARML_DEFAULT_TRITON_GRPC_ADDR.",
     ),
     Setting(
         "TRANSFORMER_SERVING_TIMEOUT_S",
@@ -36,41 +50,88 @@ SETTINGS = (
     Setting(
         "TRANSFORMER_SERVING_CALLS_IN_FLIGHT",
         "2",
-        "Engine calls of one endpoint and worker that may run at the same time.",
+        "Calls of one endpoint and worker that one Triton may have at the same time.",
+    ),
+    Setting(
+        "TRANSFORMER_SERVING_METRICS_PORT",
+        "0",
+        "Port with the worker's figures for Prometheus, where no gateway serves them "
+        "at /metrics; 0: none. Several workers need PROMETHEUS_MULTIPROC_DIR.",
+    ),
+    Setting(
+        "TRANSFORMER_SERVING_METRICS_HOST",
+        "127.0.0.1",
+        "Address that the port above listens on.",
     ),
 )
 
 
 @dataclass(frozen=True)
 class Settings:
-    triton_http: str
+    """`triton` is the address for the chosen transport."""
+
+    transport: str
+    triton: str
     timeout_s: float
     max_waiting_tokens: int
     calls_in_flight: int
+    metrics_port: int
+    metrics_host: str
 
 
 def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
     """The settings as the environment has them. Raises ValueError naming a wrong variable."""
     values = {row.name: environment.get(row.name) or row.default for row in SETTINGS}
+    transport = values["TRANSFORMER_SERVING_TRANSPORT"]
+    if transport not in _ADDRESSES:
+        raise ValueError(f"TRANSFORMER_SERVING_TRANSPORT must be one of {', '.join(_ADDRESSES)}")
     return Settings(
-        triton_http=values["TRANSFORMER_SERVING_TRITON_HTTP"] or _beside_grpc(environment),
+        transport=transport,
+        triton=_ADDRESSES[transport](values, environment),
         timeout_s=_number(values, "TRANSFORMER_SERVING_TIMEOUT_S", 86_400),
         max_waiting_tokens=int(_number(values, "TRANSFORMER_SERVING_MAX_WAITING_TOKENS", 10**9)),
         calls_in_flight=int(_number(values, "TRANSFORMER_SERVING_CALLS_IN_FLIGHT", 64)),
+        metrics_port=int(_number(values, "TRANSFORMER_SERVING_METRICS_PORT", 65_535, zero=True)),
+        metrics_host=values["TRANSFORMER_SERVING_METRICS_HOST"],
     )
 
 
-def _number(values: Mapping[str, str], name: str, high: int) -> float:
+def _number(values: Mapping[str, str], name: str, high: int, *, zero: bool = False) -> float:
     """A number above 0 and at most `high`; whole ones are cut by the caller."""
     try:
         number = float(values[name])
     except ValueError:
-        number = 0.0
-    if not 0 < number <= high:
+        number = -1.0
+    if not (0 < number <= high or (zero and number == 0)):
         raise ValueError(f"{name} must be a number above 0, at most {high}")
     return number
 
 
-def _beside_grpc(environment: Mapping[str, str]) -> str:
-    address = environment.get("CLEARML_DEFAULT_TRITON_GRPC_ADDR") or "127.0.0.1:8001"
-    return f"{address.rsplit(':', 1)[0]}:8000"
+def _http_address(values: Mapping[str, str], environment: Mapping[str, str]) -> str:
+    return _checked(
+        "TRANSFORMER_SERVING_TRITON_HTTP",
+        values["TRANSFORMER_SERVING_TRITON_HTTP"]
+        or f"{_stock_address(environment).rsplit(':', 1)[0]}:8000",
+    )
+
+
+def _grpc_address(values: Mapping[str, str], environment: Mapping[str, str]) -> str:
+    return _checked(
+        "TRANSFORMER_SERVING_TRITON_GRPC",
+        values["TRANSFORMER_SERVING_TRITON_GRPC"] or _stock_address(environment),
+    )
+
+
+def _stock_address(environment: Mapping[str, str]) -> str:
+    return environment.get("CLEARML_DEFAULT_TRITON_GRPC_ADDR") or "127.0.0.1:8001"
+
+
+def _checked(name: str, address: str) -> str:
+    try:
+        read_addresses(address)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    return address
+
+
+_ADDRESSES = {"http": _http_address, "grpc": _grpc_address}

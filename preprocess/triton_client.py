@@ -1,250 +1,283 @@
-"""Triton's HTTP protocol with binary tensors over kept connections, on asyncio streams.
+"""The Tritons behind an address: they share the calls, and one may go away and come back.
 
-Protocol: KServe v2 with Triton's binary tensor extension. A JSON header says names, shapes and
-byte sizes; the raw little-endian tensors follow it. One connection carries one call at a time.
+A call goes to the server with the fewest calls in flight. One that cannot be reached, or lacks the
+model, is set aside and asked again in the background; meanwhile the others answer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Protocol
 
 from contract.endpoint import OutputTensor
 from contract.errors import ServingError
-from preprocess.triton_errors import error_of
+from preprocess.tensors import Array, Tensor
+from preprocess.triton_addresses import is_fixed, read_addresses, resolve
+from preprocess.triton_errors import AwayError, too_late
+from preprocess.triton_http import HttpTriton
 
-Array = np.ndarray[Any, Any]
+_PROBE_EVERY_S = 0.5
+_PROBE_LIMIT_S = 2.0
+_RESOLVE_EVERY_S = 5.0
+_RESOLVE_AT_MOST_EVERY_S = 1.0
+# A Triton that cannot load a version holds up an update no longer than this.
+_PATIENCE_S = 30.0
 
-_CONNECT_S = 2.0
-_IDLE_CONNECTIONS = 64
-_MAX_HEAD = 65_536
-
-_clients: dict[str, TritonClient] = {}
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """One input tensor; `dtype` is Triton's name and matches the array's."""
-
-    name: str
-    dtype: str
-    array: Array
+# A model's name and version.
+Model = tuple[str, int]
 
 
-@dataclass(frozen=True)
-class _Reply:
-    status: int
-    headers: dict[str, str]
-    body: bytes
+class Server(Protocol):
+    """One Triton, by whichever protocol."""
+
+    def __init__(self, address: str) -> None: ...
+
+    async def infer(
+        self, model: str, version: int, inputs: Sequence[Tensor], outputs: Sequence[OutputTensor]
+    ) -> list[Array]: ...
+
+    async def is_ready(self, model: str, version: int) -> bool: ...
+
+    async def is_live(self) -> bool: ...
+
+    def close(self) -> None: ...
 
 
-class _Connection:
-    """A kept connection; `fresh` until its first call has been answered."""
+@dataclass(eq=False)
+class Member:
+    """One Triton of several. `aside` says for what it is not asked, and when to look again."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-        self.fresh = True
+    server: Server
+    in_flight: int = 0
+    turn: int = 0
+    aside: dict[Model | None, float] = field(default_factory=dict)
 
-    @property
-    def usable(self) -> bool:
-        return not (self.reader.at_eof() or self.writer.is_closing())
-
-    async def call(self, request: bytes) -> _Reply:
-        self.writer.write(request)
-        await self.writer.drain()
-        head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        first, *lines = head.split("\r\n")
-        pairs = (line.split(":", 1) for line in lines if ":" in line)
-        headers = {name.strip().lower(): value.strip() for name, value in pairs}
-        body = await self.reader.readexactly(int(headers.get("content-length", "0")))
-        self.fresh = False
-        return _Reply(int(first.split(" ", 2)[1]), headers, body)
+    def is_aside(self, model: Model | None = None) -> bool:
+        return None in self.aside or model in self.aside
 
 
 class TritonClient:
-    """One Triton by its address; keeps idle connections for each event loop it is used from."""
+    """All Tritons of one address, used from one event loop."""
 
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self._idle: dict[asyncio.AbstractEventLoop, list[_Connection]] = {}
+    def __init__(self, address: str, server: type[Server] = HttpTriton) -> None:
+        self._addresses = read_addresses(address)
+        self._server = server
+        self._members: dict[str, Member] = {}
+        self._fixed = all(map(is_fixed, self._addresses))
+        self._resolved = float("-inf")
+        self._turns = count()
+        self._partly_ready: dict[Model, float] = {}
+        # The loop holds tasks weakly: one that nobody else holds may vanish while it waits.
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._resolving: asyncio.Task[None] | None = None
+
+    @property
+    def servers(self) -> int:
+        """How many Tritons are there to be called, at least one."""
+        return max(1, sum(not member.is_aside() for member in self._members.values()))
 
     async def infer(
         self,
         model: str,
         version: int,
-        inputs: list[Tensor],
+        inputs: Sequence[Tensor],
         outputs: Sequence[OutputTensor],
         deadline: float,
     ) -> list[Array]:
         """The outputs of exactly that model version, first axis the batch: float32 or integers.
 
-        Raises ServingError: `unavailable`, `overloaded`, `deadline` or `engine_failed`.
+        `deadline` is on time.monotonic's clock. Raises ServingError: `unavailable`, `overloaded`,
+        `deadline` or `engine_failed`.
         """
-        request = self._request(model, version, inputs, outputs)
         left = deadline - time.monotonic()
         if left <= 0:
-            raise _too_late()
+            raise too_late()
         try:
             async with asyncio.timeout(left):
-                reply = await self._send(request)
+                return await self._infer((model, version), inputs, outputs)
         except TimeoutError:
-            raise _too_late() from None
-        if reply.status != 200:
-            raise error_of(reply.status, reply.body)
-        return _read_outputs(reply, outputs)
+            raise too_late() from None
 
     async def is_ready(self, model: str, version: int) -> bool:
-        """Whether Triton has loaded exactly that version; False also when it does not answer."""
-        head = f"GET /v2/models/{model}/versions/{version}/ready HTTP/1.1\r\nHost: triton\r\n\r\n"
+        """Whether that version may be called: every Triton that can be reached has loaded it.
+
+        After half a minute one is enough: a Triton that cannot load it must not hold it back.
+        """
         try:
-            async with asyncio.timeout(_CONNECT_S):
-                return (await self._send(head.encode())).status == 200
-        except (TimeoutError, ServingError):
+            await self._look_up()
+        except AwayError:
             return False
+        every = list(self._members.values())
+        members = [member for member in every if not member.is_aside()] or every
+        found = await asyncio.gather(*(_is_ready(member, (model, version)) for member in members))
+        if not any(found):
+            self._partly_ready.pop((model, version), None)
+            return False
+        since = self._partly_ready.setdefault((model, version), time.monotonic())
+        enough = all(found) or time.monotonic() - since > _PATIENCE_S
+        if enough:
+            del self._partly_ready[model, version]
+        return enough
 
     def close(self) -> None:
-        """Close the kept connections, each in its own loop."""
-        for loop, connections in self._idle.items():
-            while connections and not loop.is_closed():
-                loop.call_soon_threadsafe(connections.pop().writer.close)
+        """Let go of every connection, from whatever thread."""
+        for member in self._members.values():
+            member.server.close()
+        self._members = {}
+        self._resolved = float("-inf")
 
-    async def _send(self, request: bytes) -> _Reply:
-        """Send on a kept connection; one that Triton closed meanwhile is replaced once."""
+    async def _infer(
+        self, model: Model, inputs: Sequence[Tensor], outputs: Sequence[OutputTensor]
+    ) -> list[Array]:
+        await self._look_up()
+        tried: set[Member] = set()
+        begun = False
         while True:
-            connection = await self._connection()
-            reused = not connection.fresh
+            member = self._pick(model, tried)
             try:
-                reply = await connection.call(request)
-            except (OSError, EOFError, asyncio.LimitOverrunError) as error:
-                connection.writer.close()
-                if reused:
-                    continue
-                raise _unavailable("closed the connection") from error
-            except BaseException:
-                # Cancelled or late: the answer that is still to come must meet no other call.
-                connection.writer.close()
-                raise
-            self._keep(connection)
-            return reply
+                return await self._call(member, model, inputs, outputs)
+            except AwayError as error:
+                self._set_aside(member, model, error)
+                tried.add(member)
+                if (begun and error.begun) or tried >= set(self._members.values()):
+                    raise
+                begun = begun or error.begun
 
-    async def _connection(self) -> _Connection:
-        idle = self._idle.setdefault(asyncio.get_running_loop(), [])
-        while idle:
-            connection = idle.pop()
-            if connection.usable:
-                return connection
-            connection.writer.close()
+    async def _call(
+        self,
+        member: Member,
+        model: Model,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[OutputTensor],
+    ) -> list[Array]:
+        member.in_flight += 1
+        member.turn = next(self._turns)
         try:
-            async with asyncio.timeout(_CONNECT_S):
-                return _Connection(*await self._open())
-        except (OSError, TimeoutError) as error:
-            raise _unavailable("does not accept connections") from error
+            answer = await member.server.infer(*model, inputs, outputs)
+        finally:
+            member.in_flight -= 1
+        if member.aside:
+            member.aside.pop(None, None)
+            member.aside.pop(model, None)
+        return answer
 
-    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if self.address.startswith("unix:"):
-            path = self.address.removeprefix("unix:")
-            return await asyncio.open_unix_connection(path, limit=_MAX_HEAD)
-        host, _, port = self.address.removeprefix("http://").rstrip("/").rpartition(":")
-        return await asyncio.open_connection(host, int(port), limit=_MAX_HEAD)
+    def _pick(self, model: Model, tried: set[Member]) -> Member:
+        """The least busy that was not tried; those set aside only when there is no other."""
+        members = list(self._members.values())
+        if len(members) == 1:
+            return members[0]
+        for member in members:
+            if member.aside:
+                self._look_again(member)
+        left = [member for member in members if member not in tried]
+        here = [member for member in left if not member.is_aside(model)]
+        return min(here or left or members, key=lambda member: (member.in_flight, member.turn))
 
-    def _keep(self, connection: _Connection) -> None:
-        idle = self._idle[asyncio.get_running_loop()]
-        if len(idle) < _IDLE_CONNECTIONS and connection.usable:
-            idle.append(connection)
-        else:
-            connection.writer.close()
+    def _set_aside(self, member: Member, model: Model, error: AwayError) -> None:
+        what = None if error.whole else model
+        member.aside[what] = time.monotonic() + _PROBE_EVERY_S
+        if error.whole:
+            # It may have moved; but names are not asked for at every refused call.
+            oldest = time.monotonic() - (_RESOLVE_EVERY_S - _RESOLVE_AT_MOST_EVERY_S)
+            self._resolved = min(self._resolved, oldest)
 
-    def _request(
-        self, model: str, version: int, inputs: list[Tensor], outputs: Sequence[OutputTensor]
-    ) -> bytes:
-        raw = [np.ascontiguousarray(tensor.array).tobytes() for tensor in inputs]
-        header = json.dumps(
-            {
-                "inputs": [
-                    {
-                        "name": tensor.name,
-                        "shape": tensor.array.shape,
-                        "datatype": tensor.dtype,
-                        "parameters": {"binary_data_size": len(data)},
-                    }
-                    for tensor, data in zip(inputs, raw, strict=True)
-                ],
-                "outputs": [
-                    {"name": output.name, "parameters": {"binary_data": True}} for output in outputs
-                ],
-            }
-        ).encode()
-        size = len(header) + sum(map(len, raw))
-        head = (
-            f"POST /v2/models/{model}/versions/{version}/infer HTTP/1.1\r\n"
-            "Host: triton\r\n"
-            "Content-Type: application/octet-stream\r\n"
-            f"Inference-Header-Content-Length: {len(header)}\r\n"
-            f"Content-Length: {size}\r\n\r\n"
-        ).encode()
-        return b"".join((head, header, *raw))
+    def _look_again(self, member: Member) -> None:
+        now = time.monotonic()
+        for what, due in member.aside.items():
+            if due <= now:
+                member.aside[what] = now + _PROBE_LIMIT_S + _PROBE_EVERY_S
+                self._start(_probe(member, what))
+
+    async def _look_up(self) -> None:
+        """Know the servers; names are looked up again from time to time, in the background."""
+        if self._members and (self._fixed or time.monotonic() - self._resolved < _RESOLVE_EVERY_S):
+            return
+        if self._resolving is None or self._resolving.done():
+            self._resolved = time.monotonic()
+            self._resolving = self._start(self._resolve())
+        if not self._members:
+            await asyncio.wait([self._resolving])
+            if not self._members:
+                raise AwayError("the engine's address is not known", whole=True, begun=False)
+
+    async def _resolve(self) -> None:
+        try:
+            found = await resolve(self._addresses)
+        except OSError:
+            # Names that cannot be looked up now leave the servers as they were.
+            return
+        before = self._members
+        self._members = {
+            address: before.get(address) or Member(self._server(address)) for address in found
+        }
+        for address, member in before.items():
+            if address not in self._members:
+                member.server.close()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
 
-def shared_client(address: str) -> TritonClient:
+async def _probe(member: Member, what: Model | None) -> None:
+    """Ask a server that was set aside whether it is back."""
+    try:
+        async with asyncio.timeout(_PROBE_LIMIT_S):
+            back = await (
+                member.server.is_live() if what is None else member.server.is_ready(*what)
+            )
+    except (TimeoutError, ServingError):
+        back = False
+    if back:
+        member.aside.pop(what, None)
+    else:
+        member.aside[what] = time.monotonic() + _PROBE_EVERY_S
+
+
+async def _is_ready(member: Member, model: Model) -> bool:
+    """False also when the server does not answer."""
+    try:
+        async with asyncio.timeout(_PROBE_LIMIT_S):
+            ready = await member.server.is_ready(*model)
+    except (TimeoutError, ServingError):
+        return False
+    member.aside.pop(None, None)
+    if ready:
+        member.aside.pop(model, None)
+    return ready
+
+
+def _http() -> type[Server]:
+    return HttpTriton
+
+
+def _grpc() -> type[Server]:
+    # Only where it is chosen: the import alone costs a worker half a second and 30 MB.
+    from preprocess.triton_grpc import GrpcTriton
+
+    return GrpcTriton
+
+
+TRANSPORTS: dict[str, Callable[[], type[Server]]] = {"http": _http, "grpc": _grpc}
+
+_clients: dict[tuple[str, str], TritonClient] = {}
+
+
+def shared_client(transport: str, address: str) -> TritonClient:
     """The worker's one client of that address, so that endpoints share connections."""
-    if address not in _clients:
-        _clients[address] = TritonClient(address)
-    return _clients[address]
+    key = transport, address
+    if key not in _clients:
+        _clients[key] = TritonClient(address, TRANSPORTS[transport]())
+    return _clients[key]
 
 
 def close_clients() -> None:
     """Close every kept connection, from whatever thread."""
     while _clients:
         _clients.popitem()[1].close()
-
-
-def _read_outputs(reply: _Reply, outputs: Sequence[OutputTensor]) -> list[Array]:
-    """The tensors follow the JSON header in the order in which it names them."""
-    size = int(reply.headers.get("inference-header-content-length", len(reply.body)))
-    found: dict[str, Array] = {}
-    for row in json.loads(reply.body[:size])["outputs"]:
-        length = int(row.get("parameters", {}).get("binary_data_size", 0))
-        raw, size = reply.body[size : size + length], size + length
-        wanted = next((tensor.dtype for tensor in outputs if tensor.name == row["name"]), None)
-        if wanted is not None and wanted == row["datatype"]:
-            found[row["name"]] = _to_array(raw, wanted).reshape(row["shape"])
-    for tensor in outputs:
-        if tensor.name not in found:
-            raise ServingError(
-                "engine_failed",
-                "an output of the engine is not as endpoint.json says; deploy the bundle again",
-                field=tensor.name,
-                limit=tensor.dtype,
-            )
-        if not np.isfinite(found[tensor.name]).all():
-            raise ServingError(
-                "engine_failed", "the engine answered with a value that is no number"
-            )
-    return [found[tensor.name] for tensor in outputs]
-
-
-_WIRE = {"FP16": "<f2", "FP32": "<f4", "INT32": "<i4", "INT64": "<i8"}
-
-
-def _to_array(raw: bytes, dtype: str) -> Array:
-    """Integers as they are, every float as float32."""
-    if dtype == "BF16":
-        # bfloat16 is the upper half of a float32.
-        return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
-    array = np.frombuffer(raw, _WIRE[dtype])
-    return array.astype(np.float32) if dtype == "FP16" else array
-
-
-def _unavailable(what: str) -> ServingError:
-    return ServingError("unavailable", f"the engine {what}; try again shortly")
-
-
-def _too_late() -> ServingError:
-    return ServingError("deadline", "the answer did not come before the request's deadline")

@@ -1,4 +1,4 @@
-"""The one table from Triton's answers to our errors.
+"""The one table from Triton's answers to our errors, for both of its protocols.
 
 Triton's HTTP status follows its error code: INVALID_ARG 400, NOT_FOUND 404, UNAVAILABLE 503, and
 500 for the rest. Where one status means several things, its text decides.
@@ -6,42 +6,73 @@ Triton's HTTP status follows its error code: INVALID_ARG 400, NOT_FOUND 404, UNA
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from contract.errors import ServingError
 
 
+class AwayError(ServingError):
+    """This Triton cannot answer now, another one may: code `unavailable`.
+
+    `whole` tells a server that is gone from one that only lacks this model. `begun` is set when
+    the engine may have begun to work: an input that fells a server must not be carried to all.
+    """
+
+    def __init__(self, message: str, *, whole: bool, begun: bool) -> None:
+        super().__init__("unavailable", f"{message}; try again shortly")
+        self.whole = whole
+        self.begun = begun
+
+
 @dataclass(frozen=True)
 class Rule:
-    """Matches a status (None: any) and a part of Triton's text; the first match counts."""
+    """Matches statuses (none: any; a number is HTTP's, a name gRPC's) and a part of the text.
 
-    status: int | None
+    The first match counts. `whole` and `begun` as in AwayError.
+    """
+
+    statuses: tuple[str, ...]
     text: str
     code: str
     message: str
+    whole: bool = False
+    begun: bool = False
 
 
 RULES = (
-    Rule(None, "Exceeds maximum queue size", "overloaded", "the engine's queue is full"),
-    Rule(None, "Request timeout expired", "deadline", "the engine's queue was too long in time"),
-    Rule(None, "no available versions", "unavailable", "the engine has not loaded this model"),
-    Rule(None, "is not found", "unavailable", "the engine does not have this bundle version"),
-    Rule(None, "not ready", "unavailable", "the engine is loading this model"),
-    Rule(None, "is not healthy", "unavailable", "the engine's backend is restarting"),
-    Rule(None, "unexpected shape", "engine_failed", "the engine takes other shapes"),
-    Rule(404, "", "unavailable", "the engine does not know this model"),
-    Rule(503, "", "unavailable", "the engine cannot take work now"),
-    Rule(400, "", "engine_failed", "the engine refused this input"),
-    Rule(None, "", "engine_failed", "the engine failed on this input"),
-)
+    Rule((), "Exceeds maximum queue size", "overloaded", "the engine's queue is full"),
+    Rule((), "Request timeout expired", "deadline", "the engine's queue was too long in time"),
+    Rule((), "no available versions", "unavailable", "the engine has not loaded this model"),
+    Rule((), "is not found", "unavailable", "the engine does not have this bundle version"),
+    Rule((), "not ready", "unavailable", "the engine is loading this model"),
+    Rule((), "is not healthy", "unavailable", "the engine's backend is restarting", begun=True),
+    Rule((), "is stopping", "unavailable", "the engine is stopping"),
+    Rule((), "unexpected shape", "engine_failed", "the engine takes other shapes"),
+    Rule(
+        ("UNAVAILABLE",), "failed to connect", "unavailable",
+        "the engine does not accept connections", whole=True,
+    ),
+    Rule(
+        ("UNAVAILABLE", "CANCELLED"), "", "unavailable",
+        "the engine closed the connection", whole=True, begun=True,
+    ),
+    Rule(("DEADLINE_EXCEEDED",), "", "deadline", "the answer did not come before the deadline"),
+    Rule(("404", "NOT_FOUND"), "", "unavailable", "the engine does not know this model"),
+    Rule(("503",), "", "unavailable", "the engine cannot take work now"),
+    Rule(("400", "INVALID_ARGUMENT"), "", "engine_failed", "the engine refused this input"),
+    Rule((), "", "engine_failed", "the engine failed on this input"),
+)  # fmt: skip
 
 
-def error_of(status: int, body: bytes) -> ServingError:
+def error_of(status: str, text: str) -> ServingError:
     """The ServingError for Triton's answer; Triton's own text is matched, never passed on."""
-    try:
-        text = str(json.loads(body)["error"])
-    except (ValueError, KeyError, TypeError):
-        text = ""
-    rule = next(row for row in RULES if row.status in (None, status) and row.text in text)
+    rule = next(
+        row for row in RULES if (not row.statuses or status in row.statuses) and row.text in text
+    )
+    if rule.code == "unavailable":
+        return AwayError(rule.message, whole=rule.whole, begun=rule.begun)
     return ServingError(rule.code, rule.message)
+
+
+def too_late() -> ServingError:
+    return ServingError("deadline", "the answer did not come before the request's deadline")

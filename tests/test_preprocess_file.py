@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from contract.process_wide import process_wide
 from preprocess import settings
 from transformer_serving import preprocess_file
 
@@ -33,13 +34,15 @@ def load(path: Path) -> Any:
 
 
 def packages() -> set[str]:
-    return {name for name in sys.modules if name.startswith("transformer_serving_")}
+    """Of packed code; beside them stands the one module of what all of them share."""
+    ours = {name for name in sys.modules if name.startswith("transformer_serving_")}
+    return ours - {"transformer_serving_live"}
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_live() -> Iterator[None]:
     yield
-    sys.modules.pop("transformer_serving_live", None)
+    process_wide("live", dict).clear()
 
 
 @pytest.fixture
@@ -74,7 +77,7 @@ def test_new_code_runs_beside_old_and_old_code_goes(write: Any) -> None:
     assert type(old).__mro__[1] is not type(new).__mro__[1]
     refused = old.postprocess(old.preprocess({}, state := {}), state)
     assert (refused.status_code, refused.headers["x-bundle-version"]) == (400, "1")
-    new._handover().take_over()  # until then the old one serves
+    new.engine.handover.take_over()  # until then the old one serves
     del old
     gc.collect()
     assert not any("0" * 12 in name for name in packages())
@@ -121,8 +124,8 @@ def test_it_needs_nothing_of_the_checkout(write: Any, tmp_path: Path) -> None:
 
 def test_settings_come_from_the_environment() -> None:
     beside = settings.read_settings({"CLEARML_DEFAULT_TRITON_GRPC_ADDR": "triton:8001"})
-    assert beside.triton_http == "triton:8000"
+    assert beside.triton == "triton:8000"
     own = settings.read_settings({"TRANSFORMER_SERVING_TRITON_HTTP": "unix:/run/triton"})
-    assert own.triton_http == "unix:/run/triton"
+    assert own.triton == "unix:/run/triton"
     with pytest.raises(ValueError, match="TRANSFORMER_SERVING_TIMEOUT_S must be a number above 0"):
         settings.read_settings({"TRANSFORMER_SERVING_TIMEOUT_S": "soon"})

@@ -55,7 +55,7 @@ async def get(health: Health, name: str) -> tuple[int, Any]:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await health.answer(f"/health/{name}", send, ())
+    await health.answer(f"/health/{name}", send)
     return sent[0]["status"], health_module.orjson.loads(sent[1]["body"])
 
 

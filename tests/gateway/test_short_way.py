@@ -203,7 +203,7 @@ async def sent(response: Response) -> list[Any]:
         await asyncio.Event().wait()
 
     scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
-    await send_response(response, scope, receive, send, (b"x-request-id", b"id"))
+    await send_response(response, scope, receive, send, lambda: [(b"x-request-id", b"id")])
     return messages
 
 

@@ -14,8 +14,10 @@ import pytest
 from contract.endpoint import Endpoint, read_endpoint
 from contract.errors import ServingError
 from preprocess.coalesce import Admission, Coalescer
+from preprocess.passage import Passage
+from preprocess.stats import Figures
+from preprocess.tensors import Tensor
 from preprocess.tokens import Encoded
-from preprocess.triton_client import Tensor
 
 BAD = 666
 
@@ -53,7 +55,11 @@ class SumEngine:
 
 
 def coalescer(endpoint: Endpoint, engine: Any, *, limit: int = 10**6, slots: int = 2) -> Coalescer:
-    return Coalescer(endpoint, engine, Admission(limit), slots)
+    return Coalescer(endpoint, engine, Admission(limit), lambda: slots, Figures("test"))
+
+
+def infer(queue: Coalescer, texts: list[Encoded], deadline: float) -> Any:
+    return queue.infer(texts, deadline, Passage({}))
 
 
 def soon() -> float:
@@ -78,9 +84,9 @@ async def test_every_request_gets_its_own_rows(endpoint: Endpoint) -> None:
         sent.append(len(texts))
         if any(BAD in one.ids for one in texts):
             with pytest.raises(ServingError, match="failed on this input"):
-                await queue.infer(texts, soon())
+                await infer(queue, texts, soon())
             return
-        rows = await queue.infer(texts, soon())
+        rows = await infer(queue, texts, soon())
         assert [row.tolist() for (row,) in rows] == [[sum(one.ids), len(one.ids)] for one in texts]
 
     await asyncio.gather(*(one_request() for _ in range(1500)))
@@ -97,7 +103,7 @@ async def test_every_request_gets_its_own_rows(endpoint: Endpoint) -> None:
 async def test_one_bad_text_costs_log2_calls(endpoint: Endpoint) -> None:
     engine = SumEngine()
     queue = coalescer(endpoint, engine, slots=1)
-    requests = [queue.infer([text(BAD if at == 5 else at + 1)], soon()) for at in range(8)]
+    requests = [infer(queue, [text(BAD if at == 5 else at + 1)], soon()) for at in range(8)]
     outcomes = await asyncio.gather(*requests, return_exceptions=True)
     failed = [at for at, outcome in enumerate(outcomes) if isinstance(outcome, ServingError)]
     assert failed == [5]
@@ -108,14 +114,14 @@ async def test_one_bad_text_costs_log2_calls(endpoint: Endpoint) -> None:
 async def test_an_idle_engine_is_called_at_once_and_arrivals_join(endpoint: Endpoint) -> None:
     engine = SumEngine()
     queue = coalescer(endpoint, engine, slots=1)
-    await asyncio.gather(*(queue.infer([text(at + 1)], soon()) for at in range(8)))
+    await asyncio.gather(*(infer(queue, [text(at + 1)], soon()) for at in range(8)))
     assert engine.calls == [(8, 8)]
 
 
 async def test_lengths_do_not_mix_across_far_buckets(endpoint: Endpoint) -> None:
     engine = SumEngine()
     queue = coalescer(endpoint, engine, slots=1)
-    await asyncio.gather(*(queue.infer([text(1, size)], soon()) for size in (3, 30, 2, 31)))
+    await asyncio.gather(*(infer(queue, [text(1, size)], soon()) for size in (3, 30, 2, 31)))
     assert sorted(engine.calls) == [(2, 8), (2, 32)]
 
 
@@ -123,8 +129,8 @@ async def test_a_late_request_leaves_and_the_call_goes_on(endpoint: Endpoint) ->
     release = asyncio.Event()
     engine = SumEngine(lambda: release.wait())  # type: ignore[arg-type,return-value]
     queue = coalescer(endpoint, engine, slots=1)
-    patient = asyncio.create_task(queue.infer([text(4)], soon()))
-    hasty = asyncio.create_task(queue.infer([text(5)], time.monotonic() + 0.02))
+    patient = asyncio.create_task(infer(queue, [text(4)], soon()))
+    hasty = asyncio.create_task(infer(queue, [text(5)], time.monotonic() + 0.02))
     with pytest.raises(ServingError) as caught:
         await hasty
     assert caught.value.kind.status == 504
@@ -137,10 +143,10 @@ async def test_too_many_waiting_tokens_are_refused(endpoint: Endpoint) -> None:
     release = asyncio.Event()
     engine = SumEngine(lambda: release.wait())  # type: ignore[arg-type,return-value]
     queue = coalescer(endpoint, engine, limit=10)
-    big = asyncio.create_task(queue.infer([text(1, 32)], soon()))  # an idle worker takes it
+    big = asyncio.create_task(infer(queue, [text(1, 32)], soon()))  # an idle worker takes it
     await asyncio.sleep(0)
     with pytest.raises(ServingError) as caught:
-        await queue.infer([text(1)], soon())
+        await infer(queue, [text(1)], soon())
     assert (caught.value.kind.status, caught.value.kind.retry_after_s) == (503, 1)
     release.set()
     await big
@@ -153,6 +159,6 @@ async def test_a_fault_of_ours_reaches_everyone_who_waits(endpoint: Endpoint) ->
 
     queue = coalescer(endpoint, broken)
     outcomes = await asyncio.gather(
-        *(queue.infer([text(1)], soon()) for _ in range(3)), return_exceptions=True
+        *(infer(queue, [text(1)], soon()) for _ in range(3)), return_exceptions=True
     )
     assert all(isinstance(outcome, ZeroDivisionError) for outcome in outcomes)

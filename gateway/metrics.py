@@ -1,0 +1,105 @@
+"""/metrics: the figures of all workers, as Prometheus reads them."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+import prometheus_client as prometheus
+from prometheus_client.mmap_dict import MmapedDict
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from contract.process_wide import process_wide
+from gateway.asgi import Send
+
+PATH = "/metrics"
+FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+
+_ENDED = "ended"
+
+
+class Metrics:
+    """What /metrics answers; counts the requests that the gateway refuses itself."""
+
+    def __init__(self) -> None:
+        self._refused = process_wide("gateway_refused", _refused)
+
+    def refused(self, code: str) -> None:
+        self._refused.labels(code).inc()
+
+    async def answer(self, send: Send) -> None:
+        # Many workers make many files to read.
+        body = await asyncio.to_thread(_text)
+        headers = [
+            (b"content-type", prometheus.CONTENT_TYPE_LATEST.encode()),
+            (b"content-length", str(len(body)).encode()),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+def _refused() -> prometheus.Counter:
+    return prometheus.Counter(
+        "transformer_serving_gateway_refused", "Requests that the gateway refused.", ("code",)
+    )
+
+
+def _text() -> bytes:
+    folder = os.environ.get(FOLDER)
+    if not folder:
+        return prometheus.generate_latest()
+    registry = prometheus.CollectorRegistry()
+    with Path(folder, "lock").open("w") as lock:
+        # One worker folds and reads at a time, or a file could be counted twice.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        fold_ended(Path(folder))
+        MultiProcessCollector(registry, folder)
+        return prometheus.generate_latest(registry)
+
+
+def fold_ended(folder: Path) -> None:
+    """Put the counts of workers that are gone into one file a kind, and drop their own files.
+
+    Dropping alone would make counters fall, which Prometheus reads as a restart of all workers.
+    """
+    for path in [path for path in folder.glob("*.db") if _has_ended(path)]:
+        kind = path.name.split("_")[0]
+        if kind != "gauge":
+            ended = folder / f"{kind}_{_ENDED}.db"
+            _write(ended, _sums(one for one in (ended, path) if one.is_file()))
+        path.unlink()
+
+
+def _has_ended(path: Path) -> bool:
+    worker = path.stem.rsplit("_", 1)[-1]
+    if not worker.isdigit():
+        return False
+    try:
+        os.kill(int(worker), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def _sums(paths: Iterable[Path]) -> dict[str, float]:
+    sums: dict[str, float] = defaultdict(float)
+    for path in paths:
+        for key, value, _, _ in MmapedDict.read_all_values_from_file(str(path)):
+            sums[key.rstrip()] += value
+    return sums
+
+
+def _write(path: Path, values: dict[str, float]) -> None:
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    file = MmapedDict(str(new))
+    for key, value in values.items():
+        file.write_value(key, value, 0.0)
+    file.close()
+    new.replace(path)

@@ -1,0 +1,109 @@
+"""One request's way through: its id and times, and what is told of it when it leaves."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from typing import Any
+
+from contract.errors import ServingError
+from contract.request_context import current_request
+from preprocess.stats import STAGES, Figures
+from preprocess.tracing import record
+
+log = logging.getLogger("transformer_serving.preprocess")
+
+_FIRST_SERVER_FAULT = 500
+_LOG_EVERY_S = 1.0
+
+
+class Passage:
+    """`tokenized`, `left` (its first text went to the engine) and `answered` are set on the way.
+
+    Times are time.monotonic's. `tokens` counts its tokens, special ones included.
+    """
+
+    __slots__ = (
+        "answered", "arrived", "from_gateway", "golden", "left", "request_id", "texts", "tokenized",
+        "tokens", "traceparent",
+    )  # fmt: skip
+
+    def __init__(self, body: Any) -> None:
+        self.arrived = time.monotonic()
+        self.tokenized = self.left = self.answered = 0.0
+        self.texts = self.tokens = 0
+        self.golden: bool = getattr(body, "is_golden", False)
+        context = current_request.get()
+        self.from_gateway = context is not None
+        self.request_id, self.traceparent = context or (uuid.uuid4().hex, None)
+
+    def stages(self) -> dict[str, float]:
+        """Seconds in each stage, in order, up to the one in which it is now."""
+        seconds: dict[str, float] = {}
+        before, now = self.arrived, time.monotonic()
+        for stage, end in zip(STAGES, (self.tokenized, self.left, self.answered, 0.0), strict=True):
+            if not end:
+                seconds[stage] = now - before
+                break
+            seconds[stage] = end - before
+            before = end
+        return seconds
+
+
+class Departures:
+    """What is told of each request of one endpoint: headers, figures, spans, and log lines."""
+
+    def __init__(self, endpoint: str, tracer: Any) -> None:
+        self._endpoint = endpoint
+        self._tracer = tracer
+        self.figures = Figures(endpoint)
+        self._faults: dict[str, tuple[float, int]] = {}
+
+    def headers(self, passage: Passage, status: int, error: ServingError | None) -> dict[str, str]:
+        """Count the answer, log and trace it; the headers it leaves with."""
+        stages = passage.stages()
+        if not passage.golden:
+            self.figures.request(status, passage.texts, passage.tokens, stages)
+            if error is not None and status >= _FIRST_SERVER_FAULT:
+                self._log(passage, error)
+        if self._tracer is not None:
+            self._trace(passage, status, stages)
+        headers = {
+            "server-timing": ", ".join(
+                [f"{stage};dur={1000 * seconds:.3f}" for stage, seconds in stages.items()]
+            )
+        }
+        if not passage.from_gateway:
+            headers["x-request-id"] = passage.request_id
+        return headers
+
+    def _log(self, passage: Passage, error: ServingError) -> None:
+        """A line a second for each code at most: an engine that is gone fails every request."""
+        now = time.monotonic()
+        last, missed = self._faults.get(error.kind.code, (0.0, 0))
+        if now - last < _LOG_EVERY_S:
+            self._faults[error.kind.code] = last, missed + 1
+            return
+        self._faults[error.kind.code] = now, 0
+        log.warning(
+            error.message,
+            extra={
+                "request_id": passage.request_id,
+                "endpoint": self._endpoint,
+                "status": error.kind.status,
+                "code": error.kind.code,
+                "count": missed + 1,
+            },
+        )
+
+    def _trace(self, passage: Passage, status: int, stages: dict[str, float]) -> None:
+        arrived_ns = time.time_ns() - int((time.monotonic() - passage.arrived) * 1e9)
+        attributes: dict[str, str | int] = {
+            "http.response.status_code": status,
+            "transformer_serving.endpoint": self._endpoint,
+            "transformer_serving.request_id": passage.request_id,
+            "transformer_serving.texts": passage.texts,
+            "transformer_serving.tokens": passage.tokens,
+        }
+        record(self._tracer, self._endpoint, arrived_ns, stages, attributes, passage.traceparent)

@@ -1,0 +1,132 @@
+"""What was served: counts and times for Prometheus, by endpoint.
+
+Without prometheus_client installed there are none. With PROMETHEUS_MULTIPROC_DIR set, the figures
+of all workers are in files below it, and every worker can show them all together.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from contract.process_wide import process_wide
+
+try:
+    import prometheus_client as prometheus
+except ImportError:  # an inference container without it serves all the same
+    prometheus = None  # type: ignore[assignment]
+
+log = logging.getLogger("transformer_serving.preprocess")
+
+STAGES = ("tokenize", "queue", "infer", "post")
+_SECONDS = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 30
+)  # fmt: skip
+_CALL_TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_LISTEN_AGAIN_S = 5.0
+
+
+class Figures:
+    """One endpoint's figures; looked up once, because a look-up costs as much as a count."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+        self._requests: dict[int, Any] = {}
+        self._texts = _counter("texts", "Texts answered.").labels(endpoint)
+        self._tokens = _counter("tokens", "Their tokens, special ones included.").labels(endpoint)
+        seconds = _histogram(
+            "stage_seconds", "Seconds a request spent in a stage.", ("stage",), _SECONDS
+        )
+        self._stages = [seconds.labels(endpoint, stage) for stage in STAGES]
+        self._call_texts = _histogram(
+            "call_texts", "Texts that went to the engine in one call.", (), _CALL_TEXTS
+        ).labels(endpoint)
+        self._call_tokens = _counter("call_tokens", "Tokens sent to the engine.").labels(endpoint)
+        self._padding = _counter(
+            "call_padding_tokens", "Padding sent to the engine beside the tokens."
+        ).labels(endpoint)
+
+    def request(self, status: int, texts: int, tokens: int, stages: Mapping[str, float]) -> None:
+        """One answer; `stages` in seconds, in the order of STAGES, as far as it came."""
+        if status not in self._requests:
+            requests = _counter("requests", "Answers by their status.", ("status",))
+            self._requests[status] = requests.labels(self._endpoint, str(status))
+        self._requests[status].inc()
+        if status == 200:
+            self._texts.inc(texts)
+            self._tokens.inc(tokens)
+            for part, seconds in zip(self._stages, stages.values(), strict=True):
+                part.observe(seconds)
+
+    def call(self, texts: int, tokens: int, padding: int) -> None:
+        """One call of the engine."""
+        self._call_texts.observe(texts)
+        self._call_tokens.inc(tokens)
+        self._padding.inc(padding)
+
+
+def waiting_tokens() -> Any:
+    """The worker's gauge of tokens that wait or are being computed."""
+    text = "Tokens that wait or are being computed."
+    return _metric("Gauge", "waiting_tokens", text, (), multiprocess_mode="livesum")
+
+
+def _counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Any:
+    return _metric("Counter", name, text, ("endpoint", *labels))
+
+
+def _histogram(name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]) -> Any:
+    return _metric("Histogram", name, text, ("endpoint", *labels), buckets=buckets)
+
+
+class _Nothing:
+    """Stands for every figure where prometheus_client is not installed."""
+
+    def __getattr__(self, name: str) -> Callable[..., _Nothing]:
+        return lambda *values: self
+
+
+def _metric(kind: str, name: str, text: str, labels: tuple[str, ...], **options: Any) -> Any:
+    """The process's one metric of that name, also for other versions of this code."""
+    if prometheus is None:
+        return _Nothing()
+    known: dict[Any, Any] = process_wide("metrics", dict)
+    key = (name, labels, tuple(options.items()))
+    if key not in known:
+        # A version of the code that had it otherwise keeps its place in the process's registry.
+        taken = any(other[0] == name for other in known)
+        registry = None if taken else prometheus.REGISTRY
+        make = getattr(prometheus, kind)
+        known[key] = make(f"transformer_serving_{name}", text, labels, registry=registry, **options)
+    return known[key]
+
+
+def listen(host: str, port: int) -> None:
+    """Show the figures at /metrics of a port of their own, once a process.
+
+    Of several workers one gets the port; the others ask again from time to time, so that another
+    one takes it when that one ends.
+    """
+    state: dict[str, float] = process_wide("metrics_port", lambda: {"again": 0.0})
+    now = time.monotonic()
+    if not port or prometheus is None or now < state["again"]:
+        return
+    try:
+        prometheus.start_http_server(port, host, _registry())
+        state["again"] = float("inf")
+        log.info("figures are at http://%s:%s/metrics", host, port)
+    except OSError:
+        state["again"] = now + _LISTEN_AGAIN_S
+
+
+def _registry() -> Any:
+    if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+        return prometheus.REGISTRY
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    registry = prometheus.CollectorRegistry()
+    MultiProcessCollector(registry)
+    return registry

@@ -1,0 +1,67 @@
+"""Tensors as they cross to Triton and back: raw little-endian bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from contract.endpoint import OutputTensor
+from contract.errors import ServingError
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One input tensor; `dtype` is Triton's name and matches the array's."""
+
+    name: str
+    dtype: str
+    array: Array
+
+    def raw(self) -> bytes:
+        return np.ascontiguousarray(self.array).tobytes()
+
+
+class RawOutput(NamedTuple):
+    """An output as Triton sent it."""
+
+    dtype: str
+    shape: Sequence[int]
+    raw: bytes
+
+
+_WIRE = {"FP16": "<f2", "FP32": "<f4", "INT32": "<i4", "INT64": "<i8"}
+
+
+def read_outputs(found: Mapping[str, RawOutput], outputs: Sequence[OutputTensor]) -> list[Array]:
+    """The arrays of `outputs` in order: integers as they are, every float as float32.
+
+    Raises ServingError `engine_failed` for what is not as endpoint.json says.
+    """
+    return [_read(found.get(tensor.name), tensor) for tensor in outputs]
+
+
+def _read(output: RawOutput | None, tensor: OutputTensor) -> Array:
+    if output is None or output.dtype != tensor.dtype:
+        raise ServingError(
+            "engine_failed",
+            "an output of the engine is not as endpoint.json says; deploy the bundle again",
+            field=tensor.name,
+            limit=tensor.dtype,
+        )
+    array = _to_array(output.raw, output.dtype).reshape(output.shape)
+    if not np.isfinite(array).all():
+        raise ServingError("engine_failed", "the engine answered with a value that is no number")
+    return array
+
+
+def _to_array(raw: bytes, dtype: str) -> Array:
+    if dtype == "BF16":
+        # bfloat16 is the upper half of a float32.
+        return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
+    array = np.frombuffer(raw, _WIRE[dtype])
+    return array.astype(np.float32) if dtype == "FP16" else array

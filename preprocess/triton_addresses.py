@@ -1,0 +1,56 @@
+"""Where Triton is: one address or several, each an IP, a name of one host or many, or a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Sequence
+
+
+def is_unix(address: str) -> bool:
+    return address.startswith("unix:")
+
+
+def read_addresses(text: str) -> tuple[str, ...]:
+    """`host:port`, `unix:/path`, or several with commas between. Raises ValueError."""
+    found = tuple(part.strip().removeprefix("http://").rstrip("/") for part in text.split(","))
+    for address in found:
+        if not is_unix(address):
+            parts_of(address)
+    return found
+
+
+def parts_of(address: str) -> tuple[str, int]:
+    """Host and port. Raises ValueError."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError("an address of Triton must be host:port or unix:/path")
+    return host.strip("[]"), int(port)
+
+
+def is_fixed(address: str) -> bool:
+    """Whether the address says itself where it leads, without a name to look up."""
+    if is_unix(address):
+        return True
+    try:
+        ipaddress.ip_address(parts_of(address)[0])
+    except ValueError:
+        return False
+    return True
+
+
+async def resolve(addresses: Sequence[str]) -> tuple[str, ...]:
+    """Every server behind the addresses, each once, names looked up. Raises OSError."""
+    found: set[str] = set()
+    for address in addresses:
+        found |= {address} if is_fixed(address) else await _look_up(address)
+    return tuple(sorted(found))
+
+
+async def _look_up(address: str) -> set[str]:
+    """IPv4 where the name has it: the IPv6 address beside it is the same server."""
+    host, port = parts_of(address)
+    rows = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    four = {f"{row[4][0]}:{port}" for row in rows if row[0] == socket.AF_INET}
+    return four or {f"[{row[4][0]}]:{port}" for row in rows if row[0] == socket.AF_INET6}

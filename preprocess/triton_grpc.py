@@ -1,0 +1,98 @@
+"""One Triton over gRPC; imported only where that transport is chosen.
+
+A call costs the event loop about twice what HTTP's costs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from contract.endpoint import OutputTensor
+from preprocess.tensors import Array, RawOutput, Tensor, read_outputs
+from preprocess.triton_errors import error_of
+
+_OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # A Triton that is back is found within a second.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # Else channels of one address share a connection, also that of a loop that is gone.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class GrpcTriton:
+    """One Triton by its address, an IP with its port or unix:/path; a channel an event loop."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channels: dict[asyncio.AbstractEventLoop, tuple[Any, Any]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def infer(
+        self, model: str, version: int, inputs: Sequence[Tensor], outputs: Sequence[OutputTensor]
+    ) -> list[Array]:
+        """The outputs of exactly that model version. Raises ServingError, AwayError."""
+        request = service_pb2.ModelInferRequest(
+            model_name=model,
+            model_version=str(version),
+            inputs=[
+                service_pb2.ModelInferRequest.InferInputTensor(
+                    name=tensor.name, datatype=tensor.dtype, shape=tensor.array.shape
+                )
+                for tensor in inputs
+            ],
+            outputs=[
+                service_pb2.ModelInferRequest.InferRequestedOutputTensor(name=output.name)
+                for output in outputs
+            ],
+            raw_input_contents=[tensor.raw() for tensor in inputs],
+        )
+        reply = await self._ask("ModelInfer", request)
+        found = {
+            row.name: RawOutput(row.datatype, row.shape, raw)
+            for row, raw in zip(reply.outputs, reply.raw_output_contents, strict=True)
+        }
+        return read_outputs(found, outputs)
+
+    async def is_ready(self, model: str, version: int) -> bool:
+        request = service_pb2.ModelReadyRequest(name=model, version=str(version))
+        return bool((await self._ask("ModelReady", request)).ready)
+
+    async def is_live(self) -> bool:
+        return bool((await self._ask("ServerLive", service_pb2.ServerLiveRequest())).live)
+
+    def close(self) -> None:
+        """Close the channels, each in its own loop, without a call that still runs on them."""
+        while self._channels:
+            loop, (channel, _) = self._channels.popitem()
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._close_later, channel)
+
+    def _close_later(self, channel: Any) -> None:
+        task = asyncio.get_running_loop().create_task(channel.close(grace=None))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _ask(self, method: str, request: Any) -> Any:
+        try:
+            return await getattr(self._stub(), method)(request)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error.code().name, error.details() or "") from error
+
+    def _stub(self) -> Any:
+        loop = asyncio.get_running_loop()
+        if loop not in self._channels:
+            target = self.address if self.address.startswith("unix:") else f"ipv4:{self.address}"
+            if self.address.startswith("["):
+                target = f"ipv6:{self.address}"
+            channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
+            self._channels[loop] = channel, service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        return self._channels[loop][1]

@@ -1,0 +1,205 @@
+"""One Triton over HTTP with binary tensors, kept connections, on asyncio streams.
+
+Protocol: KServe v2 with Triton's binary tensor extension. A JSON header says names, shapes and
+byte sizes; the raw little-endian tensors follow it. One connection carries one call at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from contract.endpoint import OutputTensor
+from preprocess.tensors import Array, RawOutput, Tensor, read_outputs
+from preprocess.triton_addresses import is_unix, parts_of
+from preprocess.triton_errors import AwayError, error_of
+
+_CONNECT_S = 2.0
+_IDLE_CONNECTIONS = 64
+_MAX_HEAD = 65_536
+# A host that vanishes without a word is given up after about ten seconds, not after hours.
+_GIVE_UP = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 4),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+)
+
+
+@dataclass(frozen=True)
+class _Reply:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class _Connection:
+    """A kept connection; `fresh` until its first call has been answered."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.fresh = True
+
+    @property
+    def usable(self) -> bool:
+        return not (self.reader.at_eof() or self.writer.is_closing())
+
+    async def call(self, request: bytes) -> _Reply:
+        self.writer.write(request)
+        await self.writer.drain()
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        first, *lines = head.split("\r\n")
+        pairs = (line.split(":", 1) for line in lines if ":" in line)
+        headers = {name.strip().lower(): value.strip() for name, value in pairs}
+        body = await self.reader.readexactly(int(headers.get("content-length", "0")))
+        self.fresh = False
+        return _Reply(int(first.split(" ", 2)[1]), headers, body)
+
+
+class HttpTriton:
+    """One Triton by its address, an IP with its port or unix:/path; used from one event loop."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._idle: dict[asyncio.AbstractEventLoop, list[_Connection]] = {}
+        self._closed = False
+
+    async def infer(
+        self, model: str, version: int, inputs: Sequence[Tensor], outputs: Sequence[OutputTensor]
+    ) -> list[Array]:
+        """The outputs of exactly that model version. Raises ServingError, AwayError."""
+        reply = await self._send(_infer_request(model, version, inputs, outputs))
+        if reply.status != 200:
+            raise error_of(str(reply.status), _error_text(reply.body))
+        return read_outputs(_raw_outputs(reply), outputs)
+
+    async def is_ready(self, model: str, version: int) -> bool:
+        return await self._get(f"/v2/models/{model}/versions/{version}/ready")
+
+    async def is_live(self) -> bool:
+        return await self._get("/v2/health/live")
+
+    def close(self) -> None:
+        """Close the kept connections, each in its own loop; the others when their call is done."""
+        self._closed = True
+        for loop, connections in self._idle.items():
+            while connections and not loop.is_closed():
+                loop.call_soon_threadsafe(connections.pop().writer.close)
+
+    async def _get(self, path: str) -> bool:
+        request = f"GET {path} HTTP/1.1\r\nHost: triton\r\n\r\n".encode()
+        return (await self._send(request)).status == 200
+
+    async def _send(self, request: bytes) -> _Reply:
+        """Send on a kept connection; one that Triton closed meanwhile is replaced."""
+        while True:
+            connection = await self._connection()
+            reused = not connection.fresh
+            try:
+                reply = await connection.call(request)
+            except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
+                connection.writer.close()
+                if reused:
+                    continue
+                raise AwayError(
+                    "the engine closed the connection", whole=True, begun=True
+                ) from error
+            except BaseException:
+                # Cancelled or late: the answer that is still to come must meet no other call.
+                connection.writer.close()
+                raise
+            self._keep(connection)
+            return reply
+
+    async def _connection(self) -> _Connection:
+        idle = self._idle.setdefault(asyncio.get_running_loop(), [])
+        while idle:
+            connection = idle.pop()
+            if connection.usable:
+                return connection
+            connection.writer.close()
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                return _Connection(*await self._open())
+        except (OSError, TimeoutError) as error:
+            raise AwayError(
+                "the engine does not accept connections", whole=True, begun=False
+            ) from error
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if is_unix(self.address):
+            path = self.address.removeprefix("unix:")
+            return await asyncio.open_unix_connection(path, limit=_MAX_HEAD)
+        host, port = parts_of(self.address)
+        opened = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        try:
+            opened.setblocking(False)
+            for level, option, value in _GIVE_UP:
+                opened.setsockopt(level, option, value)
+            await asyncio.get_running_loop().sock_connect(opened, (host, port))
+            return await asyncio.open_connection(sock=opened, limit=_MAX_HEAD)
+        except BaseException:
+            opened.close()
+            raise
+
+    def _keep(self, connection: _Connection) -> None:
+        idle = self._idle[asyncio.get_running_loop()]
+        if len(idle) < _IDLE_CONNECTIONS and connection.usable and not self._closed:
+            idle.append(connection)
+        else:
+            connection.writer.close()
+
+
+def _infer_request(
+    model: str, version: int, inputs: Sequence[Tensor], outputs: Sequence[OutputTensor]
+) -> bytes:
+    raw = [tensor.raw() for tensor in inputs]
+    header = json.dumps(
+        {
+            "inputs": [
+                {
+                    "name": tensor.name,
+                    "shape": tensor.array.shape,
+                    "datatype": tensor.dtype,
+                    "parameters": {"binary_data_size": len(data)},
+                }
+                for tensor, data in zip(inputs, raw, strict=True)
+            ],
+            "outputs": [
+                {"name": output.name, "parameters": {"binary_data": True}} for output in outputs
+            ],
+        }
+    ).encode()
+    size = len(header) + sum(map(len, raw))
+    head = (
+        f"POST /v2/models/{model}/versions/{version}/infer HTTP/1.1\r\n"
+        "Host: triton\r\n"
+        "Content-Type: application/octet-stream\r\n"
+        f"Inference-Header-Content-Length: {len(header)}\r\n"
+        f"Content-Length: {size}\r\n\r\n"
+    ).encode()
+    return b"".join((head, header, *raw))
+
+
+def _raw_outputs(reply: _Reply) -> dict[str, RawOutput]:
+    """The tensors follow the JSON header in the order in which it names them."""
+    at = int(reply.headers.get("inference-header-content-length", len(reply.body)))
+    found: dict[str, RawOutput] = {}
+    for row in json.loads(reply.body[:at])["outputs"]:
+        size = int(row.get("parameters", {}).get("binary_data_size", 0))
+        found[row["name"]] = RawOutput(row["datatype"], row["shape"], reply.body[at : at + size])
+        at += size
+    return found
+
+
+def _error_text(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["error"])
+    except (ValueError, KeyError, TypeError):
+        return ""

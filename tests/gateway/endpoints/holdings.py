@@ -1,0 +1,42 @@
+"""An endpoint that tells what the worker holds: for tests of what must return to its start."""
+
+import asyncio
+import gc
+import os
+import sys
+import threading
+
+
+class Preprocess:
+    async def preprocess(self, body, state, collect=None):
+        return body
+
+    async def process(self, body, state, collect=None):
+        gc.collect()
+        return {
+            "tasks": len(asyncio.all_tasks()),
+            "threads": threading.active_count(),
+            "files": len(os.listdir("/proc/self/fd")),
+            **counts(),
+        }
+
+    async def postprocess(self, answer, state, collect=None):
+        return answer
+
+
+def counts():
+    """Waiting tokens, texts and calls over every packed version of our code in the process."""
+    found = {"tokens": 0, "waiting": 0, "slots": 0, "calls": 0, "server_calls": 0}
+    for name, module in list(sys.modules.items()):
+        if name.startswith("transformer_serving_") and name.endswith(".preprocess.coalesce"):
+            for one in gc.get_objects():
+                if type(one) is module.Admission:
+                    found["tokens"] += one.tokens
+                elif type(one) is module.Coalescer:
+                    found["waiting"] += len(one._waiting)
+                    found["slots"] += one._in_flight
+                    found["calls"] += len(one._tasks)
+        if name.startswith("transformer_serving_") and name.endswith(".preprocess.triton_client"):
+            for client in module._clients.values():
+                found["server_calls"] += sum(m.in_flight for m in client._members.values())
+    return found

@@ -1,0 +1,264 @@
+"""Every row of the table of errors, against the real app and a real Triton, in both set-ups."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from contract.errors import KINDS
+from tests.engine.triton_server import wait_until
+from tests.gateway.conftest import Reply, Server
+from tests.gateway.text_serving import MODELS, TextServing, text_serving as text_serving
+from tests.triton_text import is_loaded, load
+
+KEYS = {"code", "message", "field", "limit", "got"}
+SECRET = "kettle"
+GOOD = {"text": f"a {SECRET} of tea"}
+LIMIT = 200_000
+SEEN: set[str] = set()
+
+
+@pytest.fixture(scope="module")
+def ways(text_serving: TextServing) -> Iterator[dict[str, Server]]:
+    settings = {
+        "TRANSFORMER_SERVING_MAX_BODY_BYTES": str(LIMIT),
+        "TRANSFORMER_SERVING_MAX_WAITING_TOKENS": "3000",
+        "TRANSFORMER_SERVING_CALLS_IN_FLIGHT": "6",
+    }
+    servers = {
+        "gateway": text_serving.gateway(**settings).start(),
+        "stock": text_serving.stock(**settings).start(),
+    }
+    try:
+        servers["gateway"].wait_for("/health/ready")
+        servers["stock"].wait_for("/docs")
+        yield servers
+    finally:
+        for server in servers.values():
+            server.process.send_signal(signal.SIGTERM)
+        for server in servers.values():
+            server.stop()
+
+
+def refused(reply: Reply, code: str) -> None:
+    """An error of ours: the table's status, its body, and nothing of the request."""
+    assert reply.json["code"] == code, reply.raw
+    assert reply.status == KINDS[code].status
+    assert set(reply.json) == KEYS
+    assert SECRET.encode() not in reply.raw
+    wait = KINDS[code].retry_after_s
+    assert reply.headers.get("retry-after") == (None if wait is None else str(wait))
+    assert reply.headers["x-request-id"]
+    assert "dur=" in reply.headers["server-timing"]
+    SEEN.add(code)
+
+
+def well(server: Server) -> None:
+    reply = server.post("texts", GOOD)
+    assert reply.status == 200, reply.raw
+
+
+def together(server: Server, path: str, bodies: Sequence[Any]) -> list[Reply]:
+    """All at once; the replies in order."""
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        return list(pool.map(lambda body: server.post(path, body), bodies))
+
+
+def deep(levels: int) -> bytes:
+    return b'{"text": ' + b"[" * levels + b"]" * levels + b"}"
+
+
+MALFORMED = {
+    "no JSON": b"{",
+    "a list": b'["a"]',
+    "a number": b"1",
+    "nothing": b"",
+    "NaN": b'{"text": NaN}',
+    "too deep": deep(5000),
+}
+
+
+@pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
+def test_malformed_body(ways: dict[str, Server], body: bytes) -> None:
+    refused(ways["gateway"].post("texts", body), "malformed_body")
+    # Without the gateway it is the host that parses.
+    assert 400 <= ways["stock"].post("texts", body).status <= 422
+    for server in ways.values():
+        well(server)
+
+
+INVALID: dict[str, Any] = {
+    "missing": {},
+    "no text": {"text": 1},
+    "a list with a number": {"text": ["a", 2]},
+    "an empty list": {"text": []},
+    "an unknown field": {"text": "a", SECRET: 1},
+    "an unknown parameter": {"text": "a", "parameters": {SECRET: 1}},
+    "parameters of another type": {"text": "a", "parameters": [SECRET]},
+    "a bad timeout": {"text": "a", "timeout_ms": SECRET},
+    "a bad truncate": {"text": "a", "truncate": SECRET},
+}
+
+
+@pytest.mark.parametrize("body", INVALID.values(), ids=INVALID)
+def test_invalid_field(ways: dict[str, Server], body: Any) -> None:
+    for server in ways.values():
+        refused(server.post("texts", body), "invalid_field")
+
+
+def test_unknown_endpoint(ways: dict[str, Server]) -> None:
+    reply = ways["gateway"].post("nothing", GOOD)
+    assert reply.status == 404
+    assert ways["stock"].post("nothing", GOOD).status == 404
+
+
+def test_body_too_large(ways: dict[str, Server]) -> None:
+    body = json.dumps({"text": "a" * LIMIT}).encode()
+    gateway = ways["gateway"]
+    refused(gateway.post("texts", body), "too_large")
+    packed = gzip.compress(body)
+    refused(gateway.post("texts", packed, {"content-encoding": "gzip"}), "too_large")
+    # The stock app reads any body; the text is too long all the same.
+    refused(ways["stock"].post("texts", packed, {"content-encoding": "gzip"}), "too_large")
+
+
+TOO_LARGE: dict[str, Any] = {
+    "texts": {"text": ["a"] * 101},
+    "characters": {"text": "a" * 10_001},
+    "tokens of a text": {"text": "tea " * 600},
+    "tokens of all": {"text": ["tea " * 500] * 100, "truncate": True},
+}
+
+
+@pytest.mark.parametrize("what", TOO_LARGE)
+def test_too_large(ways: dict[str, Server], what: str) -> None:
+    body = TOO_LARGE[what]
+    for name, server in ways.items():
+        if name == "gateway" and len(json.dumps(body)) > LIMIT:
+            continue
+        reply = server.post("texts", body)
+        refused(reply, "too_large")
+        assert reply.json["got"] > reply.json["limit"]
+
+
+def test_truncate_asked_for(ways: dict[str, Server]) -> None:
+    for server in ways.values():
+        assert server.post("texts", {"text": "tea " * 600, "truncate": True}).status == 200
+
+
+def test_engine_failed(ways: dict[str, Server]) -> None:
+    for server in ways.values():
+        refused(server.post("texts", {"text": f"[FAIL] {SECRET}"}), "engine_failed")
+        bodies = [{"text": f"tea {'cups ' * at}{'[FAIL]' if at == 3 else ''}"} for at in range(8)]
+        replies = together(server, "texts", bodies)
+        assert [reply.status for reply in replies] == [502 if at == 3 else 200 for at in range(8)]
+
+
+def test_deadline(ways: dict[str, Server]) -> None:
+    for server in ways.values():
+        refused(server.post("texts", {"text": "[SLOW]", "timeout_ms": 50}), "deadline")
+        well(server)
+
+
+def test_internal(ways: dict[str, Server]) -> None:
+    """A fault of ours: the reference is in the log, the request is not."""
+    for server in ways.values():
+        reply = server.post("faulty", GOOD)
+        refused(reply, "internal")
+        reference = reply.json["message"].split("reference ")[1].split(";")[0]
+        lines = [line for line in server.log.read_text().splitlines() if reference in line]
+        entry = json.loads(lines[0])
+        assert entry["reference"] == reference
+        assert "KeyError" in entry["message"]
+        assert SECRET not in lines[0]
+
+
+def test_waiting_tokens(ways: dict[str, Server]) -> None:
+    big = {"text": ["[SLOW] " + "tea " * 400] * 10}
+    for server in ways.values():
+        replies = together(server, "texts", [big] * 8)
+        assert {reply.status for reply in replies} == {200, 503}
+        for reply in replies:
+            if reply.status == 503:
+                refused(reply, "overloaded")
+        well(server)
+
+
+def test_the_golden_request_passes_admission(ways: dict[str, Server]) -> None:
+    rows = ways["gateway"].ask("GET", "/health/endpoints").json["endpoints"]
+    states = {row["endpoint"]: row["state"] for row in rows}
+    assert states["texts"] == states["vectors"] == "ok"
+    assert states["missing"] == "failed"
+
+
+def test_a_full_queue(ways: dict[str, Server]) -> None:
+    bodies = [{"text": "[SLOW] " + "tea " * length} for length in (3, 20, 50, 100, 200, 400)]
+    for server in ways.values():
+        replies = together(server, "narrow", bodies)
+        assert {reply.status for reply in replies} == {200, 503}
+        for reply in replies:
+            if reply.status == 503:
+                refused(reply, "overloaded")
+                assert "queue" in reply.json["message"]
+
+
+def test_a_model_that_is_not_loaded(ways: dict[str, Server]) -> None:
+    for server in ways.values():
+        refused(server.post("missing", GOOD), "unavailable")
+
+
+def test_a_stopped_engine_is_late_and_goes_on(
+    ways: dict[str, Server], text_serving: TextServing
+) -> None:
+    """Triton accepts and never answers: 504, and the next one after it goes on is answered."""
+    process = text_serving.triton.process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    try:
+        for server in ways.values():
+            for _ in range(3):
+                refused(server.post("texts", {**GOOD, "timeout_ms": 100}), "deadline")
+    finally:
+        process.send_signal(signal.SIGCONT)
+    for server in ways.values():
+        well(server)
+
+
+def test_a_killed_engine_and_its_return(ways: dict[str, Server], text_serving: TextServing) -> None:
+    def post(name: str) -> Reply:
+        return ways[name].post("texts", {"text": f"[SLOW] {SECRET}"})
+
+    with ThreadPoolExecutor(2) as pool:
+        running = [pool.submit(post, name) for name in ways]
+        time.sleep(0.3)
+        text_serving.triton.kill()
+        for reply in running:
+            refused(reply.result(), "unavailable")
+    for server in ways.values():
+        refused(server.post("texts", GOOD), "unavailable")
+    text_serving.triton.start()
+    for server in ways.values():
+        # It answers, but its models are not loaded yet.
+        refused(server.post("texts", GOOD), "unavailable")
+    back_again(text_serving)
+    returned = time.monotonic()
+    for name, server in ways.items():
+        wait_until(lambda: server.post("texts", GOOD).status == 200, 30)  # noqa: B023
+        print(f"{name}: answered {time.monotonic() - returned:.2f} s after Triton's return")  # noqa: T201
+
+
+def back_again(text_serving: TextServing) -> None:
+    load(text_serving.triton, *MODELS)
+    wait_until(lambda: all(is_loaded(text_serving.triton, name) for name in MODELS), 30)
+
+
+def test_every_code_was_seen() -> None:
+    """The table's codes, but those that only other endpoints and tasks have."""
+    assert set(KINDS) - SEEN <= {"unknown_endpoint", "refused", "impossible"}

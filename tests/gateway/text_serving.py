@@ -1,0 +1,97 @@
+"""Endpoints of ours on the real app, before a real Triton whose model is plain arithmetic."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from tests.engine.triton_server import TritonServer, running_triton
+from tests.gateway.conftest import ENDPOINTS, ROOT, Server, Session
+from tests.triton_text import endpoint_json, load, tokenizer, write_model
+from transformer_serving import preprocess_file
+
+# Triton models by name: width of the output, longest queue (0: no limit).
+MODELS = {"texts": (2, 0), "vectors": (4, 0), "narrow": (2, 1), "faulty": (2, 0)}
+# Its endpoint's model is not in Triton.
+MISSING = "missing"
+FAULT = """
+
+def _render(rows, work):
+    raise KeyError(work.request.texts[0])
+
+
+_init = Preprocess.__init__
+
+
+def _broken(self):
+    _init(self)
+    self.task.render = _render
+
+
+Preprocess.__init__ = _broken
+"""
+
+
+@dataclass(frozen=True)
+class TextServing:
+    """`session` makes servers of these endpoints; `triton` may be killed and brought back."""
+
+    session: Session
+    triton: TritonServer
+
+    def settings(self, **more: str) -> dict[str, str]:
+        return {
+            "TRANSFORMER_SERVING_TRITON_HTTP": f"127.0.0.1:{self.triton.addresses.http_port}",
+            "TRANSFORMER_SERVING_TRITON_GRPC": self.triton.grpc,
+            "TOKENIZERS_PARALLELISM": "false",
+            **more,
+        }
+
+    def gateway(self, *options: str, **settings: str) -> Server:
+        return self.session.gateway(*options, **self.settings(**settings))
+
+    def stock(self, **settings: str) -> Server:
+        return self.session.uvicorn("clearml_serving.serving.main:app", **self.settings(**settings))
+
+
+@pytest.fixture(scope="session")
+def text_serving(
+    session: Session, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TextServing]:
+    folder = tmp_path_factory.mktemp("texts")
+    with running_triton(folder / "triton") as triton:
+        for name, (width, queue) in MODELS.items():
+            write_model(triton.repository, name, width, max_queue_size=queue)
+        load(triton, *MODELS)
+        write_endpoints(folder)
+        names = [*MODELS, MISSING, "holdings=custom_async"]
+        environment = {
+            **session.environment,
+            "CLEARML_SERVING_TASK_ID": register(session, folder, names),
+        }
+        yield TextServing(replace(session, environment=environment, folder=folder), triton)
+        triton.kill()
+
+
+def write_endpoints(folder: Path) -> None:
+    for name, (width, _) in {**MODELS, MISSING: (2, 0)}.items():
+        text = preprocess_file.build(endpoint_json(width), tokenizer())
+        (folder / f"{name}.py").write_text(text + (FAULT if name == "faulty" else ""))
+    (folder / "holdings.py").write_text((ENDPOINTS / "holdings.py").read_text())
+
+
+def register(session: Session, folder: Path, names: list[str]) -> str:
+    """A serving service of its own on the session's control plane; its id."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gateway.endpoints.register_bundles", str(folder), *names],
+        env=session.environment, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    found = re.search(r"^id=([0-9a-f]{32})$", done.stdout, re.MULTILINE)
+    assert found, done.stdout + done.stderr
+    return found.group(1)

@@ -1,0 +1,126 @@
+"""A real Triton with a model that is plain arithmetic: see model.py."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tritonclient.grpc as triton
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+from tritonclient.utils import InferenceServerException
+
+from engine.model_config import TensorConfig, build_config, to_text
+from tests.conftest import SENTENCES
+from tests.engine.triton_server import TritonServer, wait_until
+
+VERSION = 77
+INPUTS = ("input_ids", "attention_mask")
+
+
+def tokenizer() -> bytes:
+    """A WordPiece tokenizer with the two marks of model.py as special tokens 5 and 6."""
+    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[FAIL]", "[SLOW]"]
+    made.train_from_iterator(
+        SENTENCES, trainers.WordPieceTrainer(vocab_size=200, special_tokens=special)
+    )
+    made.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return made.to_str().encode()
+
+
+def endpoint(width: int, *, version: int = VERSION, **limits: int) -> dict[str, Any]:
+    """endpoint.json: a classifier without activation for width 2, else sentence vectors."""
+    fields: dict[str, Any] = {
+        "schema": 1,
+        "bundle_version": version,
+        "bundle_hash": "ab" * 32,
+        "task": "text-classification" if width == 2 else "sentence-embedding",
+        "head": "sequence" if width == 2 else "vector",
+        "inputs": [{"name": name, "role": name, "dtype": "INT32"} for name in INPUTS],
+        "outputs": [{"name": "output", "dtype": "FP32", "dims": [width]}],
+        "tokens": {
+            "max_length": 512,
+            "buckets": [16, 32, 64, 128, 256, 512],
+            "pad_id": 0,
+            "pad_token": "[PAD]",
+            "pad_type_id": 0,
+            "padding_side": "right",
+            "truncate": False,
+        },
+        "limits": {
+            "max_texts": 100,
+            "max_characters": 10_000,
+            "max_tokens": 60_000,
+            "max_batch_size": 32,
+            **limits,
+        },
+        "classification": None,
+        "embedding": None,
+    }
+    if width == 2:
+        fields["classification"] = {
+            "labels": ["SUM", "LENGTH"], "problem_type": "single_label", "activation": "none",
+        }  # fmt: skip
+    else:
+        fields["embedding"] = {
+            "pooling": "engine", "normalize": False, "dimensions": width,
+            "similarity": "dot", "prompts": {}, "default_prompt": None,
+        }  # fmt: skip
+    return fields
+
+
+def write_model(
+    repository: Path, name: str, width: int, *, version: int = VERSION, max_queue_size: int = 0
+) -> None:
+    folder = repository / name
+    (folder / str(version)).mkdir(parents=True, exist_ok=True)
+    shutil.copy(Path(__file__).parent / "model.py", folder / str(version) / "model.py")
+    config = build_config(
+        name=name,
+        backend="python",
+        inputs=[TensorConfig(one, "INT32", (-1,)) for one in INPUTS],
+        outputs=[TensorConfig("output", "FP32", (width,))],
+        max_batch_size=32,
+        max_queue_size=max_queue_size,
+    )
+    config.version_policy.all.SetInParent()
+    (folder / "config.pbtxt").write_text(to_text(config))
+
+
+def load(server: TritonServer, *names: str) -> None:
+    """Load the models, as the controller does after a start."""
+    with client_of(server) as client:
+        for name in names:
+            client.load_model(name)
+
+
+def is_loaded(server: TritonServer, name: str) -> bool:
+    with client_of(server) as client, contextlib.suppress(InferenceServerException):
+        return bool(client.is_model_ready(name, str(VERSION)))
+    return False
+
+
+@contextlib.contextmanager
+def client_of(server: TritonServer) -> Iterator[triton.InferenceServerClient]:
+    # A client that stays connected makes Triton wait for it when it is told to leave.
+    client = server.client()
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def back(server: TritonServer, *names: str) -> None:
+    """Start a Triton that went, with its models."""
+    server.start()
+    load(server, *names)
+    wait_until(lambda: all(is_loaded(server, name) for name in names), 30)
+
+
+def endpoint_json(width: int, **options: Any) -> str:
+    return json.dumps(endpoint(width, **options))
