@@ -53,7 +53,9 @@ def assemble(target: Path, *, pytriton: Path) -> Path:
 def add_backend(directory: Path, name: str) -> None:
     """Add one of ours to a Triton's own backends. Raises EngineError where that name is taken."""
     if (directory / name).exists():
-        raise EngineError(f"backend '{name}' is already in {directory}; choose another name for ours")
+        raise EngineError(
+            f"backend '{name}' is already in {directory}; choose another name for ours"
+        )
     for part, (source, mode) in _backend(name):
         path = directory / part
         path.parent.mkdir(parents=True, exist_ok=True)

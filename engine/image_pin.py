@@ -30,7 +30,9 @@ def difference(environment: Mapping[str, str]) -> str | None:
     for what, pin, stated in pairs:
         wanted, found = environment.get(pin, ""), environment.get(stated, "")
         if what == "Triton" and not found:
-            return f"{stated} is not set: this is no image of NVIDIA's Triton; build on the pinned one"
+            return (
+                f"{stated} is not set: this is no image of NVIDIA's Triton; build on the pinned one"
+            )
         if wanted and found and found.split("+")[0] != wanted:
             return (
                 f"{what} {found} is not the pinned {wanted}; build on the image of versions.toml, "

@@ -24,9 +24,7 @@ def repository(
 ) -> None:
     """Write the repository and print the commands that serve it. Raises Failure (2)."""
     bundle = open_bundle(path)
-    done = write_repository(
-        bundle, output / MODELS, name or path.resolve().name, ensemble=ensemble
-    )
+    done = write_repository(bundle, output / MODELS, name or path.resolve().name, ensemble=ensemble)
     commands = {"image": image_line(done.folder)}
     here = wheel_line(output)
     if here is not None:

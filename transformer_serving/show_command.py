@@ -38,7 +38,9 @@ def show(path: Path, endpoint: str | None, *, as_json: bool) -> None:
     console.print(_facts(bundle))
     console.print(_tensors(bundle))
     console.print(_files(bundle))
-    click.echo(f"\nServe it:\n\ntransformer-serving deploy {shlex.quote(str(path))} --endpoint {name}")
+    click.echo(
+        f"\nServe it:\n\ntransformer-serving deploy {shlex.quote(str(path))} --endpoint {name}"
+    )
     click.echo(
         "\nOr with ClearML's own commands, once CLEARML_SERVING_TASK_ID names the serving service "
         "and\nCLEARML_FILES_HOST the file server (on the embedded stack both come from "

@@ -129,7 +129,9 @@ FILES = Section(
     "Files of yours; paths are relative to compose/.",
     (
         Variable("PIP_CONF", "pip.conf for building the images: a private index."),
-        Variable("CA_BUNDLE", "Certificates for building; a build sees them as /run/ca-bundle.crt."),
+        Variable(
+            "CA_BUNDLE", "Certificates for building; a build sees them as /run/ca-bundle.crt."
+        ),
         Variable(
             "CLEARML_API_ACCESS_KEY_PATH",
             "The access key's file, with compose/secrets.yaml.",
