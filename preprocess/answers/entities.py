@@ -252,10 +252,12 @@ def _group(entities: list[Entity], words: WordReader) -> Entity:
 
 def _without_overlaps(entities: list[Entity]) -> list[Entity]:
     """Of entities that begin inside another, from two windows, the longer, then the likelier."""
-    kept: list[Entity] = []
-    for entity in sorted(entities, key=lambda entity: entity["start"]):
-        last = kept[-1] if kept else None
-        if last is None or not last["start"] <= entity["start"] < last["end"]:
+    ordered = sorted(entities, key=lambda entity: int(entity["start"]))
+    # The first is looked at twice, as in the pipeline: an entity of no characters stays double.
+    kept = ordered[:1]
+    for entity in ordered:
+        last = kept[-1]
+        if not last["start"] <= entity["start"] < last["end"]:
             kept.append(entity)
         elif _rank(entity) > _rank(last):
             kept[-1] = entity

@@ -1,0 +1,253 @@
+"""What each task refuses, with the status of the table; nothing here reaches an engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from contract.errors import ServingError
+from contract.heads import TASKS
+from preprocess.request import read_body
+from tests.preprocess.answers.families import FAMILIES
+from tests.preprocess.answers.served import Served, endpoint_of, serve
+
+LONG = "tea " * 60
+MANY = ["a"] * 51
+ENTAILS = {
+    "labels": ["contradiction", "entailment"],
+    "problem_type": "single_label",
+    "activation": "softmax",
+    "entailment": 1,
+}
+ONE_LABEL = {"labels": ["LABEL_0"], "problem_type": "regression", "activation": "sigmoid"}
+CLASSIFICATION = {
+    "zero-shot-classification": ENTAILS,
+    "rerank": ONE_LABEL,
+    "sentence-similarity": ONE_LABEL,
+}
+GOOD: dict[str, dict[str, Any]] = {
+    "text-classification": {"text": "tea"},
+    "token-classification": {"text": "tea"},
+    "question-answering": {"question": "who?", "context": "Anna Berg"},
+    "fill-mask": {"text": "hot [MASK]"},
+    "zero-shot-classification": {"text": "tea", "candidate_labels": ["a", "b"]},
+    "feature-extraction": {"text": "tea"},
+    "sentence-embedding": {"text": "tea"},
+    "sentence-similarity": {"source_sentence": "tea", "sentences": ["a", "b"]},
+    "rerank": {"query": "tea", "texts": ["a", "b"]},
+}
+
+
+def served(task: str) -> Served:
+    changes = {"classification": CLASSIFICATION[task]} if task in CLASSIFICATION else {}
+    return serve(FAMILIES["bert"], task, torch.nn.Identity(), **changes)
+
+
+def outcome(endpoint: Served, body: Any) -> Any:
+    """The rows that the engine would get, or the refusal."""
+    try:
+        request = read_body(body, endpoint.task, endpoint.endpoint.limits)
+        return endpoint.task.encode(request, endpoint.tokenizer).encoded
+    except ServingError as error:
+        return error
+
+
+def parameters(**values: Any) -> dict[str, Any]:
+    return {"parameters": values}
+
+
+# Beside the task's good body: what is changed, the status, and the field that is named.
+CASES: list[tuple[str, dict[str, Any], int, str | None]] = [
+    ("text-classification", parameters(top_k=0), 400, "top_k"),
+    ("text-classification", parameters(function_to_apply="relu"), 400, "function_to_apply"),
+    ("text-classification", {"text_pair": LONG}, 413, None),
+    ("text-classification", {"text": LONG}, 413, None),
+    ("token-classification", parameters(aggregation_strategy="all"), 400, "aggregation_strategy"),
+    ("token-classification", parameters(stride=40), 400, "stride"),
+    ("token-classification", parameters(stride=2, aggregation_strategy="none"), 400, "stride"),
+    ("token-classification", parameters(ignore_labels=[1]), 400, "ignore_labels"),
+    ("token-classification", {"text": LONG, **parameters(stride=38)}, 422, "stride"),
+    ("token-classification", {"text": LONG, "truncate": False}, 413, None),
+    ("question-answering", parameters(top_k="3"), 400, "top_k"),
+    ("question-answering", parameters(max_seq_len=41), 400, "max_seq_len"),
+    ("question-answering", parameters(doc_stride=41), 400, "doc_stride"),
+    ("question-answering", parameters(align_to_words=1), 400, "align_to_words"),
+    ("question-answering", {"question": ["a", "b"], "context": ["c"]}, 400, "context"),
+    ("question-answering", {"question": "a", "context": ["c"]}, 400, "context"),
+    ("question-answering", {"context": ""}, 422, "context"),
+    ("question-answering", {"question": ""}, 422, "question"),
+    ("question-answering", {"context": LONG, **parameters(doc_stride=39)}, 422, "doc_stride"),
+    ("question-answering", {"question": LONG}, 413, "question"),
+    (
+        "question-answering",
+        {"question": "?", "context": "a " * 1500, **parameters(doc_stride=33)},
+        413,
+        None,
+    ),
+    ("fill-mask", parameters(top_k=13), 400, "top_k"),
+    ("fill-mask", parameters(targets=[None]), 400, "targets"),
+    ("fill-mask", parameters(targets=["a"] * 51), 413, "targets"),
+    ("fill-mask", parameters(targets=[]), 422, "targets"),
+    ("fill-mask", parameters(targets=[""]), 422, "targets"),
+    ("fill-mask", {"text": "no mask"}, 422, "text"),
+    ("fill-mask", {"text": f"[MASK] {LONG}"}, 413, None),
+    ("fill-mask", {"text": ["[MASK] " * 30] * 40}, 413, "top_k"),
+    ("zero-shot-classification", {"candidate_labels": 3}, 400, "candidate_labels"),
+    ("zero-shot-classification", {"candidate_labels": None}, 400, "candidate_labels"),
+    ("zero-shot-classification", parameters(candidate_labels="a"), 400, "parameters"),
+    ("zero-shot-classification", {"multi_label": "yes"}, 400, "multi_label"),
+    ("zero-shot-classification", {"candidate_labels": []}, 422, "candidate_labels"),
+    ("zero-shot-classification", {"candidate_labels": " , "}, 422, "candidate_labels"),
+    ("zero-shot-classification", {"hypothesis_template": "none"}, 422, "hypothesis_template"),
+    ("zero-shot-classification", {"hypothesis_template": "{"}, 422, "hypothesis_template"),
+    ("zero-shot-classification", {"hypothesis_template": "{0.real}"}, 422, "hypothesis_template"),
+    ("zero-shot-classification", {"hypothesis_template": "{:9999}"}, 422, "hypothesis_template"),
+    ("zero-shot-classification", {"hypothesis_template": "{} {1}"}, 422, "hypothesis_template"),
+    ("zero-shot-classification", {"text": ""}, 422, "text"),
+    ("zero-shot-classification", {"text": ["a"] * 26}, 413, "candidate_labels"),
+    ("zero-shot-classification", {"candidate_labels": [LONG]}, 413, None),
+    ("zero-shot-classification", {"text": LONG, "truncate": False}, 413, None),
+    ("feature-extraction", parameters(truncation="yes"), 400, "truncation"),
+    ("feature-extraction", {"text": LONG}, 413, None),
+    ("sentence-embedding", parameters(prompt_name="query"), 400, "prompt_name"),
+    ("sentence-embedding", parameters(truncate_dim=33), 400, "truncate_dim"),
+    ("sentence-embedding", parameters(prompt="\ud800"), 400, "prompt"),
+    ("sentence-embedding", {"text": LONG, "truncate": False}, 413, None),
+    ("sentence-similarity", parameters(top_k=2), 400, "parameters"),
+    ("sentence-similarity", {"source_sentence": ["a"]}, 400, "source_sentence"),
+    ("sentence-similarity", {"sentences": "a"}, 400, "sentences"),
+    ("sentence-similarity", {"sentences": []}, 400, "sentences"),
+    ("sentence-similarity", {"sentences": MANY}, 413, "sentences"),
+    ("sentence-similarity", {"sentences": [LONG], "truncate": False}, 413, None),
+    ("rerank", parameters(top_k=0), 400, "top_k"),
+    ("rerank", {"texts": [None]}, 400, "texts"),
+    ("rerank", {"texts": MANY}, 413, "texts"),
+    ("rerank", {"texts": ["a" * 3001]}, 413, "texts"),
+    ("rerank", {"texts": [LONG], "truncate": False}, 413, None),
+]
+
+
+@pytest.mark.parametrize(("task", "change", "status", "field"), CASES)
+def test_a_refusal_has_the_tables_status_and_names_its_field(
+    task: str, change: dict[str, Any], status: int, field: str | None
+) -> None:
+    error = outcome(served(task), {**GOOD[task], **change})
+    assert isinstance(error, ServingError), error
+    assert (error.kind.status, error.field) == (status, field)
+    assert "tea" not in str(error.body())
+    if status == 413:
+        assert isinstance(error.limit, int)
+        assert isinstance(error.got, int)
+        assert error.got > error.limit
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_refuses_what_it_does_not_know(task: str) -> None:
+    endpoint = served(task)
+    good = outcome(endpoint, GOOD[task])
+    assert not isinstance(good, ServingError), good.message
+    for change, field in (
+        (parameters(temperature=1), "parameters"),
+        (parameters(truncate=True), "parameters"),
+        ({"parameters": []}, "parameters"),
+        ({"timeout_ms": 0}, "timeout_ms"),
+        ({"truncate": 1}, "truncate"),
+        ({"colour": "red"}, None),
+        ({"inputs": "a"}, None),
+    ):
+        error = outcome(endpoint, {**GOOD[task], **change})
+        assert (error.kind.status, error.field) == (400, field)
+    for field in GOOD[task]:
+        error = outcome(endpoint, {key: GOOD[task][key] for key in GOOD[task] if key != field})
+        assert (error.kind.status, error.field) == (400, field)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_inference_apis_shape_and_raw_text(task: str) -> None:
+    endpoint = served(task)
+    good = dict(GOOD[task])
+    beside = {key: good.pop(key) for key in endpoint.task.form.beside if key in good}
+    inputs = good if len(good) > 1 else good.get("text")
+    rows = outcome(endpoint, {"inputs": inputs, "parameters": beside})
+    assert [row.ids for row in rows] == [row.ids for row in outcome(endpoint, GOOD[task])]
+    raw = outcome(endpoint, b"hot [MASK]")
+    if task in ("question-answering", "sentence-similarity", "rerank"):
+        assert raw.kind.code == "malformed_body"
+        assert outcome(endpoint, {"inputs": "hot tea"}).field == "inputs"
+    elif task == "zero-shot-classification":
+        assert raw.field == "candidate_labels"
+    else:
+        assert len(raw) == 1
+
+
+@pytest.mark.parametrize(
+    ("inputs", "status"),
+    [
+        ({"text": "a"}, None),
+        ([{"text": "a"}, {"text": "b", "text_pair": "c"}], None),
+        ([{"text": "a"}, "b"], 400),
+        ([{"text": ["a"]}], 400),
+        ({"text": "a", "text_pair": ["b"]}, 400),
+        ({"words": "a"}, 400),
+        ([], 400),
+        ([{"text": "a"}] * 51, 413),
+        (7, 400),
+        (None, 400),
+    ],
+)
+def test_objects_of_text_and_pair(inputs: Any, status: int | None) -> None:
+    found = outcome(served("text-classification"), {"inputs": inputs})
+    assert (found.kind.status if isinstance(found, ServingError) else None) == status
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=8,
+)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_body_is_work_or_a_refusal(task: str) -> None:
+    endpoint = served(task)
+    form = endpoint.task.form
+    fields = st.sampled_from([*form.own, "inputs"])
+    named = [parameter.name for parameter in endpoint.task.parameters]
+    values = JSON | st.sampled_from(["[MASK]", ["a", "[MASK] b"], "", True, 0, 1, 3])
+    some = st.dictionaries(st.sampled_from([*named, "other"]), values) if named else st.just({})
+    body = st.dictionaries(fields, values)
+
+    @settings(
+        max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
+    @given(
+        body=JSON
+        | st.binary()
+        | body
+        | st.builds(lambda one, two: {**GOOD[task], **one, "parameters": two}, body, some)
+    )
+    def check(body: Any) -> None:
+        found = outcome(endpoint, body)
+        if isinstance(found, ServingError):
+            assert found.kind.status in (400, 413, 422)
+        else:
+            assert found
+            assert all(row.ids for row in found)
+
+    check()
+
+
+def test_a_bundle_without_what_its_task_needs_is_told_so() -> None:
+    from dataclasses import replace
+
+    from preprocess.answers import TASKS as TASK_TABLE
+
+    for task in set(TASKS) - {"question-answering", "feature-extraction"}:
+        changes = {"classification": CLASSIFICATION[task]} if task in CLASSIFICATION else {}
+        endpoint = endpoint_of(FAMILIES["bert"], task, **changes)
+        empty = replace(endpoint, classification=None, embedding=None, masks=None)
+        with pytest.raises(ValueError, match=r"endpoint\.json has no"):
+            TASK_TABLE[task](empty)
