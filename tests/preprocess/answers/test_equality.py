@@ -177,9 +177,9 @@ def test_question_answering(name: str) -> None:
     family = FAMILIES[name]
     served = serve(family, "question-answering", family.model("spans", labels=("first", "last")))
     pipeline = pipeline_of(name, "question-answering", served.model)
-    # With padding on the left, the pipeline takes a written padding token for padding.
-    unclear = family.specials[0] if family.padding_side == "left" else "\0\0"
-    filled = texts(family).filter(lambda text: bool(text) and unclear not in text)
+    # A written padding token has no position of its own, so that spans tie; and with padding on
+    # the left the pipeline takes it for padding.
+    filled = texts(family).filter(lambda text: bool(text) and family.specials[0] not in text)
 
     @settings(few, max_examples=60)
     @given(
