@@ -16,7 +16,7 @@ from preprocess.answers import TASKS
 from preprocess.answers.work import Work
 from preprocess.request import read_body
 from preprocess.rows import Row, pad, unpad
-from preprocess.tokens import Encoded, Tokenizer
+from preprocess.tokens import Encoded
 from preprocess.triton_client import Tensor
 from transformer_serving.optimize import EngineFiles
 
@@ -33,7 +33,7 @@ class LocalEndpoint:
     def __init__(self, endpoint: Endpoint, tokenizer_json: bytes, call: Call) -> None:
         self.endpoint = endpoint
         self._task = TASKS[endpoint.task](endpoint)
-        self._tokenizer = Tokenizer(tokenizer_json, endpoint.tokens)
+        self._tokenizer = self._task.tokenizer(tokenizer_json, endpoint.tokens)
         self._call = call
 
     def work(self, body: Any) -> Work:

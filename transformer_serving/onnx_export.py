@@ -138,9 +138,10 @@ def quiet() -> Iterator[None]:
     transformers_logging: Any = untyped
     level = transformers_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()
-    exporter = logging.getLogger("torch.onnx")
-    exporter_level = exporter.level
-    exporter.setLevel(logging.ERROR)
+    exporters = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    exporter_levels = [exporter.level for exporter in exporters]
+    for exporter in exporters:
+        exporter.setLevel(logging.ERROR)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
@@ -148,7 +149,8 @@ def quiet() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
-        exporter.setLevel(exporter_level)
+        for exporter, exporter_level in zip(exporters, exporter_levels, strict=True):
+            exporter.setLevel(exporter_level)
         transformers_logging.set_verbosity(level)
         if bars:
             transformers_logging.enable_progress_bar()
