@@ -5,8 +5,7 @@ Weights are widened so that answers differ clearly from text to text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -162,7 +161,7 @@ def _albert() -> Any:
 
 _SIZES: dict[str, Any] = {
     "hidden_size": 32,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 4,
     "intermediate_size": 48,
     "max_position_embeddings": POSITIONS,
@@ -180,7 +179,7 @@ FAMILIES = {
         "DistilBert",
         lambda **given: transformers.DistilBertConfig(
             dim=32,
-            n_layers=2,
+            n_layers=1,
             n_heads=4,
             hidden_dim=48,
             max_position_embeddings=POSITIONS,
@@ -217,6 +216,8 @@ FAMILIES = {
         "ModernBert",
         _sized(
             transformers.ModernBertConfig,
+            # One layer that looks at the whole text and one that looks at its neighbourhood.
+            num_hidden_layers=2,
             global_attn_every_n_layers=2,
             local_attention=16,
             initializer_cutoff_factor=3.0,
@@ -274,7 +275,7 @@ def save_model(
         )
         if getattr(tokenizer, f"{source}_token_id") is not None
     }
-    config = row.config(vocab_size=len(tokenizer), **ids, **changes)
+    config = row.config(**{"vocab_size": len(tokenizer), **ids, **changes})
     torch.manual_seed(5)
     getattr(transformers, f"{row.prefix}{head}")(config).eval().save_pretrained(str(folder))
     limit = min(POSITIONS - 2, POSITIONS - 1 - int(config.pad_token_id or 0))

@@ -91,5 +91,4 @@ def test_answers_are_the_references(row: Row, tmp_path: Path) -> None:
         case = prepare_case(source, endpoint)
         for files in engines:
             report = compare(case, files)
-            print(row.family, task, files.engine, report)
             refuse_when_over(report)

@@ -87,7 +87,7 @@ def _vectors(expected: Any, got: Any, allowed: float) -> Distance:
 
 def _number(value: float) -> float:
     """What is not a number is as wrong as can be; plain max() would step over it."""
-    return value if value == value else float("inf")
+    return float(value) if value == value else float("inf")
 
 
 def _fillings(answer: Any) -> list[Scores]:
