@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: up down status test check lint format types lock clean help
+.PHONY: up down status test check lint format types docs fuzz soak lock clean help
 
 help:
 	@echo 'make up      install, build the demo models, start the stack, deploy, show curl lines'
@@ -15,6 +15,9 @@ help:
 	@echo 'make status  what runs and what is served'
 	@echo 'make test    all tests, on real servers'
 	@echo 'make check   format, lint and types'
+	@echo 'make docs    renew the pages that are made from the code'
+	@echo 'make fuzz    100,000 hostile requests; repeat a run with SEED=…'
+	@echo 'make soak    ten minutes of load; the worker must not grow'
 	@echo 'make lock    renew the pins in requirements/'
 	@echo 'make clean   remove build products and the stack with its data'
 
@@ -42,6 +45,15 @@ types: $(VENV)/.dev
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.dev
+	$(BIN)/python scripts/errors_page.py
+
+fuzz: $(VENV)/.dev
+	$(BIN)/python -m tests.gateway.fuzzing --requests 100000 $(if $(SEED),--seed $(SEED))
+
+soak: $(VENV)/.dev
+	$(BIN)/python -m tests.gateway.soak
 
 lock:
 	$(PYTHON) scripts/lock.py

@@ -253,11 +253,14 @@ class Coalescer:
         """The call to the figures, and its time to the requests that leave for the first time."""
         now = time.monotonic()
         tokens = 0
+        only_golden = True
         for text in texts:
             tokens += text.length
             passage = text.ticket.passage
             passage.left = passage.left or now
-        self.figures.call(len(texts), tokens, len(texts) * length - tokens)
+            only_golden = only_golden and passage.golden
+        if not only_golden:
+            self.figures.call(len(texts), tokens, len(texts) * length - tokens)
 
 
 _shared: WeakValueDictionary[tuple[object, ...], Coalescer] = WeakValueDictionary()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import re
@@ -163,7 +164,12 @@ def clearml_environment(folder: Path, port: int) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    folder = tmp_path_factory.mktemp("gateway")
+    with running_session(tmp_path_factory.mktemp("gateway")) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def running_session(folder: Path) -> Iterator[Session]:
     port = free_port()
     environment = clearml_environment(folder, port)
     control_plane = Server(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import sys
@@ -64,7 +65,12 @@ class TextServing:
 def text_serving(
     session: Session, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TextServing]:
-    folder = tmp_path_factory.mktemp("texts")
+    with running_text_serving(session, tmp_path_factory.mktemp("texts")) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def running_text_serving(session: Session, folder: Path) -> Iterator[TextServing]:
     with running_triton(folder / "triton") as triton:
         for name, (width, queue) in MODELS.items():
             write_model(triton.repository, name, width, max_queue_size=queue)
@@ -81,7 +87,8 @@ def text_serving(
 
 def write_endpoints(folder: Path) -> None:
     for name, (width, _) in {**MODELS, MISSING: (2, 0)}.items():
-        text = preprocess_file.build(endpoint_json(width), tokenizer())
+        limits = {"max_tokens": 5000} if name == "narrow" else {}
+        text = preprocess_file.build(endpoint_json(width, **limits), tokenizer())
         (folder / f"{name}.py").write_text(text + (FAULT if name == "faulty" else ""))
     (folder / "holdings.py").write_text((ENDPOINTS / "holdings.py").read_text())
 

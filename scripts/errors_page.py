@@ -1,0 +1,92 @@
+"""Write docs/errors.md from the tables that the code itself answers by."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from contract.errors import KINDS, ErrorKind  # noqa: E402
+from preprocess.triton_errors import RULES, Rule  # noqa: E402
+
+PAGE = ROOT / "docs" / "errors.md"
+
+_HEAD = """# Errors
+
+Made by `make docs` from `contract/errors.py` and `preprocess/triton_errors.py`; change those.
+
+Every error of ours has the same JSON body:
+
+```json
+{"code": "too_large", "message": "field 'text' holds too many texts; send them in several requests",
+ "field": "text", "limit": 100, "got": 101}
+```
+
+`field`, `limit` and `got` are null where they do not apply. No error repeats anything of the
+request. Every answer, errors included, has `x-request-id` and `server-timing`.
+
+"""
+
+_STOCK = """
+## Without the gateway
+
+The stock `uvicorn clearml_serving.serving.main:app` answers the same codes, but for what
+clearml-serving itself decides before our code sees the request: a malformed body is 400 or 422 with
+a body of FastAPI's, bytes of a body have no limit, and an unknown endpoint is 404 with
+`{"detail": …}`. Behind the gateway an unknown endpoint has that same body.
+
+"""
+
+_ENGINE = """## What Triton answers, and what becomes of it
+
+The first row that matches counts. A status that is a number is HTTP's, a name is gRPC's.
+
+"""
+
+_AFTER = """
+`unavailable` sets a Triton aside where there are several, and the call is tried on another one: a
+call that may have begun, once; one that has not, on each. A call that several requests share and
+that fails with `engine_failed` is split until only the text that caused it is left, which alone
+gets the error.
+"""
+
+
+def page() -> str:
+    return "".join((_HEAD, *_kinds(), _STOCK, _ENGINE, *_rules(), _AFTER))
+
+
+def _kinds() -> Iterator[str]:
+    yield "| status | code | meaning | Retry-After |\n|---|---|---|---|\n"
+    for kind in sorted(KINDS.values(), key=lambda kind: kind.status):
+        yield _kind(kind)
+
+
+def _kind(kind: ErrorKind) -> str:
+    wait = "" if kind.retry_after_s is None else f"{kind.retry_after_s} s"
+    return f"| {kind.status} | `{kind.code}` | {kind.meaning} | {wait} |\n"
+
+
+def _rules() -> Iterator[str]:
+    yield "| Triton's status | its text has | code | message |\n|---|---|---|---|\n"
+    for rule in RULES:
+        yield _rule(rule)
+
+
+def _rule(rule: Rule) -> str:
+    statuses = ", ".join(rule.statuses) or "any"
+    text = f'"{rule.text}"' if rule.text else "anything"
+    return f"| {statuses} | {text} | `{rule.code}` | {rule.message} |\n"
+
+
+def main() -> None:
+    temporary = PAGE.with_suffix(".new")
+    temporary.write_text(page(), "utf-8")
+    temporary.replace(PAGE)
+
+
+if __name__ == "__main__":
+    main()

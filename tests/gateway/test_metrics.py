@@ -1,0 +1,193 @@
+"""Every figure after a known load, in both set-ups; log lines, spans, and the workers' files."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import signal
+import threading
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.engine.triton_server import wait_until
+from tests.gateway.conftest import Server, free_port
+from tests.gateway.text_serving import TextServing, text_serving as text_serving
+
+Figures = dict[tuple[str, frozenset[tuple[str, str]]], float]
+PREFIX = "transformer_serving_"
+
+
+def read(text: str) -> Figures:
+    return {
+        (sample.name.removeprefix(PREFIX), frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name.startswith(PREFIX)
+    }
+
+
+def of(figures: Figures, name: str, **labels: str) -> float:
+    return figures.get((name, frozenset(labels.items())), 0)
+
+
+@pytest.fixture(scope="module", params=["gateway", "stock"])
+def way(
+    request: pytest.FixtureRequest, text_serving: TextServing, tmp_path_factory: Any
+) -> Iterator[tuple[Server, Any]]:
+    """A fresh server, and how its figures are read."""
+    if request.param == "gateway":
+        server = text_serving.gateway("--workers=2").start()
+        server.wait_for("/health/ready")
+        url = f"http://127.0.0.1:{server.port}/metrics"
+    else:
+        port = free_port()
+        server = text_serving.stock(TRANSFORMER_SERVING_METRICS_PORT=str(port)).start()
+        server.wait_for("/docs")
+        url = f"http://127.0.0.1:{port}/metrics"
+
+    def figures() -> Figures:
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            return read(answer.read().decode())
+
+    try:
+        yield server, figures
+    finally:
+        server.stop()
+
+
+def test_a_test_counts(way: tuple[Server, Any]) -> None:
+    server, figures = way
+    load = [
+        *[({"text": "tea"}, 200)] * 20,
+        *[({"text": ["tea and cups"] * 3}, 200)] * 5,
+        *[({"text": 1}, 400)] * 4,
+        *[({"text": "[FAIL]"}, 502)] * 3,
+        *[({"text": "[SLOW]", "timeout_ms": 20}, 504)] * 2,
+    ]
+    assert [server.post("texts", body).status for body, _ in load] == [code for _, code in load]
+    server.post("vectors", {"text": "tea"})
+    seen = figures()
+    texts, tokens = 20 + 15, 20 * 3 + 15 * 5
+    for status, number in (("200", 25), ("400", 4), ("502", 3), ("504", 2)):
+        assert of(seen, "requests_total", endpoint="texts", status=status) == number
+    assert of(seen, "texts_total", endpoint="texts") == texts
+    assert of(seen, "tokens_total", endpoint="texts") == tokens
+    for stage in ("tokenize", "queue", "infer", "post"):
+        assert of(seen, "stage_seconds_count", endpoint="texts", stage=stage) == 25
+        assert of(seen, "stage_seconds_sum", endpoint="texts", stage=stage) > 0
+    calls = of(seen, "call_texts_count", endpoint="texts")
+    # One call at least for each of 25 + 3 + 2 requests: they came one after the other.
+    assert calls == 30
+    assert of(seen, "call_texts_sum", endpoint="texts") == texts + 3 + 2
+    sent = of(seen, "call_tokens_total", endpoint="texts")
+    assert sent == tokens + 5 * 3
+    assert of(seen, "call_padding_tokens_total", endpoint="texts") == (texts + 5) * 16 - sent
+    assert of(seen, "requests_total", endpoint="vectors", status="200") == 1
+    wait_until(lambda: of(figures(), "waiting_tokens") == 0, 10)
+
+
+def test_times_are_on_the_answer(way: tuple[Server, Any]) -> None:
+    server, _ = way
+    timing = server.post("texts", {"text": "tea"}).headers["server-timing"]
+    stages = [part.split(";dur=") for part in timing.split(", ")]
+    assert [name for name, _ in stages] == ["tokenize", "queue", "infer", "post"]
+    assert all(float(value) >= 0 for _, value in stages)
+
+
+def test_dead_workers_count_on_and_refusals_count(
+    text_serving: TextServing, tmp_path: Path
+) -> None:
+    """A worker that is killed leaves its counts, not its files."""
+    server = text_serving.gateway("--workers=2", PROMETHEUS_MULTIPROC_DIR=str(tmp_path)).start()
+    try:
+        server.wait_for("/health/ready")
+
+        def requests() -> float:
+            text = server.ask("GET", "/metrics").raw.decode()
+            return of(read(text), "requests_total", endpoint="texts", status="200")
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: server.post("texts", {"text": "tea"}), range(40)))
+        assert requests() == 40
+        workers = {int(path.stem.split("_")[-1]) for path in tmp_path.glob("counter_*.db")}
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
+
+        def folded() -> bool:
+            try:
+                return requests() == 40
+            except OSError:
+                return False
+
+        wait_until(folded, 60)
+        left = {path.stem.split("_")[-1] for path in tmp_path.glob("*.db")}
+        assert "ended" in left
+        assert not left & {str(worker) for worker in workers}
+        server.post("texts", {"text": "tea"})
+        assert requests() == 41
+        for _ in range(3):
+            assert server.post("texts", b"{").status == 400
+        seen = read(server.ask("GET", "/metrics").raw.decode())
+        assert of(seen, "gateway_refused_total", code="malformed_body") == 3
+    finally:
+        server.stop()
+
+
+class Collector(http.server.BaseHTTPRequestHandler):
+    """Takes OTLP spans."""
+
+    received: list[bytes] = []
+
+    def do_POST(self) -> None:
+        self.received.append(self.rfile.read(int(self.headers["content-length"])))
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+def test_log_lines_and_spans(text_serving: TextServing) -> None:
+    """One log line a fault, JSON and without the request; a span a request below the caller's."""
+    collector = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    threading.Thread(target=collector.serve_forever, daemon=True).start()
+    server = text_serving.gateway(
+        OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{collector.server_port}",
+        OTEL_BSP_SCHEDULE_DELAY="100",
+        OTEL_SERVICE_NAME="texts",
+    ).start()
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    try:
+        server.wait_for("/health/ready")
+        headers = {"traceparent": f"00-{trace}-b7ad6b7169203331-01", "x-request-id": "mine"}
+        assert server.post("texts", {"text": "secret tea"}, headers).status == 200
+        for _ in range(3):
+            assert server.post("texts", {"text": "[FAIL] secret"}, headers).status == 502
+        wait_until(lambda: bytes.fromhex(trace) in b"".join(Collector.received), 30)
+        sent = b"".join(Collector.received)
+        assert all(word in sent for word in (b"serve texts", b"tokenize", b"infer", b"mine"))
+        assert b"secret" not in sent
+    finally:
+        server.stop()
+        collector.shutdown()
+        collector.server_close()
+    text = server.log.read_text()
+    assert "secret" not in text
+    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    faults = [line for line in lines if line.get("code") == "engine_failed"]
+    # A line a second at most: the others are counted.
+    assert 1 <= len(faults) <= 3
+    assert faults[0]["request_id"] == "mine"
+    assert (faults[0]["endpoint"], faults[0]["status"], faults[0]["level"]) == (
+        "texts",
+        502,
+        "warning",
+    )
