@@ -9,6 +9,7 @@ host would turn a raised one into 422 or 500.
 from __future__ import annotations
 
 import logging
+import os
 import uuid
 from collections.abc import Callable
 from functools import cached_property
@@ -28,6 +29,9 @@ from preprocess.tokens import off_loop, shared_tokenizer
 from preprocess.triton_client import close_clients
 
 log = logging.getLogger("transformer_serving.preprocess")
+
+# The tokenizers' own threads gain nothing for these sizes and take the other core from Triton.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 Collect = Callable[[dict[str, Any]], None] | None
 

@@ -7,10 +7,11 @@ byte sizes; the raw little-endian tensors follow it. One connection carries one 
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import orjson
 
 from contract.endpoint import OutputTensor
 from preprocess.tensors import Array, RawOutput, Tensor, read_outputs
@@ -160,7 +161,7 @@ def _infer_request(
     model: str, version: int, inputs: Sequence[Tensor], outputs: Sequence[OutputTensor]
 ) -> bytes:
     raw = [tensor.raw() for tensor in inputs]
-    header = json.dumps(
+    header = orjson.dumps(
         {
             "inputs": [
                 {
@@ -175,7 +176,7 @@ def _infer_request(
                 {"name": output.name, "parameters": {"binary_data": True}} for output in outputs
             ],
         }
-    ).encode()
+    )
     size = len(header) + sum(map(len, raw))
     head = (
         f"POST /v2/models/{model}/versions/{version}/infer HTTP/1.1\r\n"
@@ -191,7 +192,7 @@ def _raw_outputs(reply: _Reply) -> dict[str, RawOutput]:
     """The tensors follow the JSON header in the order in which it names them."""
     at = int(reply.headers.get("inference-header-content-length", len(reply.body)))
     found: dict[str, RawOutput] = {}
-    for row in json.loads(reply.body[:at])["outputs"]:
+    for row in orjson.loads(reply.body[:at])["outputs"]:
         size = int(row.get("parameters", {}).get("binary_data_size", 0))
         found[row["name"]] = RawOutput(row["datatype"], row["shape"], reply.body[at : at + size])
         at += size
@@ -200,6 +201,6 @@ def _raw_outputs(reply: _Reply) -> dict[str, RawOutput]:
 
 def _error_text(body: bytes) -> str:
     try:
-        return str(json.loads(body)["error"])
+        return str(orjson.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
         return ""

@@ -54,12 +54,13 @@ class Fuzz:
 
     seed: int
     openapi: dict[str, Any]
+    cases: int
     statuses: Counter[int | str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
         self.bomb = _bomb(30)
-        self.cases = openapi_cases(self.openapi, self.seed, 300)
+        self.openapi_cases = openapi_cases(self.openapi, self.seed, self.cases)
 
     def requests(self, count: int) -> Iterator[Sent]:
         kinds: dict[Callable[[], Sent], int] = {
@@ -94,12 +95,12 @@ class Fuzz:
         return self._post(packed, b"content-encoding: gzip\r\n")
 
     def deep(self) -> Sent:
-        levels = self.chance.choice([10, 900, 1100, 5000, 100_000])
+        levels = self.chance.choice([10, 900, 1100, 1100, 5000, 5000, 50_000])
         opening, closing = self.chance.choice([(b"[", b"]"), (b'{"text":', b"}")])
         return self._post(opening * levels + b"1" + closing * levels)
 
     def from_openapi(self) -> Sent:
-        return Sent(self.chance.choice(self.cases))
+        return Sent(self.chance.choice(self.openapi_cases))
 
     def cut_short(self) -> Sent:
         whole = self.some_json().raw
@@ -131,7 +132,7 @@ class Fuzz:
         plain = (None, True, 0, -1.5e300, 2**63 - 1, "", self._text() if kind == 6 else "a")
         if kind < 7:
             return plain[kind]
-        size = self.chance.choice([0, 1, 3, 120])
+        size = self.chance.choice([0, 1, 3, 120 if depth == 1 else 4])
         if kind == 7:
             return [self._value(depth - 1) for _ in range(size)]
         return {str(at): self._value(depth - 1) for at in range(min(size, 5))}
@@ -255,7 +256,7 @@ def run(text_serving: TextServing, seed: int, count: int) -> Counter[int | str]:
     server.start().wait_for("/health/ready")
     try:
         asyncio.run(well(server.port))
-        fuzz = Fuzz(seed, server.ask("GET", "/openapi.json").json)
+        fuzz = Fuzz(seed, server.ask("GET", "/openapi.json").json, cases=max(30, count // 100))
         asyncio.run(attack(server, fuzz, count))
         return fuzz.statuses
     finally:

@@ -1,0 +1,435 @@
+"""What happens between the socket and Triton, in time: `python -m benchmarks.hot_path`.
+
+Every target answers the same short text. Targets take turns within each round, so that a ratio
+compares what the machine did at about the same time; the lower bound of a ratio is its worst round.
+
+empty    a Preprocess that answers at once: what clearml-serving's app costs without one
+null     ours, before an engine that answers zeros at once: what a GPU host's CPU pays
+real     ours, before the demo's own engine
+example  as ClearML's example does it, before the null engine: lists of integers, the host's gRPC
+
+Each is asked in the stock app and behind the gateway, but for the example, which is not ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from contract.endpoint import read_endpoint
+from engine.model_config import TensorConfig, build_config, from_text, to_text, with_versions
+from preprocess.tensors import Tensor
+from preprocess.triton_http import HttpTriton
+from tests.engine.triton_server import TritonServer, running_triton
+from tests.gateway.conftest import Server, Session, running_session
+from tests.gateway.kept_connections import KeptConnections
+from tests.gateway.text_serving import register
+from tests.triton_text import client_of
+from transformer_serving import preprocess_file
+
+ROOT = Path(__file__).parent.parent
+BUNDLE = ROOT / "build" / "demo" / "transformer_model"
+RESULT = Path(__file__).parent / "results" / "hot_path.json"
+TEXT = "This is a ClearML example to show how Triton binaries are deployed."
+CALLERS = 128
+
+NULL_MODEL = """
+import ctypes, json
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+set_name = ctypes.pythonapi.PyCapsule_SetName
+set_name.argtypes = (ctypes.py_object, ctypes.c_char_p)
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.width = int(json.loads(args["model_config"])["output"][0]["dims"][0])
+
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            rows = request.inputs()[0].shape()[0]
+            capsule = np.zeros((rows, self.width), np.float32).__dlpack__()
+            tensor = pb_utils.Tensor.from_dlpack("output", capsule)
+            set_name(capsule, b"used_dltensor")
+            answers.append(pb_utils.InferenceResponse([tensor]))
+        return answers
+"""
+
+EMPTY = """
+from starlette.responses import Response
+
+
+class Preprocess:
+    serves_responses = True
+
+    def preprocess(self, body, state, collect=None):
+        return body
+
+    async def process(self, body, state, collect=None):
+        return body
+
+    def postprocess(self, body, state, collect=None):
+        return Response(b'{"label":"NEGATIVE","score":0.5}', 200, None, "application/json")
+"""
+
+EXAMPLE = """
+from transformers import AutoTokenizer
+
+
+class Preprocess:
+    def __init__(self):
+        self.tokenizer = AutoTokenizer.from_pretrained("{folder}")
+
+    def preprocess(self, body, state, collect=None):
+        tokens = self.tokenizer(body["text"], padding="max_length", max_length=16, truncation=True)
+        return [[tokens[name]] for name in {inputs}]
+
+    def postprocess(self, data, state, collect=None):
+        return {{"data": data.tolist()}}
+"""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One row of the table: a server and the endpoint that is asked there."""
+
+    name: str
+    server: Server
+    endpoint: str
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.port}/serve/{self.endpoint}"
+
+
+def write_models(repository: Path) -> list[str]:
+    """The engines: null at the bundle's version and at the stock version, and the real one."""
+    endpoint = read_endpoint((BUNDLE / "endpoint.json").read_text())
+    inputs = [TensorConfig(one.name, one.dtype, (-1,)) for one in endpoint.inputs]
+    outputs = [TensorConfig(one.name, one.dtype, one.dims) for one in endpoint.outputs]
+    for name, number in (("null", endpoint.bundle_version), ("example", 1)):
+        folder = repository / name / str(number)
+        folder.mkdir(parents=True)
+        (folder / "model.py").write_text(NULL_MODEL)
+        config = build_config(
+            name=name, backend="python", inputs=inputs, outputs=outputs, max_batch_size=64
+        )
+        config.version_policy.all.SetInParent()
+        (repository / name / "config.pbtxt").write_text(to_text(config))
+    folder = repository / "real" / str(endpoint.bundle_version)
+    folder.mkdir(parents=True)
+    for file in ("model.xml", "model.bin"):
+        shutil.copy(BUNDLE / "model" / file, folder / file)
+    config = from_text((BUNDLE / "model" / "config.pbtxt").read_text())
+    config = with_versions(config, "real", [endpoint.bundle_version])
+    (repository / "real" / "config.pbtxt").write_text(to_text(config))
+    return ["null", "example", "real"]
+
+
+def write_endpoints(folder: Path) -> list[str]:
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = BUNDLE / "tokenizer.json"
+    endpoint = read_endpoint((BUNDLE / "endpoint.json").read_text())
+    text = preprocess_file.build((BUNDLE / "endpoint.json").read_text(), tokenizer.read_bytes())
+    hugging_face = folder / "tokenizer"
+    names = tuple(one.name for one in endpoint.inputs)
+    made = PreTrainedTokenizerFast(tokenizer_file=str(tokenizer), pad_token="[PAD]")
+    made.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    made.save_pretrained(hugging_face)
+    files = {
+        "empty": EMPTY, "null": text, "real": text,
+        "example": EXAMPLE.format(folder=hugging_face, inputs=names),
+    }  # fmt: skip
+    for name, content in files.items():
+        (folder / f"{name}.py").write_text(content)
+    tensors = {
+        "input_name": names, "input_type": ["int32"] * len(names),
+        "input_size": [[-1]] * len(names),
+        "output_name": ["output"], "output_type": ["float32"], "output_size": [[2]],
+    }  # fmt: skip
+    (folder / "example.json").write_text(json.dumps(tensors))
+    return list(files)
+
+
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[tuple[Session, TritonServer]]:
+    """A control plane with the endpoints, and a Triton with the engines."""
+    for name in ("session", "endpoints"):
+        (folder / name).mkdir()
+    with (
+        running_session(folder / "session") as session,
+        running_triton(folder / "triton") as triton,
+    ):
+        with client_of(triton) as client:
+            for name in write_models(triton.repository):
+                client.load_model(name)
+        names = write_endpoints(folder / "endpoints")
+        service = register(session, folder / "endpoints", names)
+        environment = {
+            **session.environment,
+            "CLEARML_SERVING_TASK_ID": service,
+            "CLEARML_DEFAULT_TRITON_GRPC_ADDR": triton.grpc,
+            "TRANSFORMER_SERVING_TRITON_HTTP": f"127.0.0.1:{triton.addresses.http_port}",
+            "TOKENIZERS_PARALLELISM": "false",
+            "HF_HUB_OFFLINE": "1",
+        }
+        yield replace(session, environment=environment, folder=folder), triton
+        triton.kill()
+
+
+def start(server: Server, path: str, *endpoints: str) -> Server:
+    server.start().wait_for(path, 120)
+    for name in endpoints:
+        reply = server.post(name, {"text": TEXT})
+        assert reply.status == 200, reply.raw
+    return server
+
+
+def throughput(target: Target, body: Path, seconds: float, callers: int = CALLERS) -> float:
+    """Answers a second over kept connections; every answer must be a 200."""
+    done = subprocess.run(
+        ["ab", "-q", "-k", "-l", "-c", str(callers), "-t", str(seconds), "-n", "10000000",
+         "-T", "application/json", "-p", str(body), target.url],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "Non-2xx" not in done.stdout, done.stdout
+    found = re.search(r"Requests per second:\s+([\d.]+)", done.stdout)
+    assert found
+    return float(found.group(1))
+
+
+def one_at_a_time(target: Target, seconds: float) -> float:
+    """The median, in milliseconds, over one kept connection."""
+
+    async def measure() -> float:
+        connections = KeptConnections(target.server.port)
+        times = []
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            began = time.perf_counter()
+            status, _ = await connections.post(target.endpoint, {"text": TEXT})
+            times.append(time.perf_counter() - began)
+            assert status == 200
+        await connections.close()
+        return 1000 * statistics.median(times)
+
+    return asyncio.run(measure())
+
+
+def engine_alone(triton: TritonServer, model: str, seconds: float) -> float:
+    """The median of one call at a time of one text, in milliseconds, without any app."""
+    endpoint = read_endpoint((BUNDLE / "endpoint.json").read_text())
+    ids = np.ones((1, 16), np.int32)
+    tensors = [Tensor(one.name, one.dtype, ids) for one in endpoint.inputs]
+
+    async def measure() -> float:
+        server = HttpTriton(f"127.0.0.1:{triton.addresses.http_port}")
+        times = []
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            began = time.perf_counter()
+            await server.infer(model, endpoint.bundle_version, tensors, endpoint.outputs)
+            times.append(time.perf_counter() - began)
+        server.close()
+        await asyncio.sleep(0)
+        return 1000 * statistics.median(times)
+
+    return asyncio.run(measure())
+
+
+def neighbour(server: Server, seconds: float, *, beside: str | None) -> float:
+    """p99 in milliseconds of 8 callers of `null`, alone or beside one caller of 1 MB batches."""
+    big = {"text": ["tea and cups " * 770] * 100, "truncate": True}
+
+    async def measure() -> float:
+        connections, times, stop = KeptConnections(server.port), [], False
+
+        async def caller() -> None:
+            while not stop:
+                began = time.perf_counter()
+                status, _ = await connections.post("null", {"text": TEXT})
+                times.append(time.perf_counter() - began)
+                assert status == 200
+
+        async def batches() -> None:
+            while not stop and beside:
+                status, answer = await connections.post(beside, big)
+                assert status == 200, answer
+
+        callers = [asyncio.create_task(caller()) for _ in range(8)]
+        other = asyncio.create_task(batches())
+        await asyncio.sleep(seconds)
+        stop = True
+        await asyncio.gather(*callers, other)
+        await connections.close()
+        return 1000 * statistics.quantiles(times, n=100)[98]
+
+    return asyncio.run(measure())
+
+
+def cold_start(make: Callable[[], Server], path: str, endpoint: str) -> dict[str, float]:
+    """Seconds to the first answer, the first and second answers' milliseconds, and MiB."""
+    server = make()
+    began = time.perf_counter()
+    server.start().wait_for(path, 120)
+    times = []
+    for _ in range(3):
+        asked = time.perf_counter()
+        assert server.post(endpoint, {"text": TEXT}).status == 200
+        times.append(time.perf_counter() - asked)
+    found = {
+        "first_answer_s": time.perf_counter() - began - sum(times[1:]),
+        "first_ms": 1000 * times[0],
+        "second_ms": 1000 * times[1],
+        "memory_mib": psutil.Process(server.process.pid).memory_info().rss / 2**20,
+    }
+    server.stop()
+    return found
+
+
+def rounds_of(
+    targets: list[Target], count: int, measure: Callable[[Target], float]
+) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {target.name: [] for target in targets}
+    for number in range(count):
+        for target in targets:
+            found[target.name].append(measure(target))
+        row = ", ".join(f"{name} {values[-1]:.4g}" for name, values in found.items())
+        print(f"round {number + 1}: {row}", flush=True)  # noqa: T201
+    return found
+
+
+def ratios(rounds: dict[str, list[float]], pairs: list[tuple[str, str]]) -> dict[str, Any]:
+    """Of each pair, round by round: the median, and the lower bound."""
+    found = {}
+    for one, other in pairs:
+        row = [a / b for a, b in zip(rounds[one], rounds[other], strict=True)]
+        found[f"{one} / {other}"] = {"median": statistics.median(row), "lower": min(row)}
+    return found
+
+
+PAIRS = [
+    ("stock null", "stock empty"),
+    ("gateway null", "stock empty"),
+    ("gateway empty", "stock empty"),
+    ("stock null", "stock example"),
+    ("gateway null", "stock example"),
+    ("gateway real, 1 in flight", "gateway real, 2 in flight"),
+]
+
+
+def run(count: int, seconds: float, folder: Path) -> dict[str, Any]:
+    body = folder / "body.json"
+    body.write_text(json.dumps({"text": TEXT}))
+    ours = ("empty", "null", "real")
+    app = "clearml_serving.serving.main:app"
+    with serving(folder) as (session, triton):
+        stock = start(session.uvicorn(app), "/docs", *ours, "example")
+        gateway = start(session.gateway(), "/health/ready", *ours)
+        one = start(
+            session.gateway(TRANSFORMER_SERVING_CALLS_IN_FLIGHT="1"), "/health/ready", *ours
+        )
+        two = start(
+            session.gateway(TRANSFORMER_SERVING_CALLS_IN_FLIGHT="2"), "/health/ready", *ours
+        )
+        targets = [
+            *(Target(f"stock {name}", stock, name) for name in (*ours, "example")),
+            *(Target(f"gateway {name}", gateway, name) for name in ours),
+            Target("gateway real, 1 in flight", one, "real"),
+            Target("gateway real, 2 in flight", two, "real"),
+            Target("gateway null, 1 in flight", one, "null"),
+            Target("gateway null, 2 in flight", two, "null"),
+        ]
+        try:
+            together = rounds_of(targets, count, lambda one: throughput(one, body, seconds))
+            alone = rounds_of(targets, count, lambda one: one_at_a_time(one, seconds / 2))
+            engines = {name: engine_alone(triton, name, seconds) for name in ("null", "real")}
+            beside = {
+                str(name): [neighbour(gateway, seconds, beside=name) for _ in range(count)]
+                for name in (None, "null", "real")
+            }
+            memory = {
+                name: server.resident_mib()
+                for name, server in (("stock", stock), ("gateway", gateway))
+            }
+        finally:
+            for server in (stock, gateway, one, two):
+                server.stop()
+        cold = {
+            f"{way} {name}": cold_start(make, path, name)
+            for name in ("empty", "null")
+            for way, make, path in (
+                ("stock", lambda: session.uvicorn(app), "/docs"),
+                ("gateway", session.gateway, "/health/ready"),
+            )
+        }
+    return {
+        "requests_per_s_128_callers": together,
+        "ratios": ratios(together, PAIRS),
+        "one_at_a_time_ms": alone,
+        "engine_alone_ms": engines,
+        "p99_ms_beside_1_mb_batches": beside,
+        "memory_after_load_mib": memory,
+        "cold_start": cold,
+    }
+
+
+def machine() -> dict[str, Any]:
+    packages = ("clearml-serving", "fastapi", "uvicorn", "orjson", "tokenizers", "numpy")
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="minutes"),
+        "processor": next(
+            (line.split(": ")[1] for line in Path("/proc/cpuinfo").read_text().splitlines()
+             if line.startswith("model name")), platform.processor(),
+        ),
+        "cores": os.cpu_count(),
+        "load_before": os.getloadavg()[0],
+        "python": platform.python_version(),
+        **{name: version(name) for name in packages},
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of one measurement")
+    parser.add_argument("--out", type=Path, default=RESULT)
+    options = parser.parse_args()
+    if not (BUNDLE / "endpoint.json").is_file():
+        sys.exit("error: no demo bundle; build it: make up")
+    before = machine()
+    with tempfile.TemporaryDirectory() as folder:
+        found = run(options.rounds, options.seconds, Path(folder))
+    options.out.parent.mkdir(exist_ok=True)
+    new = options.out.with_suffix(".new")
+    result = {"machine": {**before, "load_after": os.getloadavg()[0]}, **found}
+    new.write_text(json.dumps(result, indent=1) + "\n")
+    new.replace(options.out)
+    sys.stdout.write(json.dumps({"ratios": found["ratios"]}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

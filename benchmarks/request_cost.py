@@ -1,0 +1,153 @@
+"""Our own processor time of one short request, part by part: `python -m benchmarks.request_cost`.
+
+In this process, on the gateway's event loop, one request after the other, before a Triton whose
+engine answers zeros at once. Processor time, so that what else the machine does counts little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import uvloop
+
+from benchmarks.hot_path import BUNDLE, TEXT, machine, write_models
+from tests.engine.triton_server import running_triton
+from tests.triton_text import client_of
+
+RESULT = Path(__file__).parent / "results" / "request_cost.json"
+FIGURES = "PROMETHEUS_MULTIPROC_DIR"
+
+
+def cost(work: Callable[[], Any], count: int) -> float:
+    """Microseconds of processor time of one call."""
+    began = time.process_time()
+    for _ in range(count):
+        work()
+    return (time.process_time() - began) / count * 1e6
+
+
+async def cost_of(work: Callable[[], Awaitable[Any]], count: int) -> float:
+    began = time.process_time()
+    for _ in range(count):
+        await work()
+    return (time.process_time() - began) / count * 1e6
+
+
+async def parts(count: int) -> dict[str, float]:
+    from preprocess import Preprocess
+    from preprocess.coalesce import Coalescer
+    from preprocess.passage import Passage
+    from preprocess.request import read_body
+    from preprocess.rows import pad
+
+    made = Preprocess(
+        (BUNDLE / "endpoint.json").read_bytes(), (BUNDLE / "tokenizer.json").read_bytes
+    )
+    made.model_endpoint = SimpleNamespace(serving_url="null", version=None)
+    body, endpoint = {"text": TEXT}, made.endpoint
+    request = read_body(body, made.task, endpoint.limits)
+    work = made.task.encode(request, made.tokenizer)
+    length = next(size for size in endpoint.tokens.buckets if size >= len(work.encoded[0].ids))
+    tensors = pad(work.encoded, length, endpoint.inputs, endpoint.tokens)
+    zeros = [np.zeros((1, *output.dims), np.float32) for output in endpoint.outputs]
+
+    async def at_once(inputs: Any, deadline: float) -> Any:
+        return zeros
+
+    engine = made.engine
+    queue = Coalescer(endpoint, at_once, _admission(made), lambda: 2, engine.departures.figures)
+    client, deadline = engine._client, time.monotonic() + 600
+
+    async def whole() -> Any:
+        state: dict[str, Any] = {}
+        outcome = await made.process(made.preprocess(body, state), state)
+        answer = made.postprocess(outcome, state)
+        assert answer.status_code == 200, answer.body
+
+    row = await queue.infer(work.encoded, deadline, Passage(body))
+
+    def answer() -> Any:
+        passage = Passage(body)
+        passage.tokenized = passage.left = passage.answered = passage.arrived
+        return made.postprocess(row, {"passage": passage, "work": work})
+
+    await cost_of(whole, count // 4)
+    return {
+        "request": cost(lambda: read_body(body, made.task, endpoint.limits), count),
+        "tokens": cost(lambda: made.task.encode(request, made.tokenizer), count),
+        "coalesce": await cost_of(
+            lambda: queue.infer(work.encoded, deadline, Passage(body)), count
+        ),
+        "client": await cost_of(
+            lambda: client.infer(
+                "null", endpoint.bundle_version, tensors, endpoint.outputs, deadline
+            ),
+            count,
+        ),
+        "answer": cost(answer, count),
+        "whole": await cost_of(whole, count),
+    }
+
+
+def _admission(made: Any) -> Any:
+    from preprocess.engine import admission
+
+    return admission(made.settings.max_waiting_tokens)
+
+
+def profile(count: int, rounds: int) -> dict[str, list[float]]:
+    with tempfile.TemporaryDirectory() as folder, running_triton(Path(folder)) as triton:
+        write_models(triton.repository)
+        with client_of(triton) as client:
+            client.load_model("null")
+        address = f"127.0.0.1:{triton.addresses.http_port}"
+        os.environ["TRANSFORMER_SERVING_TRITON_HTTP"] = address
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        found: dict[str, list[float]] = {}
+        for _ in range(rounds):
+            for name, value in uvloop.run(parts(count)).items():
+                found.setdefault(name, []).append(value)
+        triton.kill()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=7)
+    options = parser.parse_args()
+    if FIGURES not in os.environ:
+        # As in a worker: prometheus_client decides by it when it is imported.
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", "benchmarks.request_cost", *sys.argv[1:]]
+            sys.exit(
+                subprocess.run(command, env={**os.environ, FIGURES: folder}, check=False).returncode
+            )
+    before = machine()
+    found = profile(options.count, options.rounds)
+    lines = [
+        f"{name:10} {min(row):7.1f} {sorted(row)[len(row) // 2]:7.1f}"
+        for name, row in found.items()
+    ]
+    sys.stdout.write(
+        "\n".join(["part        least  median  (microseconds of processor time)", *lines, ""])
+    )
+    new = RESULT.with_suffix(".new")
+    new.parent.mkdir(exist_ok=True)
+    new.write_text(json.dumps({"machine": before, "microseconds": found}, indent=1) + "\n")
+    new.replace(RESULT)
+
+
+if __name__ == "__main__":
+    main()
