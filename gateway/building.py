@@ -19,9 +19,12 @@ def is_built(processor: Any, url: str) -> bool:
 
 def serves_responses(processor: Any, url: str) -> bool:
     """Whether the endpoint is built and its Preprocess answers with Responses, as ours do."""
-    engine = processor._engine_processor_lookup.get(url)
-    preprocess = getattr(engine, "_preprocess", None)
-    return getattr(type(preprocess), "serves_responses", False) is True
+    return getattr(type(preprocess_of(processor, url)), "serves_responses", False) is True
+
+
+def preprocess_of(processor: Any, url: str) -> Any:
+    """The endpoint's Preprocess, or None where it is not built."""
+    return getattr(processor._engine_processor_lookup.get(url), "_preprocess", None)
 
 
 async def build(processor: Any, url: str) -> None:

@@ -13,13 +13,13 @@ from starlette.responses import Response
 
 from contract.request_context import GoldenBody
 from gateway.asgi import Send, send_json
-from gateway.building import serves_responses
+from gateway.building import preprocess_of, serves_responses
 from gateway.short_way import ShortWay, Target
 from gateway.shutdown import Shutdown
 
 PREFIX = "/health/"
-# Every task that is served answers to a short text.
-_GOLDEN_BODY = GoldenBody({"text": "ready"})
+# For endpoints that bring no golden body of their own.
+_SHORT_TEXT = {"text": "ready"}
 _GOLDEN_TIMEOUT_S = 10.0
 _ROUND_EVERY_S = 15.0
 
@@ -104,13 +104,18 @@ class Health:
             return _result(url, "not asked", "not known to run this project's preprocess code")
         try:
             answer = await asyncio.wait_for(
-                self._short_way.answer(Target(url, None), _GOLDEN_BODY), _GOLDEN_TIMEOUT_S
+                self._short_way.answer(Target(url, None), self._body(url)), _GOLDEN_TIMEOUT_S
             )
         except TimeoutError:
             return _result(url, "failed", f"no answer within {_GOLDEN_TIMEOUT_S:g} s")
         if answer.status_code == 200:
             return _result(url, "ok", None)
         return _result(url, "failed", _reason(answer))
+
+    def _body(self, url: str) -> GoldenBody:
+        """What the bundle says that it must be able to answer."""
+        endpoint = getattr(preprocess_of(self._host.processor, url), "endpoint", None)
+        return GoldenBody(getattr(endpoint, "golden", None) or _SHORT_TEXT)
 
     async def _built(self, url: str) -> Golden | None:
         """None when the endpoint is ready to be asked, else why not."""

@@ -16,8 +16,8 @@ from preprocess.answers import TASKS
 from preprocess.answers.work import Work
 from preprocess.request import read_body
 from preprocess.rows import Row, pad, unpad
+from preprocess.tensors import Tensor
 from preprocess.tokens import Encoded
-from preprocess.triton_client import Tensor
 from transformer_serving.optimize import EngineFiles
 
 if TYPE_CHECKING:

@@ -150,6 +150,12 @@ def test_truncate_asked_for(ways: dict[str, Server]) -> None:
         assert server.post("texts", {"text": "tea " * 600, "truncate": True}).status == 200
 
 
+def test_impossible(ways: dict[str, Server]) -> None:
+    for server in ways.values():
+        body = {"question": "", "context": f"a {SECRET}"}
+        refused(server.post("questions", body), "impossible")
+
+
 def test_engine_failed(ways: dict[str, Server]) -> None:
     for server in ways.values():
         refused(server.post("texts", {"text": f"[FAIL] {SECRET}"}), "engine_failed")
@@ -192,7 +198,10 @@ def test_the_golden_request_passes_admission(ways: dict[str, Server]) -> None:
     rows = ways["gateway"].ask("GET", "/health/endpoints").json["endpoints"]
     states = {row["endpoint"]: row["state"] for row in rows}
     assert states["texts"] == states["vectors"] == "ok"
-    assert states["missing"] == "failed"
+    assert states["missing"] == states["questions"] == "failed"
+    reasons = {row["endpoint"]: row["reason"] for row in rows}
+    # Its golden body is one that the task takes.
+    assert reasons["questions"].startswith("503 unavailable")
 
 
 def test_a_full_queue(ways: dict[str, Server]) -> None:
@@ -257,5 +266,5 @@ def back_again(text_serving: TextServing) -> None:
 
 
 def test_every_code_was_seen() -> None:
-    """The table's codes, but those that only other endpoints and tasks have."""
-    assert set(KINDS) - SEEN <= {"unknown_endpoint", "refused", "impossible"}
+    """The table's codes, but the two that only endpoints of others and vanished ones have."""
+    assert set(KINDS) - SEEN == {"unknown_endpoint", "refused"}

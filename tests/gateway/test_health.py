@@ -106,6 +106,18 @@ async def test_rounds_are_rate_limited() -> None:
     assert processor.asked == [("good", None, {"text": "ready"})] * 2
 
 
+async def test_the_golden_body_of_a_bundle_is_asked() -> None:
+    processor = Processor({"questions": Response(b"{}")})
+    health, _ = health_of(processor)
+    golden = {"question": "who?", "context": "me"}
+    preprocess = Ours()
+    preprocess.endpoint = SimpleNamespace(golden=golden)  # type: ignore[attr-defined]
+    processor.built("questions", preprocess)
+    await first_round(health)
+    assert processor.asked == [("questions", None, golden)]
+    assert processor.asked[0][2].is_golden
+
+
 async def test_building_waits_for_a_change_of_the_configuration() -> None:
     processor = Processor({"good": Response(b"{}")})
     processor._update_lock_flag = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import subprocess
 import sys
@@ -14,13 +15,13 @@ import pytest
 
 from tests.engine.triton_server import TritonServer, running_triton
 from tests.gateway.conftest import ENDPOINTS, ROOT, Server, Session
-from tests.triton_text import endpoint_json, load, tokenizer, write_model
+from tests.triton_text import endpoint, load, tokenizer, write_model
 from transformer_serving import preprocess_file
 
 # Triton models by name: width of the output, longest queue (0: no limit).
 MODELS = {"texts": (2, 0), "vectors": (4, 0), "narrow": (2, 1), "faulty": (2, 0)}
-# Its endpoint's model is not in Triton.
-MISSING = "missing"
+# Endpoints whose models are not in Triton.
+MISSING, QUESTIONS = "missing", "questions"
 FAULT = """
 
 def _render(rows, work):
@@ -76,7 +77,7 @@ def running_text_serving(session: Session, folder: Path) -> Iterator[TextServing
             write_model(triton.repository, name, width, max_queue_size=queue)
         load(triton, *MODELS)
         write_endpoints(folder)
-        names = [*MODELS, MISSING, "holdings=custom_async"]
+        names = [*MODELS, MISSING, QUESTIONS, "holdings=custom_async"]
         environment = {
             **session.environment,
             "CLEARML_SERVING_TASK_ID": register(session, folder, names),
@@ -86,9 +87,13 @@ def running_text_serving(session: Session, folder: Path) -> Iterator[TextServing
 
 
 def write_endpoints(folder: Path) -> None:
-    for name, (width, _) in {**MODELS, MISSING: (2, 0)}.items():
-        limits = {"max_tokens": 5000} if name == "narrow" else {}
-        text = preprocess_file.build(endpoint_json(width, **limits), tokenizer())
+    for name, (width, _) in {**MODELS, MISSING: (2, 0), QUESTIONS: (2, 0)}.items():
+        fields = endpoint(width, **({"max_tokens": 5000} if name == "narrow" else {}))
+        if name == QUESTIONS:
+            fields |= {"task": "question-answering", "head": "spans", "classification": None}
+            fields["outputs"][0]["dims"] = [-1, 2]
+            fields["golden"] = {"question": "what?", "context": "tea"}
+        text = preprocess_file.build(json.dumps(fields), tokenizer())
         (folder / f"{name}.py").write_text(text + (FAULT if name == "faulty" else ""))
     (folder / "holdings.py").write_text((ENDPOINTS / "holdings.py").read_text())
 

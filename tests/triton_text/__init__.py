@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,7 +119,3 @@ def back(server: TritonServer, *names: str) -> None:
     server.start()
     load(server, *names)
     wait_until(lambda: all(is_loaded(server, name) for name in names), 30)
-
-
-def endpoint_json(width: int, **options: Any) -> str:
-    return json.dumps(endpoint(width, **options))
