@@ -103,7 +103,10 @@ class Preprocess:
         self.tokenizer = AutoTokenizer.from_pretrained("{folder}")
 
     def preprocess(self, body, state, collect=None):
-        tokens = self.tokenizer(body["text"], padding="max_length", max_length=16, truncation=True)
+        tokens = self.tokenizer(
+            body["text"], padding="max_length", max_length=32, truncation=True,
+            return_token_type_ids=True,
+        )
         return [[tokens[name]] for name in {inputs}]
 
     def postprocess(self, data, state, collect=None):
