@@ -7,13 +7,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: up down status test check lint format types docs fuzz soak lock clean help
+.PHONY: up down status test check lint format types docs fuzz soak lock reliability clean help
 
 help:
 	@echo 'make up      install, build the demo models, start the stack, deploy, show curl lines'
 	@echo 'make down    stop the stack'
 	@echo 'make status  what runs and what is served'
 	@echo 'make test    all tests, on real servers'
+	@echo 'make reliability SEED=n   faults and changes at random, for half an hour'
 	@echo 'make check   format, lint and types'
 	@echo 'make docs    renew the pages that are made from the code'
 	@echo 'make fuzz    100,000 hostile requests; repeat a run with SEED=…'
@@ -32,6 +33,9 @@ status: $(VENV)/.desk
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest $(PYTEST)
+
+reliability: $(VENV)/.dev
+	$(BIN)/python -m tests.stack.reliability $(if $(SEED),--seed $(SEED)) $(RELIABILITY)
 
 check: lint types
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from transformer_serving.clearml_api import ClearmlApi
 from transformer_serving.failure import Failure
 
+_COMMAND = "transformer_serving.clearml_command"
 _TIMEOUT_S = 300
 _ID = r"([0-9a-f]{32})"
 
@@ -29,7 +30,7 @@ class ClearmlCli:
         """Run one command; its output. Raises Failure with the last line when it fails."""
         ClearmlApi(self.environment).wait()
         service = ["--id", self.serving_id] if self.serving_id else []
-        command = [sys.executable, "-m", "clearml_serving", *service, *arguments]
+        command = [sys.executable, "-m", _COMMAND, *service, *arguments]
         try:
             done = subprocess.run(
                 command,

@@ -1,4 +1,4 @@
-"""What the auto-update endpoint runs: the model's file is a number, and the answer is that number."""
+"""What the auto-update endpoint runs: the file of the model is a number, so is the answer."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Auto-update serves the pipeline's model: asked from the inference app until it answers with it."""
+"""Asks the inference app until auto-update serves the pipeline's model."""
 
 import json
 import os

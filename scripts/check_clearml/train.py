@@ -1,4 +1,4 @@
-"""A training script: artifacts, scalars, plots, an output model with its weights, an input model."""
+"""A training script: artifacts, scalars, plots, an output model with weights, an input model."""
 
 import sys
 from pathlib import Path

@@ -8,44 +8,20 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.controller.triton import Triton, TritonAway
 from engine.controller.triton_log import TritonLog
-from tests.stack.desk import Desk
-from tests.stack.editor import Editor, editor
+from tests.stack.desk import Registered
+from tests.stack.editor import Editor
 from tests.stack.faults import BODY, SINGLE, Fault, check, pid_of
 from tests.stack.load import load
-from tests.stack.small_bundles import Parts, write_small
-from transformer_serving.bundle_folder import Bundle
 from transformer_serving.local.record import require_record
 
 if TYPE_CHECKING:
     from tests.stack.conftest import Stack
 
 _TRIES = 20
-
-
-@dataclass(frozen=True)
-class Registered:
-    """A bundle whose model is uploaded, ready to be added under any name."""
-
-    bundle: Bundle
-    model_id: str
-
-    @property
-    def version(self) -> int:
-        return self.bundle.manifest.bundle_version
-
-
-def register(stack: Stack, folder: Path, scales: tuple[float, ...]) -> list[Registered]:
-    desk = Desk(stack, folder)
-    found = []
-    for scale in scales:
-        bundle = write_small(folder / f"bundle of {scale}", Parts(scale=scale))
-        found.append(Registered(bundle, desk.upload_bundle(f"changing {scale}", bundle)))
-    return found
 
 
 @dataclass(frozen=True)
@@ -59,7 +35,14 @@ class Changed:
 
 
 def random_changes(
-    stack: Stack, folder: Path, seed: int, *, changes: int, faults: int, exactly: bool
+    stack: Stack,
+    edit: Editor,
+    bundles: list[Registered],
+    seed: int,
+    *,
+    changes: int,
+    faults: int,
+    exactly: bool,
 ) -> Changed:
     """Change after change, each fault between two of them, under a light load on another endpoint.
 
@@ -67,26 +50,24 @@ def random_changes(
     also versions whose grace is not over.
     """
     dice = random.Random(seed)
-    bundles = register(stack, folder, (1.0, -1.0, 2.0))
     names = [f"changing{at}" for at in range(6)]
     at_change = set(dice.sample(range(changes), faults))
     struck: list[Fault] = []
-    with editor(stack) as edit:
-        _persist(lambda: edit.add("steady", bundles[0].bundle, bundles[0].model_id))
-        stack.until(lambda: stack.seen("steady", BODY).status == 200, "steady is served")
-        good = stack.seen("steady", BODY)
-        with load(stack.base, "steady", BODY, clients=2) as log:
-            for at in range(changes):
-                if at in at_change:
-                    struck += _strike(stack, dice)
-                _persist(_change(dice, edit, names, bundles))
-            wanted = edit.endpoints()
-            versions = {row.model_id: row.version for row in bundles}
-            served = {name: versions[wanted[name]] for name in [*names, "steady"] if name in wanted}
-            wait_served(stack, served, exactly=exactly)
-        check(log, good, struck)
-        for name, version in served.items():
-            assert stack.seen(name, BODY).version == version
+    _persist(lambda: edit.add("steady", bundles[0].bundle, bundles[0].model_id))
+    stack.until(lambda: stack.seen("steady", BODY).status == 200, "steady is served")
+    good = stack.seen("steady", BODY)
+    with load(stack.base, "steady", BODY, clients=2) as log:
+        for at in range(changes):
+            if at in at_change:
+                struck += _strike(stack, dice)
+            _persist(_change(dice, edit, names, bundles))
+        wanted = edit.endpoints()
+        versions = {row.model_id: row.version for row in bundles}
+        served = {name: versions[wanted[name]] for name in [*names, "steady"] if name in wanted}
+        wait_served(stack, served, exactly=exactly)
+    check(log, good, struck)
+    for name, version in served.items():
+        assert stack.seen(name, BODY).version == version
     return Changed(changes, Counter(map(str, struck)), log.statuses(), served)
 
 

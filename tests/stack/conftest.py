@@ -16,14 +16,16 @@ from typing import Any
 import pytest
 
 from tests.engine.triton_server import wait_until
-from tests.stack.desk import Desk
-from tests.stack.editor import editor
+from tests.stack.desk import Desk, Registered, register
+from tests.stack.editor import Editor, editor
 from tests.stack.load import Client, Seen
 from transformer_serving.golden import ask
 from transformer_serving.local.record import clearml_environment, require_record
 from transformer_serving.local.stack import status
 
 ROOT = Path(__file__).parent.parent.parent
+# clearml-serving's own command line; it only does not import torch, which takes two seconds.
+COMMAND = "transformer_serving.clearml_command"
 CLI = str(Path(sys.executable).with_name("transformer-serving"))
 
 
@@ -84,7 +86,7 @@ class Stack:
     def clearml_serving(self, *arguments: str) -> str:
         """The unmodified command line against this stack's service."""
         done = subprocess.run(
-            [sys.executable, "-m", "clearml_serving", "--id", self.serving_id, *arguments],
+            [sys.executable, "-m", COMMAND, "--id", self.serving_id, *arguments],
             env=self.environment(), capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
@@ -130,12 +132,24 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def edit(plain: Stack) -> Iterator[Editor]:
+    """Quick changes of what `plain` serves."""
+    with editor(plain) as edit:
+        yield edit
+
+
+@pytest.fixture(scope="session")
+def registered(plain: Stack, tmp_path_factory: pytest.TempPathFactory) -> list[Registered]:
+    """Three bundles, each with an engine of its own, uploaded and ready to be added."""
+    return register(plain, tmp_path_factory.mktemp("registered"), (1.0, -1.0, 2.0))
+
+
 @pytest.fixture(scope="module")
-def cleared(plain: Stack) -> Iterator[Stack]:
+def cleared(plain: Stack, edit: Editor) -> Iterator[Stack]:
     """Afterwards nothing of the module is served any more."""
     yield plain
-    with editor(plain) as edit:
-        edit.clear()
+    edit.clear()
     plain.until(lambda: not plain.rows(), "everything is removed")
 
 

@@ -110,3 +110,24 @@ def served(stack: Stack, serving_id: str | None = None) -> list[str]:
     parts = re.split(r"^(?:Endpoints|Model Monitoring|Canary):$", listed, flags=re.MULTILINE)[1:]
     assert len(parts) == 3, listed
     return [name for part in parts for name in json.loads(part)]
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A bundle whose model is uploaded, ready to be added under any name."""
+
+    bundle: Bundle
+    model_id: str
+
+    @property
+    def version(self) -> int:
+        return self.bundle.manifest.bundle_version
+
+
+def register(stack: Stack, folder: Path, scales: tuple[float, ...]) -> list[Registered]:
+    desk = Desk(stack, folder)
+    found = []
+    for scale in scales:
+        bundle = write_small(folder / f"bundle of {scale}", Parts(scale=scale))
+        found.append(Registered(bundle, desk.upload_bundle(f"changing {scale}", bundle)))
+    return found

@@ -111,7 +111,10 @@ def _change(processor: Any, order: dict[str, Any]) -> Any:
 
 
 def _main(serving_id: str) -> None:
-    from clearml_serving.serving.model_request_processor import ModelRequestProcessor
+    from contract.hidden_frameworks import hidden_frameworks
+
+    with hidden_frameworks():
+        from clearml_serving.serving.model_request_processor import ModelRequestProcessor
 
     processor = ModelRequestProcessor(task_id=serving_id)
     for line in sys.stdin:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.stack.changes import Registered, register
-from tests.stack.editor import Editor, editor
+from tests.stack.desk import Registered
+from tests.stack.editor import Editor
 from tests.stack.faults import BODY
 from tests.stack.footprint import Footprint, footprint
 from tests.stack.load import ask_many
@@ -27,21 +26,27 @@ class Grown:
     after: Footprint
 
 
-def many_endpoints(stack: Stack, folder: Path, seed: int, *, endpoints: int, changes: int) -> Grown:
+def many_endpoints(
+    stack: Stack,
+    edit: Editor,
+    bundles: list[Registered],
+    seed: int,
+    *,
+    endpoints: int,
+    changes: int,
+) -> Grown:
     """Serve that many endpoints, use them all, change them at random, and use them all again."""
     dice = random.Random(seed)
-    bundles = register(stack, folder, (1.0, -1.0))
     now = {f"many{at}": 0 for at in range(endpoints)}
-    with editor(stack) as edit:
-        edit.add_all(now, bundles[0].bundle, bundles[0].model_id)
-        _wait(stack, now, bundles)
-        # One change first, so that both looks have an old version in grace and warm caches.
+    edit.add_all(now, bundles[0].bundle, bundles[0].model_id)
+    _wait(stack, now, bundles)
+    # One change first, so that both looks have an old version in grace and warm caches.
+    _turn(stack, edit, dice, now, bundles)
+    before = _used(stack, now)
+    for _ in range(changes):
         _turn(stack, edit, dice, now, bundles)
-        before = _used(stack, now)
-        for _ in range(changes):
-            _turn(stack, edit, dice, now, bundles)
-        _settle(stack, now)
-        return Grown(before, _used(stack, now))
+    _settle(stack, now)
+    return Grown(before, _used(stack, now))
 
 
 def _turn(

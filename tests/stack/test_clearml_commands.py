@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import itertools
 import math
 import re
 import threading
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.stack.conftest import Stack
-from tests.stack.desk import IDS, OURS, TENSORS, THEIRS, Desk, served
-from tests.stack.load import Seen, ask_many, load
-from tests.stack.small_bundles import Parts
-from transformer_serving.local.record import load_record
+from tests.stack.desk import OURS, TENSORS, THEIRS, Desk, Registered, served
+from tests.stack.editor import Editor
+from tests.stack.load import ask_many, load
+from transformer_serving.deploy import add_arguments
+from transformer_serving.local.record import require_record
 
 # Shows what the host has put into its statistics queue, which Kafka would empty.
 PEEK = """
@@ -29,7 +31,8 @@ class Preprocess:
 SPREAD = 2_000
 
 
-def test_create_and_list(plain: Stack, desk: Desk) -> None:
+def test_create_and_list(plain: Stack) -> None:
+    """The stack's own service, which is served, was made by the same command."""
     said = plain.clearml_serving(
         "create", "--name", "another", "--tags", "t", "--project", "others"
     )
@@ -38,9 +41,7 @@ def test_create_and_list(plain: Stack, desk: Desk) -> None:
     listed = plain.clearml_serving("list")
     assert found[1] in listed
     assert plain.serving_id in listed
-    # The new service is empty, the stack's own one was made by the same command and is served.
     assert served(plain, found[1]) == []
-    assert plain.seen("nothing_here", {}).status == 404
 
 
 def test_upload_a_file_and_serve_it(desk: Desk) -> None:
@@ -88,15 +89,16 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-def test_add_list_and_remove(plain: Stack, desk: Desk) -> None:
-    version = desk.add_bundle("listed", Parts())
-    desk.until_status("listed", 200)
-    assert plain.seen("listed", OURS).version == version
-    assert "listed" in served(plain)
-    plain.clearml_serving("model", "remove", "--endpoint", "listed")
-    assert "listed" not in served(plain)
-    desk.until_status("listed", 404)
-    plain.until(lambda: "listed" not in plain.rows(), "the engine lets go of it")
+def test_add_list_and_remove(plain: Stack, desk: Desk, registered: list[Registered]) -> None:
+    """A bundle of ours by the raw commands; a name may have a '/'."""
+    row = registered[0]
+    plain.clearml_serving(*add_arguments(row.bundle, "team/listed", row.model_id))
+    desk.until_status("team/listed", 200)
+    assert plain.seen("team/listed", OURS).version == row.version
+    assert "team/listed" in served(plain)
+    plain.clearml_serving("model", "remove", "--endpoint", "team/listed")
+    desk.until_status("team/listed", 404)
+    plain.until(lambda: "team/listed" not in plain.rows(), "the engine lets go of it")
 
 
 def in_share(count: int, of: int, weight: float) -> bool:
@@ -120,9 +122,12 @@ def shares(plain: Stack, endpoint: str, weights: dict[int, float]) -> bool:
     return False
 
 
-def test_canary_over_fixed_and_prefixed_endpoints(plain: Stack, desk: Desk) -> None:
-    one = desk.add_bundle("split", Parts(), "--version", "1")
-    two = desk.add_bundle("split", Parts(scale=-1), "--version", "2")
+def test_canary_over_fixed_and_prefixed_endpoints(
+    plain: Stack, desk: Desk, edit: Editor, registered: list[Registered]
+) -> None:
+    one, two = registered[:2]
+    for name, row in (("split/1", one), ("split/2", two)):
+        edit.add(name, row.bundle, row.model_id)
     plain.clearml_serving(
         "model", "canary", "--endpoint", "fixed", "--weights", "0.3", "0.7",
         "--input-endpoints", "split/1", "split/2",
@@ -133,14 +138,16 @@ def test_canary_over_fixed_and_prefixed_endpoints(plain: Stack, desk: Desk) -> N
     )  # fmt: skip
     for name in ("split/1", "split/2", "fixed", "prefixed"):
         desk.until_status(name, 200)
-    assert shares(plain, "fixed", {one: 0.3, two: 0.7})
+    assert shares(plain, "fixed", {one.version: 0.3, two.version: 0.7})
     # By prefix the first weight is the highest version's.
-    assert shares(plain, "prefixed", {two: 0.9, one: 0.1})
+    assert shares(plain, "prefixed", {two.version: 0.9, one.version: 0.1})
 
 
-def test_auto_update_of_published_models_under_load(plain: Stack, desk: Desk) -> None:
+def test_auto_update_of_published_models_under_load(
+    plain: Stack, desk: Desk, edit: Editor, registered: list[Registered]
+) -> None:
     """A service's load goes on while its auto-update endpoint takes up one model after another."""
-    desk.add_bundle("steady", Parts())
+    edit.add("steady", registered[0].bundle, registered[0].model_id)
     desk.until_status("steady", 200)
     steady = plain.seen("steady", OURS)
     plain.clearml_serving(
@@ -171,55 +178,40 @@ def test_config_and_metrics(plain: Stack, desk: Desk) -> None:
     plain.clearml_serving(
         "config", "--kafka-metric-server", "127.0.0.1:9", "--metric-log-freq", "1"
     )
-    model = desk.upload("counted", "--path", str(desk.model(2.0, "counted.onnx")))
-    desk.add("counted", "--model-id", model)
+    desk.until_answers("of_file", 2.0)
     plain.clearml_serving(
         "model", "add", "--engine", "custom", "--endpoint", "peek", "--preprocess", desk.code(PEEK)
     )
     plain.clearml_serving(
-        "metrics", "add", "--endpoint", "counted", "--variable-scalar", "first=0,1,2", "weight=0,1",
+        "metrics", "add", "--endpoint", "of_file", "--variable-scalar", "first=0,1,2", "weight=0,1",
         "--variable-enum", "kind=cat,dog", "--variable-value", "weight2",
     )  # fmt: skip
     assert '"kind"' in plain.clearml_serving("metrics", "list")
 
     def queued(mark: float) -> dict[str, Any] | None:
-        plain.post("counted", {"ids": IDS, "weight": mark})
+        plain.post("of_file", {**THEIRS, "weight": mark})
         rows = plain.post("peek", {})[1]["queued"]
         return next((row for row in rows if row.get("weight") == mark), None)
 
-    desk.until_status("peek", 200, THEIRS)
+    desk.until_status("peek", 200, {})
     plain.until(lambda: queued(0.25) is not None, "the values in the queue")
     row = queued(0.25)
     assert row is not None
     assert row.keys() >= {"_latency", "_count", "_url", "first", "weight", "kind"}
-    assert (row["_url"], row["kind"]) == ("counted", "cat")
-    plain.clearml_serving("metrics", "remove", "--endpoint", "counted", "--variable", "weight")
-    plain.clearml_serving("metrics", "remove", "--endpoint", "counted")
+    assert (row["_url"], row["kind"]) == ("of_file", "cat")
+    plain.clearml_serving("metrics", "remove", "--endpoint", "of_file", "--variable", "weight")
+    marks = itertools.count(1)  # a new one each time: old values stay in the queue
+    plain.until(lambda: queued(next(marks)) is None, "no value of 'weight' after its removal")
+    plain.clearml_serving("metrics", "remove", "--endpoint", "of_file")
     assert '"kind"' not in plain.clearml_serving("metrics", "list")
-    # The mark is a request's own, so only what was queued before can have it.
-    plain.until(lambda: queued(0.5) is None, "no values after the removal")
 
 
 def test_config_moves_the_triton_address(plain: Stack, desk: Desk) -> None:
     """The stock call to Triton follows the configured address, and comes back with it."""
-    model = desk.upload("moved", "--path", str(desk.model(2.0, "moved.onnx")))
-    desk.add("moved", "--model-id", model)
-    desk.until_answers("moved", 2.0)
-    record = load_record(plain.state)
-    assert record is not None
     plain.clearml_serving("config", "--triton-grpc-server", "127.0.0.1:9")
     try:
-        desk.until_status("moved", 500, THEIRS)
+        desk.until_status("of_file", 500, THEIRS)
     finally:
-        home = f"127.0.0.1:{record.ports.triton_grpc}"
+        home = f"127.0.0.1:{require_record(plain.state).ports.triton_grpc}"
         plain.clearml_serving("config", "--triton-grpc-server", home, "--base-serving-url", "x")
-    desk.until_answers("moved", 2.0)
-
-
-def test_ours_answers_the_same_behind_every_name(plain: Stack, desk: Desk) -> None:
-    """A name with '/', and one with a version, are served as any other."""
-    for name, extra in (("team/area", ()), ("versioned", ("--version", "7"))):
-        version = desk.add_bundle(name, Parts(), *extra)
-        url = f"{name}/7" if extra else name
-        desk.until_status(url, 200)
-        assert plain.seen(url, OURS) == Seen(200, version, "one 0.81")
+    desk.until_answers("of_file", 2.0)

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import signal
 import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.engine.triton_server import wait_until
 from tests.stack.conftest import CLI, ROOT, Stack, free_port_base
+from transformer_serving.local import supervision
 
 
 def test_status_is_true_of_every_part_and_endpoint(stack: Stack) -> None:
     status = stack.json("status")
     assert [part["name"] for part in status["parts"]] == [
-        "control-plane", "triton", "controller", "inference"
+        "control-plane", "triton", "controller", "inference", "watchdog"
     ]  # fmt: skip
     for part in status["parts"]:
         assert part["health"] == "ok"
@@ -44,6 +48,48 @@ def test_env_points_clearmls_own_tools_at_the_stack(stack: Stack) -> None:
 def test_logs_of_a_part_and_of_no_part(stack: Stack) -> None:
     assert "Uvicorn running" in stack.run("logs", "inference", "-n", "200")
     assert "there is no part 'kafka'" in stack.run("logs", "kafka", code=2)
+
+
+def test_status_watch_goes_on_until_it_is_interrupted(stack: Stack) -> None:
+    process = subprocess.Popen(
+        [CLI, "status", "--watch", "--json", "--state", str(stack.state)],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    first = json.loads(process.stdout.readline())
+    assert first["running"]
+    process.send_signal(signal.SIGINT)
+    process.stdout.read()
+    assert process.wait(20) == 0
+
+
+def test_two_stacks_beside_each_other(stack: Stack, plain: Stack) -> None:
+    """Each has its own ports, endpoints, credentials and data."""
+    assert stack.post("transformer_model", {"text": "hello"})[0] == 200
+    assert plain.post("transformer_model", {"text": "hello"})[0] == 404
+    ports = [{part["port"] for part in one.json("status")["parts"]} for one in (stack, plain)]
+    assert ports[0] & ports[1] <= {None}
+    assert stack.serving_id not in plain.clearml_serving("list")
+
+
+def test_the_logs_are_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part that never stops talking takes its share of the disk and no more."""
+    monkeypatch.setattr(supervision, "LOG_BYTES", 10_000)
+    plan = supervision.configuration(tmp_path)
+    talk = """-c "while True: print('x' * 99)" """
+    plan = re.sub(r"-m transformer_serving\S+ (\S+) .*", lambda found: talk, plan)
+    monkeypatch.setattr(supervision, "configuration", lambda _: plan)
+    supervisor = supervision.Supervisor(tmp_path)
+    supervisor.start()
+    try:
+        supervisor.start_part("triton")
+        logs = tmp_path / "logs"
+        wait_until(lambda: (logs / "triton.log.2").exists(), 30)
+        sizes = {path.name: path.stat().st_size for path in logs.glob("triton.log*")}
+        assert len(sizes) <= 1 + supervision.LOG_BACKUPS
+        assert max(sizes.values()) < 10 * 10_000, sizes
+    finally:
+        supervisor.stop()
 
 
 def test_deploy_and_remove_a_second_name(stack: Stack, demo: Path) -> None:

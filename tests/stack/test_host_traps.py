@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.stack.conftest import Stack, started
+from tests.stack.conftest import COMMAND, Stack, started
 from tests.stack.desk import TENSORS, Desk, served
 from tests.stack.load import load
 from tests.stack.small_bundles import TEXT, Parts, write_small
@@ -58,7 +58,7 @@ def test_a_lost_raw_add_is_reported(desk: Desk) -> None:
     stack = desk.stack
     model = desk.upload("raw", "--path", str(desk.model(2.0, "raw.onnx")))
     names = [f"raw{at}" for at in range(4)]
-    command = [sys.executable, "-m", "clearml_serving", "--id", stack.serving_id, "model", "add"]
+    command = [sys.executable, "-m", COMMAND, "--id", stack.serving_id, "model", "add"]
     running = [
         subprocess.Popen(
             [*command, "--endpoint", name, "--model-id", model, *TENSORS],

@@ -211,11 +211,11 @@ RunSdk = Callable[..., subprocess.CompletedProcess[str]]
 def run_sdk(clearml_environment: dict[str, str], tmp_path: Path) -> RunSdk:
     """Runs a script with the real SDK, in a process of its own as users do."""
 
-    def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         path = tmp_path / "script.py"
         path.write_text(textwrap.dedent(script))
         return subprocess.run(
-            [sys.executable, str(path)],
+            [sys.executable, str(path), *arguments],
             env=clearml_environment | environment,
             cwd=tmp_path,
             stdin=subprocess.DEVNULL,

@@ -14,84 +14,9 @@ if TYPE_CHECKING:
 
 RunSdk = Callable[..., "CompletedProcess[str]"]
 
-TRAINING = """
-    import numpy as np
-    from clearml import InputModel, Model, OutputModel, Task
-
-    task = Task.init("Sdk project", "training", output_uri=True, tags=["first"],
-                     auto_connect_frameworks=False, auto_resource_monitoring=False)
-    options = task.connect({"rate": 0.1, "layers": 2})
-    task.connect_configuration({"a": 1}, name="settings")
-    task.set_user_properties(owner="me")
-    logger = task.get_logger()
-    for step in range(5):
-        logger.report_scalar("loss", "train", 1.0 / (step + 1), step)
-    logger.report_scalar("loss", "nan", float("nan"), 1)
-    logger.report_single_value("accuracy", 0.9)
-    logger.report_table("table", "t", iteration=0, table_plot=[["a", "b"], [1, 2]])
-    logger.report_histogram("hist", "h", values=np.arange(4), iteration=0)
-    logger.report_text("a line of the log")
-    print("to be seen \\udc80".encode("utf8", "replace").decode())
-    assert task.upload_artifact("numbers", artifact_object=np.arange(3), wait_on_upload=True)
-    assert task.upload_artifact("fields", artifact_object={"a": [1, 2]}, wait_on_upload=True)
-    open("weights ü.bin", "wb").write(b"weights" * 1000)
-    output = OutputModel(task=task, name="out model", framework="PyTorch", tags=["mine"])
-    # In the background the SDK ends the upload with an edit that repeats the labels of its start.
-    output.update_weights("weights ü.bin", auto_delete_file=False, iteration=4,
-                          async_enable=False)
-    output.update_labels({"cat": 0, "dog": 1})
-    output.set_metadata("kind", "small", "str")
-    output.publish()
-    source = InputModel.import_model("http://example.invalid/x.bin", name="in model")
-    task.connect(source)
-    task.flush(wait_for_uploads=True)
-    task.close()
-    print("TASK", task.id, "MODEL", output.id)
-"""
-
-READING = """
-    from clearml import InputModel, Model, Task
-
-    [task] = Task.get_tasks(project_name="Sdk project", task_name="training", tags=["first"])
-    assert task.status == "completed", task.status
-    assert Task.query_tasks(project_name="Sdk project", tags=["first"]) == [task.id]
-    assert Task.query_tasks(project_name="Sdk project", tags=["-first"]) == []
-    assert Task.query_tasks(task_filter={"status": ["completed"], "order_by": ["-created"]})
-    assert task.get_parameters()["General/rate"] == "0.1"
-    assert task.get_configuration_object_as_dict("settings") == {"a": 1}
-    assert task.get_user_properties()["owner"]["value"] == "me"
-    assert list(task.artifacts["numbers"].get()) == [0, 1, 2]
-    assert task.artifacts["fields"].get() == {"a": [1, 2]}
-    curve = task.get_reported_scalars()["loss"]["train"]
-    assert curve["x"] == [0, 1, 2, 3, 4] and curve["y"][0] == 1.0, curve
-    assert len(task.get_all_reported_scalars()["loss"]["train"]["y"]) == 5
-    assert task.get_last_scalar_metrics()["loss"]["train"]["last"] == 0.2
-    assert task.get_reported_single_values() == {"accuracy": 0.9}
-    assert {plot["metric"] for plot in task.get_reported_plots()} == {"table", "hist"}
-    output = "".join(task.get_reported_console_output(50))
-    assert "to be seen" in output and "a line of the log" in output, output
-    assert task.get_last_iteration() == 4
-    [found] = Model.query_models(project_name="Sdk project", model_name="out model")
-    assert found.id == task.models["output"][-1].id
-    assert [m.id for m in Model.query_models(tags=["mine"], only_published=True)] == [found.id]
-    assert Model.query_models(tags=["__$not", "mine"], model_name="out model") == []
-    assert [m.id for m in Model.query_models(metadata={"kind": "small"})] == [found.id]
-    model = InputModel(found.id)
-    assert model.published and model.labels == {"cat": 0, "dog": 1}
-    assert model.get_metadata("kind") == "small"
-    assert open(model.get_local_copy(), "rb").read() == b"weights" * 1000
-    assert task.models["input"][0].name == "in model"
-    copy = Task.clone(task, name="the copy")
-    copy.set_parameters({"General/rate": 0.2})
-    assert Task.get_task(copy.id).get_parameters()["General/rate"] == "0.2"
-    assert copy.delete()
-    other = Task.create(project_name="Sdk project", task_name="other task")
-    other.mark_started(force=True)
-    other.mark_stopped(force=True)
-    other.set_archived(True)
-    assert "archived" in Task.get_task(other.id).data.system_tags
-    print("READ")
-"""
+# The scripts that can also be run against any other ClearML server: scripts/check_clearml.sh.
+SCRIPTS = Path(__file__).parents[3] / "scripts" / "check_clearml"
+PROJECT = "Sdk project"
 
 
 @pytest.fixture
@@ -112,9 +37,10 @@ def good(done: CompletedProcess[str]) -> str:
 def test_a_training_script_and_what_others_read_of_it(
     run_sdk: RunSdk, server: ServerProcess
 ) -> None:
-    output = good(run_sdk(TRAINING))
+    training, reading = ((SCRIPTS / f"{name}.py").read_text() for name in ("train", "read"))
+    output = good(run_sdk(training, PROJECT))
     task = output.rsplit("TASK ", 1)[1].split()[0]
-    assert "READ" in good(run_sdk(READING))
+    assert "READ" in good(run_sdk(reading, PROJECT))
     session = server.session()
     before = server.call(session, "tasks.get_by_id", task=task)["task"]
     [url] = {a["uri"] for a in before["execution"]["artifacts"] if a["key"] == "numbers"}
