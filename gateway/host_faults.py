@@ -1,8 +1,9 @@
-"""Two faults of clearml-serving 1.3.5 that would end its live configuration, fenced off.
+"""Three faults of clearml-serving 1.3.5's live configuration, fenced off.
 
 A service with only auto-update endpoints divides by zero while it draws a plot, which ends the sync
 thread. An auto-update endpoint whose name has a '/' raises inside the update lock, after which no
-request is ever answered; such an endpoint is left out, and the log says so.
+request is ever answered; such an endpoint is left out, and the log says so. The versions of one
+that was removed would be served on.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ def fence(processor_class: Any) -> None:
                 "an auto-update endpoint's name must not have a '/'; %d such are not served",
                 len(slashed),
             )
+        for name in set(self._model_monitoring_versions) - set(self._model_monitoring):
+            del self._model_monitoring_versions[name]
+            self._model_monitoring_update_request = True
         return update(self)
 
     processor_class._update_serving_plot = update_serving_plot

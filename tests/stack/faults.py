@@ -90,8 +90,13 @@ def pid_of(stack: Stack, part: str) -> int:
     pid: int = stack.parts()[name]["pid"]
     if part != "engine":
         return pid
-    stubs = [p for p in psutil.Process(pid).children(recursive=True) if "stub" in p.name()]
-    return int(stubs[0].pid)
+    engines = [p for p in psutil.Process(pid).children(recursive=True) if is_engine(p)]
+    return int(engines[0].pid)
+
+
+def is_engine(process: psutil.Process) -> bool:
+    """One model's process inside Triton."""
+    return process.name().startswith("triton_python_b")
 
 
 def wait_until_well(stack: Stack, endpoint: str, good: Seen, old: set[int]) -> None:

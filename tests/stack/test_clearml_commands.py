@@ -171,6 +171,8 @@ def test_auto_update_of_published_models_under_load(
     assert not log.except_(steady), log.counts
     assert set(plain.rows()) >= {"auto/2", "auto/3"}
     assert plain.seen("auto/4", THEIRS).status == 404  # the draft was never taken up
+    plain.clearml_serving("model", "remove", "--endpoint", "auto")
+    desk.until_status("auto/3", 404, THEIRS)
 
 
 def test_config_and_metrics(plain: Stack, desk: Desk) -> None:
