@@ -1,8 +1,8 @@
 """The Triton container's two processes: tritonserver and the controller beside it.
 
-The container lives as long as its Triton: when that ends, so does the container, and Docker's
-restart policy starts it anew. The controller only tells Triton what to load; it is started again
-in place, and nothing that is served notices.
+Either is started again in place when it ends: a Triton that crashed has its models back as soon as
+they are loaded, with the controller still running. A Triton that ends soon after its start ends the
+container, so that Docker shows it and waits longer before each new start.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 from types import FrameType
 from typing import IO
 
@@ -35,8 +36,9 @@ FILTER_VARIABLE = "TRANSFORMER_SERVING_ENDPOINTS"
 
 _log = logging.getLogger("engine.container")
 _LOG_BYTES = 8 * 1024 * 1024
-_FIRST_PAUSE_S = 1.0
-_LONGEST_PAUSE_S = 30.0
+_QUICK_END_S = 20.0
+# From one start of the controller to the next, at least.
+_CONTROLLER_PAUSE_S = 5.0
 _LOOK_S = 0.2
 
 
@@ -58,7 +60,7 @@ def commands(environment: Mapping[str, str], state: Path) -> tuple[list[str], li
 
     Triton listens on every address of the container, of which compose publishes none.
     """
-    extra = ()
+    extra: tuple[str, ...] = ()
     if environment.get(COMPATIBLE_VARIABLE) == "1":
         extra = ("--backend-config=tensorrt,version-compatible=true",)
     triton = triton_command(
@@ -89,58 +91,87 @@ class Container:
     """Both processes, from start to end. `run` returns the container's exit code."""
 
     def __init__(self, triton: list[str], controller: list[str], log: Path) -> None:
-        self._triton_command = triton
-        self._controller_command = controller
-        self._log = log
+        self._triton = _Child(triton, log)
+        self._controller = _Child(controller, None)
         self._stopping = threading.Event()
 
     def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._leave)
-        triton = subprocess.Popen(
-            self._triton_command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        assert triton.stdout is not None
-        copying = threading.Thread(target=_copy, args=(triton.stdout, self._log), daemon=True)
-        copying.start()
-        controller = subprocess.Popen(self._controller_command)
-        pause, again, started = _FIRST_PAUSE_S, 0.0, time.monotonic()
-        while triton.poll() is None and not self._stopping.wait(_LOOK_S):
-            if controller.poll() is None:
-                continue
-            if not again:
-                pause = _next_pause(pause, time.monotonic() - started)
-                again = time.monotonic() + pause
-                _log.error("controller ended with %s; again in %g s", controller.returncode, pause)
-            elif time.monotonic() >= again:
-                controller = subprocess.Popen(self._controller_command)
-                again, started = 0.0, time.monotonic()
-        return self._end(triton, controller, copying)
+        self._triton.start()
+        self._controller.start()
+        code = None
+        while code is None and not self._stopping.wait(_LOOK_S):
+            code = self._look_after_triton()
+            self._look_after_controller()
+        self._end()
+        return code or 0
+
+    def _look_after_triton(self) -> int | None:
+        """The container's exit code when Triton ended for good, else None."""
+        ended = self._triton.ended()
+        if ended is None:
+            return None
+        _log.error("tritonserver ended with %s after %.0f s", ended, self._triton.lived())
+        if self._triton.lived() < _QUICK_END_S:
+            return ended if ended > 0 else 1
+        self._triton.start()
+        return None
+
+    def _look_after_controller(self) -> None:
+        ended = self._controller.ended()
+        if ended is not None and self._controller.lived() > _CONTROLLER_PAUSE_S:
+            _log.error("the controller ended with %s; started again", ended)
+            self._controller.start()
 
     def _leave(self, _number: int, _frame: FrameType | None) -> None:
         self._stopping.set()
 
-    def _end(
-        self,
-        triton: subprocess.Popen[bytes],
-        controller: subprocess.Popen[bytes],
-        copying: threading.Thread,
-    ) -> int:
+    def _end(self) -> None:
         """Tell both to end. Triton first finishes what it computes; how long is Docker's to say."""
-        if triton.poll() is not None:
-            _log.error("tritonserver ended with %s", triton.returncode)
-        for process in (controller, triton):
-            if process.poll() is None:
-                process.terminate()
-        code = triton.wait()
-        controller.wait()
-        copying.join()
-        return 0 if self._stopping.is_set() else (code if code > 0 else 1)
+        for child in (self._controller, self._triton):
+            child.terminate()
+        for child in (self._controller, self._triton):
+            child.wait()
 
 
-def _next_pause(pause: float, lived: float) -> float:
-    """Longer after each quick end, the first one again after a run of some length."""
-    return _FIRST_PAUSE_S if lived > _LONGEST_PAUSE_S else min(2 * pause, _LONGEST_PAUSE_S)
+class _Child:
+    """One of the two processes, started as often as needed; `log` gets a copy of its lines."""
+
+    def __init__(self, command: list[str], log: Path | None) -> None:
+        self._command = command
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._copying: threading.Thread | None = None
+        self._started = 0.0
+
+    def start(self) -> None:
+        self._started = time.monotonic()
+        output = None if self._log is None else PIPE
+        self._process = subprocess.Popen(
+            self._command, stdout=output, stderr=STDOUT if output else None
+        )
+        if self._log is not None and self._process.stdout is not None:
+            arguments = (self._process.stdout, self._log)
+            self._copying = threading.Thread(target=_copy, args=arguments, daemon=True)
+            self._copying.start()
+
+    def ended(self) -> int | None:
+        return None if self._process is None else self._process.poll()
+
+    def lived(self) -> float:
+        """Seconds since it was started."""
+        return time.monotonic() - self._started
+
+    def terminate(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+
+    def wait(self) -> None:
+        if self._process is not None:
+            self._process.wait()
+        if self._copying is not None:
+            self._copying.join()
 
 
 def _copy(lines: IO[bytes], path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Adds our backend to the image's own: `python -m engine.image_backends /opt/tritonserver/backends`.
+"""Adds our backend to the image's own: `python -m engine.image_backends FOLDER`.
 
 Only openvino_text: onnxruntime and tensorrt are native there, and a native library wins over a
 model.py of the same name.

@@ -1,4 +1,4 @@
-"""Every variable of the compose files: those of the parts as they declare them, and compose's own."""
+"""Every variable of the compose files: the parts' own settings, and what only compose has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import preprocess.settings
 
 @dataclass(frozen=True)
 class Variable:
-    """One line of docker/example.env; `default` is what the compose files take where it is empty."""
+    """One line of docker/example.env; `default` is what compose takes where it is empty."""
 
     name: str
     help: str

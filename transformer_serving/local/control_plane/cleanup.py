@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import cast
 
-
 from .addresses import own_path
 from .call import Call
 from .errors import ApiError, Failure
