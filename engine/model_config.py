@@ -47,11 +47,13 @@ def build_config(
     warmup_lengths: Sequence[int] = (),
     profiles: Sequence[str] = (),
     file_name: str = "",
+    kind: str | None = None,
 ) -> ModelConfig:
     """The configuration of a bundle.
 
     `warmup_lengths` are token counts, one sample each; `profiles` the optimization profiles of a
-    TensorRT engine; `max_queue_size` 0 is unlimited.
+    TensorRT engine; `max_queue_size` 0 is unlimited; `kind` of the instances, the backend's own
+    unless given.
     """
     config = model_config_pb2.ModelConfig(
         name=name,
@@ -63,7 +65,7 @@ def build_config(
     for row, tensors in ((config.input, inputs), (config.output, outputs)):
         for tensor in tensors:
             row.add(name=tensor.name, data_type=data_type(tensor.dtype), dims=tensor.dims)
-    config.instance_group.add(count=instance_count, kind=_kind(backend), profile=profiles)
+    config.instance_group.add(count=instance_count, kind=kind or _kind(backend), profile=profiles)
     if max_batch_size > 0:
         config.dynamic_batching.max_queue_delay_microseconds = max_queue_delay_us
         config.dynamic_batching.default_queue_policy.max_queue_size = max_queue_size
@@ -74,9 +76,8 @@ def build_config(
     return config
 
 
-def _kind(backend: str) -> int:
-    name = "KIND_GPU" if backend in _GPU_BACKENDS else "KIND_CPU"
-    return int(model_config_pb2.ModelInstanceGroup.Kind.Value(name))
+def _kind(backend: str) -> str:
+    return "KIND_GPU" if backend in _GPU_BACKENDS else "KIND_CPU"
 
 
 def data_type(name: str) -> int:

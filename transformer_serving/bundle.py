@@ -46,7 +46,11 @@ ENDPOINT, TOKENIZER, PREPROCESS, MODEL = (
     "model",
 )
 # Triton's own OpenVINO backend is native and would win over ours if the name were the same.
-TRITON_BACKENDS = {"openvino": "openvino_text", "onnxruntime": "onnxruntime"}
+TRITON_BACKENDS = {
+    "openvino": "openvino_text",
+    "onnxruntime": "onnxruntime",
+    "tensorrt": "tensorrt",
+}
 _TOOLS = ("torch", "transformers", "sentence-transformers", "onnx", "onnxruntime", "openvino")
 
 
@@ -117,7 +121,7 @@ def renew_bundle(folder: Path) -> Bundle:
                 pad_type_id=tokens.pad_type_id,
                 padding_side=tokens.padding_side,
             ),
-            engine=EngineFiles(manifest.engine, manifest.precision, files),
+            engine=EngineFiles(manifest.engine, manifest.precision, files, manifest.tensorrt),
             golden=manifest.golden,
             parity=manifest.parity,
             source=manifest.source,
@@ -150,9 +154,18 @@ def config_text(content: BundleContent) -> str:
         max_batch_size=endpoint.limits.max_batch_size,
         parameters={"precision": engine.precision} if engine.engine == "openvino" else {},
         warmup_lengths=endpoint.tokens.buckets,
+        profiles=_profiles(content),
         file_name=engine.files[0].name,
+        # fp16 is for a GPU where there is one; everywhere else it is a slower fp32.
+        kind="KIND_AUTO" if (engine.engine, engine.precision) == ("onnxruntime", "fp16") else None,
     )
     return to_text(config)
+
+
+def _profiles(content: BundleContent) -> tuple[str, ...]:
+    """All of a plan's optimization profiles: Triton would use only the first one it is not told."""
+    facts = content.engine.facts or {}
+    return tuple(str(index) for index in range(int(facts.get("profiles", 0))))
 
 
 def _versioned(content: BundleContent, model_files: list[FileEntry]) -> Endpoint:
@@ -182,6 +195,7 @@ def _manifest(content: BundleContent, endpoint: Endpoint, files: tuple[FileEntry
         },
         golden=content.golden,
         parity=dict(content.parity),
+        tensorrt=None if content.engine.facts is None else dict(content.engine.facts),
     )
 
 

@@ -136,36 +136,53 @@ def remove(endpoint: str, state: str | None, as_json: bool) -> None:
     commands.remove(commands.folder(state), endpoint, as_json=as_json)
 
 
-@main.command()
+engine_choice = click.Choice(["openvino", "onnxruntime", "tensorrt"])
+seq_len_option = click.option(
+    "--seq-len", type=click.IntRange(1), nargs=3, metavar="MIN OPT MAX",
+    help="Token lengths that calls are padded to: these and the usual steps between them. MAX is "
+    "the longest text.  [default: 16 to the model's longest]",
+)  # fmt: skip
+batch_option = click.option(
+    "--batch", type=click.IntRange(1), nargs=3, metavar="MIN OPT MAX",
+    help="Texts of one engine call; MIN is 1, and MAX what Triton joins.  [default: 1 8 64]",
+)  # fmt: skip
+max_length_option = click.option(
+    "--max-length", type=click.IntRange(1), metavar="TOKENS",
+    help="Longest text.  [default: the model's]",
+)  # fmt: skip
+
+
+@main.command(epilog="A Hub id is downloaded with the Hub's own settings: HF_TOKEN for private "
+              "models, HF_HOME or HF_HUB_CACHE for the cache, HF_HUB_OFFLINE=1 to use only that, "
+              "HF_ENDPOINT for a mirror, and HTTPS_PROXY and NO_PROXY.")  # fmt: skip
 @click.argument("model")
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="BUNDLE",
               help="Folder of the new bundle; an older bundle there is replaced.")  # fmt: skip
-@click.option("--task", help="text-classification or sentence-embedding.  [default: the model's]")
-@click.option("--engine", type=click.Choice(["openvino", "onnxruntime"]), default="openvino",
-              show_default=True, help="What runs the model in Triton.")  # fmt: skip
-@click.option("--precision", type=click.Choice(["fp32", "bf16"]),
-              help="[default: bf16 where the engine and this CPU have it, else fp32]")  # fmt: skip
-@click.option("--revision", help="Revision of a Hub model.")
-@click.option("--max-length", type=click.IntRange(1), metavar="TOKENS",
-              help="Longest text.  [default: the model's]")  # fmt: skip
+@click.option("--task", default="auto", show_default=True, help="What the endpoint answers.")
+@click.option("--engine", type=engine_choice, multiple=True, default=["openvino"],
+              show_default=True, help="What runs the model in Triton; further ones are only "
+              "compared.")  # fmt: skip
+@click.option("--precision", type=click.Choice(["auto", "fp32", "fp16", "bf16", "int8"]),
+              default="auto", show_default=True,
+              help="auto: the fastest that answers as the reference, never int8.")  # fmt: skip
+@click.option("--revision", help="Branch, tag or commit of a Hub model.")
+@seq_len_option
+@batch_option
+@max_length_option
+@click.option("--calibration", type=click.Path(path_type=Path), metavar="FILE",
+              help="Texts, one a line (or bodies as JSON), for int8 and fp16.  "
+              "[default: built-in ones]")  # fmt: skip
+@click.option("--compare", is_flag=True, help="Measure PyTorch, ONNX Runtime and the engines.")
 @json_option
 def convert(
-    model: str,
-    output: Path,
-    task: str | None,
-    engine: str,
-    precision: str | None,
-    revision: str | None,
-    max_length: int | None,
-    as_json: bool,
+    model: str, output: Path, engine: tuple[str, ...], compare: bool, as_json: bool, **choices: Any
 ) -> None:
     """Turn MODEL, a folder or Hub id, into a bundle whose answers equal the reference's."""
     from transformer_serving import convert_command
 
     convert_command.convert(
-        model, output, task=task, engine=engine, precision=precision, revision=revision,
-        max_length=max_length, as_json=as_json,
-    )  # fmt: skip
+        model, output, engines=engine, compare=compare, as_json=as_json, **choices
+    )
 
 
 @main.command()
@@ -184,7 +201,7 @@ def show(bundle: Path, endpoint: str | None, as_json: bool) -> None:
 @main.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="DIR",
-              help="Folder of the repository; a model of the same name in it is replaced.")  # fmt: skip
+              help="Folder of the repository; a model of that name is replaced.")  # fmt: skip
 @click.option("--name", metavar="NAME", help="The model's name in Triton.  [default: the folder's]")
 @click.option(
     "--ensemble", is_flag=True, help="Add a tokenizer and an ensemble that take raw text."

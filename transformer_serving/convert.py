@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
-from contract.endpoint import Endpoint, Limits
+from contract.endpoint import Endpoint, Limits, Tokens
 from contract.manifest import Golden
 from transformer_serving.bundle import BundleContent, write_bundle
 from transformer_serving.bundle_endpoint import BUCKETS, LIMITS, endpoint_of, tokens_of
 from transformer_serving.bundle_folder import Bundle
+from transformer_serving.calibration import feeds_of, read_bodies
+from transformer_serving.call_sizes import Range
+from transformer_serving.engine_comparison import Comparison, compare_engines
+from transformer_serving.latency_table import Latency, Report
 from transformer_serving.local_engine import LocalEndpoint, open_engine
 from transformer_serving.model_source import ModelSource, open_source
 from transformer_serving.onnx_export import ExportedGraph, export_onnx
 from transformer_serving.optimize import (
     PRECISIONS,
     EngineFiles,
+    Shapes,
     build_engine,
     choose_precision,
     clean_onnx,
 )
-from transformer_serving.parity import TOLERANCES, ParityReport, choose, prepare_case
+from transformer_serving.parity import TOLERANCES, Case, ParityReport, choose, prepare_case
 from transformer_serving.parity_bodies import golden_body
 from transformer_serving.refusal import ConversionRefused
+from transformer_serving.tensorrt_build import require_machine
 
 AUTO = "auto"
 # Installed with the extra "convert" and imported only inside the steps that use them.
@@ -42,7 +48,8 @@ class ConvertRequest:
     """What to convert and how; None leaves the choice to the model, or to the CPU.
 
     `precision` None or 'auto' takes the fastest that passes parity. `name` is what the manifest
-    calls the source, a folder's own name unless given.
+    calls the source, a folder's own name unless given. `batch` is the fewest, usual and most texts
+    of a call; `calibration` a file of texts for int8 and fp16; `compare` the engines of the table.
     """
 
     model: str
@@ -52,6 +59,9 @@ class ConvertRequest:
     precision: str | None = None
     max_length: int | None = None
     buckets: tuple[int, ...] = BUCKETS
+    batch: Range | None = None
+    calibration: Path | None = None
+    compare: tuple[str, ...] = ()
     limits: Limits = LIMITS
     name: str | None = None
 
@@ -62,11 +72,22 @@ class Converted:
 
     bundle: Bundle
     parity: ParityReport
+    latencies: tuple[Latency, ...] = ()
 
 
-def convert(request: ConvertRequest, target: Path, progress: Progress) -> Converted:
-    """Make the bundle folder `target`. Raises ConversionRefused; then nothing is left behind."""
+def convert(
+    request: ConvertRequest,
+    target: Path,
+    progress: Progress,
+    measuring: Report = lambda shape, done, total: None,
+) -> Converted:
+    """Make the bundle folder `target`. Raises ConversionRefused; then nothing is left behind.
+
+    `measuring` hears of the rounds of the latency table, where `request.compare` asks for one.
+    """
     _check_installed()
+    if "tensorrt" in (request.engine, *request.compare):
+        require_machine()
     precisions = _precisions(request)
     progress("open", request.name or request.model)
     source = open_source(
@@ -76,26 +97,19 @@ def convert(request: ConvertRequest, target: Path, progress: Progress) -> Conver
     target.parent.mkdir(parents=True, exist_ok=True)
     # Beside the target, so that moving the engine's files there costs nothing.
     with tempfile.TemporaryDirectory(prefix=".convert.", dir=target.parent) as scratch:
-        folder = Path(scratch)
-        progress("export", f"{source.task}, {source.model_type}")
-        graph = export_onnx(source, folder / "export.onnx")
-        clean_onnx(graph.path)
-        endpoint = endpoint_of(source, graph, tokens, request.limits)
-        endpoint = replace(endpoint, golden=golden_body(endpoint))
-        case = prepare_case(source, endpoint)
-
-        def build(precision: str) -> EngineFiles:
-            progress("build", f"{request.engine} {precision}")
-            files = _build(request.engine, precision, graph, folder)
-            progress("parity", f"{len(case.bodies)} requests of up to {tokens.max_length} tokens")
-            return files
-
-        files, parity = choose(precisions, build, case, lambda line: progress("parity", line))
+        workshop = _workshop(request, source, tokens, Path(scratch), progress)
+        files, parity = choose(
+            precisions,
+            partial(workshop.build, request.engine),
+            workshop.case,
+            lambda line: progress("parity", line),
+        )
+        latencies = _compared(request, workshop, measuring)
         content = BundleContent(
-            endpoint=endpoint,
+            endpoint=workshop.case.endpoint,
             tokenizer=source.tokenizer,
             engine=files,
-            golden=_golden(source, endpoint, files),
+            golden=_golden(source, workshop.case.endpoint, files),
             parity=asdict(parity),
             source={
                 "model": source.name,
@@ -105,7 +119,61 @@ def convert(request: ConvertRequest, target: Path, progress: Progress) -> Conver
         )
         progress("bundle", str(target))
         bundle = write_bundle(content, target)
-    return Converted(bundle, parity)
+    return Converted(bundle, parity, tuple(latencies))
+
+
+@dataclass
+class _Workshop:
+    """What engines are built from, in `folder`, and what they are measured by."""
+
+    source: ModelSource
+    folder: Path
+    graph: ExportedGraph
+    case: Case
+    shapes: Shapes
+    progress: Progress
+    built: dict[tuple[str, str], EngineFiles] = field(default_factory=dict)
+
+    def build(self, engine: str, precision: str) -> EngineFiles:
+        """The engine in a folder of its own, once."""
+        if (engine, precision) not in self.built:
+            self.progress("build", f"{engine} {precision}")
+            place = self.folder / f"{engine}-{precision}"
+            place.mkdir()
+            files = build_engine(engine, precision, self.graph.path, place, self.shapes)
+            self.built[engine, precision] = files
+        longest = self.case.endpoint.tokens.max_length
+        self.progress("parity", f"{len(self.case.bodies)} requests of up to {longest} tokens")
+        return self.built[engine, precision]
+
+
+def _workshop(
+    request: ConvertRequest, source: ModelSource, tokens: Tokens, folder: Path, progress: Progress
+) -> _Workshop:
+    progress("export", f"{source.task}, {source.model_type}")
+    graph = export_onnx(source, folder / "export.onnx")
+    clean_onnx(graph.path)
+    batch = request.batch or (
+        1,
+        min(8, request.limits.max_batch_size),
+        request.limits.max_batch_size,
+    )
+    limits = replace(request.limits, max_batch_size=batch[2])
+    endpoint = endpoint_of(source, graph, tokens, limits)
+    endpoint = replace(endpoint, golden=golden_body(endpoint))
+    case = prepare_case(source, endpoint)
+    samples = read_bodies(request.calibration) if request.calibration else case.bodies
+    feeds = feeds_of(endpoint, source.tokenizer.content, samples)
+    shapes = Shapes(tokens.buckets, batch, feeds)
+    return _Workshop(source, folder, graph, case, shapes, progress)
+
+
+def _compared(request: ConvertRequest, workshop: _Workshop, measuring: Report) -> list[Latency]:
+    if not request.compare:
+        return []
+    asked = None if request.precision == AUTO else request.precision
+    comparison = Comparison(workshop.source, workshop.graph, workshop.case, workshop.shapes.feeds)
+    return compare_engines(comparison, request.compare, asked, workshop.build, measuring)
 
 
 def _precisions(request: ConvertRequest) -> tuple[str, ...]:
@@ -116,15 +184,6 @@ def _precisions(request: ConvertRequest) -> tuple[str, ...]:
         return (first,)
     safer = tuple(TOLERANCES)[: tuple(TOLERANCES).index(first)]
     return (first, *(name for name in reversed(safer) if name in PRECISIONS[request.engine]))
-
-
-def _build(engine: str, precision: str, graph: ExportedGraph, folder: Path) -> EngineFiles:
-    """The engine in a folder of its own, from a second name of the graph: builders may move it."""
-    place = folder / precision
-    place.mkdir()
-    for path in graph.path.parent.glob(f"{graph.path.name}*"):
-        os.link(path, place / path.name)
-    return build_engine(engine, precision, place / graph.path.name, place)
 
 
 def _golden(source: ModelSource, endpoint: Endpoint, files: EngineFiles) -> Golden:

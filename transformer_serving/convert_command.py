@@ -3,50 +3,150 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
+from transformer_serving.call_sizes import Range, call_sizes
 from transformer_serving.failure import Failure
 
+if TYPE_CHECKING:
+    from transformer_serving.convert import Converted, ConvertRequest as Request
+    from transformer_serving.latency_table import Latency
 
-def convert(model: str, output: Path, *, as_json: bool, **choices: Any) -> None:
+
+def convert(
+    model: str,
+    output: Path,
+    *,
+    engines: Sequence[str],
+    compare: bool,
+    as_json: bool,
+    seq_len: Range | None,
+    batch: Range | None,
+    max_length: int | None,
+    **choices: Any,
+) -> None:
     """Convert and say what came of it. Raises Failure where convert's packages are missing."""
     try:
-        from transformer_serving.convert import ConvertRequest, convert as convert_model
+        from transformer_serving.bundle_endpoint import BUCKETS
+        from transformer_serving.convert import ConvertRequest
     except ModuleNotFoundError as error:
         raise Failure(
             f"convert needs {error.name}; install it: pip install 'transformer-serving[convert]'",
             exit_code=2,
         ) from error
+    if len(engines) > 1 and not compare:
+        raise Failure("several --engine are for --compare; a bundle has one engine", exit_code=2)
+    sizes = call_sizes(BUCKETS, seq_len, batch, max_length)
+    request = ConvertRequest(
+        model,
+        engine=engines[0],
+        buckets=sizes.buckets,
+        max_length=sizes.max_length,
+        batch=sizes.batch,
+        compare=tuple(engines) if compare else (),
+        **choices,
+    )
     console = Console(stderr=as_json)
-    with console.status("convert") as status:
+    done = _with_progress(console, request, output)
+    if as_json:
+        click.echo(json.dumps(_values(done, output), indent=2))
+        return
+    if done.latencies:
+        console.print(latency_table(done.latencies))
+    _say(console, done, output)
+
+
+def _with_progress(console: Console, request: Request, output: Path) -> Converted:
+    from transformer_serving.convert import STEPS, convert as convert_model
+
+    with _bars(console) as bars:
+        steps = bars.add_task("convert", total=len(STEPS))
+        rounds = bars.add_task("compare", total=None, visible=False)
 
         def progress(step: str, detail: str) -> None:
-            status.update(f"{step}: {detail}")
+            bars.update(steps, description=f"{step}: {detail}", completed=STEPS.index(step))
             if not console.is_terminal:
                 console.print(f"{step}: {detail}", highlight=False, soft_wrap=True)
 
-        done = convert_model(ConvertRequest(model, **choices), output, progress)
+        def measuring(shape: str, done: int, total: int) -> None:
+            bars.update(
+                rounds, description=f"compare: {shape}", completed=done, total=total, visible=True
+            )
+            if not console.is_terminal:
+                progress("parity", f"measuring {shape}, {done} of {total} rounds")
+
+        return convert_model(request, output, progress, measuring)
+
+
+@contextmanager
+def _bars(console: Console) -> Iterator[Progress]:
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bars:
+        yield bars
+
+
+def _values(done: Converted, output: Path) -> dict[str, Any]:
+    from transformer_serving.latency_table import facts
+
     manifest = done.bundle.manifest
-    if as_json:
-        values = {
-            "bundle": str(output),
-            "bundle_version": manifest.bundle_version,
-            "task": manifest.task,
-            "engine": manifest.engine,
-            "precision": manifest.precision,
-            "parity": asdict(done.parity),
-        }
-        click.echo(json.dumps(values, indent=2))
-        return
+    values = {
+        "bundle": str(output),
+        "bundle_version": manifest.bundle_version,
+        "task": manifest.task,
+        "engine": manifest.engine,
+        "precision": manifest.precision,
+        "parity": asdict(done.parity),
+    }
+    if done.latencies:
+        values["measured"] = facts()
+        values["latencies_ms"] = [asdict(row) for row in done.latencies]
+    return values
+
+
+def _say(console: Console, done: Converted, output: Path) -> None:
+    manifest, worst = done.bundle.manifest, done.parity.worst
     console.print(
         f"bundle {manifest.bundle_version} for {manifest.task} in {output} "
         f"({manifest.engine}, {manifest.precision}); largest difference from the reference "
-        f"{done.parity.largest_difference:.2e}",
+        f"{done.parity.largest_difference:.2e}, in text {worst.text} with {worst.tokens} tokens in "
+        f"a batch of {worst.batch}",
         soft_wrap=True,
     )
     console.print(f"serve it: transformer-serving deploy {output} --endpoint NAME", soft_wrap=True)
+
+
+def latency_table(rows: Sequence[Latency]) -> Table:
+    """The table for a terminal, milliseconds."""
+    from transformer_serving.latency_table import facts, parity_cell
+
+    measured = ", ".join(f"{name} {value}" for name, value in facts().items())
+    figures = ("mean", "sd", "min", "median", "p95", "p99", "max")
+    table = Table("call", "engine", "precision", *figures, "parity", caption=measured)
+    for number, name in enumerate(("call", "engine", "precision", *figures)):
+        table.columns[number].justify = "right" if name in figures else "left"
+    last = rows[0].tokens, rows[0].texts
+    for row in rows:
+        if (row.tokens, row.texts) != last:
+            table.add_section()
+            last = row.tokens, row.texts
+        cells = [f"{getattr(row, name):.2f}" for name in figures]
+        table.add_row(
+            f"{row.texts}x{row.tokens}", row.name, row.precision, *cells, parity_cell(row)
+        )
+    return table

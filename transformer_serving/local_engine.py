@@ -108,7 +108,14 @@ def _open_onnxruntime(files: EngineFiles) -> Call:
     return call
 
 
+def _open_tensorrt(files: EngineFiles) -> Call:
+    from transformer_serving.tensorrt_run import open_plan
+
+    return open_plan(files.files[0])
+
+
 _OPENERS: dict[str, Callable[[EngineFiles], Call]] = {
     "openvino": _open_openvino,
     "onnxruntime": _open_onnxruntime,
+    "tensorrt": _open_tensorrt,
 }

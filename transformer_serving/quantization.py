@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from transformer_serving.refusal import ConversionRefused
 
 if TYPE_CHECKING:
     from transformer_serving.calibration import Feeds
@@ -30,7 +33,14 @@ def write_dynamic_int8(graph: Path, target: Path) -> None:
 
 
 def quantized_openvino(model: Any, feeds: Feeds) -> Any:
-    """The OpenVINO model with int8 layers, their ranges taken from `feeds`."""
+    """The OpenVINO model with int8 layers, their ranges taken from `feeds`.
+
+    Raises ConversionRefused where NNCF is not installed.
+    """
+    if importlib.util.find_spec("nncf") is None:
+        raise ConversionRefused(
+            "int8 for OpenVINO needs nncf; install it: pip install 'transformer-serving[convert]'"
+        )
     with _quiet():
         import nncf
 

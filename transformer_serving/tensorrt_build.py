@@ -104,7 +104,7 @@ def build_plan(precision: str, graph: Path, folder: Path, shapes: Shapes) -> Eng
     target = folder / PLAN
     target.write_bytes(plan)
     _save_timing_cache(config, cache_file)
-    return EngineFiles("tensorrt", precision, (target,), _facts(machine, target, kept))
+    return EngineFiles("tensorrt", precision, (target,), _facts(machine, target, kept, shapes))
 
 
 def profiles(names: Collection[str], shapes: Shapes) -> Iterator[dict[str, InputRange]]:
@@ -148,7 +148,7 @@ def _set_precision(
 ) -> None:
     flag = _FLAGS[precision]
     if flag is None:
-        # On Ampere and later TensorRT would otherwise take tf32, with fewer digits than bf16's sums.
+        # On Ampere and later TensorRT would otherwise take tf32, with fp16's number of digits.
         config.clear_flag(trt.BuilderFlag.TF32)
         return
     config.set_flag(getattr(trt.BuilderFlag, flag))
@@ -182,7 +182,7 @@ def _save_timing_cache(config: Any, file: Path) -> None:
     aside.replace(file)
 
 
-def _facts(machine: Machine, plan: Path, kept: Collection[str]) -> dict[str, Any]:
+def _facts(machine: Machine, plan: Path, kept: Collection[str], shapes: Shapes) -> dict[str, Any]:
     """The manifest's field 'tensorrt'; the plan's own header knows the version's fourth part."""
     return {
         "version": read_plan_header(plan).tensorrt or machine.tensorrt,
@@ -191,5 +191,6 @@ def _facts(machine: Machine, plan: Path, kept: Collection[str]) -> dict[str, Any
         "driver": machine.gpu.driver,
         "version_compatible": False,
         "hardware_compatibility": "none",
+        "profiles": len(shapes.lengths),
         "fp32_layers": sorted(kept),
     }
