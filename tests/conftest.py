@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,3 +69,24 @@ def endpoint_fields() -> dict[str, Any]:
 @pytest.fixture
 def endpoint_json(endpoint_fields: dict[str, Any]) -> str:
     return json.dumps(endpoint_fields)
+
+
+@pytest.fixture(scope="session")
+def tiny_classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder: a small random classifier of three labels with its tokenizer."""
+    from tests.tiny_models import save_classifier
+
+    return save_classifier(tmp_path_factory.mktemp("tiny") / "tiny-classifier")
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tiny_classifier: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The classifier's bundle for ONNX Runtime."""
+    from transformer_serving.convert import ConvertRequest, convert
+
+    target = tmp_path_factory.mktemp("bundles") / "tiny"
+    request = ConvertRequest(
+        str(tiny_classifier), engine="onnxruntime", buckets=(8, 16, 32), batch=(1, 2, 4)
+    )
+    convert(request, target, lambda step, detail: None)
+    return target

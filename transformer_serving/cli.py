@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from transformer_serving.engine_options import engine_options
 from transformer_serving.failure import Failure
 
 
@@ -212,6 +213,61 @@ def repository(bundle: Path, output: Path, name: str | None, ensemble: bool, as_
     from transformer_serving import repository_command
 
     repository_command.repository(bundle, output, name, ensemble=ensemble, as_json=as_json)
+
+
+@main.command()
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="model.onnx, or model.plan of TensorRT.",
+)
+@engine_options
+@click.option(
+    "--input-tensor",
+    multiple=True,
+    metavar="NAME:TYPE",
+    help="An input of a plan, such as input_ids:INT32.",
+)
+@click.option(
+    "--output-tensor",
+    multiple=True,
+    metavar="NAME:TYPE:DIMS",
+    help="An output of a plan, dims after the batch, such as output:FP32:2.",
+)
+@click.option(
+    "--output-name",
+    "output_",
+    metavar="NAME",
+    help="Which of several outputs.  [default: the first that fits the task]",
+)
+@seq_len_option
+@batch_option
+@max_length_option
+@json_option
+def bundle(source: Path, output: Path, output_: str | None, as_json: bool, **given: Any) -> None:
+    """Make a bundle of an engine that you already have."""
+    from transformer_serving import own_engine_command
+
+    own_engine_command.bundle(source, output, as_json=as_json, wanted=output_, **given)
+
+
+@main.command()
+@click.argument("endpoint")
+@engine_options
+@seq_len_option
+@batch_option
+@max_length_option
+@state_option
+@json_option
+def adopt(endpoint: str, output: Path, state: str | None, as_json: bool, **given: Any) -> None:
+    """Make a bundle of the model behind ENDPOINT, which was added by hand."""
+    from transformer_serving import own_engine_command
+    from transformer_serving.local.record import state_directory
+
+    own_engine_command.adopt(endpoint, state_directory(state), output, as_json=as_json, **given)
 
 
 @main.command()

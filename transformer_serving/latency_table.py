@@ -21,7 +21,7 @@ SHAPES = ((1, 16), (1, 128), (32, 128))
 _ROUNDS = 7
 _WARM_UP = 3
 # A round of one contender and shape is at least one call and about this long.
-_ROUND_S = 0.4
+_ROUND_MS = 400
 _MOST_CALLS = 100
 
 
@@ -103,7 +103,7 @@ def call_of(feeds: Feeds, texts: int, tokens: int) -> Feed:
 
 def _calls_a_round(call: Call, feed: Feed) -> int:
     once = min(_timed(call, feed, _WARM_UP))
-    return max(1, min(_MOST_CALLS, int(_ROUND_S / once)))
+    return max(1, min(_MOST_CALLS, int(_ROUND_MS / once)))
 
 
 def _timed(call: Call, feed: Feed, count: int) -> list[float]:

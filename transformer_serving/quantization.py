@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
 
 
 def write_dynamic_int8(graph: Path, target: Path) -> None:
-    """Weights in int8, activations quantized as they come; no calibration is needed.
+    """Matrix products by constant weights in int8, activations quantized as they come.
 
-    A scale for each column: one for the whole matrix costs twice the error and saves nothing.
+    A scale for each column, and fp32 where a matrix has more rows than columns: its input is what
+    an activation function made, with outliers that leave the other values few steps. On MiniLM
+    that lifts the lowest cosine from 0.974 to 0.985 (docs/decisions.md).
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -26,10 +29,26 @@ def write_dynamic_int8(graph: Path, target: Path) -> None:
         quantize_dynamic(
             str(graph),
             str(target),
+            op_types_to_quantize=["MatMul"],
             per_channel=True,
             weight_type=QuantType.QInt8,
+            nodes_to_exclude=_narrowing(graph),
             extra_options={"MatMulConstBOnly": True},
         )
+
+
+def _narrowing(graph: Path) -> list[str]:
+    import onnx
+
+    model = onnx.load(str(graph), load_external_data=False)
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+    return [
+        node.name
+        for node in model.graph.node
+        if node.op_type == "MatMul"
+        and len(shape := shapes.get(node.input[1], ())) == 2
+        and shape[0] > shape[1]
+    ]
 
 
 def quantized_openvino(model: Any, feeds: Feeds) -> Any:
@@ -55,11 +74,12 @@ def quantized_openvino(model: Any, feeds: Feeds) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the tools' advice and progress bars."""
+    """Without the tools' advice and progress bars, which go to stdout, where JSON may stand."""
     root = logging.getLogger()
     level = root.level
     root.setLevel(logging.ERROR)
     try:
-        yield
+        with redirect_stdout(io.StringIO()):
+            yield
     finally:
         root.setLevel(level)

@@ -1,0 +1,85 @@
+"""The latency table: its calls, its figures, and the text of it; no time is asserted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from transformer_serving.latency_table import (
+    Contender,
+    Latency,
+    as_text,
+    call_of,
+    measure,
+    percentile,
+)
+
+FEEDS = [
+    {
+        "input_ids": np.array([[2, 7, 8, 3]], np.int32),
+        "attention_mask": np.array([[1, 1, 1, 1]], np.int32),
+        "mask_positions": np.array([[2, 900]], np.int32),
+    },
+    {"input_ids": np.array([[2]], np.int32), "attention_mask": np.array([[1]], np.int32)},
+]
+
+
+def test_a_call_has_the_shape_asked_for_and_no_padding() -> None:
+    call = call_of(FEEDS, texts=3, tokens=6)
+    assert call["input_ids"].shape == (3, 6)
+    assert (call["input_ids"] == [2, 7, 8, 3, 2, 7]).all()
+    assert (call["attention_mask"] == 1).all()
+    # A position stays inside the text, however short that is.
+    assert call["mask_positions"].tolist() == [[2, 5]] * 3
+
+
+@given(
+    values=st.lists(st.floats(0, 1e6), min_size=1, max_size=60),
+    part=st.sampled_from([1, 50, 95, 99]),
+)
+def test_a_percentile_is_the_least_value_that_enough_do_not_exceed(
+    values: list[float], part: int
+) -> None:
+    ordered = sorted(values)
+    found = percentile(ordered, part)
+    assert sum(value <= found for value in values) * 100 >= part * len(values)
+    below = [value for value in values if value < found]
+    assert len(below) * 100 < part * len(values)
+
+
+def test_every_contender_runs_every_shape_in_turns() -> None:
+    seen: list[tuple[str, tuple[int, ...]]] = []
+    rounds: list[tuple[str, int, int]] = []
+
+    def contender(name: str) -> Contender:
+        return Contender(
+            name, "fp32", lambda feed: seen.append((name, feed["input_ids"].shape)), 0.5, False
+        )
+
+    rows = measure(
+        [contender("a"), contender("b")],
+        FEEDS,
+        longest=40,
+        report=lambda shape, done, total: rounds.append((shape, done, total)),
+    )
+    assert [(row.name, row.texts, row.tokens) for row in rows] == [
+        ("a", 1, 16), ("b", 1, 16), ("a", 1, 40), ("b", 1, 40), ("a", 32, 40), ("b", 32, 40)
+    ]  # fmt: skip
+    assert all(row.min <= row.median <= row.p95 <= row.p99 <= row.max for row in rows)
+    assert rounds[-1] == ("32x40", 20, 21)
+    # In turns: the first contender is asked again after the second.
+    names = [name for name, _ in seen]
+    assert names.index("b") < len(names) - 1 - names[::-1].index("a")
+
+
+def test_the_text_says_which_row_is_the_reference_and_which_is_over() -> None:
+    figures = dict.fromkeys(("mean", "sd", "min", "max", "median", "p95", "p99"), 1.0)
+    rows = [
+        Latency("PyTorch", "fp32", 1, 16, 9, **figures, difference=None, passes=None),
+        Latency("openvino", "int8", 1, 16, 9, **figures, difference=0.2, passes=False),
+    ]
+    lines = as_text(rows).splitlines()
+    assert lines[2].endswith("| the reference |")
+    assert lines[3].endswith("| 2.0e-01 over |")
+    assert pytest.approx(1.0) == rows[0].mean

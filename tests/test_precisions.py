@@ -1,0 +1,146 @@
+"""int8 and fp16 graphs of both CPU engines, and fp32 where fp16 would overflow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from transformer_serving.bundle_folder import open_bundle
+from transformer_serving.calibration import MOST, feeds_of, read_bodies
+from transformer_serving.half_precision import overflowing_nodes, summing_nodes, write_half
+from transformer_serving.local_engine import open_engine
+from transformer_serving.optimize import Shapes, build_engine, choose_precision
+from transformer_serving.refusal import ConversionRefused
+
+Feed = dict[str, np.ndarray]
+BODIES = [{"text": text} for text in ("the train left early", "good tea", "so good ! again !")]
+
+
+@pytest.fixture(scope="module")
+def feeds(tiny_bundle: Path) -> list[Feed]:
+    endpoint = open_bundle(tiny_bundle).endpoint
+    return feeds_of(endpoint, (tiny_bundle / "tokenizer.json").read_bytes(), BODIES)
+
+
+def logits(engine: str, precision: str, graph: Path, folder: Path, feeds: list[Feed]) -> np.ndarray:
+    from preprocess.triton_client import Tensor
+
+    folder.mkdir()
+    files = build_engine(engine, precision, graph, folder, Shapes((8, 16), (1, 2, 4), feeds))
+    assert files.precision == precision
+    call = open_engine(files)
+    return np.concatenate(
+        [call([Tensor(name, "INT32", rows) for name, rows in feed.items()])[0] for feed in feeds]
+    )
+
+
+@pytest.mark.parametrize(
+    ("engine", "precision", "allowed"),
+    [("onnxruntime", "int8", 0.5), ("onnxruntime", "fp16", 0.05), ("openvino", "int8", 0.5)],
+)
+def test_a_smaller_precision_answers_nearly_the_same(
+    engine: str,
+    precision: str,
+    allowed: float,
+    tiny_bundle: Path,
+    feeds: list[Feed],
+    tmp_path: Path,
+) -> None:
+    graph = tiny_bundle / "model" / "model.onnx"
+    exact = logits("onnxruntime", "fp32", graph, tmp_path / "a", feeds)
+    near = logits(engine, precision, graph, tmp_path / "b", feeds)
+    again = logits(engine, precision, graph, tmp_path / "c", feeds)
+    assert 0 < np.abs(near - exact).max() < allowed
+    assert (near.argmax(axis=1) == exact.argmax(axis=1)).all()
+    # The bundle's version is the hash of these files.
+    for file in (tmp_path / "b").iterdir():
+        assert file.read_bytes() == (tmp_path / "c" / file.name).read_bytes()
+    assert np.array_equal(near, again)
+    assert graph.is_file()
+
+
+def big_graph(path: Path) -> Path:
+    """x * 300 * 300 - the product: the square of the factor is beyond fp16, the answer is not."""
+    nodes = [
+        helper.make_node("Cast", ["input_ids"], ["x"], name="cast", to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["x", "factor"], ["once"], name="once"),
+        helper.make_node("Mul", ["once", "factor"], ["twice"], name="twice"),
+        helper.make_node("Div", ["twice", "factor"], ["back"], name="back"),
+        helper.make_node("ReduceSum", ["back", "axis"], ["output"], name="sum", keepdims=0),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "big",
+        [helper.make_tensor_value_info("input_ids", TensorProto.INT32, ["batch", "tokens"])],
+        [helper.make_tensor_value_info("output", TensorProto.FLOAT, ["batch"])],
+        [
+            numpy_helper.from_array(np.array(300, np.float32), "factor"),
+            numpy_helper.from_array(np.array([1], np.int64), "axis"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(model, str(path))
+    return path
+
+
+def answer(path: Path, ids: np.ndarray) -> np.ndarray:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {"input_ids": ids})[0])
+
+
+def test_nodes_that_overflow_stay_in_fp32(tmp_path: Path) -> None:
+    graph = big_graph(tmp_path / "big.onnx")
+    ids = np.array([[1, 2, 3]], np.int32)
+    assert overflowing_nodes(graph, [{"input_ids": ids}]) == ("twice",)
+    assert summing_nodes(graph) == ("sum",)
+    write_half(graph, tmp_path / "kept.onnx", ["twice"])
+    write_half(graph, tmp_path / "lost.onnx", [])
+    assert answer(tmp_path / "kept.onnx", ids) == pytest.approx(1800, rel=1e-2)
+    kinds = {
+        name: {value.data_type for value in onnx.load(str(tmp_path / name)).graph.initializer}
+        for name in ("kept.onnx", "lost.onnx")
+    }
+    assert TensorProto.FLOAT in kinds["kept.onnx"] or any(
+        node.op_type == "Cast" and "twice" in "".join(node.output)
+        for node in onnx.load(str(tmp_path / "kept.onnx")).graph.node
+    )
+    assert not np.allclose(answer(tmp_path / "lost.onnx", ids), 1800, rtol=1e-2)
+
+
+def test_what_a_mask_adds_is_no_overflow(tiny_bundle: Path, feeds: list[Feed]) -> None:
+    assert overflowing_nodes(tiny_bundle / "model" / "model.onnx", feeds) == ()
+
+
+def test_calibration_files(tmp_path: Path) -> None:
+    file = tmp_path / "texts.txt"
+    file.write_text('one text\n\n{"text": "a", "text_pair": "b"}\n', "utf-8")
+    assert read_bodies(file) == ({"text": "one text"}, {"text": "a", "text_pair": "b"})
+    file.write_text("\n".join(f"text {number}" for number in range(10 * MOST)))
+    assert len(read_bodies(file)) == MOST
+    for content, said in (("\n\n", "has no text"), ("a\n{b", "line 2 .* is none")):
+        file.write_text(content)
+        with pytest.raises(ConversionRefused, match=said):
+            read_bodies(file)
+    with pytest.raises(ConversionRefused, match="cannot be read"):
+        read_bodies(tmp_path / "absent.txt")
+
+
+def test_a_body_that_the_endpoint_refuses_is_named(tiny_bundle: Path) -> None:
+    endpoint = open_bundle(tiny_bundle).endpoint
+    tokenizer = (tiny_bundle / "tokenizer.json").read_bytes()
+    with pytest.raises(ConversionRefused, match="calibration body"):
+        feeds_of(endpoint, tokenizer, [{"question": "why?"}])
+
+
+def test_int8_is_never_chosen_unasked() -> None:
+    assert choose_precision("onnxruntime", None) == "fp32"
+    assert choose_precision("onnxruntime", "int8") == "int8"
+    assert choose_precision("openvino", None) in ("bf16", "fp32")
+    assert choose_precision("tensorrt", None) == "fp16"
+    with pytest.raises(ConversionRefused, match="has no precision 'bf16'"):
+        choose_precision("onnxruntime", "bf16")

@@ -1,0 +1,181 @@
+"""TensorRT up to the builder's call: what it is told, and what is refused before any work."""
+
+from __future__ import annotations
+
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.model_config import from_text
+from tests.contract.plans import Plan, build
+from tests.tensorrt_recorder import Recorder
+from tests.test_precisions import big_graph
+from transformer_serving.convert import ConvertRequest, convert
+from transformer_serving.optimize import Shapes, build_engine
+from transformer_serving.refusal import ConversionRefused
+from transformer_serving.tensorrt_build import profiles, require_machine
+from transformer_serving.tensorrt_run import fitting_profile
+from transformer_serving.versions.lock import read_lock
+
+PLAN = build(Plan(read_lock().image.tensorrt, 239, "8.6"))
+SHAPES = Shapes((16, 64), (1, 4, 32))
+
+
+@pytest.fixture
+def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose nvidia-smi names a GPU, with an empty timing cache."""
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'NVIDIA A10, 560.35.03, 8.6'\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def installed(
+    monkeypatch: pytest.MonkeyPatch, plan: bytes | None = PLAN, **choices: str
+) -> Recorder:
+    recorder = Recorder(plan, **choices)
+    monkeypatch.setitem(sys.modules, "tensorrt", recorder)  # type: ignore[arg-type]
+    return recorder
+
+
+def test_one_profile_a_bucket_from_one_text_to_the_most() -> None:
+    first, second = profiles(["input_ids", "mask_positions"], SHAPES)
+    ids = first["input_ids"]
+    assert (ids.least, ids.best, ids.greatest) == ((1, 1), (4, 16), (32, 16))
+    ids = second["input_ids"]
+    assert (ids.least, ids.best, ids.greatest) == ((1, 17), (4, 64), (32, 64))
+    assert second["mask_positions"].greatest == (32, 512)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_the_builder_is_told_profiles_precision_and_what_stays_fp32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = installed(monkeypatch)
+    import numpy as np
+
+    graph = big_graph(tmp_path / "graph.onnx")
+    shapes = Shapes(SHAPES.lengths, SHAPES.batch, [{"input_ids": np.array([[1, 2]], np.int32)}])
+    files = build_engine("tensorrt", "fp16", graph, tmp_path, shapes)
+    said = recorder.record
+    assert said.flags == ["FP16", "OBEY_PRECISION_CONSTRAINTS"]
+    assert [list(profile) for profile in said.profiles] == [["input_ids"], ["input_ids"]]
+    assert said.fp32 == {"twice": [0], "sum": [0]}
+    assert said.built == 1
+    assert files.files[0].read_bytes() == PLAN
+    assert files.facts is not None
+    assert files.facts["version"] == read_lock().image.tensorrt
+    assert files.facts["compute_capability"] == "8.6"
+    assert files.facts["profiles"] == 2
+    assert files.facts["fp32_layers"] == ["sum", "twice"]
+
+
+@pytest.mark.usefixtures("gpu")
+def test_tactics_that_were_timed_are_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = big_graph(tmp_path / "graph.onnx")
+    first = installed(monkeypatch)
+    build_engine("tensorrt", "fp32", graph, tmp_path, SHAPES)
+    assert first.record.cache_read == b""
+    assert (first.record.flags, first.record.cleared) == ([], ["TF32"])
+    again = installed(monkeypatch)
+    build_engine("tensorrt", "bf16", graph, tmp_path, SHAPES)
+    assert again.record.cache_read == b"timed tactics"
+    # bf16 has fp32's range: only what loses digits stays.
+    assert set(again.record.fp32) == {"sum"}
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_graph_or_a_plan_that_fails_says_what_would_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(monkeypatch, plan=None)
+    graph = big_graph(tmp_path / "graph.onnx")
+    with pytest.raises(ConversionRefused, match="built no fp32 plan.*--engine onnxruntime"):
+        build_engine("tensorrt", "fp32", graph, tmp_path, SHAPES)
+    (tmp_path / "broken.onnx").write_bytes(b"\x08")
+    with pytest.raises(ConversionRefused, match="cannot read the graph.*In node 3"):
+        build_engine("tensorrt", "fp32", tmp_path / "broken.onnx", tmp_path, SHAPES)
+    assert not (tmp_path / "model.plan").exists()
+
+
+def test_without_a_gpu_tensorrt_or_the_pinned_version_nothing_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pin = read_lock().image.tensorrt
+    monkeypatch.setitem(sys.modules, "tensorrt", None)  # type: ignore[arg-type]
+    with pytest.raises(ConversionRefused, match=rf"needs TensorRT {pin}.*pip install tensorrt"):
+        require_machine()
+    installed(monkeypatch, version="10.15.1")
+    with pytest.raises(ConversionRefused, match=r"10\.15\.1 is installed.*loads only plans of"):
+        require_machine()
+    installed(monkeypatch)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConversionRefused, match="needs an NVIDIA GPU"):
+        require_machine()
+    # Also before the model is looked for.
+    request = ConvertRequest(str(tmp_path / "no-such-model"), engine="tensorrt")
+    with pytest.raises(ConversionRefused, match="needs an NVIDIA GPU"):
+        convert(request, tmp_path / "bundle", lambda step, detail: None)
+
+
+def test_a_call_takes_the_first_profile_that_holds_it() -> None:
+    class Engine:
+        num_optimization_profiles = 2
+
+        def get_tensor_profile_shape(self, name: str, index: int) -> list[tuple[int, ...]]:
+            sizes = list(profiles([name], SHAPES))[index][name]
+            return [sizes.least, sizes.best, sizes.greatest]
+
+    assert fitting_profile(Engine(), {"input_ids": (32, 16)}) == 0
+    assert fitting_profile(Engine(), {"input_ids": (1, 17)}) == 1
+    with pytest.raises(ConversionRefused, match="no optimization profile"):
+        fitting_profile(Engine(), {"input_ids": (1, 65)})
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_bundle_of_a_plan_lists_every_profile_for_triton(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformer_serving.bundle import BundleContent, write_bundle
+    from transformer_serving.bundle_folder import open_bundle
+    from transformer_serving.tokenizer_file import TokenizerFile
+
+    installed(monkeypatch)
+    other = open_bundle(tiny_bundle)
+    folder = tmp_path / "build"
+    folder.mkdir()
+    files = build_engine("tensorrt", "fp32", tiny_bundle / "model/model.onnx", folder, SHAPES)
+    tokens = other.endpoint.tokens
+    bundle = write_bundle(
+        BundleContent(
+            endpoint=other.endpoint,
+            tokenizer=TokenizerFile(
+                (tiny_bundle / "tokenizer.json").read_bytes(),
+                tokens.pad_id,
+                tokens.pad_token,
+                tokens.pad_type_id,
+                tokens.padding_side,
+            ),
+            engine=files,
+            golden=other.manifest.golden,
+            parity={},
+            source={},
+        ),
+        tmp_path / "bundle",
+    )
+    config = from_text((bundle.model_folder / "config.pbtxt").read_text())
+    assert config.platform == "tensorrt_plan"
+    assert list(config.instance_group[0].profile) == ["0", "1"]
+    assert config.instance_group[0].kind == 1  # KIND_GPU
+    assert {sample.name for sample in config.model_warmup} == {
+        "tokens8",
+        "tokens16",
+        "tokens32",
+    } | {f"tokens{tokens.max_length}"}
+    assert open_bundle(tmp_path / "bundle").manifest.tensorrt == files.facts

@@ -1,0 +1,44 @@
+"""The options that `bundle` and `adopt` share: what must be said of an engine that is brought."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from contract.endpoint import POOLINGS
+from contract.heads import TASKS
+from contract.manifest import PRECISIONS
+
+_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+_OPTIONS = (
+    click.option("--output", required=True, type=click.Path(path_type=Path), metavar="BUNDLE",
+                 help="Folder of the new bundle; an older bundle there is replaced."),
+    click.option("--tokenizer", required=True, metavar="DIR", type=_FOLDER,
+                 help="Folder with the model's tokenizer, and its config.json if any."),
+    click.option("--task", required=True, type=click.Choice(TASKS),
+                 help="What the endpoint answers."),
+    click.option("--text", required=True, metavar="GOLDEN",
+                 help="The golden request: a text, or a whole body as JSON."),
+    click.option("--answer", metavar="JSON", help="What the golden request must answer.  "
+                 "[default: what the engine answers here]"),
+    click.option("--labels", metavar="A,B,...",
+                 help="Names of the output's columns.  [default: config.json's id2label]"),
+    click.option("--role", multiple=True, metavar="NAME=ROLE",
+                 help="What an input is whose name does not tell, such as x=input_ids."),
+    click.option("--pooling", type=click.Choice(POOLINGS[1:]), default="mean",
+                 show_default=True, help="For an engine that gives a vector a token."),
+    click.option("--normalize/--no-normalize", default=True, show_default=True,
+                 help="Scale pooled vectors to length 1."),
+    click.option("--precision", type=click.Choice(PRECISIONS), default="fp32",
+                 show_default=True, help="What the engine computes in."),
+)  # fmt: skip
+
+
+def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a command with the options, in their order."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
