@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.calibration import MOST, feeds_of, read_bodies
@@ -89,8 +89,8 @@ def big_graph(path: Path) -> Path:
 
 
 def answer(path: Path, ids: np.ndarray) -> np.ndarray:
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(None, {"input_ids": ids})[0])
+    """In the graph's own types: on a CPU ONNX Runtime computes fp16 in fp32."""
+    return np.asarray(ReferenceEvaluator(str(path)).run(None, {"input_ids": ids})[0])
 
 
 def test_nodes_that_overflow_stay_in_fp32(tmp_path: Path) -> None:
@@ -101,15 +101,9 @@ def test_nodes_that_overflow_stay_in_fp32(tmp_path: Path) -> None:
     write_half(graph, tmp_path / "kept.onnx", ["twice"])
     write_half(graph, tmp_path / "lost.onnx", [])
     assert answer(tmp_path / "kept.onnx", ids) == pytest.approx(1800, rel=1e-2)
-    kinds = {
-        name: {value.data_type for value in onnx.load(str(tmp_path / name)).graph.initializer}
-        for name in ("kept.onnx", "lost.onnx")
-    }
-    assert TensorProto.FLOAT in kinds["kept.onnx"] or any(
-        node.op_type == "Cast" and "twice" in "".join(node.output)
-        for node in onnx.load(str(tmp_path / "kept.onnx")).graph.node
-    )
-    assert not np.allclose(answer(tmp_path / "lost.onnx", ids), 1800, rtol=1e-2)
+    with np.errstate(over="ignore", invalid="ignore"):
+        spoilt = answer(tmp_path / "lost.onnx", ids)
+    assert not np.isfinite(spoilt).all()
 
 
 def test_what_a_mask_adds_is_no_overflow(tiny_bundle: Path, feeds: list[Feed]) -> None:

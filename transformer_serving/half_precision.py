@@ -104,6 +104,7 @@ def write_half(graph: Path, target: Path, keep: Collection[str]) -> None:
     """
     import onnx
     from onnxruntime.transformers import float16
+    from onnxruntime.transformers.onnx_model import OnnxModel
 
     half = float16.convert_float_to_float16(
         onnx.load(str(graph)),
@@ -112,6 +113,8 @@ def write_half(graph: Path, target: Path, keep: Collection[str]) -> None:
         node_block_list=[*keep, *summing_nodes(graph)],
     )
     _drop_doubles(half.graph)
+    # Its casts stand at the end; ONNX wants each node behind those that it reads.
+    OnnxModel(half).topological_sort(is_deterministic=True)
     del half.graph.value_info[:]
     target.write_bytes(half.SerializeToString(deterministic=True))
 
