@@ -61,7 +61,7 @@ def _asked(engines: Sequence[str], precision: str | None) -> Iterator[tuple[str,
 
 
 def _contender(name: str, files: EngineFiles, comparison: Comparison) -> Contender:
-    from preprocess.triton_client import Tensor
+    from preprocess.tensors import Tensor
 
     parity = compare(comparison.case, files)
     call = open_engine(files)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from preprocess.triton_client import Tensor
+from preprocess.tensors import Tensor
 from transformer_serving.refusal import ConversionRefused
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ def serving(cleared: Stack, folder: Path) -> Iterator[Stack]:
             deployed.append(pool.submit(cleared.run, *command))
         for one in deployed:
             one.result()
-    yield cleared
+    return cleared
 
 
 def shape(value: Any) -> Any:
