@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def serving(cleared: Stack, folder: Path) -> Iterator[Stack]:
+def serving(cleared: Stack, folder: Path) -> Stack:
     """A stack with one endpoint a task, named like it."""
     with ThreadPoolExecutor(3) as pool:
         deployed = []
