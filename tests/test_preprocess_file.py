@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from contract.process_wide import process_wide
 from preprocess import settings
@@ -69,6 +70,20 @@ def test_two_bundles_of_the_same_code_share_it(write: Any) -> None:
     assert (one.endpoint.bundle_version, two.endpoint.bundle_version) == (1, 2)
     assert type(one).__mro__[1] is type(two).__mro__[1]
     assert one.tokenizer is two.tokenizer
+
+
+def test_old_and_new_code_count_together(write: Any) -> None:
+    """An update brings new code beside the old; a figure can be registered once a process."""
+
+    def refused() -> float:
+        labels = {"endpoint": ENDPOINT.serving_url, "status": "400"}
+        return REGISTRY.get_sample_value("transformer_serving_requests_total", labels) or 0
+
+    before = refused()
+    for version, code in ((1, "0" * 12), (2, "1" * 12)):
+        one = load(write(version, code))
+        one.postprocess(one.preprocess({}, state := {}), state)
+    assert refused() == before + 2
 
 
 def test_new_code_runs_beside_old_and_old_code_goes(write: Any) -> None:

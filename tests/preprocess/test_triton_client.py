@@ -243,6 +243,30 @@ async def test_a_name_of_several_hosts(
     client.close()
 
 
+async def test_a_unix_socket(tmp_path: Path, tritons: list[TritonServer]) -> None:
+    """Triton listens on one as well; here what comes is carried to its port."""
+    port = tritons[0].addresses.http_port
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        to_triton, from_triton = await asyncio.open_connection("127.0.0.1", port)
+
+        async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            while piece := await source.read(65536):
+                target.write(piece)
+            target.close()
+
+        await asyncio.gather(copy(reader, from_triton), copy(to_triton, writer))
+
+    path = tmp_path / "triton"
+    server = await asyncio.start_unix_server(carry, path)
+    client = TritonClient(f"unix:{path}")
+    assert await asyncio.gather(*(ask(client, [9, at]) for at in range(10, 20))) == [
+        [[9 + 2 * at, 2]] for at in range(10, 20)
+    ]
+    client.close()
+    server.close()
+
+
 async def test_a_name_that_nobody_knows() -> None:
     client = TritonClient("no-such-host.invalid:8000")
     with pytest.raises(ServingError, match="address is not known") as caught:

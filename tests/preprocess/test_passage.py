@@ -1,0 +1,41 @@
+"""What a request's times become."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, strategies as st
+
+from contract.request_context import current_request
+from preprocess.passage import Passage
+from preprocess.stats import STAGES
+
+NAMES = ("tokenized", "left", "answered")
+
+
+@given(reached=st.integers(0, 3), steps=st.lists(st.floats(0.001, 9), min_size=3, max_size=3))
+def test_stages_are_told_as_far_as_the_request_came(reached: int, steps: list[float]) -> None:
+    passage = Passage({})
+    passage.arrived -= 100
+    for name, at in zip(NAMES[:reached], itertools.accumulate(steps), strict=False):
+        setattr(passage, name, passage.arrived + at)
+    stages = passage.stages()
+    assert tuple(stages) == STAGES[: reached + 1]
+    assert list(stages.values())[:reached] == pytest.approx(steps[:reached])
+    assert sum(stages.values()) == pytest.approx(100, abs=1)
+
+
+def test_the_gateways_id_is_taken_over() -> None:
+    token = current_request.set(("mine", "00-trace"))
+    try:
+        passage = Passage({})
+    finally:
+        current_request.reset(token)
+    assert (passage.request_id, passage.traceparent, passage.from_gateway) == (
+        "mine",
+        "00-trace",
+        True,
+    )
+    alone = Passage({})
+    assert (len(alone.request_id), alone.from_gateway) == (32, False)

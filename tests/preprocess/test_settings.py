@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from preprocess.settings import SETTINGS, read_settings
+
+
+def test_defaults() -> None:
+    settings = read_settings({})
+    assert (settings.transport, settings.triton) == ("http", "127.0.0.1:8000")
+    assert read_settings({row.name: "" for row in SETTINGS}) == settings
+    assert all(row.help.endswith(".") for row in SETTINGS)
+
+
+def test_the_address_of_the_chosen_transport() -> None:
+    environment = {
+        "CLEARML_DEFAULT_TRITON_GRPC_ADDR": "triton:9001",
+        "TRANSFORMER_SERVING_TRITON_HTTP": "a:1,b:2",
+    }
+    assert read_settings(environment).triton == "a:1,b:2"
+    assert read_settings({**environment, "TRANSFORMER_SERVING_TRANSPORT": "grpc"}).triton == (
+        "triton:9001"
+    )
+    own = {"TRANSFORMER_SERVING_TRANSPORT": "grpc", "TRANSFORMER_SERVING_TRITON_GRPC": "c:3"}
+    assert read_settings({**environment, **own}).triton == "c:3"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TRANSFORMER_SERVING_TRANSPORT", "carrier pigeon"),
+        ("TRANSFORMER_SERVING_TRITON_HTTP", "triton"),
+        ("TRANSFORMER_SERVING_TRITON_HTTP", "a:1,,b:2"),
+        ("TRANSFORMER_SERVING_TIMEOUT_S", "0"),
+        ("TRANSFORMER_SERVING_CALLS_IN_FLIGHT", "65"),
+        ("TRANSFORMER_SERVING_METRICS_PORT", "-1"),
+        ("TRANSFORMER_SERVING_METRICS_PORT", "65536"),
+    ],
+)
+def test_a_wrong_value_is_named(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        read_settings({name: value})
