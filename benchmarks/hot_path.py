@@ -203,24 +203,24 @@ def serving(folder: Path) -> Iterator[tuple[Session, TritonServer]]:
         triton.kill()
 
 
-def start(server: Server, path: str, *endpoints: str) -> Server:
-    server.start().wait_for(path, 120)
+def wait(server: Server, path: str, *endpoints: str) -> None:
+    """Until the server is there and each endpoint has answered."""
+    server.wait_for(path, 300)
     for name in endpoints:
         reply = server.post(name, {"text": TEXT})
         assert reply.status == 200, reply.raw
-    return server
 
 
 def throughput(target: Target, body: Path, seconds: float, callers: int = CALLERS) -> float:
     """Answers a second over kept connections; every answer must be a 200."""
     done = subprocess.run(
-        ["ab", "-q", "-k", "-l", "-c", str(callers), "-t", str(seconds), "-n", "10000000",
+        ["ab", "-q", "-k", "-l", "-c", str(callers), "-t", str(seconds), "-n", "1000000",
          "-T", "application/json", "-p", str(body), target.url],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert "Non-2xx" not in done.stdout, done.stdout
     found = re.search(r"Requests per second:\s+([\d.]+)", done.stdout)
-    assert found
+    assert found, done.stdout + done.stderr
     return float(found.group(1))
 
 
@@ -350,14 +350,13 @@ def run(count: int, seconds: float, folder: Path) -> dict[str, Any]:
     ours = ("empty", "null", "real")
     app = "clearml_serving.serving.main:app"
     with serving(folder) as (session, triton):
-        stock = start(session.uvicorn(app), "/docs", *ours, "example")
-        gateway = start(session.gateway(), "/health/ready", *ours)
-        one = start(
-            session.gateway(TRANSFORMER_SERVING_CALLS_IN_FLIGHT="1"), "/health/ready", *ours
-        )
-        two = start(
-            session.gateway(TRANSFORMER_SERVING_CALLS_IN_FLIGHT="2"), "/health/ready", *ours
-        )
+        stock = session.uvicorn(app).start()
+        gateway = session.gateway().start()
+        one = session.gateway(TRANSFORMER_SERVING_CALLS_IN_FLIGHT="1").start()
+        two = session.gateway(TRANSFORMER_SERVING_CALLS_IN_FLIGHT="2").start()
+        wait(stock, "/docs", *ours, "example")
+        for server in (gateway, one, two):
+            wait(server, "/health/ready", *ours)
         targets = [
             *(Target(f"stock {name}", stock, name) for name in (*ours, "example")),
             *(Target(f"gateway {name}", gateway, name) for name in ours),

@@ -1,0 +1,27 @@
+"""Answers as ClearML's metric logging reads them."""
+
+from __future__ import annotations
+
+import numpy as np
+import orjson
+
+from contract.errors import ServingError
+from preprocess.response import answer_body, answer_response, error_response
+
+
+def test_metric_logging_reads_the_scalars_of_one_answer() -> None:
+    answer = {"label": "POSITIVE", "score": 0.75, "embedding": [1.0, 2.0]}
+    response = answer_response(answer, answer_body(answer), {"x-bundle-version": "7"})
+    # As the host does it: the names it logs and those that the answer has.
+    names = set(response.keys()) & {"label", "score", "embedding", "latency"}
+    assert {name: response[name] for name in names} == {"label": "POSITIVE", "score": 0.75}
+    assert orjson.loads(response.body) == answer
+    assert (response.status_code, response.headers["x-bundle-version"]) == (200, "7")
+
+
+def test_lists_and_errors_have_no_scalars() -> None:
+    rows = [{"label": "a", "score": np.float32(0.5)}]
+    assert set(answer_response(rows, answer_body(rows), {}).keys()) == set()
+    response = error_response(ServingError("overloaded", "too much"), {})
+    assert set(response.keys()) == set()
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
