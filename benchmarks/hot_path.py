@@ -348,7 +348,8 @@ def run(count: int, seconds: float, folder: Path) -> dict[str, Any]:
     body = folder / "body.json"
     body.write_text(json.dumps({"text": TEXT}))
     ours = ("empty", "null", "real")
-    app = "clearml_serving.serving.main:app"
+    # The unmodified app, imported without the torch that only this environment has.
+    app = "gateway.host:host.app"
     with serving(folder) as (session, triton):
         stock = session.uvicorn(app).start()
         gateway = session.gateway().start()

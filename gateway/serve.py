@@ -16,6 +16,9 @@ import uvloop
 # Longer than the 60 s after which balancers commonly let go of an idle connection: the side that
 # sends requests should be the one that closes.
 _KEEP_ALIVE_SECONDS = 75
+# uvicorn kills a worker that does not answer it for so long. Its own 5 s also hit workers that
+# are only short of processor time, with every request that runs in them.
+_HUNG_SECONDS = 60
 _FIGURES = "PROMETHEUS_MULTIPROC_DIR"
 
 
@@ -47,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             server_header=False,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=options.graceful_seconds,
+            timeout_worker_healthcheck=_HUNG_SECONDS,
         )
 
 

@@ -214,7 +214,7 @@ async def attack(server: Server, fuzz: Fuzz, count: int) -> None:
 
         await asyncio.gather(*(caller() for _ in range(CALLERS)))
         await well(server.port)
-        assert workers_of(server) == workers
+        assert workers_of(server) == workers, server.log.read_text()[-3000:]
         grown = sum(map(memory, workers)) - before
         assert grown < GROWTH_MIB * len(workers), f"{grown:.0f} MiB more"
         print(f"{start + CHECK_EVERY} requests, {grown:+.0f} MiB", flush=True)  # noqa: T201
