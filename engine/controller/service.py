@@ -232,6 +232,8 @@ class Service:
         try:
             if self._triton_version is None:
                 self._triton_version = self._triton.version()
+            for model in self._triton.unload_dead():
+                _log.error("%s: its backend process died; it is loaded again", model)
             return self._triton.loaded()
         except TritonAway:
             self._triton_version = None

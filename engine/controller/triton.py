@@ -8,6 +8,7 @@ from typing import Any
 import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
+from engine.controller.dead_models import DeadModels
 from engine.controller.triton_log import TritonLog
 from engine.errors import EngineError
 
@@ -42,6 +43,7 @@ class Triton:
     def __init__(self, address: str, log: TritonLog) -> None:
         self._client = triton_grpc.InferenceServerClient(address, channel_args=_CHANNEL)
         self._log = log
+        self._dead = DeadModels(self._client)
 
     def version(self) -> str:
         return str(self._ask("get_server_metadata").version)
@@ -53,6 +55,15 @@ class Triton:
             if row.state == "READY" and row.version.isdigit():
                 ready.setdefault(row.name, set()).add(int(row.version))
         return {model: frozenset(versions) for model, versions in ready.items()}
+
+    def unload_dead(self) -> list[str]:
+        """Unload the models whose backend process died; their names. Raises TritonAway."""
+        try:
+            return self._dead.unload()
+        except InferenceServerException as error:
+            if error.status() in _AWAY:
+                raise TritonAway("Triton does not answer") from None
+            return []
 
     def load(self, model: str, version: int) -> None:
         """Load by the folder's config.pbtxt; returns when exactly `version` is ready.

@@ -1,0 +1,65 @@
+"""Finds models whose backend process died: Triton 2.51 does not restart it, calls the model ready,
+and fails every request for it. Unloaded, it is one that Triton lost, and is loaded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tritonclient.grpc as triton_grpc
+from tritonclient.utils import InferenceServerException, triton_to_np_dtype
+
+_ASK_S = 5.0
+_DEAD = "is not healthy"
+
+
+class DeadModels:
+    """Looks at every model that failed a request since the last look; one call when none did."""
+
+    def __init__(self, client: triton_grpc.InferenceServerClient) -> None:
+        self._client = client
+        self._failed: dict[tuple[str, str], int] = {}
+
+    def unload(self) -> list[str]:
+        """Unload the dead ones; their names. Raises InferenceServerException without a Triton."""
+        dead = [model for model, version in self._suspects() if self._is_dead(model, version)]
+        for model in dead:
+            self._client.unload_model(model, client_timeout=_ASK_S)
+        return dead
+
+    def _suspects(self) -> Iterator[tuple[str, str]]:
+        statistics = self._client.get_inference_statistics(client_timeout=_ASK_S)
+        before, self._failed = self._failed, {}
+        for row in statistics.model_stats:
+            failed = int(row.inference_stats.fail.count)
+            self._failed[row.name, row.version] = failed
+            if failed > before.get((row.name, row.version), 0):
+                yield row.name, row.version
+
+    def _is_dead(self, model: str, version: str) -> bool:
+        """Ask the smallest question the model takes: only a dead backend answers in this way."""
+        try:
+            config = self._client.get_model_config(model, version, client_timeout=_ASK_S).config
+            self._client.infer(
+                model, _smallest(config), model_version=version, client_timeout=_ASK_S
+            )
+        except InferenceServerException as error:
+            return _DEAD in str(error.message())
+        return False
+
+
+def _smallest(config: Any) -> list[triton_grpc.InferInput]:
+    """Zeros, or empty strings, of size one wherever the size is free."""
+    batch = [1] if config.max_batch_size else []
+    inputs = []
+    for tensor in config.input:
+        shape = [*batch, *(max(size, 1) for size in tensor.dims)]
+        kind = config.input[0].DESCRIPTOR.fields_by_name["data_type"].enum_type
+        name = kind.values_by_number[tensor.data_type].name.removeprefix("TYPE_")
+        dtype = "BYTES" if name == "STRING" else name
+        value = triton_grpc.InferInput(tensor.name, shape, dtype)
+        value.set_data_from_numpy(np.zeros(shape, triton_to_np_dtype(dtype)))
+        inputs.append(value)
+    return inputs
