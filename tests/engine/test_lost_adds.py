@@ -1,0 +1,47 @@
+"""Which entries of the input models are told as lost `model add`s."""
+
+from __future__ import annotations
+
+from engine.controller.lost_adds import LostAdds
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def looking() -> tuple[LostAdds, Clock]:
+    clock = Clock()
+    lost = LostAdds(patience_s=10, clock=clock)
+    assert lost.look({"old": "m0"}, {}, ()) == []  # history: a removed version leaves an entry
+    return lost, clock
+
+
+def test_an_entry_whose_endpoint_never_comes_is_told_after_the_patience() -> None:
+    lost, clock = looking()
+    entries = {"old": "m0", "new": "m1"}
+    assert lost.look(entries, {}, ()) == []
+    clock.now = 9.9
+    assert lost.look(entries, {}, ()) == []
+    clock.now = 10
+    assert lost.look(entries, {}, ()) == [("new", "m1")]
+    assert lost.look(entries, {"new": ["m1"]}, ()) == []
+    assert lost.look(entries, {}, ()) == []  # it was served once: removed, not lost
+
+
+def test_an_update_that_stays_on_the_old_model_is_told() -> None:
+    lost, clock = looking()
+    lost.look({"x": "m1"}, {"x": ["m1"]}, ())
+    lost.look({"x": "m2"}, {"x": ["m1"]}, ())
+    clock.now = 10
+    assert lost.look({"x": "m2"}, {"x": ["m1"]}, ()) == [("x", "m2")]
+    assert lost.look({"x": "m2"}, {"x": ["m1", "m2"]}, ()) == []
+
+
+def test_names_that_register_models_by_themselves_are_left_out() -> None:
+    lost, clock = looking()
+    lost.look({"auto": "m1"}, {}, ("auto",))
+    clock.now = 100
+    assert lost.look({"auto": "m1"}, {}, ("auto",)) == []
