@@ -94,6 +94,14 @@ def pid_of(stack: Stack, part: str) -> int:
     return int(engines[0].pid)
 
 
+def runs(pid: int) -> bool:
+    """Triton leaves a dead engine process as a zombie."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def is_engine(process: psutil.Process) -> bool:
     """One model's process inside Triton."""
     return process.name().startswith("triton_python_b")
@@ -104,7 +112,7 @@ def wait_until_well(stack: Stack, endpoint: str, good: Seen, old: set[int]) -> N
     deadline = time.monotonic() + BOUND_S
     while time.monotonic() < deadline:
         # Its own short question first: status asks every part, the hanging ones too.
-        if not any(map(psutil.pid_exists, old)) and stack.seen(endpoint, BODY) == good:
+        if not any(map(runs, old)) and stack.seen(endpoint, BODY) == good:
             status = stack.status()
             well = all(part["health"] == "ok" for part in status["parts"])
             rows = {row["endpoint"]: row["ready"] for row in status["endpoints"]}
