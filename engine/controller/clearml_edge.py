@@ -100,13 +100,13 @@ class ClearmlControlPlane:
 
     def _found_problems(self, task: Task, found: Mapping[str, ModelEndpoint]) -> list[Problem]:
         watched = task.get_configuration_object_as_dict("model_monitoring") or {}
-        models: dict[str, set[str]] = {}
-        for endpoint in found.values():
-            models.setdefault(endpoint.serving_url.strip("/"), set()).add(endpoint.model_id or "")
+        plain = {ep.serving_url.strip("/"): ep.model_id or "" for ep in found.values()}
+        versioned = [ep.serving_url.strip("/") for ep in found.values() if ep.version]
         entries = {
             row.name: row.model for row in (task.data.models and task.data.models.input) or ()
         }
-        lost = self._lost_adds.look(entries, models, [name.strip("/") for name in watched])
+        others = [name.strip("/") for name in watched]
+        lost = self._lost_adds.look(entries, plain, versioned, others)
         # Two models of one address: the bytes are those of the later upload.
         addresses: dict[str, list[str]] = {}
         for model, known in self._models.items():

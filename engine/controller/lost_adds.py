@@ -20,31 +20,40 @@ PATIENCE_S = 10.0
 class LostAdds:
     """Looks at every sync; what was there at the first look is history and is not reported.
 
-    Nor is an endpoint that was served once: a removal leaves the entry of a versioned one behind.
+    A removal takes the entry away, but not that of an endpoint with a version: a name that ever had
+    one is not reported either.
     """
 
     patience_s: float = PATIENCE_S
     clock: Callable[[], float] = time.monotonic
-    _history: set[tuple[str, str]] = field(default_factory=set)
+    _history: set[tuple[str, str]] | None = None
+    _versioned: set[str] = field(default_factory=set)
     _since: dict[tuple[str, str], float] = field(default_factory=dict)
-    _first: bool = True
 
     def look(
         self,
         entries: Mapping[str, str],
-        endpoints: Mapping[str, Collection[str]],
+        endpoints: Mapping[str, str],
+        versioned: Collection[str],
         others: Collection[str],
     ) -> list[tuple[str, str]]:
         """The lost ones as (name, model id).
 
-        `entries` are the input models by name, `endpoints` the model ids of each served name, all
-        its versions together; `others` are names that register models by themselves.
+        `entries` are the input models by name, `endpoints` the model ids of the endpoints without a
+        version, `versioned` the names of those with one, `others` names that register models by
+        themselves.
         """
         now = self.clock()
-        self._history |= {(name, model) for name, ids in endpoints.items() for model in ids}
-        open_ = {entry for entry in entries.items() if entry[0] not in others} - self._history
-        if self._first:
-            self._history |= open_
-            open_, self._first = set(), False
+        self._versioned |= set(versioned)
+        open_ = {
+            (name, model)
+            for name, model in entries.items()
+            if endpoints.get(name) != model and name not in self._versioned | set(others)
+        }
+        if self._history is None:
+            self._history = open_
+        # What is served now was added again: from here on it can be lost.
+        self._history -= set(endpoints.items())
+        open_ -= self._history
         self._since = {entry: self._since.get(entry, now) for entry in open_}
         return sorted(e for e, since in self._since.items() if now - since >= self.patience_s)

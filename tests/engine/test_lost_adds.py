@@ -15,33 +15,36 @@ class Clock:
 def looking() -> tuple[LostAdds, Clock]:
     clock = Clock()
     lost = LostAdds(patience_s=10, clock=clock)
-    assert lost.look({"old": "m0"}, {}, ()) == []  # history: a removed version leaves an entry
+    assert lost.look({"old": "m0"}, {}, (), ()) == []  # history: nobody knows what it was
     return lost, clock
 
 
-def test_an_entry_whose_endpoint_never_comes_is_told_after_the_patience() -> None:
+def test_an_entry_whose_endpoint_does_not_stay_is_told_after_the_patience() -> None:
     lost, clock = looking()
     entries = {"old": "m0", "new": "m1"}
-    assert lost.look(entries, {}, ()) == []
+    assert lost.look(entries, {"new": "m1"}, (), ()) == []  # there for a moment
+    assert lost.look(entries, {}, (), ()) == []
     clock.now = 9.9
-    assert lost.look(entries, {}, ()) == []
+    assert lost.look(entries, {}, (), ()) == []
     clock.now = 10
-    assert lost.look(entries, {}, ()) == [("new", "m1")]
-    assert lost.look(entries, {"new": ["m1"]}, ()) == []
-    assert lost.look(entries, {}, ()) == []  # it was served once: removed, not lost
+    assert lost.look(entries, {}, (), ()) == [("new", "m1")]
+    assert lost.look(entries, {"new": "m1"}, (), ()) == []
+    assert lost.look({"old": "m0"}, {}, (), ()) == []  # removed: the entry goes, too
 
 
 def test_an_update_that_stays_on_the_old_model_is_told() -> None:
     lost, clock = looking()
-    lost.look({"x": "m1"}, {"x": ["m1"]}, ())
-    lost.look({"x": "m2"}, {"x": ["m1"]}, ())
+    lost.look({"x": "m1"}, {"x": "m1"}, (), ())
+    lost.look({"x": "m2"}, {"x": "m1"}, (), ())
     clock.now = 10
-    assert lost.look({"x": "m2"}, {"x": ["m1"]}, ()) == [("x", "m2")]
-    assert lost.look({"x": "m2"}, {"x": ["m1", "m2"]}, ()) == []
+    assert lost.look({"x": "m2"}, {"x": "m1"}, (), ()) == [("x", "m2")]
+    assert lost.look({"x": "m2"}, {"x": "m2"}, (), ()) == []
 
 
-def test_names_that_register_models_by_themselves_are_left_out() -> None:
+def test_names_whose_entries_say_nothing_are_left_out() -> None:
+    """Auto-update registers by itself, and a removed version leaves its entry behind."""
     lost, clock = looking()
-    lost.look({"auto": "m1"}, {}, ("auto",))
+    lost.look({"auto": "m1", "v": "m2"}, {}, ("v",), ("auto",))
+    lost.look({"auto": "m1", "v": "m2"}, {}, (), ("auto",))
     clock.now = 100
-    assert lost.look({"auto": "m1"}, {}, ("auto",)) == []
+    assert lost.look({"auto": "m1", "v": "m2"}, {}, (), ("auto",)) == []

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import psutil
+
 from engine.controller.triton import Triton, TritonAway
 from engine.controller.triton_log import TritonLog
 from tests.stack.desk import Registered
@@ -83,7 +85,7 @@ def _change(
 def _strike(stack: Stack, dice: random.Random) -> Iterator[Fault]:
     """A random fault; a part that is just coming back from the last one is let off."""
     fault = dice.choice(SINGLE)
-    with contextlib.suppress(ProcessLookupError, TypeError, IndexError, KeyError):
+    with contextlib.suppress(ProcessLookupError, TypeError, StopIteration, psutil.NoSuchProcess):
         os.kill(pid_of(stack, fault.part), fault.how)
         yield fault
 

@@ -90,8 +90,8 @@ def pid_of(stack: Stack, part: str) -> int:
     pid: int = stack.parts()[name]["pid"]
     if part != "engine":
         return pid
-    engines = [p for p in psutil.Process(pid).children(recursive=True) if is_engine(p)]
-    return int(engines[0].pid)
+    family = psutil.Process(pid).children(recursive=True)
+    return next(int(p.pid) for p in family if is_engine(p) and runs(p.pid))
 
 
 def runs(pid: int) -> bool:

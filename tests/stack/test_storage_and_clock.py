@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import http.server
+import shutil
 import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,6 @@ from tests.stack.desk import THEIRS, Desk
 from tests.stack.small_bundles import TEXT, Parts, write_small
 
 BODY = {"text": TEXT}
-FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 
 
 @contextmanager
@@ -54,7 +55,7 @@ def test_a_full_disk_in_the_model_store(tmp_path: Path) -> None:
     state = tmp_path / "stack"
     with (
         small_disk(state / "triton" / "models", 4) as models,
-        small_disk(state / "control-plane" / "files", 8) as files,
+        small_disk(state / "control-plane", 16) as uploads,
         started(state) as stack,
     ):
         first, second = (
@@ -69,7 +70,7 @@ def test_a_full_disk_in_the_model_store(tmp_path: Path) -> None:
         assert stack.seen("full", BODY) == good
         filler.unlink()
         stack.until(lambda: stack.seen("full", BODY).version != good.version, "the new bundle")
-        filler = fill(files)
+        filler = fill(uploads)
         said = stack.run("deploy", str(first.folder), "--endpoint", "other", code=1)
         assert "clearml-serving model upload failed" in said
         filler.unlink()
@@ -109,24 +110,34 @@ def test_a_download_that_ends_early(desk: Desk) -> None:
         server.server_close()
 
 
-@pytest.mark.skipif(not FAKETIME.exists(), reason="libfaketime is not installed")
-def test_a_clock_set_back_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Moves the wall clock of the stack that is started next, by seconds."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("a moved clock needs a C compiler")
+    library, offset = tmp_path / "shifted_clock.so", tmp_path / "offset"
+    source = str(Path(__file__).with_name("shifted_clock.c"))
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
+    offset.write_bytes(bytes(8))
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    monkeypatch.setenv("SHIFTED_CLOCK", str(offset))
+
+    def move(seconds: int) -> None:
+        with offset.open("r+b") as file:
+            file.write(seconds.to_bytes(8, sys.byteorder, signed=True))
+
+    return move
+
+
+def test_a_clock_set_back_an_hour(tmp_path: Path, clock: Callable[[int], None]) -> None:
     """Logins, syncs, updates and the watchdog go on; nothing waits for the old time to come."""
-    offset = tmp_path / "offset"
-    offset.write_text("+0s")
-    for name, value in {
-        "LD_PRELOAD": str(FAKETIME),
-        "FAKETIME_TIMESTAMP_FILE": str(offset),
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "FAKETIME_NO_CACHE": "1",
-    }.items():
-        monkeypatch.setenv(name, value)
     with started(tmp_path / "stack") as stack:
         first, second, third = (write_small(tmp_path / str(n), Parts(scale=n)) for n in (1, 2, 3))
         before = stack.parts()
         for bundle in (first, second):
             stack.run("deploy", str(bundle.folder), "--endpoint", "timed")
-        offset.write_text("-3600s")
+        clock(-3600)
         # The grace of the first one ends, too.
         now = [second.manifest.bundle_version]
         stack.until(lambda: stack.rows()["timed"]["versions_loaded"] == now, "the old one goes")

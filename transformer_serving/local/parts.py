@@ -11,6 +11,7 @@ from transformer_serving.local.record import Ports, Record, clearml_environment
 
 POLL_SECONDS = 2
 GRACE_SECONDS = 30
+_TRITON_EXIT_S = 2
 # With the SDK's own 240 tries and pauses of up to two minutes, a part that was started or told to
 # leave while the control plane was away would notice long after that it is back.
 _SDK_CONFIGURATION = """api.http {
@@ -83,6 +84,8 @@ def _triton(state: Path, record: Record) -> Launch:
         repository=repository,
         backend_directory=backends,
         addresses=addresses,
+        # Nobody is waited for: the worker has left before, or asks the Triton that comes next.
+        extra=(f"--exit-timeout-secs={_TRITON_EXIT_S}",),
     )
     return Launch(command, triton_process.triton_environment())
 
