@@ -51,7 +51,7 @@ class LostAdds:
             if endpoints.get(name) != model and name not in self._versioned | set(others)
         }
         if self._history is None:
-            self._history = open_
+            self._history = set(open_)
         # What is served now was added again: from here on it can be lost.
         self._history -= set(endpoints.items())
         open_ -= self._history
