@@ -37,9 +37,12 @@ FILTER_VARIABLE = "TRANSFORMER_SERVING_ENDPOINTS"
 _log = logging.getLogger("engine.container")
 _LOG_BYTES = 8 * 1024 * 1024
 _QUICK_END_S = 20.0
+# Triton waits that long for its clients to close their connections, which kept ones never do.
+_EXIT_S = 10
 # From one start of the controller to the next, at least.
 _CONTROLLER_PAUSE_S = 5.0
 _LOOK_S = 0.2
+_LAST_LINES_S = 1.0
 
 
 def main() -> None:
@@ -60,9 +63,9 @@ def commands(environment: Mapping[str, str], state: Path) -> tuple[list[str], li
 
     Triton listens on every address of the container, of which compose publishes none.
     """
-    extra: tuple[str, ...] = ()
+    extra = [f"--exit-timeout-secs={_EXIT_S}"]
     if environment.get(COMPATIBLE_VARIABLE) == "1":
-        extra = ("--backend-config=tensorrt,version-compatible=true",)
+        extra.append("--backend-config=tensorrt,version-compatible=true")
     triton = triton_command(
         TRITONSERVER,
         repository=state / "models",
@@ -171,7 +174,8 @@ class _Child:
         if self._process is not None:
             self._process.wait()
         if self._copying is not None:
-            self._copying.join()
+            # A stub that outlives its Triton holds the pipe open.
+            self._copying.join(_LAST_LINES_S)
 
 
 def _copy(lines: IO[bytes], path: Path) -> None:

@@ -39,6 +39,7 @@ MENTIONS = {
     r"\btritonserver (\d+\.\d+\.\d+)": lambda lock: lock.embedded.triton,
     r"nvcr\.io/nvidia/tritonserver:([\w.-]+)": lambda lock: lock.image.image.split(":")[1],
     r"python:(3\.\d+-[\w-]+)": lambda lock: lock.base_images["inference"].value.split(":")[1],
+    r"haproxy:(\d[\w.-]*)": lambda lock: lock.base_images["balancer"].value.split(":")[1],
     r"TensorRT (\d+\.\d+\.\d+\.\d+)": lambda lock: lock.image.tensorrt,
 }
 SUFFIXES = {".md", ".py", ".toml", ".lock", ".yml", ".yaml", ".env", ".ipynb"}

@@ -1,0 +1,139 @@
+"""Base images of the same names, of Debian's and Ubuntu's packages, where none can be pulled.
+
+An image of that name that was not made here is the real one, and is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.compose.machine import BUILD, ROOT, debian_mirror, install, run
+from transformer_serving.versions.lock import Lock, read_lock
+
+LABEL = "transformer-serving.stand-in"
+UBUNTU = "the mirror of this machine"
+# debootstrap's name for 'as every release since'; old ones do not know the newest names.
+_UBUNTU_SCRIPT = "/usr/share/debootstrap/scripts/gutsy"
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """One base image: which release and packages it is made of, and what is done to it."""
+
+    suite: str
+    packages: tuple[str, ...]
+    ubuntu: bool
+    finish: Callable[[Path, Lock], dict[str, str]]
+
+
+def like_python(folder: Path, _lock: Lock) -> dict[str, str]:
+    """The real image lets pip install; Debian's asks for a virtual environment."""
+    for mark in folder.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):
+        mark.unlink()
+    return {"PATH": "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"}
+
+
+def like_triton(folder: Path, lock: Lock) -> dict[str, str]:
+    """The wheel's tritonserver where the real image has its own, and a native openvino backend."""
+    (site,) = (ROOT / ".venv" / "lib").glob("python3*/site-packages")
+    wheel = site / "pytriton" / "tritonserver"
+    home = folder / "opt" / "tritonserver"
+    shutil.copytree(wheel / "bin", home / "bin")
+    shutil.copytree(wheel / "backends", home / "backends")
+    shutil.copytree(site / "nvidia_pytriton.libs", home / "lib")
+    stub = home / "backends" / "python" / "triton_python_backend_stub"
+    shutil.copy(wheel / "python_backend_stubs" / "3.10" / stub.name, stub)
+    for program in (stub, home / "bin" / "tritonserver"):
+        program.chmod(0o755)
+    (home / "backends" / "openvino").mkdir()
+    (home / "backends" / "openvino" / "libtriton_openvino.so").write_bytes(b"")
+    return {
+        "PATH": "/opt/tritonserver/bin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "LD_LIBRARY_PATH": "/opt/tritonserver/lib",
+        "TRITON_SERVER_VERSION": lock.image.triton,
+        "NVIDIA_TRITON_SERVER_VERSION": lock.image.release,
+        "TRT_VERSION": lock.image.tensorrt,
+    }
+
+
+def like_haproxy(_folder: Path, _lock: Lock) -> dict[str, str]:
+    return {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+
+
+def stand_ins(lock: Lock) -> dict[str, StandIn]:
+    python = ("python3", "python3-pip", "ca-certificates")
+    return {
+        lock.base_images["inference"].value: StandIn(
+            "bookworm", (*python, "python3-venv"), False, like_python
+        ),
+        # Ubuntu 22.04 has Python 3.10, as the real image; 26.04 has HAProxy 3.2.
+        lock.image.image: StandIn("jammy", (*python, "libpython3.10"), True, like_triton),
+        lock.base_images["balancer"].value: StandIn("resolute", ("haproxy",), True, like_haproxy),
+    }
+
+
+def make_stand_ins() -> list[str]:
+    """Make what is missing; the names of all that are stand-ins."""
+    lock = read_lock()
+    made = []
+    for image, stand_in in stand_ins(lock).items():
+        wanted = _recipe(stand_in)
+        found = _label(image)
+        if found == "":
+            continue  # pulled: the real one
+        if found != wanted:
+            _make(image, stand_in, lock, wanted)
+        made.append(image)
+    return made
+
+
+def _recipe(stand_in: StandIn) -> str:
+    text = f"{stand_in.suite} {stand_in.packages} {inspect.getsource(stand_in.finish)}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _label(image: str) -> str | None:
+    """Our mark on an image of that name; '' for one without, None when there is no image."""
+    done = subprocess.run(
+        ["docker", "image", "inspect", image], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        return None
+    labels = json.loads(done.stdout)[0]["Config"].get("Labels") or {}
+    return str(labels.get(LABEL, ""))
+
+
+def _make(image: str, stand_in: StandIn, lock: Lock, mark: str) -> None:
+    install("debootstrap", "xz-utils", "zstd")
+    folder = BUILD / f"root-{stand_in.suite}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    command = ["debootstrap", "--variant=minbase", f"--include={','.join(stand_in.packages)}"]
+    if stand_in.ubuntu:
+        command += ["--components=main,universe", stand_in.suite, str(folder), UBUNTU]
+        command += [_UBUNTU_SCRIPT]
+    else:
+        command += [stand_in.suite, str(folder), debian_mirror()]
+    run(*command)
+    environment = stand_in.finish(folder, lock)
+    for name in ("var/cache/apt/archives", "var/lib/apt/lists"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    changes = [
+        f"LABEL {LABEL}={mark}",
+        *(f"ENV {key}={value}" for key, value in environment.items()),
+    ]
+    options = [part for change in changes for part in ("--change", change)]
+    archive = subprocess.Popen(["tar", "-C", str(folder), "-c", "."], stdout=subprocess.PIPE)
+    subprocess.run(
+        ["docker", "import", *options, "-", image], stdin=archive.stdout, check=True,
+        capture_output=True,
+    )  # fmt: skip
+    assert archive.wait() == 0
+    shutil.rmtree(folder)

@@ -1,0 +1,234 @@
+"""The endpoint in containers, as one story: started, asked, stopped, rolled, killed, taken down.
+
+The order counts: the stack is one, and each test leaves it serving.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.compose.conftest import (
+    ROOT,
+    SEED,
+    Compose,
+    health,
+    kill,
+    kill_process,
+    started,
+    wait_for,
+)
+from tests.compose.load import HEADERS, Load
+from tests.compose.machine import inspected, run
+from transformer_serving.bundle_folder import open_bundle
+from transformer_serving.golden import ask
+
+ENDPOINT = "transformer_model"
+CLIENTS = 8
+
+
+def report(what: str, load: Load) -> None:
+    print(f"\n{what}: {load.sent} sent, {load.failed} failed")  # noqa: T201 - for the closing note
+
+
+def wait_until_answered(load: Load, more: int = 200) -> None:
+    """Some more answers, so that something was under way before and after what is tested."""
+    goal = load.answered + more
+    wait_for(lambda: load.answered >= goal, "the clients get answers")
+
+
+def test_the_seeds_request_is_answered(stack: Compose, bundles: Path) -> None:
+    golden = open_bundle(bundles / ENDPOINT).manifest.golden
+    reply = ask(stack.url(ENDPOINT), SEED)
+    assert reply.status == 200
+    assert set(reply.body) == {"label", "score"}
+    assert ask(stack.url(ENDPOINT), golden.request).body["label"] == golden.answer["label"]
+    texts = ask(stack.url(ENDPOINT), {"text": ["A lovely evening.", "Cold food, rude waiter."]})
+    assert [row["label"] for row in texts.body] == ["POSITIVE", "NEGATIVE"]
+
+
+def test_services_started_in_the_order_of_their_health(stack: Compose) -> None:
+    (triton,) = stack.containers("triton")
+    (balancer,) = stack.containers("balancer")
+    (service,) = stack.run("ps", "--all", "--quiet", "serving-service").split()
+    inference = stack.containers("inference")
+    assert len(inference) == 3
+    state = inspected(service)["State"]
+    assert isinstance(state, dict)
+    assert state["ExitCode"] == 0
+    assert state["FinishedAt"] < started(triton)
+    for container in inference:
+        assert started(triton) < started(container) < started(balancer)
+    assert all(health(container) == "healthy" for container in (triton, balancer, *inference))
+
+
+def test_only_the_front_door_and_the_control_plane_are_published(stack: Compose) -> None:
+    published = set()
+    for container in stack.all_containers():
+        ports = inspected(container)["NetworkSettings"]["Ports"]  # type: ignore[index]
+        for port, bindings in ports.items():
+            published |= {(port, row["HostIp"]) for row in bindings or []}
+    assert published == {("8080/tcp", "127.0.0.1"), ("8008/tcp", "127.0.0.1")}
+
+
+def test_up_again_changes_nothing(stack: Compose) -> None:
+    before = {container: started(container) for container in serving(stack)}
+    stack.up("--scale", "inference=3")
+    assert {container: started(container) for container in serving(stack)} == before
+
+
+def serving(stack: Compose) -> list[str]:
+    services = ("control-plane", "triton", "inference", "balancer")
+    return [container for name in services for container in stack.containers(name)]
+
+
+def test_no_secret_is_in_environments_or_logs(stack: Compose) -> None:
+    environment = stack.environment()
+    secrets = [environment["CLEARML_API_ACCESS_KEY"], environment["CLEARML_API_SECRET_KEY"]]
+    assert all(len(secret) >= 20 for secret in secrets)
+    dumps = [json.dumps(inspected(container)) for container in stack.all_containers()]
+    dumps.append(stack.run("logs", "--no-color"))
+    dumps.append(stack.run("config"))
+    assert not any(secret in dump for secret in secrets for dump in dumps)
+
+
+def test_an_orderly_stop_under_load_fails_no_request(stack: Compose) -> None:
+    leaving = stack.containers("inference")[0]
+    with Load(stack.port, ENDPOINT, CLIENTS) as load:
+        wait_until_answered(load)
+        run("docker", "stop", "--time", "120", leaving)
+        wait_until_answered(load)
+    report("drain", load)
+    assert inspected(leaving)["State"]["ExitCode"] == 0  # type: ignore[index]
+    assert load.failed == 0, load.seen
+    run("docker", "start", leaving)
+    wait_for(lambda: health(leaving) == "healthy", "the stopped container is back")
+
+
+def test_rolling_the_inference_containers_fails_no_request(stack: Compose) -> None:
+    before = set(stack.containers("inference"))
+    with Load(stack.port, ENDPOINT, CLIENTS) as load:
+        wait_until_answered(load)
+        run("compose/roll.sh", "inference", *stack.arguments(), cwd=ROOT)
+        wait_until_answered(load)
+    report("rolling update of 3 inference containers", load)
+    after = set(stack.containers("inference"))
+    assert len(after) == 3
+    assert not before & after
+    assert load.failed == 0, load.seen
+
+
+def test_a_killed_worker_fails_only_what_was_in_flight_there(stack: Compose) -> None:
+    victim = stack.containers("inference")[0]
+    since = started(victim)
+    with Load(stack.port, ENDPOINT, CLIENTS) as load:
+        wait_until_answered(load)
+        kill(victim)
+        wait_until_answered(load, 400)
+    report("kill -9 of one of three", load)
+    # Each client had one request on its way at most, and only some of them there.
+    assert load.failed <= CLIENTS, load.seen
+    wait_for(lambda: started(victim) != since, "Docker starts it again")
+    wait_for(lambda: health(victim) == "healthy", "the killed container is back")
+
+
+def test_triton_killed_is_503_with_retry_after_and_comes_back(stack: Compose) -> None:
+    (triton,) = stack.containers("triton")
+    since = started(triton)
+    kill_process(triton, "tritonserver")
+    code, retry_after = wait_for(lambda: unavailable(stack), "the engine is seen to be away")
+    assert code == "unavailable"
+    assert int(retry_after) >= 1
+    killed = time.monotonic()
+    wait_for(lambda: stack.status(ENDPOINT) == 200, "the engine is back")
+    print(f"\ntriton killed: answers again after {time.monotonic() - killed:.1f} s")  # noqa: T201
+    assert started(triton) == since  # started again in place
+
+
+def unavailable(stack: Compose) -> tuple[str, str] | None:
+    """Code and Retry-After of a 503; None for any other answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", stack.port, timeout=90)
+    connection.request("POST", f"/serve/{ENDPOINT}", json.dumps(SEED), HEADERS)
+    answer = connection.getresponse()
+    body = json.loads(answer.read())
+    connection.close()
+    return (body["code"], answer.headers["retry-after"]) if answer.status == 503 else None
+
+
+def test_a_killed_triton_container_comes_back_with_its_models(stack: Compose) -> None:
+    """Also with the control plane away: what it served last lies in its own volume."""
+    (triton,) = stack.containers("triton")
+    since = started(triton)
+    stack.run("stop", "control-plane")
+    kill(triton)
+    wait_for(lambda: started(triton) != since, "Docker starts it again")
+    wait_for(lambda: stack.status(ENDPOINT) == 200, "the engine is back")
+    stack.up("--scale", "inference=3")
+
+
+def test_a_new_bundle_under_load_fails_no_request_and_mixes_nothing(
+    stack: Compose,
+    bundles: Path,
+    relabelled: Path,
+) -> None:
+    """Tokenizer, labels and model are one version: rolled forth and back."""
+    old = open_bundle(bundles / ENDPOINT).manifest.bundle_version
+    with Load(stack.port, ENDPOINT, CLIENTS) as load:
+        wait_until_answered(load)
+        new = stack.deploy(relabelled, ENDPOINT)["bundle_version"]
+        wait_until_answered(load, 400)
+        stack.deploy(bundles / ENDPOINT, ENDPOINT)
+        wait_until_answered(load)
+    report("rolling update of a bundle and back", load)
+    assert load.failed == 0, load.seen
+    assert set(load.seen) == {(200, str(old), "POSITIVE"), (200, str(new), "GOOD")}
+
+
+def test_restart_brings_everything_back(stack: Compose) -> None:
+    stack.run("restart", "triton", "inference", "balancer")
+    for container in serving(stack):
+        wait_for(lambda container=container: health(container) == "healthy", "healthy again")
+    wait_for(lambda: stack.status(ENDPOINT) == 200, "the endpoint answers again")
+
+
+def test_down_and_up_serves_what_was_deployed(stack: Compose) -> None:
+    stack.run("down")
+    assert stack.all_containers() == []
+    stack.up("--scale", "inference=2")
+    wait_for(lambda: stack.status(ENDPOINT) == 200, "the endpoint answers again")
+
+
+@pytest.fixture
+def two_tritons(stack: Compose) -> list[str]:
+    stack.run("up", "--detach", "--no-recreate", "--scale", "inference=2", "--scale", "triton=2")
+    both = stack.containers("triton")
+    assert len(both) == 2
+    for container in both:
+        wait_for(lambda container=container: answers(container) >= 0, "both have the model")
+    return both
+
+
+def answers(triton: str) -> int:
+    """Successful inferences of one Triton, by its own count; -1 before it has the model."""
+    script = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8002/metrics').read().decode())"
+    page = run("docker", "exec", triton, "python3", "-c", script)
+    counts = [
+        int(float(line.rsplit(" ", 1)[1]))
+        for line in page.splitlines()
+        if line.startswith("nv_inference_request_success{") and f'"{ENDPOINT}"' in line
+    ]
+    return sum(counts) if counts else -1
+
+
+def test_two_tritons_share_the_load_and_one_may_go(stack: Compose, two_tritons: list[str]) -> None:
+    first, second = two_tritons
+    with Load(stack.port, ENDPOINT, CLIENTS) as load:
+        wait_for(lambda: answers(first) > 50 and answers(second) > 50, "both are asked")
+        run("docker", "stop", "--time", "60", second)
+        wait_until_answered(load)
+    report("one of two Tritons stopped", load)
+    assert load.failed == 0, load.seen
