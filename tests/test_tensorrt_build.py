@@ -64,14 +64,14 @@ def test_the_builder_is_told_profiles_precision_and_what_stays_fp32(
     said = recorder.record
     assert said.flags == ["FP16", "OBEY_PRECISION_CONSTRAINTS"]
     assert [list(profile) for profile in said.profiles] == [["input_ids"], ["input_ids"]]
-    assert said.fp32 == {"twice": [0], "sum": [0]}
+    assert said.fp32 == {"back": [0], "twice": [0], "sum": [0]}
     assert said.built == 1
     assert files.files[0].read_bytes() == PLAN
     assert files.facts is not None
     assert files.facts["version"] == read_lock().image.tensorrt
     assert files.facts["compute_capability"] == "8.6"
     assert files.facts["profiles"] == 2
-    assert files.facts["fp32_layers"] == ["sum", "twice"]
+    assert files.facts["fp32_layers"] == ["back", "sum", "twice"]
 
 
 @pytest.mark.usefixtures("gpu")

@@ -26,28 +26,32 @@ _OUTPUTS_A_RUN = 64
 
 
 def overflowing_nodes(graph: Path, feeds: Feeds) -> tuple[str, ...]:
-    """Names of the nodes of an fp32 graph that give a value beyond LIMIT for one of `feeds`.
+    """Names of the nodes of an fp32 graph that give or read a value beyond LIMIT for `feeds`.
 
-    They are found by running the graph in fp32 with every inner tensor as an output.
+    A reader in fp16 would have it converted, and lost, before it reads. They are found by running
+    the graph in fp32 with every inner tensor as an output.
     """
     import numpy as np
     import onnx
 
     model = onnx.load(str(graph))
     floats = _float_tensors(model)
-    makers = {
-        output: node.name for node in model.graph.node for output in node.output if output in floats
-    }
+    inner = [name for node in model.graph.node for name in node.output if name in floats]
     beyond: set[str] = set()
-    names = list(makers)
-    for start in range(0, len(names), _OUTPUTS_A_RUN):
-        part = names[start : start + _OUTPUTS_A_RUN]
+    for start in range(0, len(inner), _OUTPUTS_A_RUN):
+        part = inner[start : start + _OUTPUTS_A_RUN]
         for values in _runs(model, part, feeds):
             for name, value in zip(part, values, strict=True):
                 meant = value[np.abs(value) < _MEANT_INFINITE]
                 if meant.size and float(np.abs(meant).max()) > LIMIT:
-                    beyond.add(makers[name])
-    return tuple(sorted(beyond))
+                    beyond.add(name)
+    return tuple(
+        sorted(
+            node.name
+            for node in model.graph.node
+            if not beyond.isdisjoint((*node.input, *node.output))
+        )
+    )
 
 
 def _float_tensors(model: Any) -> set[str]:
@@ -106,13 +110,16 @@ def write_half(graph: Path, target: Path, keep: Collection[str]) -> None:
     from onnxruntime.transformers import float16
     from onnxruntime.transformers.onnx_model import OnnxModel
 
+    model = onnx.load(str(graph))
+    known = {name for node in model.graph.node for name in (*node.input, *node.output)}
     half = float16.convert_float_to_float16(
-        onnx.load(str(graph)),
+        model,
         keep_io_types=True,
         op_block_list=[*float16.DEFAULT_OP_BLOCK_LIST, *_NORMS],
         node_block_list=[*keep, *summing_nodes(graph)],
     )
     _drop_doubles(half.graph)
+    _drop_detours(half.graph, known)
     # Its casts stand at the end; ONNX wants each node behind those that it reads.
     OnnxModel(half).topological_sort(is_deterministic=True)
     del half.graph.value_info[:]
@@ -124,9 +131,52 @@ def _drop_doubles(graph: Any) -> None:
     made: set[str] = set()
     nodes = list(graph.node)
     del graph.node[:]
-    for index, node in enumerate(nodes):
-        if not made.isdisjoint(node.output):
+    for node in nodes:
+        if made.isdisjoint(node.output):
+            made.update(node.output)
+            graph.node.append(node)
+
+
+def _drop_detours(graph: Any, known: Collection[str]) -> None:
+    """Between two fp32 nodes the converter goes by way of fp16, where the value would be lost.
+
+    `known` are the names of the graph before it; what it makes itself in front of fp16 is fp32.
+    """
+    from onnx import TensorProto
+
+    makers = {name: node for node in graph.node for name in node.output}
+    outputs = {tensor.name for tensor in graph.output}
+    renamed: dict[str, str] = {}
+    dropped = []
+    for node in graph.node:
+        source = makers.get(node.input[0]) if _casts(node, TensorProto.FLOAT) else None
+        if source is None or not _casts(source, TensorProto.FLOAT16) or source.input[0] in known:
             continue
-        made.update(node.output)
+        exact, name = source.input[0], node.output[0]
+        # The graph's own output keeps its name: then what makes it takes that name.
+        old, new = (exact, name) if name in outputs else (name, exact)
+        renamed[old] = new
+        dropped.append(node)
+    for node in dropped:
+        graph.node.remove(node)
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for index, name in enumerate(names):
+                while name in renamed:
+                    name = renamed[name]
+                names[index] = name
+    _drop_unread(graph, outputs)
+
+
+def _casts(node: Any, dtype: int) -> bool:
+    return bool(node.op_type == "Cast" and node.attribute[0].i == dtype)
+
+
+def _drop_unread(graph: Any, outputs: set[str]) -> None:
+    """Casts whose readers went with the detours."""
+    read = {name for node in graph.node for name in node.input} | outputs
+    for node in [node for node in graph.node if node.op_type == "Cast"]:
+        if read.isdisjoint(node.output):
+            graph.node.remove(node)
+    for index, node in enumerate(graph.node):
         node.name = f"{node.op_type}_{index}"
-        graph.node.append(node)

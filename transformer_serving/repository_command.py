@@ -11,7 +11,7 @@ import click
 
 from engine.backend_directory import assemble, pytriton_tritonserver
 from engine.errors import EngineError
-from engine.triton_process import triton_environment
+from engine.triton_process import LOOPBACK, triton_environment
 from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.triton_repository import write_repository
 from transformer_serving.versions.lock import read_lock
@@ -49,18 +49,16 @@ def wheel_line(output: Path) -> str | None:
         environment = triton_environment(os.environ)
     except EngineError:
         return None
-    changed = [
-        f"{key}={shlex.quote(environment[key])}"
-        for key in ("LD_LIBRARY_PATH", "PATH")
-        if environment.get(key) != os.environ.get(key)
-    ]
+    libraries = shlex.quote(environment["LD_LIBRARY_PATH"])
+    python = shlex.quote(environment["PATH"].split(os.pathsep)[0])
     command = [
         str(server / "bin" / "tritonserver"),
         f"--model-repository={output.absolute() / MODELS}",
         f"--backend-directory={backends}",
         "--disable-auto-complete-config",
+        *(f"--{door}-address={LOOPBACK}" for door in ("http", "grpc", "metrics")),
     ]
-    return " ".join([*changed, shlex.join(command)])
+    return f'LD_LIBRARY_PATH={libraries} PATH={python}:"$PATH" {shlex.join(command)}'
 
 
 def image_line(models: Path) -> str:

@@ -1,0 +1,169 @@
+"""Engines that somebody else made: what is read from the file, what is asked for, what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.contract.plans import Plan, build
+from transformer_serving.adoption import tensors_of
+from transformer_serving.bundle_folder import open_bundle
+from transformer_serving.cli import main
+from transformer_serving.engine_tensors import EngineTensor
+from transformer_serving.versions.lock import read_lock
+
+TEXT = "the train left early"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["bundle", *arguments])
+
+
+def made(tiny_classifier: Path, file: Path, target: Path, *more: str) -> Result:
+    return run(
+        "--from", str(file), "--tokenizer", str(tiny_classifier), "--task", "text-classification",
+        "--text", TEXT, "--output", str(target), *more,
+    )  # fmt: skip
+
+
+def test_an_onnx_file_states_its_tensors(
+    tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "own"
+    file = tiny_bundle / "model" / "model.onnx"
+    done = made(tiny_classifier, file, target, "--batch", "1", "2", "8", "--seq-len", "8", "16", "40",
+                "--json")  # fmt: skip
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    bundle, converted = open_bundle(target), open_bundle(tiny_bundle)
+    assert bundle.endpoint.inputs == converted.endpoint.inputs
+    assert bundle.endpoint.outputs == converted.endpoint.outputs
+    assert bundle.endpoint.tokens.buckets == (8, 16, 32, 40)
+    assert bundle.endpoint.limits.max_batch_size == 8
+    assert bundle.endpoint.classification is not None
+    assert bundle.endpoint.classification.labels == ("bad", "fair", "good")
+    assert told["golden"]["request"] == {"text": TEXT}
+    assert told["golden"]["answer"]["label"] in ("bad", "fair", "good")
+    assert bundle.manifest.parity == {
+        "unverified": "not compared with any reference: the engine was brought, not converted"
+    }
+    assert file.is_file()
+
+
+def test_labels_and_roles_that_the_files_do_not_say(
+    tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    model = onnx.load(str(tiny_bundle / "model" / "model.onnx"))
+    renamed = {"input_ids": "x", "attention_mask": "input_mask", "token_type_ids": "segment_ids"}
+    for tensor in model.graph.input:
+        tensor.name = renamed[tensor.name]
+    for node in model.graph.node:
+        for at, name in enumerate(node.input):
+            node.input[at] = renamed.get(name, name)
+    onnx.save(model, str(tmp_path / "renamed.onnx"))
+    bare = tmp_path / "tokenizer"
+    shutil.copytree(tiny_classifier, bare)
+    file, target = tmp_path / "renamed.onnx", tmp_path / "own"
+    unnamed = made(bare, file, target)
+    assert unnamed.exit_code == 2
+    assert "input 'x' has no role; say --role x=ROLE" in unnamed.output
+    assert not target.exists()
+    done = made(bare, file, target, "--role", "x=input_ids", "--labels", "a, b, c")
+    assert done.exit_code == 0, done.output
+    bundle = open_bundle(target)
+    assert bundle.endpoint.classification is not None
+    assert bundle.endpoint.classification.labels == ("a", "b", "c")
+    assert {one.name: one.role for one in bundle.endpoint.inputs} == {
+        new: old for old, new in renamed.items()
+    }
+    wrong = made(bare, file, target, "--role", "x=input_ids", "--labels", "a,b")
+    assert "the engine has 3 columns, and 2 labels were given" in wrong.output
+
+
+PLAN_TENSORS = (
+    *("--input-tensor", "input_ids:INT32", "--input-tensor", "attention_mask:INT32"),
+    *("--output-tensor", "output:FP32:3", "--precision", "fp16"),
+)
+
+
+def plan_file(folder: Path, version: str = "") -> Path:
+    path = folder / "model.plan"
+    path.write_bytes(build(Plan(version or read_lock().image.tensorrt, 239, "8.6")))
+    return path
+
+
+def test_a_plan_says_nothing_and_the_user_everything(
+    tiny_classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, target = plan_file(tmp_path), tmp_path / "own"
+    assert "give --input-tensor NAME:TYPE" in made(tiny_classifier, plan, target).output
+    monkeypatch.setenv("PATH", str(tmp_path))
+    unasked = made(tiny_classifier, plan, target, *PLAN_TENSORS)
+    assert unasked.exit_code == 2
+    assert "or give it yourself with --answer" in unasked.output
+    answer = '{"label": "good", "score": 0.5}'
+    done = made(tiny_classifier, plan, target, *PLAN_TENSORS, "--answer", answer)
+    assert done.exit_code == 0, done.output
+    bundle = open_bundle(target)
+    assert bundle.manifest.engine == "tensorrt"
+    assert bundle.manifest.precision == "fp16"
+    assert bundle.manifest.golden.answer == json.loads(answer)
+    assert [one.role for one in bundle.endpoint.inputs] == ["input_ids", "attention_mask"]
+
+
+def test_a_plan_of_another_tensorrt_is_refused(tiny_classifier: Path, tmp_path: Path) -> None:
+    plan = plan_file(tmp_path, "8.6.1.6")
+    done = made(tiny_classifier, plan, tmp_path / "own", *PLAN_TENSORS, "--answer", "{}")
+    assert done.exit_code == 2
+    assert "built by TensorRT 8.6.1.6" in done.output
+    assert not (tmp_path / "own").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--task", "fill-mask"), "fill-mask is answered from an output"),
+        (("--text", '{"question": "why?"}'), "the golden request is none that"),
+        (("--text", "{"), "--text is not valid JSON"),
+        (("--output-tensor", "output:FLOAT:3"), "--output-tensor must be NAME:TYPE:DIMS"),
+        (("--output-name", "absent"), "is answered from an output"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    more: tuple[str, ...], said: str, tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    file, target = tiny_bundle / "model" / "model.onnx", tmp_path / "own"
+    done = made(tiny_classifier, file, target, *more)
+    assert done.exit_code == 2, done.output
+    assert said in done.output
+    assert not target.exists()
+
+
+def test_neither_onnx_nor_a_plan(tiny_classifier: Path, tmp_path: Path) -> None:
+    file = tmp_path / "model.bin"
+    file.write_bytes(b"\x80\x02some pickle")
+    assert (
+        "neither an ONNX model nor a TensorRT plan"
+        in made(tiny_classifier, file, tmp_path / "own").output
+    )
+
+
+def test_sizes_of_an_endpoint_with_and_without_the_batch() -> None:
+    from engine.endpoint_config import EndpointFields, TensorFields
+
+    def fields(inputs: Any, output: Any) -> EndpointFields:
+        return EndpointFields(
+            TensorFields(["input_ids"], ["int32"], [inputs]),
+            TensorFields(["output"], ["float32"], [output]),
+        )
+
+    wanted = (EngineTensor("input_ids", "INT32", (-1, -1)), EngineTensor("output", "FP32", (-1, 2)))
+    for given in (fields([-1, -1], [-1, 2]), fields([-1], [2])):
+        found = tensors_of(given)
+        assert (*found.inputs, *found.outputs) == wanted

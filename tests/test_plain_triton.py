@@ -1,0 +1,196 @@
+"""A bundle in a Triton without ClearML, asked with JSON, binary tensors and tritonclient."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import struct
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from click.testing import CliRunner
+
+from contract.manifest import Golden
+from tests.engine.triton_server import free_ports, wait_until
+from transformer_serving.bundle_folder import Bundle, open_bundle
+from transformer_serving.calibration import feeds_of
+from transformer_serving.cli import main
+from transformer_serving.failure import Failure
+from transformer_serving.triton_repository import write_repository
+
+
+@dataclass(frozen=True)
+class Plain:
+    """The server, and the golden request's tensors with what they must answer."""
+
+    http: str
+    grpc: str
+    bundle: Bundle
+    inputs: dict[str, np.ndarray]
+
+    @property
+    def golden(self) -> Golden:
+        return self.bundle.manifest.golden
+
+    def label_of(self, logits: Any) -> str:
+        assert self.bundle.endpoint.classification is not None
+        return self.bundle.endpoint.classification.labels[int(np.argmax(logits))]
+
+    def post(self, path: str, body: bytes, **headers: str) -> tuple[bytes, Any]:
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        request = urllib.request.Request(f"http://{self.http}/{path}", body, names)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.read(), answer.headers
+
+
+@pytest.fixture(scope="module")
+def plain(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plain]:
+    """The repository laid out by the command, served by the line that it prints."""
+    folder = tmp_path_factory.mktemp("plain")
+    arguments = ["repository", str(tiny_bundle), "--output", str(folder), "--name", "tiny"]
+    printed = CliRunner().invoke(main, [*arguments, "--ensemble", "--json"])
+    assert printed.exit_code == 0, printed.output
+    told = json.loads(printed.stdout)
+    assert told["models"] == ["tiny", "tiny_text"]
+    http, grpc, metrics = free_ports(3)
+    ports = f" --http-port={http} --grpc-port={grpc} --metrics-port={metrics}"
+    log = folder / "triton.log"
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            ["bash", "-c", f"exec env {told['commands']['here']}{ports}"],
+            stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    bundle = open_bundle(tiny_bundle)
+    tokenizer = (tiny_bundle / "tokenizer.json").read_bytes()
+    (feed,) = feeds_of(bundle.endpoint, tokenizer, [bundle.manifest.golden.request])
+    running = Plain(f"127.0.0.1:{http}", f"127.0.0.1:{grpc}", bundle, dict(feed))
+    try:
+        wait_until(lambda: ready(running.http), 120, lambda: log.read_text()[-3000:])
+        yield running
+    finally:
+        server.send_signal(signal.SIGINT)
+        try:
+            server.wait(20)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def ready(http: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{http}/v2/models/tiny_text/ready", timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def test_json(plain: Plain) -> None:
+    body = {
+        "inputs": [
+            {
+                "name": name,
+                "shape": rows.shape,
+                "datatype": "INT32",
+                "data": rows.ravel().tolist(),
+            }
+            for name, rows in plain.inputs.items()
+        ]
+    }
+    raw, _ = plain.post("v2/models/tiny/infer", json.dumps(body).encode())
+    answer = json.loads(raw)
+    (output,) = answer["outputs"]
+    assert plain.label_of(output["data"]) == plain.golden.answer["label"]
+    # Triton names the version, and the version is the bundle's.
+    assert answer["model_version"] == str(plain.bundle.manifest.bundle_version)
+
+
+def test_binary_tensors(plain: Plain) -> None:
+    head = json.dumps(
+        {
+            "inputs": [
+                {
+                    "name": name,
+                    "shape": rows.shape,
+                    "datatype": "INT32",
+                    "parameters": {"binary_data_size": rows.nbytes},
+                }
+                for name, rows in plain.inputs.items()
+            ],
+            "outputs": [{"name": "output", "parameters": {"binary_data": True}}],
+        }
+    ).encode()
+    body = head + b"".join(rows.tobytes() for rows in plain.inputs.values())
+    raw, headers = plain.post(
+        "v2/models/tiny/infer", body, Inference_Header_Content_Length=str(len(head))
+    )
+    values = raw[int(headers["Inference-Header-Content-Length"]) :]
+    logits = struct.unpack(f"<{len(values) // 4}f", values)
+    assert plain.label_of(logits) == plain.golden.answer["label"]
+
+
+def test_tritonclient(plain: Plain) -> None:
+    inputs = []
+    for name, rows in plain.inputs.items():
+        tensor = triton.InferInput(name, rows.shape, "INT32")
+        tensor.set_data_from_numpy(rows)
+        inputs.append(tensor)
+    with triton.InferenceServerClient(plain.grpc) as client:
+        logits = client.infer("tiny", inputs).as_numpy("output")
+    assert plain.label_of(logits) == plain.golden.answer["label"]
+
+
+def test_raw_text_through_the_ensemble(plain: Plain) -> None:
+    texts = [plain.golden.request["text"], "so good !", "naïve 電車"]
+    raw, _ = plain.post("v2/models/tiny_text/infer", text_body(texts))
+    (output,) = json.loads(raw)["outputs"]
+    assert output["shape"] == [3, 3]
+    assert plain.label_of(output["data"][:3]) == plain.golden.answer["label"]
+    # Alone, a text has less padding beside it and the same answer.
+    raw, _ = plain.post("v2/models/tiny_text/infer", text_body(texts[1:2]))
+    alone = json.loads(raw)["outputs"][0]["data"]
+    assert np.allclose(alone, output["data"][3:6], atol=1e-4)
+
+
+def text_body(texts: list[str]) -> bytes:
+    row = {"name": "text", "shape": [len(texts), 1], "datatype": "BYTES", "data": texts}
+    return json.dumps({"inputs": [row]}).encode()
+
+
+def test_a_text_that_is_too_long_is_refused_by_the_ensemble(plain: Plain) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        plain.post("v2/models/tiny_text/infer", text_body(["train " * 400]))
+    message = json.loads(refused.value.read())["error"]
+    assert "more than 48 tokens" in message
+    assert "train" not in message
+
+
+def test_an_ensemble_needs_a_head_that_takes_tokens_alone(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
+    from dataclasses import replace
+
+    from contract.endpoint import InputTensor
+
+    bundle = open_bundle(tiny_bundle)
+    inputs = (*bundle.endpoint.inputs, InputTensor("candidates", "candidates", "INT32"))
+    masks = replace(bundle, endpoint=replace(bundle.endpoint, inputs=inputs))
+    with pytest.raises(Failure, match="--ensemble: the model also needs candidates"):
+        write_repository(masks, tmp_path, "masks", ensemble=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_image_line_names_the_pinned_image(tiny_bundle: Path, tmp_path: Path) -> None:
+    arguments = ["repository", str(tiny_bundle), "--output", str(tmp_path / "a b"), "--json"]
+    printed = CliRunner().invoke(main, arguments)
+    words = shlex.split(json.loads(printed.stdout)["commands"]["image"])
+    assert words[words.index("-v") + 1] == f"{tmp_path / 'a b' / 'models'}:/models:ro"
+    assert words[0:2] == ["docker", "run"]
