@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: up down status test check lint format types docs fuzz soak lock reliability clean help
+.PHONY: up down status test check check-ort lint format types docs fuzz soak lock reliability clean help
 
 help:
 	@echo 'make up      install, build the demo models, start the stack, deploy, show curl lines'
@@ -19,6 +19,7 @@ help:
 	@echo 'make docs    renew the pages that are made from the code'
 	@echo 'make fuzz    100,000 hostile requests; repeat a run with SEED=…'
 	@echo 'make soak    ten minutes of load; the worker must not grow'
+	@echo 'make check-ort  load what convert writes with the ONNX Runtime of the pinned image'
 	@echo 'make lock    renew the pins in requirements/'
 	@echo 'make clean   remove build products and the stack with its data'
 
@@ -58,6 +59,10 @@ fuzz: $(VENV)/.dev
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m tests.gateway.soak
+
+# In an environment of its own below build/, made once; `make test` leaves it out.
+check-ort: $(VENV)/.dev
+	CHECK_ORT=build/ort HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/test_image_onnxruntime.py -s
 
 lock:
 	$(PYTHON) scripts/lock.py

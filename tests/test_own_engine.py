@@ -1,4 +1,4 @@
-"""Engines that somebody else made: what is read from the file, what is asked for, what is refused."""
+"""Engines that somebody else made: what their file says, what is asked for, what is refused."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_an_onnx_file_states_its_tensors(
 ) -> None:
     target = tmp_path / "own"
     file = tiny_bundle / "model" / "model.onnx"
-    done = made(tiny_classifier, file, target, "--batch", "1", "2", "8", "--seq-len", "8", "16", "40",
-                "--json")  # fmt: skip
+    sizes = ("--batch", "1", "2", "8", "--seq-len", "8", "16", "40")
+    done = made(tiny_classifier, file, target, *sizes, "--json")
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     bundle, converted = open_bundle(target), open_bundle(tiny_bundle)

@@ -68,7 +68,8 @@ def test_an_endpoint_added_by_hand_becomes_a_bundle(
     stack.clearml_serving(
         "--id", serving, "model", "add", "--engine", "triton", "--endpoint", "stock_by_hand",
         "--model-id", found[1], "--preprocess", str(ROOT / "examples/stock/preprocess.py"),
-        "--input-size", "[-1, -1]", "[-1, -1]", "[-1, -1]", "--input-type", "int32", "int32", "int32",
+        "--input-size", "[-1, -1]", "[-1, -1]", "[-1, -1]",
+        "--input-type", "int32", "int32", "int32",
         "--input-name", "input_ids", "token_type_ids", "attention_mask",
         "--output-size", "[-1, 3]", "--output-type", "float32", "--output-name", "output",
         "--aux-config", 'platform="onnxruntime_onnx"',
