@@ -40,7 +40,7 @@ def serving(cleared: Stack, folder: Path) -> Stack:
         deployed = []
         for task in TASKS:
             bundle = bundle_of(task, folder)
-            command = ("deploy", str(bundle.path), "--endpoint", task)
+            command = ("deploy", str(bundle.folder), "--endpoint", task)
             deployed.append(pool.submit(cleared.run, *command))
         for one in deployed:
             one.result()
