@@ -7,8 +7,16 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from transformers import LongformerConfig, LongformerForSequenceClassification
 
-from tests.tiny_models import save_classifier, save_roberta, save_sentence_model
+from tests.tiny_models import (
+    POSITIONS,
+    save_classifier,
+    save_encoder,
+    save_roberta,
+    save_sentence_model,
+    save_tokenizer,
+)
 from transformer_serving.bundle_endpoint import BUCKETS, LIMITS, endpoint_of, tokens_of
 from transformer_serving.model_source import ModelSource, open_source
 from transformer_serving.onnx_export import ExportedGraph, export_onnx
@@ -126,6 +134,39 @@ def test_weights_that_are_not_there_are_refused(tmp_path: Path) -> None:
     (model / "model.safetensors").unlink()
     with pytest.raises(ConversionRefused, match="weights of .* could not be loaded"):
         export_onnx(open_source(str(model)), tmp_path / "graph.onnx")
+
+
+def test_a_head_without_trained_weights_is_refused(tmp_path: Path) -> None:
+    model = save_encoder(tmp_path)
+    with pytest.raises(ConversionRefused, match="the weights of .* parts are missing"):
+        export_onnx(open_source(str(model), task="fill-mask"), tmp_path / "graph.onnx")
+
+
+def test_a_model_that_cannot_be_exported_says_why_and_what_would_work(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Longformer's windows need a length that is a multiple of theirs when the graph is made."""
+    config = LongformerConfig(
+        vocab_size=120,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=POSITIONS,
+        attention_window=8,
+        pad_token_id=0,
+    )
+    LongformerForSequenceClassification(config).save_pretrained(str(tmp_path))
+    save_tokenizer(tmp_path, token_types=False)
+    capfd.readouterr()
+    with pytest.raises(ConversionRefused) as refused:
+        export_onnx(open_source(str(tmp_path)), tmp_path / "graph.onnx")
+    message = str(refused.value)
+    assert "model type 'longformer'" in message
+    assert "GuardOnDataDependentSymNode" in message
+    assert "docs/models.md" in message
+    assert "bundle --from" in message
+    assert capfd.readouterr().err == ""
 
 
 def test_graph_accepts_any_batch_and_length(

@@ -5,10 +5,11 @@ Torch is loaded here, in graph_heads and in reference only.
 
 from __future__ import annotations
 
+import io
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ OPSET = 18
 # One name for each output of a head; 'output' is what the demo endpoint's callers know.
 OUTPUT_NAMES = {"masks": ("scores", "token_ids", "candidate_scores")}
 _OUTPUT_NAMES = ("output",)
+# What they log where they fail is no cause; that is in the exception.
+_EXPORTERS = ("torch.onnx", "torch.export", "torch.fx", "torch._dynamo", "onnxscript", "onnx_ir")
 # A protobuf file ends at 2 GiB; larger weights go into a file beside the graph.
 _INLINE_LIMIT = 1_800_000_000
 # No two sizes of the example may be equal, or the exporter could take them for one.
@@ -56,17 +59,19 @@ def export_onnx(source: ModelSource, target: Path) -> ExportedGraph:
         outputs = _outputs(source, module, example)
         dynamic = torch.export.Dim.DYNAMIC
         try:
-            program = torch.onnx.export(
-                module,
-                example,
-                dynamo=True,
-                # forward takes *tensors: to the exporter that is one argument, a tuple of them.
-                dynamic_shapes=(tuple({0: dynamic, 1: dynamic} for _ in names),),
-                input_names=list(names),
-                output_names=[tensor.name for tensor in outputs],
-                opset_version=OPSET,
-                verbose=False,
-            )
+            # Where it fails it also prints the whole graph, with the model's own source lines.
+            with redirect_stderr(io.StringIO()):
+                program = torch.onnx.export(
+                    module,
+                    example,
+                    dynamo=True,
+                    # forward takes *tensors: to the exporter that is one argument, a tuple of them.
+                    dynamic_shapes=(tuple({0: dynamic, 1: dynamic} for _ in names),),
+                    input_names=list(names),
+                    output_names=[tensor.name for tensor in outputs],
+                    opset_version=OPSET,
+                    verbose=False,
+                )
         except Exception as error:
             raise ConversionRefused(
                 f"the exporter of torch {torch.__version__} cannot turn model type "
@@ -138,10 +143,10 @@ def quiet() -> Iterator[None]:
     transformers_logging: Any = untyped
     level = transformers_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()
-    exporters = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    exporters = [logging.getLogger(name) for name in _EXPORTERS]
     exporter_levels = [exporter.level for exporter in exporters]
     for exporter in exporters:
-        exporter.setLevel(logging.ERROR)
+        exporter.setLevel(logging.CRITICAL)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
