@@ -66,10 +66,9 @@ def feeds_of(
     from preprocess.answers import TASKS
     from preprocess.request import read_body
     from preprocess.rows import pad
-    from preprocess.tokens import Tokenizer
 
     task = TASKS[endpoint.task](endpoint)
-    tokenizer = Tokenizer(tokenizer_json, endpoint.tokens)
+    tokenizer = task.tokenizer(tokenizer_json, endpoint.tokens)
     feeds: list[Feed] = []
     for body in bodies:
         try:
