@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: up down status test check check-ort lint format types docs fuzz soak lock reliability clean help
+.PHONY: up down status test check check-ort lint format types docs fuzz soak lock reliability models clean help
 
 help:
 	@echo 'make up      install, build the demo models, start the stack, deploy, show curl lines'
@@ -18,6 +18,7 @@ help:
 	@echo 'make check   format, lint and types'
 	@echo 'make docs    renew the pages that are made from the code'
 	@echo 'make fuzz    100,000 hostile requests; repeat a run with SEED=…'
+	@echo 'make models  every task of every family converted and compared: the table of docs/models.md'
 	@echo 'make soak    ten minutes of load; the worker must not grow'
 	@echo 'make check-ort  load what convert writes with the ONNX Runtime of the pinned image'
 	@echo 'make lock    renew the pins in requirements/'
@@ -56,6 +57,9 @@ docs: $(VENV)/.dev
 
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.gateway.fuzzing --requests 100000 $(if $(SEED),--seed $(SEED))
+
+models: $(VENV)/.dev
+	@$(BIN)/python -m tests.architectures
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m tests.gateway.soak

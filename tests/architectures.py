@@ -1,0 +1,143 @@
+"""Models of every family through convert's steps; `python -m tests.architectures` prints the table
+of docs/models.md with every task of the families that are tested in full."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.families import save_model
+from transformer_serving.bundle_endpoint import LIMITS, endpoint_of, tokens_of
+from transformer_serving.model_source import open_source
+from transformer_serving.onnx_export import export_onnx, quiet
+from transformer_serving.optimize import build_engine, clean_onnx
+from transformer_serving.parity import ParityReport, compare, prepare_case, within
+
+ENGINES = ("openvino", "onnxruntime")
+BUCKETS = (16, 32)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model of `family` with one head, and the tasks that it answers."""
+
+    family: str
+    head: str
+    tasks: tuple[str, ...]
+    changes: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.family}-{self.tasks[0]}"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One task on one engine; `seconds` from the folder to the engine found right."""
+
+    task: str
+    engine: str
+    report: ParityReport
+    seconds: float
+
+
+def _labels(*names: str) -> dict[str, Any]:
+    table = dict(enumerate(names))
+    return {"id2label": table, "label2id": {name: at for at, name in table.items()}}
+
+
+THREE = _labels("contradiction", "neutral", "entailment")
+CLASSIFIES = (
+    "ForSequenceClassification",
+    ("text-classification", "zero-shot-classification"),
+    THREE,
+)
+SCORES = ("ForSequenceClassification", ("rerank", "sentence-similarity"), _labels("LABEL_0"))
+NAMES = ("ForTokenClassification", ("token-classification",), THREE)
+ANSWERS = ("ForQuestionAnswering", ("question-answering",))
+FILLS = ("ForMaskedLM", ("fill-mask",))
+EMBEDS = ("Model", ("sentence-embedding", "sentence-similarity", "rerank"))
+EXTRACTS = ("Model", ("feature-extraction",))
+EVERY_TASK: tuple[Any, ...] = (CLASSIFIES, SCORES, NAMES, ANSWERS, FILLS, EMBEDS, EXTRACTS)
+
+
+def _rows(family: str, *heads: Any) -> list[Row]:
+    return [Row(family, *head) for head in heads]
+
+
+_OTHERS = [
+    *_rows("distilbert", CLASSIFIES),
+    *_rows("mpnet", EMBEDS),
+    *_rows("deberta-v3", CLASSIFIES),
+    *_rows("modernbert", FILLS),
+    *_rows("electra", NAMES),
+    *_rows("albert", ANSWERS),
+    *_rows("bart", CLASSIFIES),
+    *_rows("qwen3", EMBEDS),
+]
+# What every test run checks, and what `make models` does.
+TESTED = [
+    *_rows("bert", *EVERY_TASK),
+    *_rows("xlm-roberta", FILLS, NAMES),
+    *_rows("roberta", FILLS, ANSWERS),
+    *_OTHERS,
+]
+ALL = [
+    *(row for family in ("bert", "xlm-roberta", "roberta") for row in _rows(family, *EVERY_TASK)),
+    *_OTHERS,
+    *_rows("distilbert", FILLS),
+    *_rows("mpnet", FILLS),
+    *_rows("deberta-v3", FILLS, NAMES),
+    *_rows("modernbert", CLASSIFIES, EMBEDS),
+    *_rows("electra", FILLS),
+    *_rows("albert", FILLS),
+]
+
+
+def figures(row: Row, folder: Path) -> Iterable[Figure]:
+    """The row's model exported once, built for each engine, and compared on each of its tasks."""
+    model = save_model(row.family, folder / "model", row.head, **row.changes)
+    started = time.monotonic()
+    graph = export_onnx(open_source(str(model), task=row.tasks[0]), folder / "graph.onnx")
+    clean_onnx(graph.path)
+    exported = time.monotonic() - started
+    for task in row.tasks:
+        source = open_source(str(model), task=task)
+        endpoint = endpoint_of(source, graph, tokens_of(source, None, BUCKETS), LIMITS)
+        case = prepare_case(source, endpoint)
+        for engine in ENGINES:
+            started = time.monotonic()
+            place = folder / task / engine
+            place.mkdir(parents=True)
+            report = compare(case, build_engine(engine, "fp32", graph.path, place))
+            yield Figure(task, engine, report, exported + time.monotonic() - started)
+
+
+def main(families: list[str]) -> int:
+    """Print the table as Markdown. The exit code counts the rows that are over the tolerance."""
+    out, failed = sys.stdout, 0
+    out.write("| family | task | engine | largest difference | seconds |\n|---|---|---|---|---|\n")
+    for row in ALL:
+        if families and row.family not in families:
+            continue
+        with tempfile.TemporaryDirectory() as folder, quiet():
+            for one in figures(row, Path(folder)):
+                passes = within(one.report)
+                failed += not passes
+                out.write(
+                    f"| {row.family} | {one.task} | {one.engine} | "
+                    f"{one.report.largest_difference:.1e}{'' if passes else ' OVER'} | "
+                    f"{one.seconds:.1f} |\n"
+                )
+                out.flush()
+    return failed
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    sys.exit(main(sys.argv[1:]))
