@@ -13,6 +13,8 @@ from transformer_serving.convert import ConvertRequest, convert
 
 Ask = Callable[[dict[str, Any]], Any]
 
+# Their vocabularies are small, so that plain sentences take many tokens.
+MAX_LENGTH = 120
 # Of each task: the family, the head, and the labels where it has them.
 _MODELS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "text-classification": ("bert", "sequence", ("NEGATIVE", "POSITIVE")),
@@ -38,7 +40,8 @@ def bundle_of(task: str, folder: Path) -> Bundle:
 
 def _model(task: str) -> Any:
     name, head, labels = _MODELS[task]
-    return FAMILIES[name].model(head, **({"labels": labels} if labels else {}))
+    changes: dict[str, Any] = {"labels": labels} if labels else {}
+    return FAMILIES[name].model(head, max_position_embeddings=MAX_LENGTH + 8, **changes)
 
 
 def _saved(task: str, folder: Path) -> Path:
@@ -52,7 +55,7 @@ def _saved(task: str, folder: Path) -> Path:
 
 def _write(task: str, folder: Path) -> Path:
     _model(task).save_pretrained(str(folder))
-    FAMILIES[_MODELS[task][0]].fast_tokenizer().save_pretrained(str(folder))
+    FAMILIES[_MODELS[task][0]].fast_tokenizer(MAX_LENGTH).save_pretrained(str(folder))
     return folder
 
 

@@ -108,13 +108,13 @@ def parameters_of(task: str) -> Any:
     return TASK_TABLE[task](endpoint_of(FAMILIES["bert"], task, **changes)).parameters
 
 
-LONG = "tea " * 80
+LONG = "tea " * 130
 # For each task a wrong parameter, an impossible input where there is one, and one too long.
 REFUSED: list[tuple[str, dict[str, Any], int]] = [
     ("text-classification", {"text": "a", "parameters": {"top_k": 0}}, 400),
     ("text-classification", {"text": LONG}, 413),
     ("token-classification", {"text": "a", "parameters": {"aggregation_strategy": "x"}}, 400),
-    ("token-classification", {"text": LONG, "parameters": {"stride": 38}}, 422),
+    ("token-classification", {"text": LONG, "parameters": {"stride": 118}}, 422),
     ("token-classification", {"text": LONG, "truncate": False}, 413),
     ("question-answering", {"question": "a", "context": "b", "parameters": {"top_k": 0}}, 400),
     ("question-answering", {"question": "a", "context": ""}, 422),

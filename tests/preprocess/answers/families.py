@@ -59,7 +59,7 @@ class Family:
         """A copy of its own: the pipeline changes its tokenizer's state."""
         return Tokenizer.from_str(_trained(self.name))
 
-    def fast_tokenizer(self) -> PreTrainedTokenizerFast:
+    def fast_tokenizer(self, max_length: int = MAX_LENGTH) -> PreTrainedTokenizerFast:
         pad, unknown, cls, sep, mask = self.specials
         return PreTrainedTokenizerFast(
             tokenizer_object=self.tokenizer(),
@@ -68,7 +68,7 @@ class Family:
             cls_token=cls,
             sep_token=sep,
             mask_token=mask,
-            model_max_length=MAX_LENGTH,
+            model_max_length=max_length,
             padding_side=self.padding_side,
             model_input_names=["input_ids", "token_type_ids", "attention_mask"]
             if self.token_types
@@ -102,17 +102,17 @@ def _model(name: str, head: str, changes: tuple[tuple[str, Any], ...]) -> torch.
     family = FAMILIES[name]
     tokenizer = family.tokenizer()
     torch.manual_seed(11)
-    config = family.config(
-        vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=48,
-        max_position_embeddings=MAX_LENGTH + 8,
-        initializer_range=0.35,
-        pad_token_id=tokenizer.token_to_id(family.specials[0]),
-        **_labels(changes),
-    )
+    values = {
+        "vocab_size": tokenizer.get_vocab_size(),
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+        "max_position_embeddings": MAX_LENGTH + 8,
+        "initializer_range": 0.35,
+        "pad_token_id": tokenizer.token_to_id(family.specials[0]),
+    }
+    config = family.config(**values | _labels(changes))
     model: torch.nn.Module = _AUTO[head].from_config(config)
     return model.eval()
 
