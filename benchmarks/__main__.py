@@ -1,0 +1,133 @@
+"""`python -m benchmarks COMMAND`: what the make targets call."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from benchmarks.runners import Plan
+from transformer_serving.failure import Failure
+
+_HERE = Path(__file__).parent
+RESULT, RESULT_ALL, RESULT_TUNE = "bench.json", "bench-all.json", "tune.json"
+PLOTS = "plots"
+
+
+@click.group(help="Measure the kit beside its peers.")
+def main() -> None:
+    """The commands below."""
+
+
+_out = click.option(
+    "--out", type=click.Path(path_type=Path), default=_HERE / "results", show_default=False,
+    help="Folder for JSON and plots.  [default: benchmarks/results]",
+)  # fmt: skip
+_rounds = click.option("--rounds", type=click.IntRange(1), default=7, show_default=True)
+_seconds = click.option(
+    "--seconds", type=click.FloatRange(0, min_open=True), default=2.0, show_default=True,
+    help="Length of one measurement.",
+)  # fmt: skip
+_tables = click.option(
+    "--tables/--no-tables", default=True, help="Also write the tables of README and docs."
+)
+
+
+@main.command()
+@_out
+@_rounds
+@_seconds
+@_tables
+@click.option("--only", multiple=True, metavar="PEER", help="Only this peer; may be repeated.")
+def bench(out: Path, rounds: int, seconds: float, tables: bool, only: tuple[str, ...]) -> None:
+    """The side by side of README, about 15 minutes on two idle cores."""
+    from benchmarks import peers, session
+
+    chosen = [peer for peer in peers.MAIN if not only or peer.name in only]
+    if unknown := set(only) - {peer.name for peer in peers.MAIN}:
+        raise Failure(f"no peer '{min(unknown)}'; there are {', '.join(peers.PEERS)}", exit_code=2)
+    found = session.bench(_plan(rounds, seconds), _report, chosen)
+    found.write(out / RESULT)
+    _finish(out, RESULT, tables)
+
+
+@main.command("all")
+@_out
+@_rounds
+@_seconds
+def everything(out: Path, rounds: int, seconds: float) -> None:
+    """Every peer, worker counts, two endpoints, overload and cost curves; about an hour."""
+    from benchmarks import curves, loads, peers, session
+
+    found = session.bench(
+        _plan(rounds, seconds), _report, list(peers.PEERS.values()), list(loads.LOADS.values()),
+        kind="bench-all", more=curves.measure_curves,
+    )  # fmt: skip
+    found.write(out / RESULT_ALL)
+    _finish(out, RESULT_ALL, tables=True)
+
+
+@main.command()
+@_out
+@_rounds
+@_seconds
+@click.option("--only", multiple=True, metavar="ROW", help="Only this row; may be repeated.")
+@click.option("--list", "show", is_flag=True, help="Print the rows and stop.")
+def tune(out: Path, rounds: int, seconds: float, only: tuple[str, ...], show: bool) -> None:
+    """Each setting of the table against the default, in turns; prints and stores each figure."""
+    from benchmarks import tuning
+
+    if show:
+        for row in tuning.EXPERIMENTS:
+            click.echo(f"{row.name:24} {row.title}")
+        return
+    tuning.tune(_plan(rounds, seconds), _report, only, out / RESULT_TUNE)
+    tuning.write_table(out / RESULT_TUNE)
+
+
+@main.command()
+@_out
+def tables(out: Path) -> None:
+    """Write README's and docs/performance.md's tables again from the stored results."""
+    for name in (RESULT, RESULT_ALL):
+        if (out / name).is_file():
+            _finish(out, name, tables=True)
+    if (out / RESULT_TUNE).is_file():
+        from benchmarks import tuning
+
+        tuning.write_table(out / RESULT_TUNE)
+
+
+def _plan(rounds: int, seconds: float) -> Plan:
+    return Plan(seconds=seconds, rounds=rounds, warm_up_s=min(1.0, seconds))
+
+
+def _finish(out: Path, name: str, tables: bool) -> None:
+    from benchmarks import documents, plots
+    from benchmarks.results import Results
+
+    results = Results.read(out / name)
+    written = plots.draw(results, out / PLOTS)
+    _report(f"{out / name} and {len(written)} plots")
+    if tables:
+        documents.write(results)
+
+
+_console = Console(stderr=True)
+
+
+def _report(line: str) -> None:
+    _console.print(line, highlight=False)
+
+
+if __name__ == "__main__":
+    # Ended from outside, a run still stops what it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        main(standalone_mode=False)
+    except (Failure, click.ClickException) as failure:
+        click.echo(f"error: {failure}", err=True)
+        raise SystemExit(getattr(failure, "exit_code", 1)) from None

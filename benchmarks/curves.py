@@ -1,0 +1,243 @@
+"""Cost curves and what else only `make bench-all` measures: two endpoints, overload."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from benchmarks import bounds, texts, tritons
+from benchmarks.process import tree, use
+from benchmarks.servers import gateway
+from benchmarks.session import Session
+from benchmarks.site import OURS, OURS_AGAIN, Report
+from transformer_serving.bench import load as generator
+from transformer_serving.bench.connection import Address
+from transformer_serving.bench.figures import Figures, figures
+from transformer_serving.clearml_cli import ClearmlCli
+from transformer_serving.deploy import add_arguments
+
+_ROUNDS = 3
+_CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+_LENGTHS = (8, 16, 32, 64, 128, 256, 512)
+_ENDPOINTS = (1, 2, 5, 10, 20, 50)
+_OVERLOAD = 3.0
+
+
+@dataclass(frozen=True)
+class Point:
+    """What is sent at one place of a curve: to these paths, these bodies, by so many clients."""
+
+    at: int
+    paths: tuple[str, ...]
+    payloads: tuple[generator.Payload, ...]
+    clients: int
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A curve over one quantity; `server` is the running server that answers it."""
+
+    name: str
+    title: str
+    axis: str
+    points: tuple[Point, ...]
+
+
+def measure_curves(session: Session, report: Report) -> dict[str, Any]:
+    """Everything of this module, for the gateway, as it is stored beside the rounds."""
+    base = session.runner.bases.get("gateway")
+    if base is None:
+        return {"curves": {}}
+    processes = _serving_processes(session)
+    curves = {
+        curve.name: _measured(curve, base, processes, session.runner.plan.seconds, report)
+        for curve in _curves(session.runner.texts_by_length())
+    }
+    curves["endpoints"] = _endpoints_curve(session, report)
+    return {
+        "curves": curves,
+        "two_endpoints": _two_endpoints(session, base, report),
+        "overload": _overload(session, base, report),
+    }
+
+
+def _curves(lengths: texts.Lengths) -> list[Curve]:
+    path = (f"/serve/{OURS}",)
+    source = random.Random(3)
+    return [
+        Curve(
+            "concurrency", "One text a request, kept connections", "clients",
+            tuple(Point(n, path, (_payload([texts.SEED]),), n) for n in _CLIENTS),
+        ),
+        Curve(
+            "batch", "Texts a request, 4 clients", "texts a request",
+            tuple(Point(n, path, (_payload([texts.SEED] * n),), 4) for n in _BATCHES),
+        ),
+        Curve(
+            "length", "Tokens a text, 32 clients", "tokens",
+            tuple(Point(n, path, (_payload([lengths.text(n, source)]),), 32) for n in _LENGTHS),
+        ),
+    ]  # fmt: skip
+
+
+def _payload(content: Sequence[str]) -> generator.Payload:
+    return generator.Payload("text", texts.json_text(content), len(content))
+
+
+def _serving_processes(session: Session) -> Callable[[], list[psutil.Process]]:
+    """The gateway's and Triton's processes: what an operator pays for."""
+    triton = session.site.stack_pid("triton")
+
+    def processes() -> list[psutil.Process]:
+        children = session.servers["gateway"].children
+        return [*(p for child in children for p in child.tree()), *tree(triton)]
+
+    return processes
+
+
+def _measured(
+    curve: Curve, base: str, processes: Callable[[], list[psutil.Process]], seconds: float,
+    report: Report,
+) -> dict[str, Any]:  # fmt: skip
+    """Rounds over all points, so that a bad moment does not bend the curve at one place."""
+    rounds: dict[int, list[dict[str, float]]] = {point.at: [] for point in curve.points}
+    for number in range(_ROUNDS):
+        report(f"curve {curve.name}, round {number + 1} of {_ROUNDS}")
+        for point in curve.points:
+            rounds[point.at].append(_point(point, base, processes, seconds))
+    return {
+        "title": curve.title,
+        "axis": curve.axis,
+        "points": [
+            {"at": at, **{key: bounds.spread([row[key] for row in rows]).median for key in rows[0]}}
+            for at, rows in rounds.items()
+        ],
+    }
+
+
+def _point(
+    point: Point, base: str, processes: Callable[[], list[psutil.Process]], seconds: float
+) -> dict[str, float]:
+    kind = generator.Closed(point.clients, seconds)
+    before = use(processes())
+    found = _together([(f"{base}{path}", point.payloads, kind) for path in point.paths])
+    after = use(processes())
+    answered = sum(row.texts * row.elapsed_s for row in found)
+    latencies = [row.latency for row in found if row.latency]
+    return {
+        "texts": sum(row.texts for row in found),
+        "p50": max((row.p50 for row in latencies), default=0.0),
+        "p99": max((row.p99 for row in latencies), default=0.0),
+        "cpu_ms": 1e3 * (after.cpu_s - before.cpu_s) / max(answered, 1.0),
+        "memory_mib": after.memory / 2**20,
+        "not_200": float(sum(row.requests - row.statuses.get("200", 0) for row in found)),
+    }
+
+
+Job = tuple[str, Sequence[generator.Payload], generator.Closed | generator.Open]
+
+
+def _together(jobs: Sequence[Job]) -> list[Figures]:
+    """Several loads at the same time, each in a thread with its own loop."""
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        runs = pool.map(lambda job: generator.run(Address.of(job[0]), job[1], job[2]), jobs)
+        return [figures(found) for found in runs]
+
+
+def _two_endpoints(session: Session, base: str, report: Report) -> dict[str, Any]:
+    """One endpoint with 64 clients beside two endpoints with 32 each, in turns."""
+    report("two endpoints")
+    payload = (_payload([texts.SEED]),)
+    one = Point(1, (f"/serve/{OURS}",), payload, 64)
+    two = Point(2, (f"/serve/{OURS}", f"/serve/{OURS_AGAIN}"), payload, 32)
+    processes = _serving_processes(session)
+    seconds = session.runner.plan.seconds
+    found: dict[str, list[float]] = {"one": [], "two": []}
+    for _ in range(session.runner.plan.rounds):
+        for name, point in (("one", one), ("two", two)):
+            found[name].append(_point(point, base, processes, seconds)["texts"])
+    return found
+
+
+def _overload(session: Session, base: str, report: Report) -> dict[str, Any]:
+    """Three times what the endpoint can do, offered for longer than its queue lasts."""
+    report(f"overload at {_OVERLOAD:g} times capacity")
+    address = Address.of(f"{base}/serve/{OURS}")
+    payload = [_payload([texts.SEED])]
+    seconds = session.runner.plan.seconds
+    capacity = figures(generator.run(address, payload, generator.Closed(128, seconds))).goodput
+    wanted = generator.Open(_OVERLOAD * capacity, 5 * seconds, connections=4096)
+    found = figures(generator.run(address, payload, wanted))
+    latency = found.latency
+    return {
+        "capacity": capacity,
+        "offered": wanted.rate,
+        "goodput": found.goodput,
+        "share_503": found.statuses.get("503", 0) / max(found.requests, 1),
+        "statuses": found.statuses,
+        "accepted_p50": latency.p50 if latency else None,
+        "accepted_p99": latency.p99 if latency else None,
+        "generator_cpu": found.generator_cpu,
+        "late_ms": found.late_ms,
+    }
+
+
+def _endpoints_curve(session: Session, report: Report) -> dict[str, Any]:
+    """1 to 50 endpoints before the null engine, in a serving service of their own.
+
+    The real Triton would hold 50 engines; what is asked here is what endpoints cost the app.
+    """
+    site = session.site
+    most = max(_ENDPOINTS)
+    report(f"adding {most} endpoints")
+    cli = ClearmlCli(site.environment)
+    service = cli.create_service("benchmark of endpoints")
+    bundle = site.models.bundles["openvino"]
+    names = [f"endpoint_{number:02d}" for number in range(most)]
+    cli = ClearmlCli(site.environment, service)
+    model = site.uploaded[OURS]
+    for name in names:
+        cli.run(*add_arguments(bundle, name, model))
+    work = site.work / "endpoints"
+    models = tritons.copy_repository(site.repository, work)
+    for folder in models.iterdir():
+        if folder.name != OURS:
+            shutil.rmtree(folder)
+    tritons.multiply(models, OURS, names)
+    triton = tritons.start_triton("Triton of many endpoints", work, null=True)
+    try:
+        start = gateway(
+            environment={"CLEARML_SERVING_TASK_ID": service, **triton.variables()},
+            first=names[0],
+            name="endpoints",
+        )
+        server = start(site, report)
+        try:
+            return _endpoint_points(server.base, server.children[0].tree, names, session, report)
+        finally:
+            server.stop()
+    finally:
+        triton.child.stop()
+
+
+def _endpoint_points(
+    base: str, processes: Callable[[], list[psutil.Process]], names: Sequence[str],
+    session: Session, report: Report,
+) -> dict[str, Any]:  # fmt: skip
+    payload = (_payload([texts.SEED]),)
+    curve = Curve(
+        "endpoints", "Endpoints that are asked at the same time, 64 clients in all, null engine",
+        "endpoints",
+        tuple(
+            Point(n, tuple(f"/serve/{name}" for name in names[:n]), payload, max(64 // n, 1))
+            for n in _ENDPOINTS
+        ),
+    )  # fmt: skip
+    return _measured(curve, base, processes, session.runner.plan.seconds, report)

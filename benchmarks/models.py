@@ -1,0 +1,61 @@
+"""One trained model for every side: its Hugging Face folder, and bundles of it for our engines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformer_serving.bundle_folder import Bundle, open_bundle
+from transformer_serving.convert import ConvertRequest, convert
+from transformer_serving.demo import (
+    CLASSIFIER,
+    encoder_folder,
+    models_hash,
+    packing_hash,
+    sentences_file,
+    sentiment,
+)
+from transformer_serving.optimize import choose_precision
+
+Report = Callable[[str], None]
+
+# What runs the model in Triton, by the name of its bundle's folder; precision None: by the CPU.
+ENGINES = {"openvino": ("openvino", None), "onnxruntime": ("onnxruntime", "fp32")}
+ENGINE_TITLES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}
+
+
+@dataclass(frozen=True)
+class Models:
+    """The folder that transformers loads, and the bundles by engine."""
+
+    hugging_face: Path
+    bundles: dict[str, Bundle]
+
+    @property
+    def tokenizer_json(self) -> Path:
+        return self.bundles["openvino"].folder / "tokenizer.json"
+
+    def title(self, engine: str) -> str:
+        """For a table: 'OpenVINO bf16'."""
+        return f"{ENGINE_TITLES[engine]} {self.bundles[engine].manifest.precision}"
+
+
+def build_models(target: Path, report: Report) -> Models:
+    """Train and convert into `target`, or find it there made from the same sources."""
+    stamp = target / "built.json"
+    wanted = {"models": models_hash(None), "packing": packing_hash()}
+    folder = target / "hugging_face"
+    if not stamp.is_file() or json.loads(stamp.read_text("utf-8")) != wanted:
+        stamp.unlink(missing_ok=True)
+        report("training the model")
+        sentences = sentiment.read_sentences(sentences_file())
+        sentiment.train(encoder_folder(), sentences, folder)
+        for name, (engine, precision) in ENGINES.items():
+            report(f"converting for {engine}")
+            asked = choose_precision(engine, precision)
+            request = ConvertRequest(str(folder), engine=engine, precision=asked, name=CLASSIFIER)
+            convert(request, target / name, lambda step, detail: None)
+        stamp.write_text(json.dumps(wanted) + "\n", "utf-8")
+    return Models(folder, {name: open_bundle(target / name) for name in ENGINES})

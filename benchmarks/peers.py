@@ -1,0 +1,71 @@
+"""The table of peers: who answers, on which server, with which engine, in which shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks import texts
+from benchmarks.site import EMPTY, OURS, OURS_ORT, STOCK, STOCK_ORT
+
+# What stands in a table's column "engine".
+OPENVINO, ONNXRUNTIME, TORCH, NULL, NONE = "openvino", "onnxruntime", "torch", "null", "none"
+ENGINE_NAMES = {TORCH: "PyTorch fp32", NULL: "none (zeros)", NONE: "none"}
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One row of every table. `server` None: the raw engine, which has no server.
+
+    `many` says that a request may carry a list of texts; `kind` sorts the tables: ours, a peer, or
+    a limit that nothing behind it can pass.
+    """
+
+    name: str
+    title: str
+    engine: str
+    kind: str
+    server: str | None
+    path: str = ""
+    body: texts.Body = texts.json_text
+    content_type: str = "application/json"
+    many: bool = True
+
+
+def _ours(name: str, title: str, server: str, endpoint: str, engine: str) -> Peer:
+    return Peer(name, title, engine, "ours", server, f"/serve/{endpoint}")
+
+
+def _stock(name: str, server: str, endpoint: str, engine: str) -> Peer:
+    title = "clearml-serving's own example"
+    return Peer(name, title, engine, "peer", server, f"/serve/{endpoint}", many=False)
+
+
+MAIN = (
+    _ours("gateway", "ours, gateway", "gateway", OURS, OPENVINO),
+    _ours("app", "ours, unmodified app", "app", OURS, OPENVINO),
+    _ours("gateway-ort", "ours, gateway", "gateway", OURS_ORT, ONNXRUNTIME),
+    _stock("stock", "app", STOCK, OPENVINO),
+    _stock("stock-ort", "app", STOCK_ORT, ONNXRUNTIME),
+    Peer("queue", "queue recipe", TORCH, "peer", "queue", "/", texts.raw_text, "text/plain", False),
+    Peer("gunicorn", "FastAPI + gunicorn, 2 workers", TORCH, "peer", "gunicorn", "/classify"),
+    Peer("raw", "the engine alone", OPENVINO, "limit", None),
+    Peer("raw-ort", "the engine alone", ONNXRUNTIME, "limit", None),
+    _ours("null-gateway", "ours, gateway", "gateway-null", OURS, NULL),
+    _ours("null-app", "ours, unmodified app", "app-null", OURS, NULL),
+    _stock("null-stock", "app-null", STOCK, NULL),
+    Peer("empty", "empty Preprocess", NONE, "limit", "app", f"/serve/{EMPTY}", many=False),
+)
+
+MORE = (
+    Peer("mlserver", "MLServer 1.7.1, Hugging Face runtime", TORCH, "peer", "mlserver",
+         "/v2/models/transformer/infer", texts.open_inference),
+    Peer("ensemble", "tokenizer ensemble in Triton", OPENVINO, "peer", "ensemble",
+         "/v2/models/ensemble/infer", texts.triton_text),
+    Peer("litserve", "LitServe", TORCH, "peer", "litserve", "/predict", many=False),
+    _ours("gateway-2", "ours, gateway, 2 workers", "gateway-2", OURS, OPENVINO),
+    _ours("gateway-3", "ours, gateway, 3 workers", "gateway-3", OURS, OPENVINO),
+    _ours("app-2", "ours, unmodified app, 2 workers", "app-2", OURS, OPENVINO),
+    _ours("app-3", "ours, unmodified app, 3 workers", "app-3", OURS, OPENVINO),
+)  # fmt: skip
+
+PEERS = {peer.name: peer for peer in (*MAIN, *MORE)}

@@ -1,0 +1,211 @@
+"""Tables in Markdown from a stored run, put between markers of a document."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import bounds
+from benchmarks.bounds import Spread
+from benchmarks.budgets import judge
+from benchmarks.results import Results, Row
+from transformer_serving.failure import Failure
+
+# The peer that the ratios are of.
+OURS = "gateway"
+
+
+def performance_text(results: Results) -> str:
+    """All tables of docs/performance.md."""
+    parts = [results.provenance(), budget_table(results)]
+    for load, title in results.loads.items():
+        if results.measured(load):
+            parts.append(f"### {title[0].upper()}{title[1:]}\n\n{load_table(results, load)}")
+    parts += [class_table(results, peer) for peer in ("gateway", "app") if results.classes(peer)]
+    parts.append(_failed(results))
+    return "\n\n".join(part for part in parts if part)
+
+
+def everything_text(results: Results) -> str:
+    """The part of docs/performance.md that `make bench-all` makes."""
+    parts = [results.provenance()]
+    for load, title in results.loads.items():
+        if results.measured(load):
+            parts.append(f"### All peers: {title}\n\n{load_table(results, load)}")
+    parts += [_overload(results), _two_endpoints(results)]
+    parts += [
+        f"![{curve['title']}](../benchmarks/results/plots/curve-{name}.png)"
+        for name, curve in results.values.get("curves", {}).items()
+        if curve["points"]
+    ]
+    parts.append(_failed(results))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _overload(results: Results) -> str:
+    found = results.values.get("overload")
+    if not found:
+        return ""
+    head = ("offered/s", "capacity/s", "answered/s", "refused with 503", "p50 of the answered, ms",
+            "p99, ms")  # fmt: skip
+    row = (
+        f"{found['offered']:.0f}",
+        f"{found['capacity']:.0f}",
+        f"{found['goodput']:.0f}",
+        f"{found['share_503']:.0%}",
+        *("-" if found[key] is None else f"{found[key]:.0f}" for key in _ACCEPTED),
+    )
+    return f"### Three times more than it can do, gateway\n\n{table(head, [row])}"
+
+
+_ACCEPTED = ("accepted_p50", "accepted_p99")
+
+
+def _two_endpoints(results: Results) -> str:
+    found = results.values.get("two_endpoints")
+    if not found:
+        return ""
+    rows = [
+        (name, _median(bounds.spread(found[key])))
+        for key, name in (("one", "one, 64 clients"), ("two", "two, 32 clients each"))
+    ]
+    return f"### Two endpoints, gateway\n\n{table(('endpoints', 'texts/s'), rows)}"
+
+
+def readme_text(results: Results) -> str:
+    """The short table: one row a peer with a real engine, and the date."""
+    head = ("", "engine", "texts/s, `ab -c 128`", "one at a time, ms", "texts/s, 32 a request",
+            "ours does at least")  # fmt: skip
+    rows = []
+    for row in results.measured("seed"):
+        if row.name.startswith("null") or row.name == "empty":
+            continue
+        rows.append(
+            (
+                row.title,
+                row.engine,
+                _median(results.spread(row.name, "seed")),
+                _median(results.spread(row.name, "single", "p50"), digits=1),
+                _median(results.spread(row.name, "batch")),
+                _over(results, row, "seed"),
+            )
+        )
+    return f"{table(head, rows)}\n\n{results.provenance()}"
+
+
+def budget_table(results: Results) -> str:
+    head = ("budget", "wanted", "median", "bound", "")
+    rows = []
+    for verdict in judge(results):
+        budget, found = verdict.budget, verdict.found
+        wanted = f"{'≥' if budget.at_least else '≤'} {budget.wanted:g} {budget.unit}"
+        figures = (f"{found.median:.2f}", f"{budget.bound(found):.2f}") if found else ("-", "-")
+        rows.append((budget.text, wanted, *figures, verdict.word))
+    return table(head, rows)
+
+
+def load_table(results: Results, load: str) -> str:
+    """Every peer under one load: texts a second with their spread, latencies, our ratio."""
+    head = ("", "engine", "texts/s", "spread", "p50 ms", "p99 ms", "ours does", "at least")
+    rows = []
+    for row in results.measured(load):
+        found = results.spread(row.name, load)
+        assert found is not None
+        ratio = None if row.name == OURS else results.ratio(OURS, row.name, load)
+        rows.append(
+            (
+                row.title,
+                row.engine,
+                _median(found),
+                f"± {found.share:.0%}",
+                _median(results.spread(row.name, load, "p50"), digits=1),
+                _median(results.spread(row.name, load, "p99"), digits=1),
+                f"{ratio.median:.2f} times" if ratio else "",
+                f"{ratio.lower:.2f} times" if ratio else "",
+            )
+        )
+    return table(head, rows)
+
+
+def class_table(results: Results, peer: str) -> str:
+    """Latency by length class, on the idle server and in the mixed load."""
+    head = ("length", "answers", "p50 idle, ms", "p50 mixed", "p99 idle", "p99 mixed", "times")
+    rows = [
+        (
+            label,
+            f"{row['answers']:.0f}",
+            f"{row['idle_p50']:.1f}",
+            f"{row['loaded_p50']:.1f}",
+            f"{row['idle_p99']:.1f}",
+            f"{row['loaded_p99']:.1f}",
+            f"{row['loaded_p99'] / row['idle_p99']:.2f}",
+        )
+        for label, row in results.classes(peer).items()
+    ]
+    title = results.rows[peer].title
+    return f"Mixed lengths by class, {title}{_padding(results, peer)}:\n\n{table(head, rows)}"
+
+
+def _padding(results: Results, peer: str) -> str:
+    found = results.spread(peer, "mixed", "padding")
+    return f"; {found.median:.0%} of what went to the engine was padding" if found else ""
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; columns of figures are set to the right."""
+    numeric = [
+        bool(rows) and all(not row[at] or row[at][0] in "0123456789±≥≤-" for row in rows)
+        for at in range(len(head))
+    ]
+    lines = [head, ["---:" if right else "---" for right in numeric], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _failed(results: Results) -> str:
+    if not results.failed:
+        return ""
+    lines = [f"- {name}: {_one_line(error)}" for name, error in results.failed.items()]
+    return "Could not be measured here:\n\n" + "\n".join(lines)
+
+
+def _one_line(error: str) -> str:
+    return " ".join(error.split()).replace("|", "\\|")
+
+
+def _over(results: Results, row: Row, load: str) -> str:
+    if row.name == OURS:
+        return ""
+    ratio = results.ratio(OURS, row.name, load)
+    return f"{ratio.lower:.1f} times" if ratio else "-"
+
+
+def _median(found: Spread | None, digits: int = 0) -> str:
+    return "-" if found is None else f"{found.median:.{digits}f}"
+
+
+def replace_section(text: str, name: str, content: str, where: str) -> str:
+    """`text` with the part between the markers of `name` renewed. Raises Failure without them."""
+    start, end = markers(name)
+    pattern = re.compile(f"{re.escape(start)}.*?{re.escape(end)}", re.DOTALL)
+    if not pattern.search(text):
+        raise Failure(f"{where} has no part between '{start}' and '{end}'", exit_code=2)
+    return pattern.sub(lambda _: f"{start}\n{content}\n{end}", text, count=1)
+
+
+def section(text: str, name: str) -> str | None:
+    """What stands between the markers of `name`, None where they are not there."""
+    start, end = (re.escape(marker) for marker in markers(name))
+    found = re.search(f"{start}\n(.*?)\n{end}", text, re.DOTALL)
+    return found.group(1) if found else None
+
+
+def markers(name: str) -> tuple[str, str]:
+    return f"<!-- {name}: made by `make bench-tables` -->", f"<!-- end of {name} -->"
+
+
+def write_section(path: Path, name: str, content: str) -> None:
+    text = replace_section(path.read_text("utf-8"), name, content, path.name)
+    temporary = path.with_suffix(".new")
+    temporary.write_text(text, "utf-8")
+    temporary.replace(path)

@@ -1,0 +1,188 @@
+"""The stored result of a run: plain JSON, and the reader that tables and plots are made from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import bounds, machine
+from benchmarks.bounds import Spread
+from benchmarks.loads import Load
+from benchmarks.models import ENGINE_TITLES, Models
+from benchmarks.peers import ENGINE_NAMES, Peer
+from benchmarks.rounds import Outcome
+from benchmarks.runners import Figures, Plan
+from transformer_serving.bench.figures import percentile
+
+RESULTS = Path(__file__).parent / "results"
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """A peer as the tables name it."""
+
+    name: str
+    title: str
+    engine: str
+    kind: str
+
+
+class Results:
+    """A stored run. Figures of a pair that was not measured are None or absent, never zero."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values = values
+        self.rows = {row["name"]: Row(**row) for row in values["peers"]}
+        self._figures = {(row["peer"], row["load"]): row["rounds"] for row in values["figures"]}
+
+    @staticmethod
+    def read(path: Path) -> Results:
+        return Results(json.loads(path.read_text("utf-8")))
+
+    def write(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(".new")
+        temporary.write_text(json.dumps(self.values, indent=1) + "\n", "utf-8")
+        temporary.replace(path)
+
+    @property
+    def loads(self) -> dict[str, str]:
+        """Titles of the loads by name."""
+        return dict(self.values["loads"])
+
+    @property
+    def failed(self) -> dict[str, str]:
+        return dict(self.values["failed"])
+
+    def measured(self, load: str) -> list[Row]:
+        """The peers with at least one round under a load, in the table's order."""
+        return [row for name, row in self.rows.items() if self.spread(name, load) is not None]
+
+    def series(self, peer: str, load: str, figure: str = "texts") -> list[float | None]:
+        """One figure a round."""
+        rounds: list[Figures | None] = self._figures.get((peer, load), [])
+        return [None if found is None else found[figure] for found in rounds]
+
+    def spread(self, peer: str, load: str, figure: str = "texts") -> Spread | None:
+        values = [value for value in self.series(peer, load, figure) if value is not None]
+        return bounds.spread(values) if values else None
+
+    def ratio(self, over: str, under: str, load: str, under_load: str = "") -> Spread | None:
+        """How many times `over` does what `under` does, by rounds."""
+        first, second = self.series(over, load), self.series(under, under_load or load)
+        if len(first) != len(second):
+            return None
+        found = bounds.ratios(first, second)
+        return bounds.spread(found) if found else None
+
+    def extra_ms(self, peer: str, base: str, load: str) -> Spread | None:
+        """Milliseconds at the median that a peer takes beyond another."""
+        pairs = zip(self.series(peer, load, "p50"), self.series(base, load, "p50"), strict=False)
+        found = [mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None]
+        return bounds.spread(found) if found else None
+
+    def classes(self, peer: str) -> dict[str, dict[str, float]]:
+        """Of the mixed load, by class: answers, 99th percentile idle and loaded in ms."""
+        found: dict[str, dict[str, float]] = self.values["classes"].get(peer, {})
+        return found
+
+    def memory(self, server: str) -> float | None:
+        """MiB resident of all processes of a server."""
+        found: float | None = self.values["memory_mib"].get(server)
+        return found
+
+    def provenance(self) -> str:
+        """One sentence: machine, versions, date, commit."""
+        machine_, versions = self.values["machine"], self.values["versions"]
+        features = ", ".join(machine_["features"]) or "none of AVX2, AVX-512, AMX"
+        named = ", ".join(
+            f"{name} {versions[name]}"
+            for name in ("clearml-serving", "openvino", "onnxruntime", "torch", "uvicorn")
+            if name in versions
+        )
+        plan = self.values["plan"]
+        return (
+            f"{self.values['date']}, commit {self.values['commit']}; {machine_['cpu']}, "
+            f"{machine_['cores']} cores, {machine_['memory_gib']:.0f} GiB ({features}); Python "
+            f"{versions['python']}, tritonserver {self.values['triton']}, {named}; medians of "
+            f"{plan['rounds']} rounds of {plan['seconds']:g} s."
+        )
+
+
+def make(
+    kind: str, outcome: Outcome, *, peers: Sequence[Peer], loads: Iterable[Load], plan: Plan,
+    models: Models, memory: Mapping[str, float], triton: str, around: Mapping[str, Any],
+) -> Results:  # fmt: skip
+    """The run as it is stored. `around` is machine() as it was before the run."""
+    return Results(
+        {
+            "schema": SCHEMA,
+            "kind": kind,
+            "date": machine.today(),
+            "commit": machine.commit(),
+            "machine": dict(around),
+            "versions": machine.versions(),
+            "triton": triton,
+            "plan": asdict(plan),
+            "loads": {load.name: load.title for load in loads},
+            "peers": [asdict(_row(peer, models)) for peer in peers],
+            "figures": [
+                {"peer": peer, "load": load, "rounds": [_short(found) for found in rounds]}
+                for (peer, load), rounds in outcome.figures.items()
+            ],
+            "classes": {
+                peer: classes
+                for (peer, load), rounds in outcome.figures.items()
+                if (classes := _classes(rounds))
+            },
+            "memory_mib": dict(memory),
+            "failed": dict(outcome.failed),
+        }
+    )
+
+
+def engine_title(peer: Peer, models: Models) -> str:
+    if peer.engine in ENGINE_TITLES:
+        return models.title(peer.engine)
+    return ENGINE_NAMES[peer.engine]
+
+
+def _row(peer: Peer, models: Models) -> Row:
+    return Row(peer.name, peer.title, engine_title(peer, models), peer.kind)
+
+
+def _short(found: Figures | None) -> Figures | None:
+    """A round without its single latencies."""
+    if found is None:
+        return None
+    kept = {name: value for name, value in found.items() if name not in ("idle_ms", "loaded_ms")}
+    return {
+        name: round(value, 4) if isinstance(value, float) else value for name, value in kept.items()
+    }
+
+
+def _classes(rounds: Sequence[Figures | None]) -> dict[str, dict[str, float]]:
+    idle, loaded = _pooled(rounds, "idle_ms"), _pooled(rounds, "loaded_ms")
+    return {
+        label: {
+            "answers": len(loaded[label]),
+            "idle_p99": percentile(sorted(idle[label]), 99.0),
+            "loaded_p99": percentile(sorted(loaded[label]), 99.0),
+            "idle_p50": percentile(sorted(idle[label]), 50.0),
+            "loaded_p50": percentile(sorted(loaded[label]), 50.0),
+        }
+        for label in loaded
+        if label in idle
+    }
+
+
+def _pooled(rounds: Sequence[Figures | None], name: str) -> dict[str, list[float]]:
+    pooled: dict[str, list[float]] = {}
+    for found in rounds:
+        for label, times in (found or {}).get(name, {}).items():
+            pooled.setdefault(label, []).extend(times)
+    return dict(sorted(pooled.items(), key=lambda pair: int(pair[0].split()[1])))

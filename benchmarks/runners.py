@@ -1,0 +1,220 @@
+"""Measuring one peer under one load, once: by ab, by the open loop, or the engine alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks import texts
+from benchmarks.ab import ab
+from benchmarks.loads import Load
+from benchmarks.models import Models
+from benchmarks.peers import Peer
+from benchmarks.process import Unusable
+from transformer_serving.bench import load as generator
+from transformer_serving.bench.connection import Address
+from transformer_serving.bench.figures import percentile
+
+_OPEN_SHARE = 0.7
+_LONGEST = 512
+_PADDING = re.compile(
+    r"^\w*call_(tokens|padding_tokens)(?:_total)?\{.*\} ([\d.e+]+)$", re.MULTILINE
+)
+
+Figures = dict[str, Any]
+
+
+@dataclass
+class Plan:
+    """How long one measurement takes; tests make everything smaller."""
+
+    seconds: float = 2.0
+    rounds: int = 7
+    warm_up_s: float = 1.0
+
+
+@dataclass
+class Runner:
+    """Measures; keeps what it learned of each peer's speed, so that runs last `plan.seconds`."""
+
+    models: Models
+    bases: dict[str, str]
+    scratch: Path
+    plan: Plan
+    rates: dict[tuple[str, str], float] = field(default_factory=dict)
+    engines: dict[str, RawEngine] = field(default_factory=dict)
+    lengths: texts.Lengths | None = None
+
+    def measure(self, peer: Peer, load: Load) -> Figures:
+        """One measurement. The first one of a pair warms up and finds the number of requests.
+
+        Raises Unusable when the peer broke off or did not answer.
+        """
+        if peer.server is None:
+            return self._raw(peer, load)
+        key = (peer.name, load.name)
+        if key not in self.rates:
+            self.rates[key] = self._warmed_up(peer, load)
+        return self._open(peer, load) if load.tool == "open" else self._ab(peer, load)
+
+    def url(self, peer: Peer) -> str:
+        assert peer.server is not None
+        return f"{self.bases[peer.server]}{peer.path}"
+
+    def close(self) -> None:
+        for engine in self.engines.values():
+            engine.close()
+
+    def _warmed_up(self, peer: Peer, load: Load) -> float:
+        """Requests a second, roughly, found in `warm_up_s` of the same load."""
+        kind = generator.Closed(load.clients, self.plan.warm_up_s)
+        payloads = self.mixed() if load.tool == "open" else [self._payload(peer, load)]
+        try:
+            found = generator.run(Address.of(self.url(peer)), payloads, kind)
+        except OSError as error:
+            raise Unusable(f"{peer.name}: {error}") from None
+        answered = sum(exchange.status == 200 for exchange in found.exchanges)
+        if not answered:
+            raise Unusable(f"{peer.name} answered nothing with 200 under load '{load.name}'")
+        return answered / found.elapsed_s
+
+    def _payload(self, peer: Peer, load: Load) -> generator.Payload:
+        body = peer.body([texts.SEED] * load.texts)
+        return generator.Payload(load.name, body, load.texts, peer.content_type)
+
+    def _ab(self, peer: Peer, load: Load) -> Figures:
+        body = self.scratch / f"{peer.body.__name__}-{load.texts}.body"
+        body.write_bytes(peer.body([texts.SEED] * load.texts))
+        rate = self.rates[peer.name, load.name]
+        requests = max(min(int(rate * self.plan.seconds), load.most), load.clients, 2)
+        found = ab(
+            self.url(peer), body, requests=requests, clients=load.clients, kept=load.kept,
+            scratch=self.scratch, content_type=peer.content_type,
+        )  # fmt: skip
+        answered = found.requests - found.failed
+        if not answered:
+            raise Unusable(f"{peer.name}: all {found.requests} requests of ab failed")
+        return {**asdict(found), "texts": found.rate * load.texts * answered / found.requests}
+
+    def _raw(self, peer: Peer, load: Load) -> Figures:
+        if peer.engine not in self.engines:
+            bundle = self.models.bundles[peer.engine]
+            self.engines[peer.engine] = RawEngine(bundle.model_folder, self.scratch)
+        tokens = self.texts_by_length().count(texts.SEED)
+        engine = self.engines[peer.engine]
+        assert load.raw is not None
+        key = (peer.name, load.name)
+        if key not in self.rates:
+            engine.measure(load.raw, tokens, self.plan.warm_up_s)
+            self.rates[key] = 0.0
+        found = engine.measure(load.raw, tokens, self.plan.seconds)
+        return {**found, "texts": found["rate"], "failed": 0}
+
+    def _open(self, peer: Peer, load: Load) -> Figures:
+        """Each class alone on the idle server, then all of them mixed at 70 % of capacity."""
+        address = Address.of(self.url(peer))
+        idle = generator.run(address, self.mixed(), generator.Closed(1, self.plan.seconds))
+        before = self._padding(peer)
+        rate = _OPEN_SHARE * self.rates[peer.name, load.name]
+        loaded = generator.run(address, self.mixed(), generator.Open(rate, 2 * self.plan.seconds))
+        after = self._padding(peer)
+        answered = [exchange for exchange in loaded.exchanges if exchange.status == 200]
+        if not answered:
+            raise Unusable(f"{peer.name} answered nothing with 200 in the open loop")
+        return {
+            "texts": len(answered) / loaded.elapsed_s,
+            "offered": rate,
+            "failed": len(loaded.exchanges) - len(answered),
+            "generator_cpu": loaded.cpu_s / loaded.elapsed_s,
+            "padding": _share(before, after),
+            "idle_ms": _by_label(idle.exchanges),
+            "loaded_ms": _by_label(loaded.exchanges),
+            **_percentiles(answered),
+        }
+
+    def mixed(self) -> list[generator.Payload]:
+        pairs = texts.mixed_texts(self.texts_by_length(), _LONGEST)
+        return [generator.Payload(label, texts.json_text([text])) for label, text in pairs]
+
+    def texts_by_length(self) -> texts.Lengths:
+        if self.lengths is None:
+            self.lengths = texts.Lengths(self.models.tokenizer_json)
+        return self.lengths
+
+    def _padding(self, peer: Peer) -> dict[str, float]:
+        """Tokens and padding that the endpoint has sent to its engine, from the gateway's figures.
+
+        Empty where the server has no such figures.
+        """
+        assert peer.server is not None
+        try:
+            with urllib.request.urlopen(f"{self.bases[peer.server]}/metrics", timeout=10) as answer:
+                said = answer.read().decode("utf-8", "replace")
+        except OSError:
+            return {}
+        sums = {"tokens": 0.0, "padding_tokens": 0.0}
+        for name, value in _PADDING.findall(said):
+            sums[name] += float(value)
+        return sums
+
+
+class RawEngine:
+    """The process of benchmarks.raw_engine."""
+
+    def __init__(self, folder: Path, scratch: Path) -> None:
+        self._log = (scratch / "raw-engine.log").open("ab")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.raw_engine", str(folder)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
+        )  # fmt: skip
+        self._line()
+
+    def measure(self, batch: int, tokens: int, seconds: float) -> dict[str, float]:
+        assert self._process.stdin is not None
+        wanted = {"batch": batch, "tokens": tokens, "seconds": seconds}
+        self._process.stdin.write(json.dumps(wanted) + "\n")
+        self._process.stdin.flush()
+        figures: dict[str, float] = json.loads(self._line())
+        return figures
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+        self._log.close()
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise Unusable("the raw engine's process ended; see raw-engine.log")
+        return line
+
+
+def _by_label(exchanges: Sequence[generator.Exchange]) -> dict[str, list[float]]:
+    """All latencies in ms by class: a class's 99th percentile is taken over all rounds."""
+    found: dict[str, list[float]] = {}
+    for exchange in exchanges:
+        if exchange.status == 200:
+            milliseconds = round(1e3 * (exchange.done - exchange.due), 2)
+            found.setdefault(exchange.label, []).append(milliseconds)
+    return found
+
+
+def _percentiles(exchanges: Sequence[generator.Exchange]) -> dict[str, float]:
+    times = sorted(1e3 * (exchange.done - exchange.due) for exchange in exchanges)
+    return {f"p{share:.0f}": percentile(times, share) for share in (50.0, 90.0, 99.0)}
+
+
+def _share(before: dict[str, float], after: dict[str, float]) -> float | None:
+    """Padding among all that went to the engine in between."""
+    if not before or not after:
+        return None
+    tokens, padding = (after[name] - before[name] for name in ("tokens", "padding_tokens"))
+    return padding / (tokens + padding) if tokens else None

@@ -1,0 +1,162 @@
+"""The place of a measurement: models, a fresh embedded stack with its endpoints, a null Triton."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks import tritons
+from benchmarks.models import Models, build_models
+from benchmarks.process import Unusable, free_row
+from benchmarks.tritons import Triton
+from transformer_serving.bundle_folder import Bundle
+from transformer_serving.clearml_cli import ClearmlCli
+from transformer_serving.golden import ask
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "bench"
+OURS, OURS_ORT, OURS_AGAIN = "ours", "ours_onnxruntime", "ours_again"
+STOCK, STOCK_ORT, EMPTY = "stock", "stock_onnxruntime", "empty"
+_RECIPES = Path(__file__).parent / "recipes"
+_STOCK_PREPROCESS = ROOT / "examples" / "stock" / "preprocess.py"
+_AUX = {"openvino": 'backend="openvino_text"', "onnxruntime": 'platform="onnxruntime_onnx"'}
+
+Report = Callable[[str], None]
+
+
+@dataclass
+class Site:
+    """Where everything runs.
+
+    `environment` points ClearML's tools at the stack, `uploaded` holds model ids by endpoint.
+    """
+
+    work: Path
+    models: Models
+    state: Path
+    environment: Mapping[str, str]
+    triton: str
+    null: Triton | None = None
+    uploaded: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def repository(self) -> Path:
+        return self.state / "triton" / "models"
+
+    def app_environment(self, name: str) -> dict[str, str]:
+        """The variables of an inference app; its ClearML files are its own."""
+        home = self.work / "clearml" / name
+        home.mkdir(parents=True, exist_ok=True)
+        return {
+            **self.environment,
+            "CLEARML_CACHE_DIR": str(home),
+            "CLEARML_CONFIG_FILE": str(home / "clearml.conf"),
+            "CLEARML_BKG_THREAD_REPORT": "1",
+            "CLEARML_SUPPRESS_UPDATE_MESSAGE": "1",
+            "CLEARML_LOG_LEVEL": "WARNING",
+            "TOKENIZERS_PARALLELISM": "false",
+            "TRANSFORMER_SERVING_TRITON_HTTP": self.triton,
+        }
+
+    def stack_pid(self, part: str) -> int:
+        """The process of one of the stack's parts."""
+        status = json.loads(_cli("status", self.state, "--json"))
+        return next(int(row["pid"]) for row in status["parts"] if row["name"] == part)
+
+
+def open_site(work: Path, report: Report, *, null: bool) -> Site:
+    """Build, start and deploy. Raises Unusable or Failure when that does not work here."""
+    models = build_models(BUILD / "models", report)
+    state = work / "stack"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    report("starting the stack")
+    base = free_row(5)
+    _cli("up", state, "--port-base", str(base))
+    environment: dict[str, str] = json.loads(_cli("env", state, "--json"))
+    site = Site(work, models, state, environment, f"127.0.0.1:{base + 2}")
+    try:
+        _deploy_all(site, f"http://127.0.0.1:{base}/serve", report)
+        if null:
+            report("starting the null engine")
+            tritons.copy_repository(site.repository, work / "null")
+            site.null = tritons.start_triton("null Triton", work / "null", null=True)
+    except BaseException:
+        close_site(site)
+        raise
+    return site
+
+
+def close_site(site: Site) -> None:
+    if site.null is not None:
+        site.null.child.stop()
+    _cli("down", site.state)
+
+
+def _deploy_all(site: Site, serve_url: str, report: Report) -> None:
+    bundles = site.models.bundles
+    for name, engine in ((OURS, "openvino"), (OURS_ORT, "onnxruntime"), (OURS_AGAIN, "openvino")):
+        report(f"deploying {name}")
+        deploy(site, bundles[engine].folder, name)
+    cli = ClearmlCli(site.environment, site.environment["CLEARML_SERVING_TASK_ID"])
+    for name, engine in ((STOCK, "openvino"), (STOCK_ORT, "onnxruntime")):
+        report(f"adding {name}")
+        _add_stock(cli, bundles[engine], name, site.work)
+    cli.run(
+        "model", "add", "--engine", "custom", "--endpoint", EMPTY,
+        "--preprocess", str(_RECIPES / "empty_preprocess.py"),
+    )  # fmt: skip
+    for name in (STOCK, STOCK_ORT, EMPTY):
+        report(f"waiting for {name}")
+        _wait_for(f"{serve_url}/{name}")
+
+
+def deploy(site: Site, bundle: Path, endpoint: str) -> None:
+    """Serve a bundle in the stack, and wait for its golden answer."""
+    arguments = (str(bundle), "--endpoint", endpoint, "--timeout", "300", "--json")
+    site.uploaded[endpoint] = json.loads(_cli("deploy", site.state, *arguments))["model_id"]
+
+
+def _add_stock(cli: ClearmlCli, bundle: Bundle, name: str, work: Path) -> None:
+    """As the seed's own commands have it, dynamic batching included; see README, "By hand"."""
+    destination = f"{cli.environment['CLEARML_FILES_HOST']}/bench/{name}-{time.time_ns()}"
+    model = cli.upload_model(name, "benchmarks", bundle.model_folder, destination)
+    inputs = bundle.endpoint.inputs
+    cli.run(
+        "model", "add", "--engine", "triton", "--endpoint", name, "--model-id", model,
+        "--preprocess", str(_STOCK_PREPROCESS),
+        "--input-size", *("[-1]" for _ in inputs), "--input-type", *("int32" for _ in inputs),
+        "--input-name", *(tensor.name for tensor in inputs),
+        "--output-size", "[2]", "--output-type", "float32",
+        "--output-name", bundle.endpoint.outputs[0].name,
+        "--aux-config", _AUX[bundle.manifest.engine], "max_batch_size=64",
+        "dynamic_batching.max_queue_delay_microseconds=500",
+    )  # fmt: skip
+
+
+def _wait_for(url: str, limit_s: float = 180.0) -> None:
+    deadline = time.monotonic() + limit_s
+    reply = ask(url, {"text": "a short text"})
+    while reply.status != 200:
+        if time.monotonic() > deadline:
+            raise Unusable(f"{url} did not answer: {reply.status} {str(reply.body)[:200]}")
+        time.sleep(0.5)
+        reply = ask(url, {"text": "a short text"})
+
+
+def _cli(command: str, state: Path, *arguments: str) -> str:
+    program = str(Path(sys.executable).with_name("transformer-serving"))
+    done = subprocess.run(
+        [program, command, *arguments, "--state", str(state)],
+        cwd=ROOT, capture_output=True, text=True, check=False, env=dict(os.environ),
+    )  # fmt: skip
+    if done.returncode:
+        raise Unusable(f"transformer-serving {command}: {(done.stderr or done.stdout).strip()}")
+    return done.stdout
