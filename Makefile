@@ -7,7 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: up down status test check check-ort lint format types docs fuzz soak lock reliability models clean help
+.PHONY: up down status test check check-ort lint format types docs fuzz soak lock reliability models \
+	bench bench-all bench-tables tune notebooks clean help
 
 help:
 	@echo 'make up      install, build the demo models, start the stack, deploy, show curl lines'
@@ -21,6 +22,8 @@ help:
 	@echo 'make models  every task of every family converted and compared: the table of docs/models.md'
 	@echo 'make soak    ten minutes of load; the worker must not grow'
 	@echo 'make check-ort  load what convert writes with the ONNX Runtime of the pinned image'
+	@echo 'make bench   the kit beside its peers, 15 minutes; make bench-all, make tune: docs/performance.md'
+	@echo 'make notebooks  run the notebooks against the running stack and keep their outputs'
 	@echo 'make lock    renew the pins in requirements/'
 	@echo 'make clean   remove build products and the stack with its data'
 
@@ -67,6 +70,22 @@ soak: $(VENV)/.dev
 # In an environment of its own below build/, made once; `make test` leaves it out.
 check-ort: $(VENV)/.dev
 	CHECK_ORT=build/ort HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/test_image_onnxruntime.py -s
+
+# Options: make bench BENCH="--rounds 3 --seconds 1"
+bench: $(VENV)/.dev
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks bench $(BENCH)
+
+bench-all: $(VENV)/.dev
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks all $(BENCH)
+
+tune: $(VENV)/.dev
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks tune $(BENCH)
+
+bench-tables: $(VENV)/.dev
+	$(BIN)/python -m benchmarks tables
+
+notebooks: $(VENV)/.dev
+	$(BIN)/python notebooks/execute.py
 
 lock:
 	$(PYTHON) scripts/lock.py

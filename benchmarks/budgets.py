@@ -90,7 +90,7 @@ BUDGETS = (
     Budget("mixed lengths at 70 %, gateway, p99 of the worst class over its own on an idle server",
            "times", 2.0, False, _worst_class("gateway")),
     Budget("memory of a worker with a WordPiece tokenizer, gateway",
-           "MiB", 250, False, _memory("gateway")),
+           "MiB", 250, False, _memory("worker")),
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from benchmarks import bounds, texts, tritons
 from benchmarks.process import tree, use
 from benchmarks.servers import gateway
 from benchmarks.session import Session
-from benchmarks.site import OURS, OURS_AGAIN, Report
+from benchmarks.site import OURS, OURS_AGAIN, Report, deploy
 from transformer_serving.bench import load as generator
 from transformer_serving.bench.connection import Address
 from transformer_serving.bench.figures import Figures, figures
@@ -154,6 +154,7 @@ def _together(jobs: Sequence[Job]) -> list[Figures]:
 def _two_endpoints(session: Session, base: str, report: Report) -> dict[str, Any]:
     """One endpoint with 64 clients beside two endpoints with 32 each, in turns."""
     report("two endpoints")
+    deploy(session.site, session.site.models.bundles["openvino"].folder, OURS_AGAIN)
     payload = (_payload([texts.SEED]),)
     one = Point(1, (f"/serve/{OURS}",), payload, 64)
     two = Point(2, (f"/serve/{OURS}", f"/serve/{OURS_AGAIN}"), payload, 32)

@@ -32,9 +32,11 @@ def draw(results: Results, folder: Path) -> list[Path]:
     written: list[Path] = []
     with matplotlib.rc_context(_STYLE):
         for load, title in results.loads.items():
-            rows = results.measured(load)
-            if rows and load != "mixed":
-                written += _save(_bars(results, rows, load, title), folder / f"throughput-{load}")
+            for computes, name in ((True, load), (False, f"{load}-no-engine")):
+                rows = results.measured(load, computes=computes)
+                if rows and load != "mixed":
+                    drawn = _bars(results, rows, load, title if computes else f"{title}, no engine")
+                    written += _save(drawn, folder / f"throughput-{name}")
         for peer in ("gateway", "app"):
             if results.classes(peer):
                 written += _save(_classes(results, peer), folder / f"mixed-{peer}")

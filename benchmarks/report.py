@@ -12,8 +12,8 @@ from benchmarks.budgets import judge
 from benchmarks.results import Results, Row
 from transformer_serving.failure import Failure
 
-# The peer that the ratios are of.
-OURS = "gateway"
+# The peer that the ratios are of, and the same before the engine that answers zeros.
+OURS, OURS_NULL = "gateway", "null-gateway"
 
 
 def performance_text(results: Results) -> str:
@@ -21,7 +21,7 @@ def performance_text(results: Results) -> str:
     parts = [results.provenance(), budget_table(results)]
     for load, title in results.loads.items():
         if results.measured(load):
-            parts.append(f"### {title[0].upper()}{title[1:]}\n\n{load_table(results, load)}")
+            parts.append(f"### {title[0].upper()}{title[1:]}\n\n{load_tables(results, load)}")
     parts += [class_table(results, peer) for peer in ("gateway", "app") if results.classes(peer)]
     parts.append(_failed(results))
     return "\n\n".join(part for part in parts if part)
@@ -32,7 +32,7 @@ def everything_text(results: Results) -> str:
     parts = [results.provenance()]
     for load, title in results.loads.items():
         if results.measured(load):
-            parts.append(f"### All peers: {title}\n\n{load_table(results, load)}")
+            parts.append(f"### All peers: {title}\n\n{load_tables(results, load)}")
     parts += [_overload(results), _two_endpoints(results)]
     parts += [
         f"![{curve['title']}](../benchmarks/results/plots/curve-{name}.png)"
@@ -78,9 +78,7 @@ def readme_text(results: Results) -> str:
     head = ("", "engine", "texts/s, `ab -c 128`", "one at a time, ms", "texts/s, 32 a request",
             "ours does at least")  # fmt: skip
     rows = []
-    for row in results.measured("seed"):
-        if row.name.startswith("null") or row.name == "empty":
-            continue
+    for row in results.measured("seed", computes=True):
         rows.append(
             (
                 row.title,
@@ -105,14 +103,23 @@ def budget_table(results: Results) -> str:
     return table(head, rows)
 
 
-def load_table(results: Results, load: str) -> str:
-    """Every peer under one load: texts a second with their spread, latencies, our ratio."""
+def load_tables(results: Results, load: str) -> str:
+    """Who has a real engine, and below who answers without one."""
+    parts = [load_table(results, load, results.measured(load, computes=True), OURS)]
+    others = results.measured(load, computes=False)
+    if others:
+        parts += ["Without an engine:", load_table(results, load, others, OURS_NULL)]
+    return "\n\n".join(parts)
+
+
+def load_table(results: Results, load: str, measured: Sequence[Row], ours: str) -> str:
+    """Peers under one load: texts a second with their spread, latencies, the ratio of `ours`."""
     head = ("", "engine", "texts/s", "spread", "p50 ms", "p99 ms", "ours does", "at least")
     rows = []
-    for row in results.measured(load):
+    for row in measured:
         found = results.spread(row.name, load)
         assert found is not None
-        ratio = None if row.name == OURS else results.ratio(OURS, row.name, load)
+        ratio = None if row.name == ours else results.ratio(ours, row.name, load)
         rows.append(
             (
                 row.title,

@@ -12,7 +12,7 @@ from benchmarks import bounds, machine
 from benchmarks.bounds import Spread
 from benchmarks.loads import Load
 from benchmarks.models import ENGINE_TITLES, Models
-from benchmarks.peers import ENGINE_NAMES, Peer
+from benchmarks.peers import ENGINE_NAMES, NONE, NULL, Peer
 from benchmarks.rounds import Outcome
 from benchmarks.runners import Figures, Plan
 from transformer_serving.bench.figures import percentile
@@ -23,12 +23,13 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Row:
-    """A peer as the tables name it."""
+    """A peer as the tables name it; `computes` says that a real engine is behind it."""
 
     name: str
     title: str
     engine: str
     kind: str
+    computes: bool
 
 
 class Results:
@@ -58,9 +59,16 @@ class Results:
     def failed(self) -> dict[str, str]:
         return dict(self.values["failed"])
 
-    def measured(self, load: str) -> list[Row]:
-        """The peers with at least one round under a load, in the table's order."""
-        return [row for name, row in self.rows.items() if self.spread(name, load) is not None]
+    def measured(self, load: str, *, computes: bool | None = None) -> list[Row]:
+        """The peers with at least one round under a load, in the table's order.
+
+        `computes` keeps those with a real engine, or those without.
+        """
+        return [
+            row
+            for name, row in self.rows.items()
+            if self.spread(name, load) is not None and computes in (None, row.computes)
+        ]
 
     def series(self, peer: str, load: str, figure: str = "texts") -> list[float | None]:
         """One figure a round."""
@@ -152,7 +160,8 @@ def engine_title(peer: Peer, models: Models) -> str:
 
 
 def _row(peer: Peer, models: Models) -> Row:
-    return Row(peer.name, peer.title, engine_title(peer, models), peer.kind)
+    computes = peer.engine not in (NULL, NONE)
+    return Row(peer.name, peer.title, engine_title(peer, models), peer.kind, computes)
 
 
 def _short(found: Figures | None) -> Figures | None:

@@ -12,13 +12,19 @@ from typing import Any
 from benchmarks import machine, results as stored
 from benchmarks.ab import available
 from benchmarks.loads import MAIN as MAIN_LOADS, Load
+from benchmarks.models import Models
 from benchmarks.peers import MAIN as MAIN_PEERS, Peer
 from benchmarks.process import use
 from benchmarks.results import Results
 from benchmarks.rounds import measure_rounds, running_servers
 from benchmarks.runners import Plan, Runner
-from benchmarks.servers import Running
-from benchmarks.site import BUILD, Report, Site, close_site, open_site
+from benchmarks.servers import Running, gateway
+from benchmarks.site import BUILD, OURS, Report, Site, close_site, open_site
+from benchmarks.texts import SEED, json_text
+from transformer_serving.bench import load as generator
+from transformer_serving.bench.connection import Address
+from transformer_serving.clearml_cli import ClearmlCli
+from transformer_serving.deploy import add_arguments
 from transformer_serving.failure import Failure
 from transformer_serving.versions.lock import read_lock
 
@@ -37,8 +43,9 @@ class Session:
 
 @contextlib.contextmanager
 def session(
-    peers: Sequence[Peer], plan: Plan, report: Report, work: Path = BUILD / "run"
-) -> Iterator[Session]:
+    peers: Sequence[Peer], plan: Plan, report: Report, work: Path = BUILD / "run",
+    models: Models | None = None,
+) -> Iterator[Session]:  # fmt: skip
     """Everything started and answering; everything stopped at the end.
 
     Raises Failure (exit code 2) where a tool is missing.
@@ -47,7 +54,7 @@ def session(
         raise Failure("the benchmarks need ab: apt-get install apache2-utils", exit_code=2)
     around = machine.machine()
     null = any((peer.server or "").endswith("-null") for peer in peers)
-    site = open_site(work, report, null=null)
+    site = open_site(work, report, null=null, models=models)
     try:
         failed: dict[str, str] = {}
         with (
@@ -72,16 +79,47 @@ def bench(
 ) -> Results:  # fmt: skip
     """Measure the peers under the loads. `more` measures what only this kind of run has."""
     with session(peers, plan, report, work) as opened:
-        outcome = measure_rounds(opened.runner, opened.peers, loads, report)
-        outcome.failed = {**opened.failed, **outcome.failed}
-        memory = {name: memory_mib(server) for name, server in opened.servers.items()}
-        added = more(opened, report) if more else {}
-        found = stored.make(
-            kind, outcome, peers=peers, loads=loads, plan=plan, models=opened.site.models,
-            memory=memory, triton=triton_version(), around=opened.around,
-        )  # fmt: skip
-    found.values |= added
+        found = measure(opened, peers, loads, report, kind=kind)
+        if more:
+            found.values |= more(opened, report)
     return found
+
+
+def measure(
+    opened: Session, peers: Sequence[Peer], loads: Sequence[Load], report: Report, *, kind: str
+) -> Results:
+    """All rounds of an open session, as they are stored."""
+    outcome = measure_rounds(opened.runner, opened.peers, loads, report)
+    outcome.failed = {**opened.failed, **outcome.failed}
+    memory = {name: memory_mib(server) for name, server in opened.servers.items()}
+    memory["worker"] = worker_mib(opened, report)
+    return stored.make(
+        kind, outcome, peers=peers, loads=loads, plan=opened.runner.plan,
+        models=opened.site.models, memory=memory, triton=triton_version(), around=opened.around,
+    )  # fmt: skip
+
+
+def worker_mib(opened: Session, report: Report) -> float:
+    """MiB of one gateway worker that serves one endpoint of ours and nothing else.
+
+    The measured gateways also hold the example's AutoTokenizer, because all endpoints are of one
+    serving service.
+    """
+    report("memory of a worker with one endpoint")
+    site = opened.site
+    service = ClearmlCli(site.environment).create_service("one endpoint")
+    bundle = site.models.bundles["openvino"]
+    cli = ClearmlCli(site.environment, service)
+    cli.run(*add_arguments(bundle, OURS, site.uploaded[OURS]))
+    start = gateway(environment={"CLEARML_SERVING_TASK_ID": service}, name="one-endpoint")
+    server = start(site, report)
+    try:
+        address = Address.of(f"{server.base}/serve/{OURS}")
+        payload = generator.Payload("text", json_text([SEED]))
+        generator.run(address, [payload], generator.Closed(8, opened.runner.plan.seconds))
+        return memory_mib(server)
+    finally:
+        server.stop()
 
 
 def memory_mib(server: Running) -> float:

@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "bench"
 OURS, OURS_ORT, OURS_AGAIN = "ours", "ours_onnxruntime", "ours_again"
 STOCK, STOCK_ORT, EMPTY = "stock", "stock_onnxruntime", "empty"
+# The endpoints of one engine: with our preprocess, and in the style of the host's own example.
+_ENDPOINTS = {"openvino": (OURS, STOCK), "onnxruntime": (OURS_ORT, STOCK_ORT)}
 _RECIPES = Path(__file__).parent / "recipes"
 _STOCK_PREPROCESS = ROOT / "examples" / "stock" / "preprocess.py"
 _AUX = {"openvino": 'backend="openvino_text"', "onnxruntime": 'platform="onnxruntime_onnx"'}
@@ -71,9 +73,12 @@ class Site:
         return next(int(row["pid"]) for row in status["parts"] if row["name"] == part)
 
 
-def open_site(work: Path, report: Report, *, null: bool) -> Site:
-    """Build, start and deploy. Raises Unusable or Failure when that does not work here."""
-    models = build_models(BUILD / "models", report)
+def open_site(work: Path, report: Report, *, null: bool, models: Models | None = None) -> Site:
+    """Build, start and deploy; `models` are built where they are not given.
+
+    Raises Unusable or Failure when that does not work here.
+    """
+    models = models or build_models(BUILD / "models", report)
     state = work / "stack"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -101,19 +106,20 @@ def close_site(site: Site) -> None:
 
 
 def _deploy_all(site: Site, serve_url: str, report: Report) -> None:
-    bundles = site.models.bundles
-    for name, engine in ((OURS, "openvino"), (OURS_ORT, "onnxruntime"), (OURS_AGAIN, "openvino")):
-        report(f"deploying {name}")
-        deploy(site, bundles[engine].folder, name)
     cli = ClearmlCli(site.environment, site.environment["CLEARML_SERVING_TASK_ID"])
-    for name, engine in ((STOCK, "openvino"), (STOCK_ORT, "onnxruntime")):
-        report(f"adding {name}")
-        _add_stock(cli, bundles[engine], name, site.work)
+    added = [EMPTY]
+    for engine, bundle in site.models.bundles.items():
+        ours, stock = _ENDPOINTS[engine]
+        report(f"deploying {ours}")
+        deploy(site, bundle.folder, ours)
+        report(f"adding {stock}")
+        _add_stock(cli, bundle, stock, site.work)
+        added.append(stock)
     cli.run(
         "model", "add", "--engine", "custom", "--endpoint", EMPTY,
         "--preprocess", str(_RECIPES / "empty_preprocess.py"),
     )  # fmt: skip
-    for name in (STOCK, STOCK_ORT, EMPTY):
+    for name in added:
         report(f"waiting for {name}")
         _wait_for(f"{serve_url}/{name}")
 

@@ -117,7 +117,7 @@ def tune(plan: Plan, report: Report, only: Sequence[str], path: Path) -> None:
             if only and row.name not in only:
                 continue
             report(f"{row.name}: {row.title}")
-            found = _measured(row, opened, report)
+            found = measured_row(row, opened, report)
             rows.append({"name": row.name, "title": row.title, **found})
             report(f"  {_line(found)}")
         values = {
@@ -130,7 +130,7 @@ def tune(plan: Plan, report: Report, only: Sequence[str], path: Path) -> None:
     temporary.replace(path)
 
 
-def _measured(row: Experiment, opened: Session, report: Report) -> dict[str, Any]:
+def measured_row(row: Experiment, opened: Session, report: Report) -> dict[str, Any]:
     try:
         if row.needs and row.needs not in {setting.name for setting in SETTINGS}:
             raise Unusable(f"this version has no setting {row.needs}")

@@ -1,0 +1,46 @@
+"""`python notebooks/execute.py`: run the notebooks against the running stack and keep the outputs.
+
+`make up` first. Metadata that changes with every run is left out, so that a second run differs
+only where the answers do.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+
+FOLDER = Path(__file__).resolve().parent
+_CELL_S = 600
+
+
+def notebooks() -> list[Path]:
+    return sorted(FOLDER.glob("*.ipynb"))
+
+
+def executed(path: Path, environment: Mapping[str, str]) -> Any:
+    """The notebook with fresh outputs. Raises nbclient's CellExecutionError for a failing cell."""
+    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    # The commands of this environment come first, as in an activated one.
+    programs = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", "")])
+    client = NotebookClient(notebook, timeout=_CELL_S, kernel_name="python3")
+    client.execute(cwd=str(FOLDER.parent), env={**environment, "PATH": programs})
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+    notebook.metadata.pop("language_info", None)
+    return notebook
+
+
+def main() -> None:
+    for path in notebooks():
+        print(path.name, flush=True)  # noqa: T201
+        nbformat.write(executed(path, os.environ), path)  # type: ignore[no-untyped-call]
+
+
+if __name__ == "__main__":
+    main()

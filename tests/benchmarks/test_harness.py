@@ -1,0 +1,160 @@
+"""The whole harness from end to end with a handful of requests, on real servers and engines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import curves, peers, plots, report, servers, session, tuning
+from benchmarks.budgets import BUDGETS
+from benchmarks.loads import BATCH, MIXED, SEED, SINGLE
+from benchmarks.models import Models
+from benchmarks.peers import PEERS, Peer
+from benchmarks.process import Child, Unusable
+from benchmarks.results import Results
+from benchmarks.runners import Plan
+from benchmarks.session import Session
+from benchmarks.site import Report, Site
+from transformer_serving.bundle_folder import open_bundle
+from transformer_serving.demo import CLASSIFIER, build_demo_models
+
+ROOT = Path(__file__).parent.parent.parent
+SMALL = Plan(seconds=0.2, rounds=2, warm_up_s=0.2)
+LOADS = [replace(load, clients=min(load.clients, 8)) for load in (SEED, SINGLE, BATCH, MIXED)]
+BROKEN = Peer("broken", "a peer that cannot run", peers.TORCH, "peer", "broken", "/")
+CHOSEN = [
+    *(PEERS[name] for name in ("gateway", "app", "stock", "raw", "empty")),
+    *(PEERS[name] for name in ("null-gateway", "null-app")),
+    BROKEN,
+]
+
+
+def start_broken(site: Site, report: Report) -> servers.Running:
+    command = ["bash", "-c", "echo the reason it gives; exit 3"]
+    child = Child("broken", command, site.work / "broken.log")
+    child.start()
+    child.wait_until("http://127.0.0.1:9/")
+    raise AssertionError("it answered")
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """All servers, on the demo's own bundle: nothing is trained or converted for the test."""
+    demo = ROOT / "build" / "demo"
+    build_demo_models(demo, precision=None, report=lambda line: None)
+    models = Models(demo, {"openvino": open_bundle(demo / CLASSIFIER)})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(servers.SERVERS, "broken", start_broken)
+        work = tmp_path_factory.mktemp("bench")
+        with session.session(CHOSEN, SMALL, print, work, models) as running:
+            yield running
+
+
+@pytest.fixture(scope="module")
+def measured(opened: Session, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """A run as it is stored and read again."""
+    found = session.measure(opened, CHOSEN, LOADS, print, kind="bench")
+    path = tmp_path_factory.mktemp("results") / "bench.json"
+    found.write(path)
+    return Results.read(path)
+
+
+def test_every_peer_is_measured_under_every_load_that_it_takes(measured: Results) -> None:
+    for load in LOADS:
+        wanted = {peer.name for peer in CHOSEN if load.takes(peer) and peer is not BROKEN}
+        assert {row.name for row in measured.measured(load.name)} == wanted
+        for name in wanted:
+            series = measured.series(name, load.name)
+            assert len(series) == SMALL.rounds
+            assert all(value is not None and value > 0 for value in series), (name, load.name)
+            assert measured.series(name, load.name, "failed") == [0] * SMALL.rounds
+
+
+def test_what_a_figure_depends_on_is_stored(measured: Results) -> None:
+    values = measured.values
+    assert values["machine"]["cores"] >= 1
+    assert values["versions"]["clearml-serving"] == "1.3.5"
+    assert values["plan"]["rounds"] == SMALL.rounds
+    assert values["date"].endswith("UTC")
+    assert values["commit"]
+    assert measured.memory("gateway")
+
+
+def test_a_peer_that_cannot_run_is_named_with_its_error(measured: Results) -> None:
+    assert measured.failed == {"broken": "broken ended at its start: the reason it gives"}
+    assert "the reason it gives" in report.performance_text(measured)
+
+
+def test_the_mixed_load_is_split_by_length(measured: Results) -> None:
+    """How many classes a short run reaches depends on the machine."""
+    names = [f"to {high} tokens" for high in (16, 32, 64, 128, 256)]
+    found = list(measured.classes("gateway"))
+    assert found
+    assert [name for name in names if name in found] == found
+
+
+def test_the_tables_hold_the_measured_figures(measured: Results) -> None:
+    text = report.performance_text(measured)
+    seed = measured.spread("gateway", "seed")
+    assert seed is not None
+    assert f"| {seed.median:.0f} | ± {seed.share:.0%} |" in text
+    assert all(budget.text in text for budget in BUDGETS)
+    assert "not measured" in text  # the recipes are not in this run
+    short = report.readme_text(measured)
+    assert "ours, unmodified app" in short
+    assert "none (zeros)" not in short
+
+
+def test_the_pictures_are_drawn(measured: Results, tmp_path: Path) -> None:
+    written = plots.draw(measured, tmp_path)
+    assert {path.suffix for path in written} == {".svg", ".png"}
+    assert {path.stem for path in written} >= {"throughput-seed", "mixed-gateway"}
+    assert all(path.stat().st_size > 1000 for path in written)
+
+
+def test_a_curve_and_an_overload_are_measured(opened: Session) -> None:
+    base = opened.runner.bases["gateway"]
+    curve = curves._curves(opened.runner.texts_by_length())[1]
+    short = replace(curve, points=curve.points[:2])
+    processes = curves._serving_processes(opened)
+    found = curves._measured(short, base, processes, SMALL.seconds, print)
+    assert [point["at"] for point in found["points"]] == [1, 2]
+    assert all(point["texts"] > 0 and point["memory_mib"] > 100 for point in found["points"])
+    over = curves._overload(opened, base, print)
+    assert over["offered"] == pytest.approx(3 * over["capacity"])
+    assert over["goodput"] > 0
+
+
+def test_a_tuning_row_is_compared_with_the_default(opened: Session) -> None:
+    rows: dict[str, Any] = {row.name: row for row in tuning.EXPERIMENTS}
+    found = tuning.measured_row(rows["socket"], opened, print)
+    assert found["seed"]["median"] > 0
+    assert found["single"]["figure"] > 0
+    values = {
+        "rows": [{"name": "socket", "title": rows["socket"].title, **found}],
+        "machine": opened.around, "plan": {"rounds": 2, "seconds": 0.2},
+        "date": "today", "commit": "none",
+    }  # fmt: skip
+    assert rows["socket"].title in tuning.table(json.loads(json.dumps(values)))
+
+
+def test_a_tuning_row_without_its_setting_says_so(opened: Session) -> None:
+    row = tuning.Experiment("new", "a setting of tomorrow", needs="TRANSFORMER_SERVING_TOMORROW")
+    found = tuning.measured_row(row, opened, print)
+    assert found == {"error": "this version has no setting TRANSFORMER_SERVING_TOMORROW"}
+
+
+def test_a_process_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
+    child = Child("silent", ["sleep", "60"], tmp_path / "silent.log")
+    child.start()
+    try:
+        with pytest.raises(Unusable, match="silent did not answer within 1 s"):
+            child.wait_until("http://127.0.0.1:9/", limit_s=1)
+    finally:
+        child.stop()
+    assert child.tree() == []

@@ -1,0 +1,122 @@
+"""Bounds, ab's report, tables and markers; and that the documents are what the stored runs give."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+
+from benchmarks import ab, bounds, documents, report, tuning
+from benchmarks.process import Unusable
+from benchmarks.results import RESULTS, Results
+from transformer_serving.failure import Failure
+
+AB_REPORT = """
+Complete requests:      200
+Failed requests:        1
+Non-2xx responses:      3
+Requests per second:    754.50 [#/sec] (mean)
+Time per request:       10.603 [ms] (mean)
+Time per request:       1.325 [ms] (mean, across all concurrent requests)
+ 100%     21 (longest request)
+"""
+AB_TABLE = "Percentage served,Time in ms\n" + "".join(f"{n},{n / 10:.3f}\n" for n in range(100))
+
+
+def test_abs_report_is_read() -> None:
+    found = ab.parse(AB_REPORT, AB_TABLE)
+    assert found == ab.Ab(754.5, 10.603, 5.0, 9.0, 9.9, failed=4, requests=200)
+
+
+def test_a_report_without_failures_has_none() -> None:
+    clean = AB_REPORT.replace("Non-2xx responses:      3\n", "")
+    assert ab.parse(clean, AB_TABLE).failed == 1
+
+
+@pytest.mark.parametrize(
+    ("rounds", "rank"), [(1, 0), (5, 0), (7, 0), (8, 1), (11, 2), (20, 5), (100, 41)]
+)
+def test_the_bound_is_as_sure_as_it_says(rounds: int, rank: int) -> None:
+    """The median is below the value at the rank when at most `rank` of the coins show heads."""
+    assert bounds.bound_rank(rounds) == rank
+    wrong = sum(math.comb(rounds, heads) for heads in range(rank + 1)) / 2**rounds
+    assert wrong <= 0.05 or rank == 0
+
+
+@given(st.lists(st.floats(0.1, 1e6), min_size=1, max_size=40))
+def test_a_spread_holds_its_median(values: list[float]) -> None:
+    found = bounds.spread(values)
+    assert min(values) <= found.lower <= found.median <= found.upper <= max(values)
+    assert found.rounds == len(values)
+
+
+def test_a_ratio_is_taken_inside_a_round() -> None:
+    assert bounds.ratios([4.0, None, 9.0, 8.0], [2.0, 5.0, 3.0, None]) == [2.0, 3.0]
+
+
+def test_a_spread_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one round"):
+        bounds.spread([])
+
+
+def test_of_few_requests_the_99th_percentile_is_the_longest() -> None:
+    """ab's own table holds uninitialised memory there."""
+    few = AB_REPORT.replace("200", "30")
+    assert ab.parse(few, AB_TABLE.replace("99,9.900", "99,8318840582103726.0")).p99 == 21.0
+    with pytest.raises(Unusable, match="ab needs 6 requests"):
+        ab.parse(AB_REPORT.replace("200", "5"), AB_TABLE)
+
+
+def test_a_part_between_markers_is_renewed_and_nothing_else() -> None:
+    start, end = report.markers("speed")
+    text = f"before\n{start}\nold\n{end}\nafter\n"
+    renewed = report.replace_section(text, "speed", "a | b\n\\1", "README.md")
+    assert renewed == f"before\n{start}\na | b\n\\1\n{end}\nafter\n"
+    assert report.section(renewed, "speed") == "a | b\n\\1"
+
+
+def test_a_document_without_markers_is_refused() -> None:
+    with pytest.raises(Failure, match="README.md has no part between"):
+        report.replace_section("nothing here", "speed", "x", "README.md")
+
+
+def test_columns_of_figures_are_set_to_the_right() -> None:
+    made = report.table(("who", "texts/s"), [("ours", "1200"), ("theirs", "-")])
+    assert made.splitlines()[1] == "| --- | ---: |"
+
+
+@pytest.mark.parametrize("part", documents.PARTS, ids=lambda part: part.name)
+def test_a_document_has_what_the_stored_run_gives(part: documents.Part) -> None:
+    """A part without a stored run stands there empty, never with figures of its own."""
+    stored = RESULTS / f"{part.kind}.json"
+    text = part.document.read_text("utf-8")
+    wanted = f"\n{part.text(Results.read(stored))}\n" if stored.is_file() else "\n"
+    start, end = report.markers(part.name)
+    assert f"{start}{wanted}{end}" in text
+
+
+def test_the_tuning_table_is_what_the_stored_rows_give() -> None:
+    stored = RESULTS / "tune.json"
+    text = documents.PERFORMANCE.read_text("utf-8")
+    values = json.loads(stored.read_text("utf-8")) if stored.is_file() else None
+    wanted = f"\n{tuning.table(values)}\n" if values else "\n"
+    start, end = report.markers("tuning")
+    assert f"{start}{wanted}{end}" in text
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "said"),
+    [(1.01, 1.2, "better"), (0.8, 0.99, "worse"), (0.9, 1.1, "no sure difference")],
+)
+def test_only_a_sure_difference_is_called_one(lower: float, upper: float, said: str) -> None:
+    assert tuning.verdict({"lower": lower, "upper": upper}) == said
+
+
+def test_pinned_lists_pin() -> None:
+    lists = list((Path(bounds.__file__).parent / "venvs").glob("*.txt"))
+    assert lists
+    for path in lists:
+        assert all("==" in line for line in path.read_text("utf-8").split("\n") if line), path

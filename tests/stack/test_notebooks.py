@@ -1,0 +1,49 @@
+"""The notebooks, run from their first to their last cell against the real stack."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from notebooks.execute import executed, notebooks
+from tests.stack.conftest import ROOT, Stack
+
+# As they are in the repository: a picture or two, and answers of a few lines.
+MOST_BYTES = 200_000
+
+
+@pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
+def test_a_notebook_runs_from_start_to_end(stack: Stack, path: Path) -> None:
+    environment = {
+        **stack.environment(),
+        "TRANSFORMER_SERVING_STATE": str(stack.state),
+        "NOTEBOOK_SECONDS": "0.3",
+    }
+    found = executed(path, environment)
+    kept = nbformat.read(path, as_version=4)
+    assert [bool(cell.get("outputs")) for cell in found.cells] == [
+        bool(cell.get("outputs")) for cell in kept.cells
+    ], "the outputs in the repository are of other cells; run make notebooks"
+
+
+def outputs(path: Path) -> list[Any]:
+    cells = nbformat.read(path, as_version=4).cells
+    return [output for cell in cells for output in cell.get("outputs", [])]
+
+
+@pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
+def test_a_notebook_reads_as_a_document(path: Path) -> None:
+    cells = nbformat.read(path, as_version=4).cells
+    assert cells[0].cell_type == "markdown"
+    assert cells[0].source.startswith("# ")
+    assert all(cell.execution_count for cell in cells if cell.cell_type == "code")
+    kinds = {output.output_type for output in outputs(path)}
+    assert kinds
+    assert "error" not in kinds
+    text = path.read_text("utf-8")
+    assert len(text) < MOST_BYTES
+    for private in (str(ROOT), str(Path.home()) + "/", "/tmp/"):
+        assert private not in text
