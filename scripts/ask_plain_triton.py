@@ -16,7 +16,7 @@ from typing import Any
 
 import tritonclient.grpc as triton
 
-from preprocess.tensor import Tensor
+from preprocess.tensors import Tensor
 from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.golden import agrees
 from transformer_serving.local_engine import LocalEndpoint

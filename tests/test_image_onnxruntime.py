@@ -85,7 +85,7 @@ def minilm(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_it_loads_and_answers_as_here(
     precision: str, allowed: float, minilm: Any, old_python: Path, tmp_path: Path
 ) -> None:
-    from preprocess.tensor import Tensor
+    from preprocess.tensors import Tensor
 
     tokenizer = (minilm.folder / "tokenizer.json").read_bytes()
     feeds = feeds_of(minilm.endpoint, tokenizer, [{"text": text} for text in TEXTS])

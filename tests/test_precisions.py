@@ -28,7 +28,7 @@ def feeds(tiny_bundle: Path) -> list[Feed]:
 
 
 def logits(engine: str, precision: str, graph: Path, folder: Path, feeds: list[Feed]) -> np.ndarray:
-    from preprocess.tensor import Tensor
+    from preprocess.tensors import Tensor
 
     folder.mkdir()
     files = build_engine(engine, precision, graph, folder, Shapes((8, 16), (1, 2, 4), feeds))
