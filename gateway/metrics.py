@@ -15,9 +15,9 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from contract.process_wide import process_wide
 from gateway.asgi import Send
+from gateway.figures_folder import VARIABLE, process_runs
 
 PATH = "/metrics"
-FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 
 _ENDED = "ended"
 
@@ -49,7 +49,7 @@ def _refused() -> prometheus.Counter:
 
 
 def _text() -> bytes:
-    folder = os.environ.get(FOLDER)
+    folder = os.environ.get(VARIABLE)
     if not folder:
         return prometheus.generate_latest()
     registry = prometheus.CollectorRegistry()
@@ -78,13 +78,7 @@ def _has_ended(path: Path) -> bool:
     worker = path.stem.rsplit("_", 1)[-1]
     if not worker.isdigit():
         return False
-    try:
-        os.kill(int(worker), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False
+    return not process_runs(worker)
 
 
 def _sums(paths: Iterable[Path]) -> dict[str, float]:

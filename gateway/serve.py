@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import importlib
-import os
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import uvicorn
 import uvloop
+
+from gateway.figures_folder import figures_folder
 
 # Longer than the 60 s after which balancers commonly let go of an idle connection: the side that
 # sends requests should be the one that closes.
@@ -19,7 +18,6 @@ _KEEP_ALIVE_SECONDS = 75
 # uvicorn kills a worker that does not answer it for so long. Its own 5 s also hit workers that
 # are only short of processor time, with every request that runs in them.
 _HUNG_SECONDS = 60
-_FIGURES = "PROMETHEUS_MULTIPROC_DIR"
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
@@ -34,7 +32,7 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
-    with _figures_folder():
+    with figures_folder():
         uvicorn.run(
             "gateway.app:app",
             host=options.host,
@@ -52,20 +50,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             timeout_graceful_shutdown=options.graceful_seconds,
             timeout_worker_healthcheck=_HUNG_SECONDS,
         )
-
-
-@contextlib.contextmanager
-def _figures_folder() -> Iterator[None]:
-    """A fresh folder in which the workers put their figures together, where none is named.
-
-    prometheus_client looks for it when it is imported, which the workers do.
-    """
-    if os.environ.get(_FIGURES):
-        yield
-        return
-    with tempfile.TemporaryDirectory(prefix="transformer-serving-figures-") as folder:
-        os.environ[_FIGURES] = folder
-        yield
 
 
 def _parser() -> argparse.ArgumentParser:

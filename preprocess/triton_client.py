@@ -207,7 +207,7 @@ class TritonClient:
     async def _resolve(self) -> None:
         try:
             found = await resolve(self._addresses)
-        except OSError:
+        except (OSError, UnicodeError):
             # Names that cannot be looked up now leave the servers as they were.
             return
         before = self._members

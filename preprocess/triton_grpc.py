@@ -16,6 +16,8 @@ from contract.endpoint import OutputTensor
 from preprocess.tensors import Array, RawOutput, Tensor, read_outputs
 from preprocess.triton_errors import error_of
 
+# For calls that still run on a channel nobody wants any more.
+_CLOSE_GRACE_S = 60.0
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
@@ -70,14 +72,14 @@ class GrpcTriton:
         return bool((await self._ask("ServerLive", service_pb2.ServerLiveRequest())).live)
 
     def close(self) -> None:
-        """Close the channels, each in its own loop, without a call that still runs on them."""
+        """Close the channels, each in its own loop, when the calls that run on them are done."""
         while self._channels:
             loop, (channel, _) = self._channels.popitem()
             if not loop.is_closed():
                 loop.call_soon_threadsafe(self._close_later, channel)
 
     def _close_later(self, channel: Any) -> None:
-        task = asyncio.get_running_loop().create_task(channel.close(grace=None))
+        task = asyncio.get_running_loop().create_task(channel.close(grace=_CLOSE_GRACE_S))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 

@@ -1,0 +1,50 @@
+"""The folder in which the workers of one server keep their figures together.
+
+prometheus_client looks for it when it is imported, which only the workers do: this module must not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+_PREFIX = "transformer-serving-figures-"
+
+
+@contextlib.contextmanager
+def figures_folder() -> Iterator[None]:
+    """Make one and name it in the environment, unless the operator has named one.
+
+    It carries this process's number: a server that was killed cannot remove its own, so the next
+    one does.
+    """
+    if os.environ.get(VARIABLE):
+        yield
+        return
+    place = Path(tempfile.gettempdir())
+    own = place / f"{_PREFIX}{os.getpid()}"
+    for left in place.glob(f"{_PREFIX}*"):
+        if left == own or not process_runs(left.name.removeprefix(_PREFIX)):
+            shutil.rmtree(left, ignore_errors=True)
+    own.mkdir(mode=0o700)
+    os.environ[VARIABLE] = str(own)
+    try:
+        yield
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+
+
+def process_runs(number: str) -> bool:
+    """Whether a process has this number; what is no number is nobody's."""
+    try:
+        os.kill(int(number), 0)
+    except (ProcessLookupError, ValueError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from gateway.figures_folder import VARIABLE, figures_folder
+
+
+def test_what_killed_servers_left_goes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
+    )
+    left = tmp_path / f"transformer-serving-figures-{int(ended.stdout)}"
+    other = tmp_path / f"transformer-serving-figures-{os.getppid()}"
+    mine = tmp_path / f"transformer-serving-figures-{os.getpid()}"
+    for folder in (left, other, mine):
+        folder.mkdir()
+        (folder / "counter_1.db").touch()
+    with figures_folder():
+        assert os.environ[VARIABLE] == str(mine)
+        assert (left.exists(), other.exists(), list(mine.iterdir())) == (False, True, [])
+    assert not mine.exists()
+
+
+def test_a_named_folder_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    with figures_folder():
+        pass
+    assert os.environ[VARIABLE] == str(tmp_path)
+    assert tmp_path.exists()
