@@ -60,7 +60,7 @@ class Server:
             )
         return self
 
-    def wait_for(self, path: str, seconds: float = 40) -> Server:
+    def wait_for(self, path: str, seconds: float = 120) -> Server:
         """Until the path answers anything but 503."""
         deadline = time.monotonic() + seconds
         while True:
