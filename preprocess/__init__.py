@@ -60,7 +60,7 @@ class Preprocess:
         """The body as a checked Request, or the ServingError that `postprocess` will answer."""
         server = self.engine.handover.server()
         if server is not None:
-            state["served_by"] = server, {}
+            state["served_by"], state["body"] = (server, {}), body
             return server.preprocess(body, state["served_by"][1], collect)
         state["passage"] = Passage(body)
         try:
@@ -71,9 +71,7 @@ class Preprocess:
     async def process(self, request: Any, state: dict[str, Any], collect: Collect = None) -> Any:
         """Tokenize, call the engine, split: one row a piece of work, in order, or an error."""
         if "served_by" in state:
-            await self.engine.handover.probe()
-            server, inner = state["served_by"]
-            return await server.process(request, inner, collect)
+            return await self._process_by_predecessor(request, state, collect)
         if isinstance(request, ServingError):
             return request
         passage = state["passage"]
@@ -88,6 +86,20 @@ class Preprocess:
         except Exception as error:
             # The last line of defence: the caller gets a reference, the log has the trace.
             return _internal(error, passage)
+
+    async def _process_by_predecessor(
+        self, request: Any, state: dict[str, Any], collect: Collect
+    ) -> Any:
+        """The old bundle's outcome; ours where the engine dropped the old one for ours."""
+        handover = self.engine.handover
+        await handover.probe()
+        server, inner = state["served_by"]
+        outcome = await server.process(request, inner, collect)
+        gone = getattr(getattr(outcome, "kind", None), "code", None) == "unavailable"
+        if not gone or not await handover.probe(at_once=True):
+            return outcome
+        del state["served_by"]
+        return await self.process(self.preprocess(state["body"], state, collect), state, collect)
 
     def postprocess(self, outcome: Any, state: dict[str, Any], collect: Collect = None) -> Answer:
         """The task's answer, or the error's body, with its status and headers."""

@@ -64,11 +64,17 @@ class Handover:
         self._live.asked = time.monotonic()
         return self.predecessor
 
-    async def probe(self) -> None:
-        """Ask, a few times a second at most, whether this bundle's engine is there now."""
+    async def probe(self, *, at_once: bool = False) -> bool:
+        """Whether this bundle's engine is there now; asks a few times a second at most.
+
+        `at_once` asks in any case: the predecessor's engine is gone.
+        """
         now = time.monotonic()
-        if self.predecessor is None or now < self._next_probe:
-            return
+        if self.predecessor is None:
+            return True
+        if now < self._next_probe and not at_once:
+            return False
         self._next_probe = now + _PROBE_EVERY_S
         if await self._is_ready():
             self.take_over()
+        return self.predecessor is None

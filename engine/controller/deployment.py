@@ -20,6 +20,8 @@ from engine.model_config import ModelConfig, from_text, to_text, with_versions
 
 # One old version serves on while workers and controller notice the update; more only cost memory.
 _IN_GRACE = 1
+# Workers of the embedded stack look for changes every 2 s.
+_NOTICE_S = 6.0
 
 Commit = Callable[[str, Record | None], None]
 
@@ -103,6 +105,8 @@ class Deployment:
             # Only the old version stood in the way: its files do not fit the new configuration.
             if not old or new.number in failure.versions or not failure.versions:
                 raise
+            # The old one goes as the new one comes: every worker must know of the new one by then.
+            time.sleep(min(self.grace_s, _NOTICE_S))
             self._try(served, (new,), from_text(new.config))
 
     def _try(self, served: Served, versions: Sequence[Version], config: ModelConfig) -> None:
