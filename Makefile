@@ -9,6 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: up down status test check check-ort lint format types docs fuzz soak lock reliability models \
 	bench bench-all bench-tables tune notebooks clean help
+.PHONY: up down status test test-compose example-env check lint format types docs fuzz soak lock reliability clean help
 
 help:
 	@echo 'make up      install, build the demo models, start the stack, deploy, show curl lines'
@@ -16,6 +17,8 @@ help:
 	@echo 'make status  what runs and what is served'
 	@echo 'make test    all tests, on real servers'
 	@echo 'make reliability SEED=n   faults and changes at random, for half an hour'
+	@echo 'make test-compose   the containers, on a real Docker Engine'
+	@echo 'make example-env   renew docker/example.env from the settings'
 	@echo 'make check   format, lint and types'
 	@echo 'make docs    renew the pages that are made from the code'
 	@echo 'make fuzz    100,000 hostile requests; repeat a run with SEED=…'
@@ -41,6 +44,13 @@ test: $(VENV)/.dev
 
 reliability: $(VENV)/.dev
 	$(BIN)/python -m tests.stack.reliability $(if $(SEED),--seed $(SEED)) $(RELIABILITY)
+
+# Needs Linux and, to install or start what is missing, root on Debian: a Docker Engine, compose.
+test-compose: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/compose $(PYTEST)
+
+example-env: $(VENV)/.desk
+	$(BIN)/python -m transformer_serving.compose
 
 check: lint types
 

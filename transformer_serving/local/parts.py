@@ -14,7 +14,7 @@ GRACE_SECONDS = 30
 _TRITON_EXIT_S = 2
 # With the SDK's own 240 tries and pauses of up to two minutes, a part that was started or told to
 # leave while the control plane was away would notice long after that it is back.
-_SDK_CONFIGURATION = """api.http {
+SDK_CONFIGURATION = """api.http {
   wait_on_maintenance_forever: false
   retries { total: 6, connect: 6, read: 6, redirect: 6, status: 6, backoff_factor: 0.1 }
 }
@@ -136,7 +136,7 @@ def _clearml(state: Path, record: Record, part: str) -> dict[str, str]:
     """
     home = state / "clearml" / part
     home.mkdir(parents=True, exist_ok=True)
-    (home / "clearml.conf").write_text(_SDK_CONFIGURATION, "utf-8")
+    (home / "clearml.conf").write_text(SDK_CONFIGURATION, "utf-8")
     return {
         **clearml_environment(record),
         "CLEARML_CACHE_DIR": str(home),

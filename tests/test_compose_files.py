@@ -1,0 +1,121 @@
+"""docker/ and compose/ against the tables they must agree with; no Docker needed."""
+
+from __future__ import annotations
+
+import re
+import stat
+from pathlib import Path
+
+import pytest
+import tomllib
+
+import gateway.settings
+import preprocess.settings
+from transformer_serving.compose.__main__ import COMPOSE, EXAMPLE, example_env, with_settings
+from transformer_serving.compose.variables import variables
+from transformer_serving.doctor.env_file import read_env_file
+from transformer_serving.local import parts
+from transformer_serving.version import kit_version
+from transformer_serving.versions.lock import Lock, read_lock
+
+ROOT = Path(__file__).parent.parent
+COMPOSE_FILES = sorted((ROOT / "compose").glob("*.yaml"))
+DOCKERFILES = sorted((ROOT / "docker").glob("*/Dockerfile"))
+
+
+@pytest.fixture
+def lock() -> Lock:
+    return read_lock()
+
+
+def arguments(name: str) -> dict[str, str]:
+    """A Dockerfile's build arguments with their defaults."""
+    text = (ROOT / "docker" / name / "Dockerfile").read_text("utf-8")
+    return dict(re.findall(r"^ARG (\w+)=(\S+)$", text, re.MULTILINE))
+
+
+def test_what_is_made_from_the_table_is_as_it_is_made_now() -> None:
+    """`make example-env` renews both."""
+    assert EXAMPLE.read_text("utf-8") == example_env()
+    compose = COMPOSE.read_text("utf-8")
+    assert compose == with_settings(compose)
+
+
+def test_example_env_holds_every_variable_of_every_compose_file() -> None:
+    used = {
+        name
+        for path in COMPOSE_FILES
+        for name in re.findall(r"\$\{([A-Z][A-Z0-9_]*)", path.read_text("utf-8"))
+    }
+    assert used == {row.name for row in variables()}
+    assert read_env_file(EXAMPLE) == {row.name: row.default for row in variables()}
+
+
+def test_every_setting_reaches_the_inference_container() -> None:
+    text = COMPOSE.read_text("utf-8")
+    for row in (*preprocess.settings.SETTINGS, *gateway.settings.SETTINGS):
+        assert f"\n      {row.name}: ${{{row.name}:-" in text
+
+
+def test_the_images_are_built_on_what_the_lock_pins(lock: Lock) -> None:
+    assert arguments("inference")["BASE_IMAGE"] == lock.base_images["inference"].value
+    assert arguments("control-plane")["BASE_IMAGE"] == lock.base_images["inference"].value
+    triton = arguments("triton")
+    assert triton["TRITON_IMAGE"] == lock.image.image
+    assert triton["TRITON_RELEASE"] == lock.image.release
+    assert triton["TRITON_VERSION"] == lock.image.triton
+    assert triton["TENSORRT_VERSION"] == lock.image.tensorrt
+    assert triton["ONNXRUNTIME_VERSION"] == lock.image.onnxruntime
+    scale = (ROOT / "compose" / "scale.yaml").read_text("utf-8")
+    assert f"image: {lock.base_images['balancer'].value}\n" in scale
+
+
+def test_images_and_labels_carry_the_kits_version() -> None:
+    for path in DOCKERFILES:
+        assert arguments(path.parent.name)["KIT_VERSION"] == kit_version()
+    tags = {
+        tag
+        for path in COMPOSE_FILES
+        for tag in re.findall(r"image: transformer-serving/[\w-]+:(\S+)", path.read_text("utf-8"))
+    }
+    assert tags == {kit_version()}
+
+
+@pytest.mark.parametrize("image", ["inference", "control-plane", "triton"])
+def test_an_images_lock_has_what_the_tests_run(image: str) -> None:
+    """The same version as the desk's of everything that takes part in a request."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    wanted = {
+        re.split(r"[\[<>=]", row)[0] for row in extras["optional-dependencies"][f"image-{image}"]
+    }
+    desk, locked = pins("desk.lock"), pins(f"image-{image}.lock")
+    names = {name.lower().replace("_", "-") for name in locked}
+    assert {name.lower() for name in wanted} <= names
+    for name in wanted & set(desk):
+        # The newest numpy has left Python 3.10 behind.
+        if (image, name) != ("triton", "numpy"):
+            assert locked[name] == desk[name], name
+
+
+def pins(name: str) -> dict[str, str]:
+    rows = (ROOT / "requirements" / name).read_text("utf-8").splitlines()
+    return dict(row.split("==") for row in rows if not row.startswith("#"))
+
+
+def test_containers_configure_the_sdk_as_the_embedded_stack_does() -> None:
+    assert (ROOT / "docker" / "clearml.conf").read_text("utf-8") == parts.SDK_CONFIGURATION
+
+
+def test_the_image_context_is_an_allow_list() -> None:
+    rows = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+    rules = [row for row in rows if not row.startswith("#")]
+    assert rules[0] == "*"
+    sources = re.findall(
+        r"^COPY (?!--from)(.+) \S+$", "\n".join(map(Path.read_text, DOCKERFILES)), re.M
+    )
+    for source in {name for row in sources for name in row.split()}:
+        assert any(source == rule[1:] or source.startswith(f"{rule[1:]}/") for rule in rules)
+
+
+def test_roll_is_executable() -> None:
+    assert (ROOT / "compose" / "roll.sh").stat().st_mode & stat.S_IXUSR
