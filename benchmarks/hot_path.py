@@ -361,6 +361,8 @@ def ratios(rounds: dict[str, list[float]], pairs: list[tuple[str, str]]) -> dict
     """Of each pair, round by round: the median, and the lower bound."""
     found = {}
     for one, other in pairs:
+        if one not in rounds or other not in rounds:
+            continue
         row = [a / b for a, b in zip(rounds[one], rounds[other], strict=True)]
         found[f"{one} / {other}"] = {"median": statistics.median(row), "lower": min(row)}
     return found
@@ -420,7 +422,11 @@ def running_servers(session: Session) -> Iterator[Servers]:
 def under_load(
     servers: Servers, triton: TritonServer, options: argparse.Namespace
 ) -> dict[str, Any]:
-    count, seconds, targets = options.rounds, options.seconds, servers.targets()
+    count, seconds = options.rounds, options.seconds
+    targets = [
+        one for one in servers.targets() if not (options.without_real and "real" in one.name)
+    ]
+    engines = ["null"] if options.without_real else ["null", "real"]
     with tempfile.NamedTemporaryFile("w") as body:
         json.dump({"text": TEXT}, body)
         body.flush()
@@ -437,11 +443,11 @@ def under_load(
             targets, count, lambda one: one_at_a_time(one, seconds / 2)
         ),
         "engine_alone_ms": {
-            name: engine_alone(triton, name, seconds) for name in ("null", "real")
+            name: engine_alone(triton, name, seconds) for name in engines
         },
         "p99_ms_beside_1_mb_batches": {
             str(name): [neighbour(servers.gateway, seconds, beside=name) for _ in range(count)]
-            for name in (None, "null", "real")
+            for name in (None, *engines)
         },
         "memory_after_load_mib": {
             "stock": servers.stock.resident_mib(), "gateway": servers.gateway.resident_mib(),
@@ -480,6 +486,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=2.0, help="of one measurement")
+    parser.add_argument("--without-real", action="store_true", help="leave out the real engine")
     parser.add_argument("--out", type=Path, default=RESULT)
     options = parser.parse_args()
     if not (BUNDLE / "endpoint.json").is_file():

@@ -66,7 +66,7 @@ def texts(*rows: list[int]) -> list[Tensor]:
     ]
 
 
-def soon(seconds: float = 30) -> float:
+def soon(seconds: float = 120) -> float:
     return time.monotonic() + seconds
 
 
@@ -279,14 +279,14 @@ def test_grpc_is_imported_only_when_chosen() -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
-async def until(condition: Any, seconds: float = 30) -> None:
+async def until(condition: Any, seconds: float = 120) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.02)
 
 
 async def until_asked(client: TritonClient, condition: Any) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not condition():
             await ask(client, [9])
             await asyncio.sleep(0.02)

@@ -118,4 +118,4 @@ def back(server: TritonServer, *names: str) -> None:
     """Start a Triton that went, with its models."""
     server.start()
     load(server, *names)
-    wait_until(lambda: all(is_loaded(server, name) for name in names), 30)
+    wait_until(lambda: all(is_loaded(server, name) for name in names), 120)
