@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import signal
@@ -11,10 +12,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import psutil
 import pytest
 
 from contract.errors import KINDS
-from tests.engine.triton_server import wait_until
+from tests.engine.triton_server import TritonServer, wait_until
 from tests.gateway.conftest import Reply, Server
 from tests.gateway.text_serving import MODELS, TextServing, text_serving as text_serving
 from tests.triton_text import is_loaded, load
@@ -70,6 +72,19 @@ def together(server: Server, path: str, bodies: Sequence[Any]) -> list[Reply]:
     """All at once; the replies in order."""
     with ThreadPoolExecutor(len(bodies)) as pool:
         return list(pool.map(lambda body: server.post(path, body), bodies))
+
+
+@contextlib.contextmanager
+def stopped(triton: TritonServer) -> Iterator[None]:
+    """Triton accepts connections and does nothing."""
+    assert triton.process is not None
+    process = psutil.Process(triton.process.pid)
+    process.send_signal(signal.SIGSTOP)
+    try:
+        wait_until(lambda: process.status() == psutil.STATUS_STOPPED, 60)
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
 
 
 def deep(levels: int) -> bytes:
@@ -187,16 +202,10 @@ def test_internal(ways: dict[str, Server]) -> None:
 def test_waiting_tokens(ways: dict[str, Server], text_serving: TextServing) -> None:
     """An idle worker takes anything; what comes beside it is too much until that is answered."""
     big = {"text": ["tea " * 400] * 10}
-    process = text_serving.triton.process
-    assert process is not None
     for server in ways.values():
-        with ThreadPoolExecutor(4) as pool:
-            process.send_signal(signal.SIGSTOP)
-            try:
-                replies = [pool.submit(server.post, "texts", big) for _ in range(4)]
-                wait_until(lambda: sum(map(Future.done, replies)) == 3, 120)  # noqa: B023
-            finally:
-                process.send_signal(signal.SIGCONT)
+        with ThreadPoolExecutor(4) as pool, stopped(text_serving.triton):
+            replies = [pool.submit(server.post, "texts", big) for _ in range(4)]
+            wait_until(lambda: sum(map(Future.done, replies)) == 3, 120)  # noqa: B023
         statuses = Counter(reply.result().status for reply in replies)
         assert statuses == {200: 1, 503: 3}
         for reply in replies:
@@ -235,15 +244,10 @@ def test_a_stopped_engine_is_late_and_goes_on(
     ways: dict[str, Server], text_serving: TextServing
 ) -> None:
     """Triton accepts and never answers: 504, and the next one after it goes on is answered."""
-    process = text_serving.triton.process
-    assert process is not None
-    process.send_signal(signal.SIGSTOP)
-    try:
+    with stopped(text_serving.triton):
         for server in ways.values():
             for _ in range(3):
                 refused(server.post("texts", {**GOOD, "timeout_ms": 100}), "deadline")
-    finally:
-        process.send_signal(signal.SIGCONT)
     for server in ways.values():
         well(server)
 
