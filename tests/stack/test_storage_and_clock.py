@@ -40,12 +40,10 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
 
 def fill(disk: Path) -> Path:
     filler = disk / "filler"
-    with filler.open("wb") as file:
-        file.truncate(0)
+    with filler.open("wb", buffering=0) as file:
         try:
             while True:
                 file.write(bytes(1 << 12))
-                file.flush()
         except OSError:
             return filler
 
