@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import platform
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -32,12 +33,9 @@ CLIENTS = 16
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(10**6)
-    _say(f"seed {seed}")
-    with (
-        tempfile.TemporaryDirectory(prefix="reliability-") as folder,
-        started(Path(folder) / "stack") as stack,
-        editor(stack) as edit,
-    ):
+    folder = tempfile.mkdtemp(prefix="reliability-")
+    _say(f"seed {seed}, in {folder}")
+    with started(Path(folder) / "stack") as stack, editor(stack) as edit:
         bundles = register(stack, Path(folder), (1.0, -1.0, 2.0))
         edit.add("struck", bundles[0].bundle, bundles[0].model_id)
         stack.until(lambda: stack.seen("struck", {"text": "rain"}).status == 200, "it is served")
@@ -54,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         grown = many_endpoints(stack, edit, bundles, seed, endpoints=options.endpoints, changes=20)
     text = page(seed, options, faults, left, changed, grown)
     options.output.write_text(text, "utf-8")
+    shutil.rmtree(folder)  # kept after a failure: the logs tell why
     _say(f"wrote {options.output}")
 
 
