@@ -120,6 +120,6 @@ def wait_served(stack: Stack, served: dict[str, int], *, exactly: bool) -> None:
         return all(stack.seen(name, BODY).version == served[name] for name in served)
 
     try:
-        stack.until(lambda: equal() and answered(), f"Triton serves {served}", 180)
+        stack.until(lambda: equal() and answered(), f"Triton serves {served}", 300)
     finally:
         triton.close()

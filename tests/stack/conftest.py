@@ -103,7 +103,7 @@ class Stack:
         values: dict[str, Any] = status(self.state, require_record(self.state))
         return values
 
-    def until(self, condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    def until(self, condition: Callable[[], bool], what: str, seconds: float = 180) -> None:
         wait_until(condition, seconds, lambda: f"{what}: {self.status()}")
 
 
