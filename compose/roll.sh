@@ -4,8 +4,7 @@
 #
 #   compose/roll.sh SERVICE [options of docker compose, such as --env-file FILE -f FILE ...]
 #
-# A balancer must stand before SERVICE (compose/scale.yaml for inference), or nothing may ask it but
-# clients that find every container by DNS (triton).
+# A balancer must stand before SERVICE: it is for inference, with compose/scale.yaml.
 set -eu
 
 if [ $# -lt 1 ]; then
@@ -47,8 +46,8 @@ number=0
 for container in $old; do
     number=$((number + 1))
     before=$(containers "$@")
-    compose "$@" up --detach --no-deps --no-recreate --scale "$service=$((count + 1))" "$service" \
-        >/dev/null 2>&1
+    said=$(compose "$@" up --detach --no-deps --no-recreate --scale "$service=$((count + 1))" \
+        "$service" 2>&1) || { echo "$said" >&2; exit 1; }
     new=$(containers "$@" | grep -v -F "$before")
     wait_for_new "$new"
     # Its own stop signal and grace period: what runs in it ends first.

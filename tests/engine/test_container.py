@@ -1,0 +1,111 @@
+"""The Triton container's two processes, played by shells: started again, ended, told to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine import container
+from engine.container import Container, commands
+from engine.image_pin import PINNED_TENSORRT, PINNED_TRITON, difference
+
+BOUND_S = 60
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """What `run` takes over is given back."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def shell(script: str) -> list[str]:
+    return ["sh", "-c", script]
+
+
+def wait_for_lines(path: Path, count: int) -> None:
+    deadline = time.monotonic() + BOUND_S
+    while not path.exists() or len(path.read_text().splitlines()) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_triton_that_ends_at_once_ends_the_container(tmp_path: Path) -> None:
+    log, pid = tmp_path / "triton.log", tmp_path / "pid"
+    controller = shell(f"echo $$ > {pid}; exec sleep 600")
+    triton = shell(f"until [ -s {pid} ]; do sleep 0.05; done; echo no space left; exit 3")
+    assert Container(triton, controller, log).run() == 3
+    assert log.read_text() == "no space left\n"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
+def test_either_is_started_again_and_sigterm_ends_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(container, "_QUICK_END_S", 0.0)
+    monkeypatch.setattr(container, "_CONTROLLER_PAUSE_S", 0.0)
+    tritons, controllers = tmp_path / "tritons", tmp_path / "controllers"
+
+    def stop() -> None:
+        wait_for_lines(tritons, 3)
+        wait_for_lines(controllers, 3)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    running = Container(
+        shell(f"echo x >> {tritons}; exit 1"),
+        shell(f"echo x >> {controllers}; exit 1"),
+        tmp_path / "triton.log",
+    )
+    assert running.run() == 0
+    stopping.join()
+
+
+def test_the_log_for_the_controller_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(container, "_LOG_BYTES", 100)
+    log = tmp_path / "triton.log"
+    Container(shell("seq -w 1 50; exit 1"), shell("exec sleep 600"), log).run()
+    lines = log.read_text().splitlines()
+    assert lines[-1] == "50"
+    assert 0 < len(lines) < 50
+
+
+def test_commands_follow_the_variables(tmp_path: Path) -> None:
+    triton, controller = commands(
+        {"CLEARML_TRITON_POLL_FREQ": "0.5", "TRANSFORMER_SERVING_VERSION_COMPATIBLE": "1"}, tmp_path
+    )
+    assert "--backend-config=tensorrt,version-compatible=true" in triton
+    assert {"--poll-seconds=30", "--grace-seconds=30", "--filter=*"} <= set(controller)
+    with pytest.raises(ValueError, match="CLEARML_TRITON_POLL_FREQ must be a number"):
+        commands({"CLEARML_TRITON_POLL_FREQ": "often"}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [
+        ({}, "TRITON_SERVER_VERSION is not set"),
+        ({"TRITON_SERVER_VERSION": "2.52.0"}, "Triton 2.52.0 is not the pinned 2.51.0"),
+        (
+            {"TRITON_SERVER_VERSION": "2.51.0", "TRT_VERSION": "10.6.0.26"},
+            "TensorRT 10.6.0.26 is not the pinned 10.5.0.18",
+        ),
+        ({"TRITON_SERVER_VERSION": "2.51.0"}, None),
+        ({"TRITON_SERVER_VERSION": "2.51.0", "TRT_VERSION": "10.5.0.18+cuda12.6"}, None),
+    ],
+)
+def test_another_image_than_the_pin(stated: dict[str, str], said: str | None) -> None:
+    pins = {PINNED_TRITON: "2.51.0", PINNED_TENSORRT: "10.5.0.18"}
+    found = difference({**pins, **stated})
+    assert found is None if said is None else (found is not None and said in found)
