@@ -17,8 +17,6 @@ import pytest
 
 from tests.compose.machine import docker_engine, pip_configuration, run
 from tests.compose.stand_ins import make_stand_ins
-from tests.stack.conftest import demo  # noqa: F401 - a fixture of the next one
-from tests.stack.test_live_change import relabelled  # noqa: F401 - a fixture
 from transformer_serving.demo import build_demo_models
 from transformer_serving.golden import ask
 

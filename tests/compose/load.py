@@ -9,6 +9,7 @@ from collections import Counter
 from types import TracebackType
 
 HEADERS = {"Content-Type": "application/json"}
+MEAL = "The best meal I have had in years."
 _TIMEOUT_S = 90.0
 
 
@@ -39,11 +40,8 @@ class Client(threading.Thread):
 class Load:
     """Several clients while the block runs; then `sent`, `failed` and what was `seen`."""
 
-    def __init__(self, port: int, endpoint: str, clients: int = 8) -> None:
-        self._clients = [
-            Client(port, endpoint, f"The best meal I have had in {number} years.")
-            for number in range(2, 2 + clients)
-        ]
+    def __init__(self, port: int, endpoint: str, clients: int, text: str = MEAL) -> None:
+        self._clients = [Client(port, endpoint, text) for _ in range(clients)]
         self.seen: Counter[tuple[int | str, str | None, str | None]] = Counter()
 
     def __enter__(self) -> Load:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from tests.compose.conftest import (
 )
 from tests.compose.load import HEADERS, Load
 from tests.compose.machine import inspected, run
+from tests.stack.small_bundles import TEXT, Parts, answer_of, write_small
 from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.golden import ask
 
@@ -170,22 +172,30 @@ def test_a_killed_triton_container_comes_back_with_its_models(stack: Compose) ->
     stack.up("--scale", "inference=3")
 
 
-def test_a_new_bundle_under_load_fails_no_request_and_mixes_nothing(
-    stack: Compose,
-    bundles: Path,
-    relabelled: Path,
+def test_new_bundles_under_load_fail_no_request_and_mix_nothing(
+    stack: Compose, tmp_path: Path
 ) -> None:
-    """Tokenizer, labels and model are one version: rolled forth and back."""
-    old = open_bundle(bundles / ENDPOINT).manifest.bundle_version
-    with Load(stack.port, ENDPOINT, CLIENTS) as load:
+    """A new engine, then a new tokenizer, labels and preprocess code; and back to the first."""
+    right: set[tuple[int, str, str]] = set()
+
+    def deploy(parts: Parts) -> None:
+        bundle = write_small(tmp_path / str(len(right)), parts)
+        version, label = str(bundle.manifest.bundle_version), str(answer_of(parts)["label"])
+        right.add((200, version, label))
+        stack.deploy(bundle.folder, "rolled")
+
+    first = Parts(engine="openvino")
+    other = Parts(engine="openvino", labels=("uno", "due", "tre"), rotated=3, revision="other")
+    deploy(first)
+    with Load(stack.port, "rolled", CLIENTS, text=TEXT) as load:
         wait_until_answered(load)
-        new = stack.deploy(relabelled, ENDPOINT)["bundle_version"]
-        wait_until_answered(load, 400)
-        stack.deploy(bundles / ENDPOINT, ENDPOINT)
-        wait_until_answered(load)
-    report("rolling update of a bundle and back", load)
+        for parts in (replace(first, scale=-1.0), other, first):
+            deploy(parts)
+            wait_until_answered(load, 100)
+    report("rolling update of a model, of a preprocess, and back", load)
     assert load.failed == 0, load.seen
-    assert set(load.seen) == {(200, str(old), "POSITIVE"), (200, str(new), "GOOD")}
+    assert set(load.seen) == right
+    assert len(right) == 3
 
 
 def test_restart_brings_everything_back(stack: Compose) -> None:
