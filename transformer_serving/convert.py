@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from contract.endpoint import Endpoint, Limits, Tokens
 from contract.manifest import Golden
@@ -110,7 +111,7 @@ def convert(
             tokenizer=source.tokenizer,
             engine=files,
             golden=_golden(source, workshop.case.endpoint, files),
-            parity=asdict(parity),
+            parity={**asdict(parity), **_measured(latencies)},
             source={
                 "model": source.name,
                 "revision": source.revision,
@@ -174,6 +175,11 @@ def _compared(request: ConvertRequest, workshop: _Workshop, measuring: Report) -
     asked = None if request.precision == AUTO else request.precision
     comparison = Comparison(workshop.source, workshop.graph, workshop.case, workshop.shapes.feeds)
     return compare_engines(comparison, request.compare, asked, workshop.build, measuring)
+
+
+def _measured(latencies: Sequence[Latency]) -> dict[str, Any]:
+    """What the manifest keeps of the table, and nothing where none was asked for."""
+    return {"latencies_ms": [asdict(row) for row in latencies]} if latencies else {}
 
 
 def _precisions(request: ConvertRequest) -> tuple[str, ...]:
