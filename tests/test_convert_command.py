@@ -1,0 +1,65 @@
+"""`convert` as a user runs it: sizes, several engines, the table, JSON; and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from engine.model_config import from_text
+from transformer_serving import latency_table
+from transformer_serving.bundle_folder import open_bundle
+from transformer_serving.cli import main
+
+
+def test_sizes_and_the_table_of_every_engine_asked_for(
+    tiny_classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One call a round: what is looked at is the table, not its figures.
+    monkeypatch.setattr(latency_table, "_ROUND_MS", 0)
+    target = tmp_path / "bundle"
+    done = CliRunner().invoke(
+        main,
+        ["convert", str(tiny_classifier), "--output", str(target), "--compare", "--json",
+         "--engine", "onnxruntime", "--engine", "openvino", "--precision", "fp32",
+         "--seq-len", "8", "20", "40", "--batch", "1", "2", "6"],
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert (told["engine"], told["precision"]) == ("onnxruntime", "fp32")
+    names = [(row["texts"], row["tokens"], row["name"].split()[0]) for row in told["latencies_ms"]]
+    assert names == [
+        (texts, tokens, name)
+        for texts, tokens in ((1, 16), (1, 40), (32, 40))
+        for name in ("PyTorch", "onnxruntime,", "openvino")
+    ]
+    assert all(row["passes"] in (True, None) for row in told["latencies_ms"])
+    assert told["measured"]["onnxruntime"]
+    bundle = open_bundle(target)
+    assert bundle.endpoint.tokens.buckets == (8, 16, 20, 32, 40)
+    assert bundle.endpoint.limits.max_batch_size == 6
+    config = from_text((bundle.model_folder / "config.pbtxt").read_text())
+    assert config.max_batch_size == 6
+    assert [sample.name for sample in config.model_warmup] == [
+        "tokens8", "tokens16", "tokens20", "tokens32", "tokens40"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--engine", "openvino", "--engine", "onnxruntime"), "several --engine are for --compare"),
+        (("--batch", "2", "4", "8"), "--batch: MIN must be 1"),
+        (("--engine", "onnxruntime", "--precision", "bf16"), "has no precision 'bf16'"),
+        (("--engine", "tensorrt"), "needs TensorRT"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_any_work(
+    options: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    missing = str(tmp_path / "no-model")
+    done = CliRunner().invoke(main, ["convert", missing, "--output", str(tmp_path / "b"), *options])
+    assert done.exit_code == 2
+    assert said in done.output
