@@ -7,9 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: up down status test check check-ort lint format types docs fuzz soak lock reliability models \
-	bench bench-all bench-tables tune notebooks clean help
-.PHONY: up down status test test-compose example-env check lint format types docs fuzz soak lock reliability clean help
+.PHONY: up down status test test-compose example-env check check-ort check-ensemble lint format \
+	types docs fuzz soak lock reliability models bench bench-all bench-tables tune notebooks clean help
 
 help:
 	@echo 'make up      install, build the demo models, start the stack, deploy, show curl lines'
@@ -27,6 +26,7 @@ help:
 	@echo 'make check-ort  load what convert writes with the ONNX Runtime of the pinned image'
 	@echo 'make bench   the kit beside its peers, 15 minutes; make bench-all, make tune: docs/performance.md'
 	@echo 'make notebooks  run the notebooks against the running stack and keep their outputs'
+	@echo 'make check-ensemble  raw text through the ensemble of a plain Triton'
 	@echo 'make lock    renew the pins in requirements/'
 	@echo 'make clean   remove build products and the stack with its data'
 
@@ -96,6 +96,10 @@ bench-tables: $(VENV)/.dev
 
 notebooks: $(VENV)/.dev
 	$(BIN)/python notebooks/execute.py
+
+# Likewise: the stub of tritonserver 2.51 reads strings only beside numpy 1.
+check-ensemble: $(VENV)/.dev
+	CHECK_ENSEMBLE=build/numpy1 $(BIN)/python -m pytest tests/test_plain_triton.py
 
 lock:
 	$(PYTHON) scripts/lock.py

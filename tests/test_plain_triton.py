@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shlex
 import signal
 import struct
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,6 +23,7 @@ import tritonclient.grpc as triton
 from click.testing import CliRunner
 
 from contract.manifest import Golden
+from engine.model_config import from_text
 from tests.engine.triton_server import free_ports, wait_until
 from transformer_serving.bundle_folder import Bundle, open_bundle
 from transformer_serving.calibration import feeds_of
@@ -55,12 +59,31 @@ class Plain:
 @pytest.fixture(scope="module")
 def plain(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plain]:
     """The repository laid out by the command, served by the line that it prints."""
-    folder = tmp_path_factory.mktemp("plain")
-    arguments = ["repository", str(tiny_bundle), "--output", str(folder), "--name", "tiny"]
-    printed = CliRunner().invoke(main, [*arguments, "--ensemble", "--json"])
+    with served(tiny_bundle, tmp_path_factory.mktemp("plain"), "tiny") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def ensemble(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plain]:
+    """Likewise with the tokenizer, in an environment of its own with numpy 1."""
+    environment = Path(os.environ["CHECK_ENSEMBLE"]).absolute()
+    if not (environment / "made").is_file():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(environment)], check=True)
+        pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+        subprocess.run([*pip, "numpy<2", "tokenizers"], check=True)
+        (environment / "made").touch()
+    options = ("--ensemble", "--python-environment", str(environment))
+    with served(tiny_bundle, tmp_path_factory.mktemp("text"), "tiny_text", *options) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def served(source: Path, folder: Path, model: str, *options: str) -> Iterator[Plain]:
+    arguments = ["repository", str(source), "--output", str(folder), "--name", "tiny", "--json"]
+    printed = CliRunner().invoke(main, [*arguments, *options])
     assert printed.exit_code == 0, printed.output
     told = json.loads(printed.stdout)
-    assert told["models"] == ["tiny", "tiny_text"]
+    assert told["models"][-1] == model
     http, grpc, metrics = free_ports(3)
     ports = f" --http-port={http} --grpc-port={grpc} --metrics-port={metrics}"
     log = folder / "triton.log"
@@ -69,12 +92,17 @@ def plain(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             ["bash", "-c", f"exec env {told['commands']['here']}{ports}"],
             stdout=output, stderr=subprocess.STDOUT,
         )  # fmt: skip
-    bundle = open_bundle(tiny_bundle)
-    tokenizer = (tiny_bundle / "tokenizer.json").read_bytes()
+    bundle = open_bundle(source)
+    tokenizer = (source / "tokenizer.json").read_bytes()
     (feed,) = feeds_of(bundle.endpoint, tokenizer, [bundle.manifest.golden.request])
     running = Plain(f"127.0.0.1:{http}", f"127.0.0.1:{grpc}", bundle, dict(feed))
     try:
-        wait_until(lambda: ready(running.http), 120, lambda: log.read_text()[-3000:])
+        wait_until(
+            lambda: ready(running.http, model) or server.poll() is not None,
+            180,
+            lambda: log.read_text(errors="replace")[-3000:],
+        )
+        assert server.poll() is None, log.read_text(errors="replace")[-3000:]
         yield running
     finally:
         server.send_signal(signal.SIGINT)
@@ -85,9 +113,9 @@ def plain(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             server.wait()
 
 
-def ready(http: str) -> bool:
+def ready(http: str, model: str) -> bool:
     try:
-        with urllib.request.urlopen(f"http://{http}/v2/models/tiny_text/ready", timeout=5):
+        with urllib.request.urlopen(f"http://{http}/v2/models/{model}/ready", timeout=5):
             return True
     except OSError:
         return False
@@ -148,16 +176,33 @@ def test_tritonclient(plain: Plain) -> None:
     assert plain.label_of(logits) == plain.golden.answer["label"]
 
 
-def test_raw_text_through_the_ensemble(plain: Plain) -> None:
-    texts = [plain.golden.request["text"], "so good !", "naïve 電車"]
-    raw, _ = plain.post("v2/models/tiny_text/infer", text_body(texts))
+apart = pytest.mark.skipif(
+    "CHECK_ENSEMBLE" not in os.environ,
+    reason="installs numpy 1 in an environment of its own: make check-ensemble",
+)
+
+
+@apart
+def test_raw_text_through_the_ensemble(ensemble: Plain) -> None:
+    texts = [ensemble.golden.request["text"], "so good !", "naïve 電車"]
+    raw, _ = ensemble.post("v2/models/tiny_text/infer", text_body(texts))
     (output,) = json.loads(raw)["outputs"]
     assert output["shape"] == [3, 3]
-    assert plain.label_of(output["data"][:3]) == plain.golden.answer["label"]
+    assert ensemble.label_of(output["data"][:3]) == ensemble.golden.answer["label"]
+    assert not np.allclose(output["data"][:3], output["data"][3:6], atol=1e-4)
     # Alone, a text has less padding beside it and the same answer.
-    raw, _ = plain.post("v2/models/tiny_text/infer", text_body(texts[1:2]))
+    raw, _ = ensemble.post("v2/models/tiny_text/infer", text_body(texts[1:2]))
     alone = json.loads(raw)["outputs"][0]["data"]
     assert np.allclose(alone, output["data"][3:6], atol=1e-4)
+
+
+@apart
+def test_a_text_that_is_too_long_is_refused_by_the_ensemble(ensemble: Plain) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        ensemble.post("v2/models/tiny_text/infer", text_body(["train " * 400]))
+    message = json.loads(refused.value.read())["error"]
+    assert "more than 48 tokens" in message
+    assert "train" not in message
 
 
 def text_body(texts: list[str]) -> bytes:
@@ -165,12 +210,26 @@ def text_body(texts: list[str]) -> bytes:
     return json.dumps({"inputs": [row]}).encode()
 
 
-def test_a_text_that_is_too_long_is_refused_by_the_ensemble(plain: Plain) -> None:
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        plain.post("v2/models/tiny_text/infer", text_body(["train " * 400]))
-    message = json.loads(refused.value.read())["error"]
-    assert "more than 48 tokens" in message
-    assert "train" not in message
+def test_under_numpy_2_the_tokenizer_is_refused_and_not_wrong(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
+    with (
+        pytest.raises(AssertionError, match="built for numpy 1"),
+        served(tiny_bundle, tmp_path, "tiny_text", "--ensemble"),
+    ):
+        pass
+
+
+def test_the_ensemble_hands_tokens_from_one_model_to_the_next(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
+    write_repository(open_bundle(tiny_bundle), tmp_path, "tiny", ensemble=True)
+    config = from_text((tmp_path / "tiny_text" / "config.pbtxt").read_text())
+    first, second = config.ensemble_scheduling.step
+    assert (first.model_name, second.model_name) == ("tiny_tokenizer", "tiny")
+    assert dict(first.output_map) == {role: name for name, role in second.input_map.items()}
+    assert config.max_batch_size == 4
+    assert [list(output.dims) for output in config.output] == [[3]]
 
 
 def test_an_ensemble_needs_a_head_that_takes_tokens_alone(

@@ -207,12 +207,25 @@ def show(bundle: Path, endpoint: str | None, as_json: bool) -> None:
 @click.option(
     "--ensemble", is_flag=True, help="Add a tokenizer and an ensemble that take raw text."
 )
+@click.option("--python-environment", "environment", metavar="DIR",
+              type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Environment with numpy<2 and tokenizers for the ensemble's tokenizer.  "
+              "[default: Triton's own]")  # fmt: skip
 @json_option
-def repository(bundle: Path, output: Path, name: str | None, ensemble: bool, as_json: bool) -> None:
+def repository(
+    bundle: Path,
+    output: Path,
+    name: str | None,
+    ensemble: bool,
+    environment: Path | None,
+    as_json: bool,
+) -> None:
     """Lay BUNDLE out as the model repository of a Triton without ClearML."""
     from transformer_serving import repository_command
 
-    repository_command.repository(bundle, output, name, ensemble=ensemble, as_json=as_json)
+    repository_command.repository(
+        bundle, output, name, ensemble=ensemble, environment=environment, as_json=as_json
+    )
 
 
 @main.command()

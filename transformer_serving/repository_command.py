@@ -20,11 +20,23 @@ MODELS, BACKENDS = "models", "backends"
 
 
 def repository(
-    path: Path, output: Path, name: str | None, *, ensemble: bool, as_json: bool
+    path: Path,
+    output: Path,
+    name: str | None,
+    *,
+    ensemble: bool,
+    environment: Path | None,
+    as_json: bool,
 ) -> None:
     """Write the repository and print the commands that serve it. Raises Failure (2)."""
     bundle = open_bundle(path)
-    done = write_repository(bundle, output / MODELS, name or path.resolve().name, ensemble=ensemble)
+    done = write_repository(
+        bundle,
+        output / MODELS,
+        name or path.resolve().name,
+        ensemble=ensemble,
+        environment=environment,
+    )
     commands = {"image": image_line(done.folder)}
     here = wheel_line(output)
     if here is not None:

@@ -27,11 +27,19 @@ class Repository:
     ensemble: str | None
 
 
-def write_repository(bundle: Bundle, folder: Path, name: str, *, ensemble: bool) -> Repository:
+def write_repository(
+    bundle: Bundle,
+    folder: Path,
+    name: str,
+    *,
+    ensemble: bool,
+    environment: Path | None = None,
+) -> Repository:
     """Add the bundle's model `name` to the repository `folder`; a model of that name is replaced.
 
     With `ensemble` also NAME_tokenizer and NAME_text, which takes texts and gives the model's
-    outputs. Raises Failure (2) for a name Triton cannot load and for a head with other inputs.
+    outputs; `environment` is the Python environment of the tokenizer, Triton's own unless given.
+    Raises Failure (2) for a name Triton cannot load and for a head with other inputs.
     """
     check_name(name)
     config = from_text((bundle.model_folder / CONFIG).read_text("utf-8"))
@@ -46,7 +54,9 @@ def write_repository(bundle: Bundle, folder: Path, name: str, *, ensemble: bool)
         return Repository(folder, name, None)
     tokenizer, text = f"{name}_tokenizer", f"{name}_text"
     parts = [_TOKENIZER_MODEL, bundle.folder / "tokenizer.json"]
-    _write_model(folder / tokenizer, tokenizer_config(bundle, tokenizer), version, parts)
+    _write_model(
+        folder / tokenizer, tokenizer_config(bundle, tokenizer, environment), version, parts
+    )
     _write_model(folder / text, ensemble_config(bundle, text, tokenizer, name), version, [])
     return Repository(folder, name, text)
 
@@ -79,7 +89,7 @@ def _config(bundle: Bundle, name: str) -> ModelConfig:
     )
 
 
-def tokenizer_config(bundle: Bundle, name: str) -> ModelConfig:
+def tokenizer_config(bundle: Bundle, name: str, environment: Path | None) -> ModelConfig:
     """config.pbtxt of the tokenizer's model: texts in, the engine's inputs out."""
     config = _config(bundle, name)
     config.backend = "python"
@@ -87,6 +97,8 @@ def tokenizer_config(bundle: Bundle, name: str) -> ModelConfig:
     for tensor in bundle.endpoint.inputs:
         config.output.add(name=tensor.role, data_type=data_type("INT32"), dims=[-1])
     config.instance_group.add(count=1, kind="KIND_CPU")
+    if environment is not None:
+        config.parameters["EXECUTION_ENV_PATH"].string_value = str(environment.absolute())
     config.parameters["tokens"].string_value = json.dumps(asdict(bundle.endpoint.tokens))
     return config
 

@@ -1,15 +1,13 @@
 """A Triton model of the Python backend: texts to padded token ids, for a Triton without ClearML.
 
 Stands alone: Triton's stub loads this file, with tokenizer.json beside it and its settings in the
-parameter 'tokens' of config.pbtxt. It needs numpy and tokenizers. Its latency is Triton's to bear:
+parameter 'tokens' of config.pbtxt. It needs numpy 1 and tokenizers. Its latency is Triton's to bear:
 where ClearML Serving is there, preprocess does this in the scaled inference container.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -18,41 +16,17 @@ import triton_python_backend_utils as triton
 from tokenizers import Tokenizer
 
 
-def read_strings(encoded: Any) -> Any:
-    """The strings of a BYTES tensor, each four bytes of length and then its own bytes.
-
-    The stub of tritonserver 2.51 was built for numpy 1; under numpy 2 the array that it hands to
-    its own function has a stride of 0, so every byte reads as the first one.
-    """
-    raw = np.lib.stride_tricks.as_strided(encoded, (encoded.size,), (1,)).tobytes()
-    strings, place = [], 0
-    while place < len(raw):
-        (size,) = struct.unpack_from("<I", raw, place)
-        strings.append(raw[place + 4 : place + 4 + size])
-        place += 4 + size
-    return np.array(strings, dtype=np.object_)
-
-
-triton.deserialize_bytes_tensor = read_strings
-# PyCapsule_SetName keeps the pointer: it must live as long as the process.
-TAKEN = b"used_dltensor"
-
-
-def tensor_of(name: str, array: Any) -> Any:
-    """By DLPack, for the same reason."""
-    capsule = array.__dlpack__()
-    tensor = triton.Tensor.from_dlpack(name, capsule)
-    # The stub marks the capsule as taken in a way that numpy does not know and complains of.
-    set_name = ctypes.pythonapi.PyCapsule_SetName
-    set_name.argtypes, set_name.restype = (ctypes.py_object, ctypes.c_char_p), ctypes.c_int
-    set_name(capsule, TAKEN)
-    return tensor
-
-
 class TritonPythonModel:
     """Input 'text', BYTES [texts, 1]; outputs int32 [texts, tokens] by role."""
 
     def initialize(self, args: dict[str, str]) -> None:
+        if not np.__version__.startswith("1."):
+            # Under numpy 2 that stub gives the first byte of a text in place of all of them.
+            raise triton.TritonModelException(
+                f"numpy {np.__version__} is installed, and the Python stub of this tritonserver was "
+                "built for numpy 1; install 'numpy<2' and tokenizers in an environment of their "
+                "own and lay the repository out again with --python-environment"
+            )
         config = json.loads(args["model_config"])
         self._tokens = json.loads(config["parameters"]["tokens"]["string_value"])
         self._outputs = [output["name"] for output in config["output"]]
@@ -80,7 +54,9 @@ class TritonPythonModel:
             )
         length = next(size for size in self._tokens["buckets"] if size >= longest)
         arrays = self._padded(encodings, length)
-        return triton.InferenceResponse([tensor_of(name, arrays[name]) for name in self._outputs])
+        return triton.InferenceResponse(
+            [triton.Tensor(name, arrays[name]) for name in self._outputs]
+        )
 
     def _padded(self, encodings: list[Any], length: int) -> dict[str, Any]:
         shape = (len(encodings), length)
