@@ -1,7 +1,7 @@
 """A Triton model of the Python backend: texts to padded token ids, for a Triton without ClearML.
 
-Stands alone: Triton's stub loads this file, with tokenizer.json beside it and its settings in the
-parameter 'tokens' of config.pbtxt. It needs numpy 1 and tokenizers. Its latency is Triton's to bear:
+Stands alone: Triton loads this file, with tokenizer.json beside it and its settings in the
+parameter 'tokens' of config.pbtxt. It needs numpy 1 and tokenizers. Its time is Triton's to bear:
 where ClearML Serving is there, preprocess does this in the scaled inference container.
 """
 
@@ -23,9 +23,9 @@ class TritonPythonModel:
         if not np.__version__.startswith("1."):
             # Under numpy 2 that stub gives the first byte of a text in place of all of them.
             raise triton.TritonModelException(
-                f"numpy {np.__version__} is installed, and the Python stub of this tritonserver was "
-                "built for numpy 1; install 'numpy<2' and tokenizers in an environment of their "
-                "own and lay the repository out again with --python-environment"
+                f"numpy {np.__version__} is installed, and the Python stub of this server was "
+                "built for numpy 1; install 'numpy<2' and tokenizers in an environment of "
+                "their own and lay the repository out again with --python-environment"
             )
         config = json.loads(args["model_config"])
         self._tokens = json.loads(config["parameters"]["tokens"]["string_value"])
