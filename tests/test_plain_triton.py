@@ -102,7 +102,7 @@ def served(source: Path, folder: Path, model: str, *options: str) -> Iterator[Pl
             180,
             lambda: log.read_text(errors="replace")[-3000:],
         )
-        assert server.poll() is None, log.read_text(errors="replace")[-3000:]
+        assert server.poll() is None, log.read_text(errors="replace")
         yield running
     finally:
         server.send_signal(signal.SIGINT)

@@ -95,7 +95,7 @@ def tokenizer_config(bundle: Bundle, name: str, environment: Path | None) -> Mod
     config.backend = "python"
     config.input.add(name=TEXT, data_type=data_type("STRING"), dims=[1])
     for tensor in bundle.endpoint.inputs:
-        config.output.add(name=tensor.role, data_type=data_type("INT32"), dims=[-1])
+        config.output.add(name=tensor.role, data_type=data_type(tensor.dtype), dims=[-1])
     config.instance_group.add(count=1, kind="KIND_CPU")
     if environment is not None:
         config.parameters["EXECUTION_ENV_PATH"].string_value = str(environment.absolute())

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 
 class TritonPythonModel:
-    """Input 'text', BYTES [texts, 1]; outputs int32 [texts, tokens] by role."""
+    """Input 'text', BYTES [texts, 1]; outputs [texts, tokens] by role."""
 
     def initialize(self, args: dict[str, str]) -> None:
         if not np.__version__.startswith("1."):
@@ -29,13 +29,19 @@ class TritonPythonModel:
             )
         config = json.loads(args["model_config"])
         self._tokens = json.loads(config["parameters"]["tokens"]["string_value"])
-        self._outputs = [output["name"] for output in config["output"]]
+        self._outputs = {
+            output["name"]: np.int64 if output["data_type"] == "TYPE_INT64" else np.int32
+            for output in config["output"]
+        }
         folder = Path(args["model_repository"]) / args["model_version"]
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_padding()
         # Cut one token late: what is longer than the model takes must be seen to be refused.
         allowed = self._tokens["max_length"]
-        self._tokenizer.enable_truncation(allowed if self._tokens["truncate"] else allowed + 1)
+        self._tokenizer.enable_truncation(
+            allowed if self._tokens["truncate"] else allowed + 1,
+            direction=self._tokens["truncation_side"],
+        )
 
     def execute(self, requests: list[Any]) -> list[Any]:
         return [self._answer(request) for request in requests]
@@ -55,7 +61,7 @@ class TritonPythonModel:
         length = next(size for size in self._tokens["buckets"] if size >= longest)
         arrays = self._padded(encodings, length)
         return triton.InferenceResponse(
-            [triton.Tensor(name, arrays[name]) for name in self._outputs]
+            [triton.Tensor(name, arrays[name].astype(kind)) for name, kind in self._outputs.items()]
         )
 
     def _padded(self, encodings: list[Any], length: int) -> dict[str, Any]:
