@@ -86,15 +86,16 @@ def _check_weights(path: Path) -> None:
 
 def _graph(model: openvino.Model, compiled: openvino.CompiledModel) -> Graph:
     return Graph(
-        inputs=tuple(_spec(port) for port in compiled.inputs),
-        outputs=tuple(_spec(port) for port in compiled.outputs),
+        inputs=tuple(map(_spec, model.inputs, compiled.inputs)),
+        outputs=tuple(map(_spec, model.outputs, compiled.outputs)),
         id_limits=_id_limits(model),
     )
 
 
-def _spec(port: Any) -> TensorSpec:
+def _spec(named: Any, port: Any) -> TensorSpec:
+    """`named` is the port as the file has it: compiling may add inner tensors' names to one."""
     dims = tuple(dim.get_length() if dim.is_static else -1 for dim in port.get_partial_shape())
-    return TensorSpec(port.get_any_name(), str(port.get_element_type().to_dtype()), dims)
+    return TensorSpec(named.get_any_name(), str(port.get_element_type().to_dtype()), dims)
 
 
 def _id_limits(model: openvino.Model) -> dict[str, int]:

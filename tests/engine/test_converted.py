@@ -29,7 +29,7 @@ def converted(
 ) -> Bundle:
     model = save_model(family, folder / "model", head, **changes)
     request = ConvertRequest(
-        str(model), task=task, engine=engine, precision="fp32", buckets=(16, 32)
+        str(model), task=task, engine=engine, precision="fp32", buckets=(16,), max_length=40
     )
     return convert(request, folder / "bundle", lambda step, detail: None).bundle
 
