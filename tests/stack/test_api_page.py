@@ -40,7 +40,7 @@ def serving(cleared: Stack, folder: Path) -> Stack:
         deployed = []
         for task in TASKS:
             bundle = bundle_of(task, folder)
-            command = ("deploy", str(bundle.folder), "--endpoint", task)
+            command = ("deploy", str(bundle.folder), "--endpoint", task, "--timeout", "200")
             deployed.append(pool.submit(cleared.run, *command))
         for one in deployed:
             one.result()
@@ -66,7 +66,9 @@ def parsed(command: str) -> tuple[str, dict[str, Any]]:
     return endpoint, {"text": words[words.index("--data-binary") + 1]}
 
 
-@pytest.mark.parametrize(("command", "shown"), EXAMPLES)
+@pytest.mark.parametrize(
+    ("command", "shown"), EXAMPLES, ids=[parsed(command)[0] for command, _ in EXAMPLES]
+)
 def test_an_example_answers_as_the_reference(
     serving: Stack, folder: Path, command: str, shown: str
 ) -> None:
