@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from transformer_serving.bundle import renew_bundle
 from transformer_serving.bundle_folder import Bundle, open_bundle
 from transformer_serving.convert import ConvertRequest, convert
 from transformer_serving.demo import (
@@ -17,7 +18,6 @@ from transformer_serving.demo import (
     sentences_file,
     sentiment,
 )
-from transformer_serving.optimize import choose_precision
 
 Report = Callable[[str], None]
 
@@ -46,16 +46,24 @@ def build_models(target: Path, report: Report) -> Models:
     """Train and convert into `target`, or find it there made from the same sources."""
     stamp = target / "built.json"
     wanted = {"models": models_hash(None), "packing": packing_hash()}
-    folder = target / "hugging_face"
-    if not stamp.is_file() or json.loads(stamp.read_text("utf-8")) != wanted:
+    found = json.loads(stamp.read_text("utf-8")) if stamp.is_file() else {}
+    if found != wanted:
         stamp.unlink(missing_ok=True)
-        report("training the model")
-        sentences = sentiment.read_sentences(sentences_file())
-        sentiment.train(encoder_folder(), sentences, folder)
-        for name, (engine, precision) in ENGINES.items():
-            report(f"converting for {engine}")
-            asked = choose_precision(engine, precision)
-            request = ConvertRequest(str(folder), engine=engine, precision=asked, name=CLASSIFIER)
-            convert(request, target / name, lambda step, detail: None)
+        if found.get("models") == wanted["models"]:
+            # Only the code around the models is new.
+            for name in ENGINES:
+                renew_bundle(target / name)
+        else:
+            _build(target, report)
         stamp.write_text(json.dumps(wanted) + "\n", "utf-8")
-    return Models(folder, {name: open_bundle(target / name) for name in ENGINES})
+    return Models(target / "hugging_face", {name: open_bundle(target / name) for name in ENGINES})
+
+
+def _build(target: Path, report: Report) -> None:
+    report("training the model")
+    folder = target / "hugging_face"
+    sentiment.train(encoder_folder(), sentiment.read_sentences(sentences_file()), folder)
+    for name, (engine, precision) in ENGINES.items():
+        report(f"converting for {engine}")
+        request = ConvertRequest(str(folder), engine=engine, precision=precision, name=CLASSIFIER)
+        convert(request, target / name, lambda step, detail: None)
