@@ -14,6 +14,7 @@ from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
+from traitlets.config import Config
 
 FOLDER = Path(__file__).resolve().parent
 _CELL_S = 600
@@ -28,7 +29,9 @@ def executed(path: Path, environment: Mapping[str, str]) -> Any:
     notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     # The commands of this environment come first, as in an activated one.
     programs = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", "")])
-    client = NotebookClient(notebook, timeout=_CELL_S, kernel_name="python3")
+    # Over a unix socket: nobody else on the machine can speak to the kernel.
+    config = Config({"KernelManager": {"transport": "ipc"}})
+    client = NotebookClient(notebook, timeout=_CELL_S, kernel_name="python3", config=config)
     client.execute(cwd=str(FOLDER.parent), env={**environment, "PATH": programs})
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
