@@ -1,0 +1,30 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import click
+
+state_option = click.option(
+    "--state",
+    envvar="TRANSFORMER_SERVING_STATE",
+    show_envvar=True,
+    metavar="DIR",
+    help="Folder that holds the stack's data, logs and ports.  [default: .stack]",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+
+
+engine_choice = click.Choice(["openvino", "onnxruntime", "tensorrt"])
+seq_len_option = click.option(
+    "--seq-len", type=click.IntRange(1), nargs=3, metavar="MIN OPT MAX",
+    help="Token lengths that calls are padded to: these and the usual steps between them. MAX is "
+    "the longest text.  [default: 16 to the model's longest]",
+)  # fmt: skip
+batch_option = click.option(
+    "--batch", type=click.IntRange(1), nargs=3, metavar="MIN OPT MAX",
+    help="Texts of one engine call; MIN is 1, and MAX what Triton joins.  [default: 1 8 64]",
+)  # fmt: skip
+max_length_option = click.option(
+    "--max-length", type=click.IntRange(1), metavar="TOKENS",
+    help="Longest text.  [default: the model's]",
+)  # fmt: skip
