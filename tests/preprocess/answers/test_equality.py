@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from contract.errors import ServingError
-from tests.preprocess.answers.comparison import LARGEST, TOLERANCE, check_equal
+from tests.preprocess.answers.comparison import check_equal
 from tests.preprocess.answers.families import (
     FAMILIES,
     FIRST_TOKEN_FAMILIES,
@@ -30,13 +29,6 @@ few = settings(
     suppress_health_check=list(HealthCheck),
     database=None,
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _largest_differences() -> Iterator[None]:
-    yield
-    print(*(f"\n{task}: {LARGEST[task]:.2e}" for task in LARGEST))  # noqa: T201
-    assert all(value <= TOLERANCE for value in LARGEST.values())
 
 
 def same(

@@ -10,7 +10,7 @@ import torch
 
 from preprocess.rows import unpad
 from preprocess.windows import Windows
-from tests.preprocess.answers.comparison import Unequal, difference
+from tests.preprocess.answers.comparison import Unequal, check_best, difference
 from tests.preprocess.answers.families import FAMILIES
 from tests.preprocess.answers.served import Fault, Served, pipeline_of, plain, serve
 
@@ -151,3 +151,12 @@ def test_ranks_may_swap_below_the_tolerance_only() -> None:
     far = {"label": "b", "score": 0.4}
     with pytest.raises(Unequal):
         difference([far, one], [one, far])
+
+
+def test_a_rank_may_differ_at_a_cut_only_where_two_are_level() -> None:
+    every = [{"index": 0, "score": 0.50001}, {"index": 1, "score": 0.5}, {"index": 2, "score": 0.4}]
+    check_best("rerank", [every[1]], every)
+    with pytest.raises(Unequal):
+        check_best("rerank", [every[2]], every)
+    with pytest.raises(Unequal):
+        check_best("rerank", [{"index": 2, "score": 0.5}], every)
