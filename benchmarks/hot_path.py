@@ -44,7 +44,7 @@ from tests.engine.triton_server import TritonServer, running_triton
 from tests.gateway.conftest import Server, Session, running_session
 from tests.gateway.kept_connections import KeptConnections
 from tests.gateway.text_serving import register
-from tests.triton_text import client_of
+from tests.triton_text import client_of, end
 from transformer_serving import preprocess_file
 
 Measured = TypeVar("Measured")
@@ -200,9 +200,11 @@ def serving(folder: Path) -> Iterator[tuple[Session, TritonServer]]:
             "TRANSFORMER_SERVING_TRITON_HTTP": f"127.0.0.1:{triton.addresses.http_port}",
             "TOKENIZERS_PARALLELISM": "false",
             "HF_HUB_OFFLINE": "1",
+            # Minutes, as by default: the tests' endless polling would be counted as the requests'.
+            "CLEARML_SERVING_POLL_FREQ": "5",
         }
         yield replace(session, environment=environment, folder=folder), triton
-        triton.kill()
+        end(triton)
 
 
 def wait(server: Server, path: str, *endpoints: str) -> None:

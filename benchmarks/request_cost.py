@@ -23,7 +23,7 @@ import uvloop
 
 from benchmarks.hot_path import BUNDLE, TEXT, machine, write_models
 from tests.engine.triton_server import running_triton
-from tests.triton_text import client_of
+from tests.triton_text import client_of, end
 
 RESULT = Path(__file__).parent / "results" / "request_cost.json"
 FIGURES = "PROMETHEUS_MULTIPROC_DIR"
@@ -118,7 +118,7 @@ def profile(count: int, rounds: int) -> dict[str, list[float]]:
         for _ in range(rounds):
             for name, value in uvloop.run(parts(count)).items():
                 found.setdefault(name, []).append(value)
-        triton.kill()
+        end(triton)
     return found
 
 

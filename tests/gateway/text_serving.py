@@ -15,7 +15,7 @@ import pytest
 
 from tests.engine.triton_server import TritonServer, running_triton
 from tests.gateway.conftest import ENDPOINTS, ROOT, Server, Session
-from tests.triton_text import endpoint, load, tokenizer, write_model
+from tests.triton_text import end, endpoint, load, tokenizer, write_model
 from transformer_serving import preprocess_file
 
 # Triton models by name: width of the output, longest queue (0: no limit).
@@ -83,7 +83,7 @@ def running_text_serving(session: Session, folder: Path) -> Iterator[TextServing
             "CLEARML_SERVING_TASK_ID": register(session, folder, names),
         }
         yield TextServing(replace(session, environment=environment, folder=folder), triton)
-        triton.kill()
+        end(triton)
 
 
 def write_endpoints(folder: Path) -> None:

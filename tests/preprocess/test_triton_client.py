@@ -21,7 +21,7 @@ from preprocess import triton_client
 from preprocess.tensors import Tensor
 from preprocess.triton_client import TRANSPORTS, TritonClient
 from tests.engine.triton_server import TritonServer, running_triton
-from tests.triton_text import VERSION, back, load, write_model
+from tests.triton_text import VERSION, back, end, load, write_model
 
 OUTPUTS = (OutputTensor("output", "FP32", (2,)),)
 FAIL, SLOW = 5, 6
@@ -37,9 +37,8 @@ def tritons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[TritonSer
             write_model(server.repository, "full", 2, max_queue_size=1)
             load(server, "text", "full")
         yield [one, two]
-        # Nothing here is worth waiting for.
         for server in (one, two):
-            server.kill()
+            end(server)
 
 
 @pytest.fixture(params=["http", "grpc"])

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import tritonclient.grpc as triton
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from tritonclient.utils import InferenceServerException
@@ -112,6 +113,16 @@ def client_of(server: TritonServer) -> Iterator[triton.InferenceServerClient]:
         yield client
     finally:
         client.close()
+
+
+def end(server: TritonServer) -> None:
+    """Kill a Triton that nobody needs any more, and its stubs: a killed one may leave some."""
+    server.kill()
+    for process in psutil.process_iter(["cmdline"]):
+        command = process.info["cmdline"]
+        if command and command[0].startswith(str(server.backends)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def back(server: TritonServer, *names: str) -> None:
