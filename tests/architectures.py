@@ -88,12 +88,6 @@ TESTED = [
 ALL = [
     *(row for family in ("bert", "xlm-roberta", "roberta") for row in _rows(family, *EVERY_TASK)),
     *_OTHERS,
-    *_rows("distilbert", FILLS),
-    *_rows("mpnet", FILLS),
-    *_rows("deberta-v3", FILLS, NAMES),
-    *_rows("modernbert", CLASSIFIES, EMBEDS),
-    *_rows("electra", FILLS),
-    *_rows("albert", FILLS),
 ]
 
 
