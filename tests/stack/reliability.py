@@ -150,6 +150,10 @@ ends it, so that supervisord restarts it:
 Any HTTP status is an answer, and a process that a debugger holds is left alone. The controller has
 no port; it shows that it works by the time of its state file. What the watchdog did stands in
 `transformer-serving logs watchdog`.
+
+Known limit: an engine process that is killed in the seconds in which it loads its model leaves that
+model "loading" in tritonserver 2.51 without end; other endpoints, and the model's old version, serve
+on. `transformer-serving down` and `up` end it. One that dies later is found and loaded again.
 """
 
 

@@ -73,15 +73,17 @@ class Watchdog:
         for part, pid in running.items():
             reason = self._hangs(part, pid)
             if reason is not None:
-                _end(part.name, pid, reason, group=True)
+                _end(part.name, pid, reason)
 
     def _end_stopped(self, mains: dict[int, str]) -> None:
-        """A stopped process of a part: with its whole group if it is the part's own process."""
+        """A part of which any process is stopped, as a whole.
+
+        Triton waits without end for an engine process that dies while it loads a model.
+        """
         found = set(_stopped_of(mains))
         self.stopped = {pid: self.stopped.get(pid, 0) + 1 for pid, _ in found}
-        for pid, main in found:
-            if self.stopped[pid] >= STOPPED_LOOKS:
-                _end(mains[main], pid, "it was stopped", group=pid == main)
+        for main in {main for pid, main in found if self.stopped[pid] >= STOPPED_LOOKS}:
+            _end(mains[main], main, "it, or a process of it, was stopped")
 
     def _hangs(self, part: Part, pid: int) -> str | None:
         """Why the part's process is to be ended, None while it is not."""
@@ -123,10 +125,11 @@ def _stopped_of(mains: Iterable[int]) -> Iterable[tuple[int, int]]:
             continue
 
 
-def _end(name: str, pid: int, reason: str, *, group: bool) -> None:
+def _end(name: str, pid: int, reason: str) -> None:
+    """End the part's process and its process group."""
     _log.warning("%s (pid %d) is ended: %s; the supervisor restarts the part", name, pid, reason)
     try:
-        if group and os.getpgid(pid) == pid:
+        if os.getpgid(pid) == pid:
             os.killpg(pid, signal.SIGKILL)
         else:
             os.kill(pid, signal.SIGKILL)
