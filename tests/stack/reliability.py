@@ -152,8 +152,8 @@ no port; it shows that it works by the time of its state file. What the watchdog
 `transformer-serving logs watchdog`.
 
 Known limit: an engine process that is killed in the seconds in which it loads its model leaves that
-model "loading" in tritonserver 2.51 without end; other endpoints, and the model's old version, serve
-on. `transformer-serving down` and `up` end it. One that dies later is found and loaded again.
+model "loading" in tritonserver 2.51 without end, while other endpoints, and its own old version,
+serve on. `transformer-serving down` and `up` end it. One that dies later is found and loaded again.
 """
 
 
