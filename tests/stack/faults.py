@@ -114,7 +114,9 @@ def wait_until_well(stack: Stack, endpoint: str, good: Seen, old: set[int]) -> N
         # Its own short question first: status asks every part, the hanging ones too.
         if not any(map(runs, old)) and stack.seen(endpoint, BODY) == good:
             status = stack.status()
-            well = all(part["health"] == "ok" for part in status["parts"])
+            # The supervisor may not have noticed yet.
+            new = not old & {part["pid"] for part in status["parts"]}
+            well = new and all(part["health"] == "ok" for part in status["parts"])
             rows = {row["endpoint"]: row["ready"] for row in status["endpoints"]}
             if well and rows.get(endpoint):
                 return
