@@ -41,6 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         stack.until(lambda: stack.seen("struck", {"text": "rain"}).status == 200, "it is served")
         faults = _struck(stack, seed, options.pairs)
         left = _left(stack)
+        # The random changes look at everything that Triton serves.
+        edit.clear()
+        stack.until(lambda: not stack.rows(), "everything is removed")
         _say(f"{options.changes} random changes")
         changed = random_changes(
             stack, edit, bundles, seed, changes=options.changes, faults=options.changes // 15,
