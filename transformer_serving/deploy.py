@@ -58,8 +58,7 @@ def target_of(environment: Mapping[str, str], state: Path) -> Target | None:
     serve_url = environment.get("CLEARML_DEFAULT_BASE_SERVE_URL")
     if not (serving_id and files_host and serve_url):
         return None
-    # The command line inherits the rest of the environment.
-    return Target(ClearmlCli({}, serving_id), files_host, serve_url, state / "deploy.lock")
+    return Target(ClearmlCli(environment, serving_id), files_host, serve_url, state / "deploy.lock")
 
 
 @dataclass(frozen=True)

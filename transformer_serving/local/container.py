@@ -53,7 +53,7 @@ def serve() -> None:
 @main.command("create-service")
 def create_service() -> None:
     """Create the serving service, unless it was created before."""
-    created = _once("serving-id", lambda: ClearmlCli({}).create_service(SERVICE))
+    created = _once("serving-id", lambda: ClearmlCli(os.environ).create_service(SERVICE))
     click.echo(f"serving service {created}")
 
 
