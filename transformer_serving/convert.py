@@ -112,11 +112,7 @@ def convert(
             engine=files,
             golden=_golden(source, workshop.case.endpoint, files),
             parity={**asdict(parity), **_measured(latencies)},
-            source={
-                "model": source.name,
-                "revision": source.revision,
-                "model_type": source.model_type,
-            },
+            source=_origin(source),
         )
         progress("bundle", str(target))
         bundle = write_bundle(content, target)
@@ -175,6 +171,10 @@ def _compared(request: ConvertRequest, workshop: _Workshop, measuring: Report) -
     asked = None if request.precision == AUTO else request.precision
     comparison = Comparison(workshop.source, workshop.graph, workshop.case, workshop.shapes.feeds)
     return compare_engines(comparison, request.compare, asked, workshop.build, measuring)
+
+
+def _origin(source: ModelSource) -> dict[str, Any]:
+    return {"model": source.name, "revision": source.revision, "model_type": source.model_type}
 
 
 def _measured(latencies: Sequence[Latency]) -> dict[str, Any]:

@@ -59,10 +59,8 @@ def convert(
     done = _with_progress(console, request, output)
     if as_json:
         click.echo(json.dumps(_values(done, output), indent=2))
-        return
-    if done.latencies:
-        console.print(latency_table(done.latencies))
-    _say(console, done, output)
+    else:
+        _say(console, done, output)
 
 
 def _with_progress(console: Console, request: Request, output: Path) -> Converted:
@@ -120,6 +118,8 @@ def _values(done: Converted, output: Path) -> dict[str, Any]:
 
 
 def _say(console: Console, done: Converted, output: Path) -> None:
+    if done.latencies:
+        console.print(latency_table(done.latencies))
     manifest, worst = done.bundle.manifest, done.parity.worst
     console.print(
         f"bundle {manifest.bundle_version} for {manifest.task} in {output} "

@@ -29,14 +29,7 @@ def open_plan(path: Path) -> Call:
     import torch
 
     trt: Any = importlib.import_module("tensorrt")
-    if not torch.cuda.is_available():
-        raise ConversionRefused(
-            "running a plan needs a CUDA build of torch that sees the GPU; this torch is "
-            f"{torch.__version__}; install one: pip install torch"
-        )
-    engine = trt.Runtime(trt.Logger(trt.Logger.ERROR)).deserialize_cuda_engine(path.read_bytes())
-    if engine is None:
-        raise ConversionRefused(f"TensorRT {trt.__version__} cannot load '{path.name}' on this GPU")
+    engine = _loaded(trt, path)
     context = engine.create_execution_context()
     names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
     outputs = [name for name in names if engine.get_tensor_mode(name) == trt.TensorIOMode.OUTPUT]
@@ -63,6 +56,20 @@ def open_plan(path: Path) -> Call:
         return [array.cpu().numpy() for array in made]
 
     return call
+
+
+def _loaded(trt: Any, path: Path) -> Any:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ConversionRefused(
+            "running a plan needs a CUDA build of torch that sees the GPU; this torch is "
+            f"{torch.__version__}; install one: pip install torch"
+        )
+    engine = trt.Runtime(trt.Logger(trt.Logger.ERROR)).deserialize_cuda_engine(path.read_bytes())
+    if engine is None:
+        raise ConversionRefused(f"TensorRT {trt.__version__} cannot load '{path.name}' on this GPU")
+    return engine
 
 
 def fitting_profile(engine: Any, shapes: Mapping[str, tuple[int, ...]]) -> int:
