@@ -115,8 +115,7 @@ def convert(
             source=_origin(source),
         )
         progress("bundle", str(target))
-        bundle = write_bundle(content, target)
-    return Converted(bundle, parity, tuple(latencies))
+        return Converted(write_bundle(content, target), parity, tuple(latencies))
 
 
 @dataclass
