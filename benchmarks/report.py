@@ -22,6 +22,7 @@ def performance_text(results: Results) -> str:
     for load, title in results.loads.items():
         if results.measured(load):
             parts.append(f"### {title[0].upper()}{title[1:]}\n\n{load_tables(results, load)}")
+    parts.append(stage_table(results))
     parts += [class_table(results, peer) for peer in ("gateway", "app") if results.classes(peer)]
     parts.append(_failed(results))
     return "\n\n".join(part for part in parts if part)
@@ -133,6 +134,25 @@ def load_table(results: Results, load: str, measured: Sequence[Row], ours: str) 
             )
         )
     return table(head, rows)
+
+
+def stage_table(results: Results) -> str:
+    """Where a request's time goes inside preprocess, by the gateway's own figures."""
+    rows = []
+    for load, title in results.loads.items():
+        for row in results.measured(load):
+            stages = results.stages(row.name, load)
+            if stages:
+                calls = results.spread(row.name, load, "texts_a_call")
+                times = [f"{stages[stage]:.2f}" if stage in stages else "-" for stage in _STAGES]
+                rows.append((title, f"{row.title} ({row.engine})", *times, _median(calls, 1)))
+    if not rows:
+        return ""
+    head = ("load", "", *(f"{stage}, ms" for stage in _STAGES), "texts a call")
+    return f"### Stages of a request\n\nMeans of /metrics.\n\n{table(head, rows)}"
+
+
+_STAGES = ("tokenize", "queue", "infer", "post")
 
 
 def class_table(results: Results, peer: str) -> str:

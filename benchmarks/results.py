@@ -73,7 +73,7 @@ class Results:
     def series(self, peer: str, load: str, figure: str = "texts") -> list[float | None]:
         """One figure a round."""
         rounds: list[Figures | None] = self._figures.get((peer, load), [])
-        return [None if found is None else found[figure] for found in rounds]
+        return [None if found is None else found.get(figure) for found in rounds]
 
     def spread(self, peer: str, load: str, figure: str = "texts") -> Spread | None:
         values = [value for value in self.series(peer, load, figure) if value is not None]
@@ -97,6 +97,16 @@ class Results:
         """Of the mixed load, by class: answers, 99th percentile idle and loaded in ms."""
         found: dict[str, dict[str, float]] = self.values["classes"].get(peer, {})
         return found
+
+    def stages(self, peer: str, load: str) -> dict[str, float]:
+        """Median over the rounds of the mean milliseconds in each stage."""
+        rounds = [found["stages_ms"] for found in self._figures.get((peer, load), [])
+                  if found and found.get("stages_ms")]  # fmt: skip
+        names = dict.fromkeys(name for found in rounds for name in found)
+        return {
+            name: bounds.spread([found[name] for found in rounds if name in found]).median
+            for name in names
+        }
 
     def memory(self, server: str) -> float | None:
         """MiB resident of all processes of a server."""

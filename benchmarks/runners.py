@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,15 +16,13 @@ from benchmarks.loads import Load
 from benchmarks.models import Models
 from benchmarks.peers import Peer
 from benchmarks.process import Unusable
+from benchmarks.stages import Sums, padding_share, read_sums, stage_ms, texts_a_call
 from transformer_serving.bench import load as generator
 from transformer_serving.bench.connection import Address
 from transformer_serving.bench.figures import percentile
 
 _OPEN_SHARE = 0.7
 _LONGEST = 512
-_PADDING = re.compile(
-    r"^\w*call_(tokens|padding_tokens)(?:_total)?\{.*\} ([\d.e+]+)$", re.MULTILINE
-)
 
 Figures = dict[str, Any]
 
@@ -94,6 +90,7 @@ class Runner:
         body.write_bytes(peer.body([texts.SEED] * load.texts))
         rate = self.rates[peer.name, load.name]
         requests = max(min(int(rate * self.plan.seconds), load.most), load.clients, 2)
+        before = self._sums(peer)
         found = ab(
             self.url(peer), body, requests=requests, clients=load.clients, kept=load.kept,
             scratch=self.scratch, content_type=peer.content_type,
@@ -101,7 +98,13 @@ class Runner:
         answered = found.requests - found.failed
         if not answered:
             raise Unusable(f"{peer.name}: all {found.requests} requests of ab failed")
-        return {**asdict(found), "texts": found.rate * load.texts * answered / found.requests}
+        after = self._sums(peer)
+        return {
+            **asdict(found),
+            "texts": found.rate * load.texts * answered / found.requests,
+            "stages_ms": stage_ms(before, after),
+            "texts_a_call": texts_a_call(before, after),
+        }
 
     def _raw(self, peer: Peer, load: Load) -> Figures:
         if peer.engine not in self.engines:
@@ -121,10 +124,10 @@ class Runner:
         """Each class alone on the idle server, then all of them mixed at 70 % of capacity."""
         address = Address.of(self.url(peer))
         idle = generator.run(address, self.mixed(), generator.Closed(1, self.plan.seconds))
-        before = self._padding(peer)
+        before = self._sums(peer)
         rate = _OPEN_SHARE * self.rates[peer.name, load.name]
         loaded = generator.run(address, self.mixed(), generator.Open(rate, 2 * self.plan.seconds))
-        after = self._padding(peer)
+        after = self._sums(peer)
         answered = [exchange for exchange in loaded.exchanges if exchange.status == 200]
         if not answered:
             raise Unusable(f"{peer.name} answered nothing with 200 in the open loop")
@@ -133,11 +136,16 @@ class Runner:
             "offered": rate,
             "failed": len(loaded.exchanges) - len(answered),
             "generator_cpu": loaded.cpu_s / loaded.elapsed_s,
-            "padding": _share(before, after),
+            "padding": padding_share(before, after),
             "idle_ms": _by_label(idle.exchanges),
             "loaded_ms": _by_label(loaded.exchanges),
             **_percentiles(answered),
         }
+
+    def _sums(self, peer: Peer) -> Sums:
+        """What the server counts itself; others than ours are not asked."""
+        assert peer.server is not None
+        return read_sums(self.bases[peer.server]) if peer.kind == "ours" else {}
 
     def mixed(self) -> list[generator.Payload]:
         pairs = texts.mixed_texts(self.texts_by_length(), _LONGEST)
@@ -147,22 +155,6 @@ class Runner:
         if self.lengths is None:
             self.lengths = texts.Lengths(self.models.tokenizer_json)
         return self.lengths
-
-    def _padding(self, peer: Peer) -> dict[str, float]:
-        """Tokens and padding that the endpoint has sent to its engine, from the gateway's figures.
-
-        Empty where the server has no such figures.
-        """
-        assert peer.server is not None
-        try:
-            with urllib.request.urlopen(f"{self.bases[peer.server]}/metrics", timeout=10) as answer:
-                said = answer.read().decode("utf-8", "replace")
-        except OSError:
-            return {}
-        sums = {"tokens": 0.0, "padding_tokens": 0.0}
-        for name, value in _PADDING.findall(said):
-            sums[name] += float(value)
-        return sums
 
 
 class RawEngine:
@@ -210,11 +202,3 @@ def _by_label(exchanges: Sequence[generator.Exchange]) -> dict[str, list[float]]
 def _percentiles(exchanges: Sequence[generator.Exchange]) -> dict[str, float]:
     times = sorted(1e3 * (exchange.done - exchange.due) for exchange in exchanges)
     return {f"p{share:.0f}": percentile(times, share) for share in (50.0, 90.0, 99.0)}
-
-
-def _share(before: dict[str, float], after: dict[str, float]) -> float | None:
-    """Padding among all that went to the engine in between."""
-    if not before or not after:
-        return None
-    tokens, padding = (after[name] - before[name] for name in ("tokens", "padding_tokens"))
-    return padding / (tokens + padding) if tokens else None

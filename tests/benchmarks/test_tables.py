@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from benchmarks import ab, bounds, documents, report, tuning
+from benchmarks import ab, bounds, documents, report, stages, tuning
 from benchmarks.process import Unusable
 from benchmarks.results import RESULTS, Results
 from transformer_serving.failure import Failure
@@ -113,6 +113,30 @@ def test_the_tuning_table_is_what_the_stored_rows_give() -> None:
 )
 def test_only_a_sure_difference_is_called_one(lower: float, upper: float, said: str) -> None:
     assert tuning.verdict({"lower": lower, "upper": upper}) == said
+
+
+METRICS = """
+# TYPE transformer_serving_call_tokens counter
+transformer_serving_call_tokens_total{{endpoint="a"}} {0}
+transformer_serving_call_tokens_total{{endpoint="b"}} 10.0
+# TYPE transformer_serving_call_padding_tokens counter
+transformer_serving_call_padding_tokens_total{{endpoint="a"}} {1}
+# TYPE transformer_serving_stage_seconds histogram
+transformer_serving_stage_seconds_bucket{{endpoint="a",stage="queue",le="+Inf"}} {2}
+transformer_serving_stage_seconds_count{{endpoint="a",stage="queue"}} {2}
+transformer_serving_stage_seconds_sum{{endpoint="a",stage="queue"}} {3}
+# TYPE another_thing gauge
+another_thing 5.0
+"""
+
+
+def test_the_servers_own_figures_are_taken_as_growth() -> None:
+    before = stages.parse(METRICS.format(100.0, 50.0, 2.0, 0.5))
+    after = stages.parse(METRICS.format(160.0, 70.0, 6.0, 0.7))
+    assert stages.padding_share(before, after) == pytest.approx(20 / 80)
+    assert stages.stage_ms(before, after) == {"queue": pytest.approx(50.0)}
+    assert stages.texts_a_call(before, after) is None
+    assert stages.padding_share({}, {}) is None
 
 
 def test_pinned_lists_pin() -> None:
