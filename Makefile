@@ -8,7 +8,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: up down status test test-compose example-env check check-ort check-ensemble lint format \
-	types docs fuzz soak lock reliability models bench bench-all bench-tables tune notebooks clean help
+	types docs fuzz soak lock reliability models bench bench-all bench-tables tune flames notebooks \
+	clean help
 
 help:
 	@echo 'make up      install, build the demo models, start the stack, deploy, show curl lines'
@@ -90,6 +91,9 @@ bench-all: $(VENV)/.dev
 
 tune: $(VENV)/.dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks tune $(BENCH)
+
+flames: $(VENV)/.dev
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks flames
 
 bench-tables: $(VENV)/.dev
 	$(BIN)/python -m benchmarks tables

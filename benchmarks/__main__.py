@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from benchmarks.process import Unusable
 from benchmarks.runners import Plan
 from transformer_serving.failure import Failure
 
@@ -90,6 +91,17 @@ def tune(out: Path, rounds: int, seconds: float, only: tuple[str, ...], show: bo
 
 @main.command()
 @_out
+@click.option("--seconds", type=click.FloatRange(1), default=10.0, show_default=True)
+def flames(out: Path, seconds: float) -> None:
+    """Flame graphs of workers and backend under the seed's load."""
+    from benchmarks import flames as pictures
+
+    for path in pictures.draw(seconds, _report, out / "flames"):
+        _report(str(path))
+
+
+@main.command()
+@_out
 def tables(out: Path) -> None:
     """Write README's and docs/performance.md's tables again from the stored results."""
     for name in (RESULT, RESULT_ALL):
@@ -128,6 +140,9 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         main(standalone_mode=False)
-    except (Failure, click.ClickException) as failure:
+    except (Failure, Unusable) as failure:
         click.echo(f"error: {failure}", err=True)
         raise SystemExit(getattr(failure, "exit_code", 1)) from None
+    except click.ClickException as failure:
+        click.echo(f"error: {failure.format_message()}", err=True)
+        raise SystemExit(failure.exit_code) from None
