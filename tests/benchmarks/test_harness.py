@@ -29,7 +29,7 @@ LOADS = [replace(load, clients=min(load.clients, 8)) for load in (SEED, SINGLE, 
 BROKEN = Peer("broken", "a peer that cannot run", peers.TORCH, "peer", "broken", "/")
 CHOSEN = [
     *(PEERS[name] for name in ("gateway", "app", "stock", "raw", "empty")),
-    *(PEERS[name] for name in ("null-gateway", "null-app")),
+    PEERS["null-gateway"],
     BROKEN,
 ]
 
