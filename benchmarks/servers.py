@@ -156,14 +156,23 @@ def mlserver(site: Site, report: Report) -> Running:
         "mlserver", [str(program), "start", str(folder)], site.work / "logs" / "mlserver.log",
         _model_variables(site),
     )  # fmt: skip
-    return _ready(child, f"http://127.0.0.1:{port}", "/v2/models/transformer/ready", None)
+    return _ready(
+        child, f"http://127.0.0.1:{port}", "/v2/models/transformer/ready", None, limit_s=300.0
+    )
 
 
 def ensemble(site: Site, report: Report) -> Running:
-    """Tokenizer, engine and ensemble inside Triton."""
+    """Tokenizer, engine and ensemble inside Triton.
+
+    Its stub takes an environment with numpy 1: the stub of tritonserver 2.51 was built for it, and
+    under numpy 2 it reads texts at wrong places and dies.
+    """
+    python = environment_python("ensemble", report)
     work = site.work / "ensemble"
     tritons.ensemble_repository(work, site.repository, STOCK)
-    triton = tritons.start_triton("ensemble Triton", work, environment=_model_variables(site))
+    triton = tritons.start_triton(
+        "ensemble Triton", work, environment=_model_variables(site), packages=python.parent
+    )
     base = f"http://{triton.http}"
     try:
         triton.child.wait_until(f"{base}/v2/models/ensemble/ready", limit_s=60)
@@ -217,10 +226,12 @@ def _start(
     return _ready(child, f"http://127.0.0.1:{port}", ready, body)
 
 
-def _ready(child: Child, base: str, path: str, body: bytes | None) -> Running:
+def _ready(
+    child: Child, base: str, path: str, body: bytes | None, limit_s: float = 120.0
+) -> Running:
     try:
         child.start()
-        child.wait_until(f"{base}{path}", body=body)
+        child.wait_until(f"{base}{path}", body=body, limit_s=limit_s)
     except BaseException as error:
         child.stop()
         if isinstance(error, FileNotFoundError):

@@ -40,11 +40,12 @@ class Triton:
 
 def start_triton(
     name: str, work: Path, *, null: bool = False, socket: bool = False,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None, packages: Path | None = None,
 ) -> Triton:  # fmt: skip
     """Start one on the repository `work`/models and wait until its models are loaded.
 
-    `null` puts an engine that answers zeros in the place of ours; `socket` makes it listen on a
+    Its Python models take the packages of the environment whose programs are in `packages`. `null`
+    puts an engine that answers zeros in the place of ours; `socket` makes it listen on a
     unix socket for HTTP. Raises Unusable with Triton's last words.
     """
     http, grpc, metrics = free_ports(3)
@@ -68,10 +69,10 @@ def start_triton(
             f"--http-address=unix:{path}" if part.startswith("--http-address=") else part
             for part in command
         ]
-    child = Child(
-        name, command, work / "triton.log",
-        {**triton_process.triton_environment(), **(environment or {})},
-    )  # fmt: skip
+    variables = {**triton_process.triton_environment(), **(environment or {})}
+    if packages is not None:
+        variables["PATH"] = f"{packages}{os.pathsep}{variables['PATH']}"
+    child = Child(name, command, work / "triton.log", variables)
     child.start()
     try:
         # Its figures are served once its models are loaded or have failed.
