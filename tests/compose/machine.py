@@ -119,7 +119,7 @@ def debian_mirror() -> str:
             found = re.match(r"(?:deb\s+(?:\[[^]]*\]\s*)?|URIs:\s*)(\S+/debian/?)(?:\s|$)", line)
             if found:
                 return found[1].rstrip("/")
-    return "the mirror of this machine"
+    raise AssertionError("apt's sources name no Debian mirror; this needs a Debian machine")
 
 
 def fetch(package: str, suite: str, folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Base images of the same names, of Debian's and Ubuntu's packages, where none can be pulled.
+"""Base images of the same names, of Debian's packages, where none can be pulled.
 
 An image of that name that was not made here is the real one, and is used.
 """
@@ -18,9 +18,8 @@ from tests.compose.machine import BUILD, ROOT, debian_mirror, install, run
 from transformer_serving.versions.lock import Lock, read_lock
 
 LABEL = "transformer-serving.stand-in"
-UBUNTU = "the mirror of this machine"
-# debootstrap's name for 'as every release since'; old ones do not know the newest names.
-_UBUNTU_SCRIPT = "/usr/share/debootstrap/scripts/gutsy"
+# debootstrap's way of making any newer Debian; an old one does not know the newest names.
+_DEBIAN_SCRIPT = "/usr/share/debootstrap/scripts/sid"
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,6 @@ class StandIn:
 
     suite: str
     packages: tuple[str, ...]
-    ubuntu: bool
     finish: Callable[[Path, Lock], dict[str, str]]
 
 
@@ -42,6 +40,7 @@ def like_python(folder: Path, _lock: Lock) -> dict[str, str]:
 
 def like_triton(folder: Path, lock: Lock) -> dict[str, str]:
     """The wheel's tritonserver where the real image has its own, and a native openvino backend."""
+    like_python(folder, lock)
     (site,) = (ROOT / ".venv" / "lib").glob("python3*/site-packages")
     wheel = site / "pytriton" / "tritonserver"
     home = folder / "opt" / "tritonserver"
@@ -49,7 +48,7 @@ def like_triton(folder: Path, lock: Lock) -> dict[str, str]:
     shutil.copytree(wheel / "backends", home / "backends")
     shutil.copytree(site / "nvidia_pytriton.libs", home / "lib")
     stub = home / "backends" / "python" / "triton_python_backend_stub"
-    shutil.copy(wheel / "python_backend_stubs" / "3.10" / stub.name, stub)
+    shutil.copy(wheel / "python_backend_stubs" / "3.11" / stub.name, stub)
     for program in (stub, home / "bin" / "tritonserver"):
         program.chmod(0o755)
     (home / "backends" / "openvino").mkdir()
@@ -71,11 +70,11 @@ def stand_ins(lock: Lock) -> dict[str, StandIn]:
     python = ("python3", "python3-pip", "ca-certificates")
     return {
         lock.base_images["inference"].value: StandIn(
-            "bookworm", (*python, "python3-venv"), False, like_python
+            "bookworm", (*python, "python3-venv"), like_python
         ),
-        # Ubuntu 22.04 has Python 3.10, as the real image; 26.04 has HAProxy 3.2.
-        lock.image.image: StandIn("jammy", (*python, "libpython3.10"), True, like_triton),
-        lock.base_images["balancer"].value: StandIn("resolute", ("haproxy",), True, like_haproxy),
+        lock.image.image: StandIn("bookworm", (*python, "libpython3.11"), like_triton),
+        # The first Debian with HAProxy 3.2.
+        lock.base_images["balancer"].value: StandIn("forky", ("haproxy",), like_haproxy),
     }
 
 
@@ -115,13 +114,10 @@ def _make(image: str, stand_in: StandIn, lock: Lock, mark: str) -> None:
     folder = BUILD / f"root-{stand_in.suite}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    command = ["debootstrap", "--variant=minbase", f"--include={','.join(stand_in.packages)}"]
-    if stand_in.ubuntu:
-        command += ["--components=main,universe", stand_in.suite, str(folder), UBUNTU]
-        command += [_UBUNTU_SCRIPT]
-    else:
-        command += [stand_in.suite, str(folder), debian_mirror()]
-    run(*command)
+    run(
+        "debootstrap", "--variant=minbase", f"--include={','.join(stand_in.packages)}",
+        stand_in.suite, str(folder), debian_mirror(), _DEBIAN_SCRIPT,
+    )  # fmt: skip
     environment = stand_in.finish(folder, lock)
     for name in ("var/cache/apt/archives", "var/lib/apt/lists"):
         shutil.rmtree(folder / name, ignore_errors=True)
