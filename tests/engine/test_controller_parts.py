@@ -19,7 +19,7 @@ def config(labels: int = 2, **changed: object) -> ModelConfig:
         "name": "m",
         "backend": "onnxruntime",
         "inputs": (TensorConfig("input_ids", "INT32", (-1,)),),
-        "output": TensorConfig("output", "FP32", (labels,)),
+        "outputs": (TensorConfig("output", "FP32", (labels,)),),
         "max_batch_size": 8,
         **changed,
     }
