@@ -135,9 +135,14 @@ def _report(line: str) -> None:
     _console.print(line, highlight=False)
 
 
+def _end(number: int, frame: object) -> None:
+    """Ended from outside, a run still stops what it started; a second signal must not stop that."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
 if __name__ == "__main__":
-    # Ended from outside, a run still stops what it started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, _end)
     try:
         main(standalone_mode=False)
     except (Failure, Unusable) as failure:
