@@ -35,25 +35,27 @@ class Figures:
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
         self._requests: dict[int, Any] = {}
-        self._texts = _counter("texts", "Texts answered.").labels(endpoint)
-        self._tokens = _counter("tokens", "Their tokens, special ones included.").labels(endpoint)
+        self._texts = _of(_counter("texts", "Texts answered."), endpoint)
+        self._tokens = _of(_counter("tokens", "Their tokens, special ones included."), endpoint)
         seconds = _histogram(
             "stage_seconds", "Seconds a request spent in a stage.", ("stage",), _SECONDS
         )
-        self._stages = [seconds.labels(endpoint, stage) for stage in STAGES]
-        self._call_texts = _histogram(
+        self._stages = [_of(seconds, endpoint, stage) for stage in STAGES]
+        call_texts = _histogram(
             "call_texts", "Texts that went to the engine in one call.", (), _CALL_TEXTS
-        ).labels(endpoint)
-        self._call_tokens = _counter("call_tokens", "Tokens sent to the engine.").labels(endpoint)
-        self._padding = _counter(
-            "call_padding_tokens", "Padding sent to the engine beside the tokens."
-        ).labels(endpoint)
+        )
+        self._call_texts = _of(call_texts, endpoint)
+        self._call_tokens = _of(_counter("call_tokens", "Tokens sent to the engine."), endpoint)
+        self._padding = _of(
+            _counter("call_padding_tokens", "Padding sent to the engine beside the tokens."),
+            endpoint,
+        )
 
     def request(self, status: int, texts: int, tokens: int, stages: Mapping[str, float]) -> None:
         """One answer; `stages` in seconds, in the order of STAGES, as far as it came."""
         if status not in self._requests:
             requests = _counter("requests", "Answers by their status.", ("status",))
-            self._requests[status] = requests.labels(self._endpoint, str(status))
+            self._requests[status] = _of(requests, self._endpoint, str(status))
         self._requests[status].inc()
         if status == 200:
             self._texts.inc(texts)
@@ -100,8 +102,30 @@ def _metric(kind: str, name: str, text: str, labels: tuple[str, ...], **options:
         taken = any(other[0] == name for other in known)
         registry = None if taken else prometheus.REGISTRY
         make = getattr(prometheus, kind)
-        known[key] = make(f"transformer_serving_{name}", text, labels, registry=registry, **options)
+        full = f"transformer_serving_{name}"
+        known[key] = _made(lambda: make(full, text, labels, registry=registry, **options))
     return known[key]
+
+
+def _of(metric: Any, *labels: str) -> Any:
+    return _made(lambda: metric.labels(*labels))
+
+
+def _made(make: Callable[[], Any]) -> Any:
+    """What `make` makes, after making the figures' folder again where it has gone.
+
+    A cleaner of temporary files may take it while the worker runs. A request matters more than its
+    count: where the folder cannot be made, there are no figures.
+    """
+    try:
+        return make()
+    except OSError:
+        try:
+            os.makedirs(os.environ.get("PROMETHEUS_MULTIPROC_DIR", ""), mode=0o700, exist_ok=True)
+            return make()
+        except OSError:
+            log.warning("figures cannot be kept: their folder has gone and cannot be made again")
+            return _Nothing()
 
 
 def listen(host: str, port: int) -> None:
