@@ -23,7 +23,8 @@ def figures_folder() -> Iterator[None]:
     It carries this process's number: a server that was killed cannot remove its own, so the next
     one does.
     """
-    if os.environ.get(VARIABLE):
+    if named := os.environ.get(VARIABLE):
+        Path(named).mkdir(parents=True, exist_ok=True)
         yield
         return
     place = Path(tempfile.gettempdir())
@@ -36,6 +37,7 @@ def figures_folder() -> Iterator[None]:
     try:
         yield
     finally:
+        os.environ.pop(VARIABLE, None)
         shutil.rmtree(own, ignore_errors=True)
 
 

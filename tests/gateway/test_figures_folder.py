@@ -27,11 +27,13 @@ def test_what_killed_servers_left_goes(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert os.environ[VARIABLE] == str(mine)
         assert (left.exists(), other.exists(), list(mine.iterdir())) == (False, True, [])
     assert not mine.exists()
+    assert VARIABLE not in os.environ
 
 
-def test_a_named_folder_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(VARIABLE, str(tmp_path))
+def test_a_named_folder_is_made_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    named = tmp_path / "of" / "mine"
+    monkeypatch.setenv(VARIABLE, str(named))
     with figures_folder():
-        pass
-    assert os.environ[VARIABLE] == str(tmp_path)
-    assert tmp_path.exists()
+        assert named.is_dir()
+    assert os.environ[VARIABLE] == str(named)
+    assert named.is_dir()
