@@ -20,7 +20,8 @@ cd "$work"
 step() {
     local name=$1
     shift
-    if "$@" >"$work/$name.log" 2>&1; then
+    # A step that hangs is one that does not work.
+    if timeout 300 "$@" >"$work/$name.log" 2>&1; then
         echo "ok      $name"
     else
         echo "failed  $name: $*"
@@ -29,9 +30,7 @@ step() {
     fi
 }
 
-serving() {
-    "$python" -m clearml_serving --id "$CLEARML_SERVING_TASK_ID" "$@"
-}
+serving=("$python" -m clearml_serving --id "${CLEARML_SERVING_TASK_ID:-}")
 
 echo "project '$project'"
 step train "$python" "$here/train.py" "$project"
@@ -39,13 +38,13 @@ step read "$python" "$here/read.py" "$project"
 served=
 if [ -n "${CLEARML_SERVING_TASK_ID:-}" ] && [ -n "${CLEARML_DEFAULT_BASE_SERVE_URL:-}" ]; then
     served=yes
-    step auto-update serving model auto-update --engine custom --endpoint "$endpoint" \
+    step auto-update "${serving[@]}" model auto-update --engine custom --endpoint "$endpoint" \
         --name "$project" --published --preprocess "$here/preprocess.py"
 fi
 step pipeline "$python" "$here/pipeline.py" "$project" "$project"
 if [ -n "$served" ]; then
     step served "$python" "$here/served.py" "$endpoint"
-    step remove serving model remove --endpoint "$endpoint"
+    step remove "${serving[@]}" model remove --endpoint "$endpoint"
 else
     echo "left    served: set CLEARML_SERVING_TASK_ID and CLEARML_DEFAULT_BASE_SERVE_URL for it"
 fi
