@@ -8,7 +8,6 @@ from pathlib import Path
 
 from tests.stack.conftest import ROOT, Stack
 
-
 # The SDK's reports fork while another of its threads starts git; now and then the fork holds git's
 # pipe and both wait without end.
 NO_FORKS = "sdk.development.report_use_subprocess: false\n"
