@@ -54,13 +54,18 @@ def test_status_watch_goes_on_until_it_is_interrupted(stack: Stack) -> None:
     process = subprocess.Popen(
         [CLI, "status", "--watch", "--json", "--state", str(stack.state)],
         stdout=subprocess.PIPE, text=True,
+        # What a shell starts in the background ignores Ctrl-C, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
-    assert process.stdout is not None
-    first = json.loads(process.stdout.readline())
-    assert first["running"]
-    process.send_signal(signal.SIGINT)
-    process.stdout.read()
-    assert process.wait(20) == 0
+    try:
+        assert process.stdout is not None
+        first = json.loads(process.stdout.readline())
+        assert first["running"]
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    finally:
+        process.kill()
 
 
 def test_two_stacks_beside_each_other(stack: Stack, plain: Stack) -> None:
