@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: up down status test test-compose example-env check check-ort check-ensemble lint format \
+.PHONY: up down status test test-stack test-compose example-env check check-ort check-ensemble lint format \
 	types docs fuzz soak lock reliability models bench bench-all bench-tables tune flames notebooks \
 	clean help
 
@@ -15,7 +15,8 @@ help:
 	@echo 'make up      install, build the demo models, start the stack, deploy, show curl lines'
 	@echo 'make down    stop the stack'
 	@echo 'make status  what runs and what is served'
-	@echo 'make test    all tests, on real servers'
+	@echo 'make test    the tests, on real servers'
+	@echo 'make test-stack  faults, live changes and traps on a whole stack'
 	@echo 'make reliability SEED=n   faults and changes at random, for half an hour'
 	@echo 'make test-compose   the containers, on a real Docker Engine'
 	@echo 'make example-env   renew docker/example.env from the settings'
@@ -42,6 +43,10 @@ status: $(VENV)/.desk
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest $(PYTEST)
+
+# Faults, live changes, traps of the host and the notebooks on a whole stack: ten minutes.
+test-stack: $(VENV)/.dev
+	$(BIN)/python -m pytest -m long tests/stack $(PYTEST)
 
 reliability: $(VENV)/.dev
 	$(BIN)/python -m tests.stack.reliability $(if $(SEED),--seed $(SEED)) $(RELIABILITY)

@@ -132,7 +132,7 @@ def page(
 _HEAD = """# Reliability
 
 What the embedded stack does when its parts die, hang or lose each other. Everything below is made
-by `make reliability`; a shorter run with a fixed seed is part of `make test`.
+by `make reliability`; a shorter run with a fixed seed is part of `make test-stack`.
 
 Clients get the right answer, or 503 with `Retry-After`, or 504 when the request's own deadline
 passed. One worker is the front door of the embedded stack: while it is being restarted, and only

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.stack.changes import random_changes
 from tests.stack.conftest import Stack
 from tests.stack.desk import Registered
 from tests.stack.editor import Editor
 from tests.stack.many import many_endpoints
+
+pytestmark = pytest.mark.long
 
 SEED = 11
 
@@ -26,4 +30,5 @@ def test_changes_leave_threads_descriptors_and_memory_flat(
     assert grown.before.shared == grown.after.shared, grown
     assert abs(grown.after.threads - grown.before.threads) <= 8, grown
     assert abs(grown.after.descriptors - grown.before.descriptors) <= 16, grown
-    assert grown.after.worker_mb - grown.before.worker_mb < 30, grown
+    # The first new bundles cost code and arenas; what many cost is the long run's question.
+    assert grown.after.worker_mb - grown.before.worker_mb < 64, grown

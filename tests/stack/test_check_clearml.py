@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.stack.conftest import ROOT, Stack
+
+pytestmark = pytest.mark.long
 
 # The SDK's reports fork while another of its threads starts git; now and then the fork holds git's
 # pipe and both wait without end.

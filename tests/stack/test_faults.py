@@ -16,6 +16,8 @@ from tests.stack.faults import BODY, PAIRS, SINGLE, Fault, is_engine, strike
 from tests.stack.small_bundles import Parts, write_small
 from transformer_serving.local.supervision import leftovers
 
+pytestmark = pytest.mark.long
+
 SEED = 3
 
 

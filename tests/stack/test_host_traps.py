@@ -23,6 +23,8 @@ from transformer_serving.local.record import require_record
 from transformer_serving.local.stack import Stack as Running
 from transformer_serving.local.supervision import Supervisor
 
+pytestmark = pytest.mark.long
+
 BODY = {"text": TEXT}
 
 

@@ -17,6 +17,8 @@ from tests.stack.conftest import Stack
 from tests.stack.load import Log, Seen, load
 from tests.stack.small_bundles import TEXT, Parts, answer_of, write_small
 
+pytestmark = pytest.mark.long
+
 BODY = {"text": TEXT}
 FIRST = Parts()
 CHANGES = {

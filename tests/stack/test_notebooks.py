@@ -11,6 +11,8 @@ import pytest
 from notebooks.execute import executed, notebooks
 from tests.stack.conftest import ROOT, Stack
 
+pytestmark = pytest.mark.long
+
 # As they are in the repository: a picture or two, and answers of a few lines.
 MOST_BYTES = 200_000
 

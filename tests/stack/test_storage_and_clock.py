@@ -19,6 +19,8 @@ from tests.stack.conftest import started
 from tests.stack.desk import THEIRS, Desk
 from tests.stack.small_bundles import TEXT, Parts, write_small
 
+pytestmark = pytest.mark.long
+
 BODY = {"text": TEXT}
 
 
