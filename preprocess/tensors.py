@@ -47,16 +47,23 @@ def read_outputs(found: Mapping[str, RawOutput], outputs: Sequence[OutputTensor]
 
 def _read(output: RawOutput | None, tensor: OutputTensor) -> Array:
     if output is None or output.dtype != tensor.dtype:
-        raise ServingError(
-            "engine_failed",
-            "an output of the engine is not as endpoint.json says; deploy the bundle again",
-            field=tensor.name,
-            limit=tensor.dtype,
-        )
-    array = _to_array(output.raw, output.dtype).reshape(output.shape)
+        raise _other_output(tensor)
+    try:
+        array = _to_array(output.raw, output.dtype).reshape(output.shape)
+    except ValueError:
+        raise _other_output(tensor) from None
     if not np.isfinite(array).all():
         raise ServingError("engine_failed", "the engine answered with a value that is no number")
     return array
+
+
+def _other_output(tensor: OutputTensor) -> ServingError:
+    return ServingError(
+        "engine_failed",
+        "an output of the engine is not as endpoint.json says; deploy the bundle again",
+        field=tensor.name,
+        limit=tensor.dtype,
+    )
 
 
 def _to_array(raw: bytes, dtype: str) -> Array:
