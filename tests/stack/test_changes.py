@@ -1,4 +1,4 @@
-"""Changes and faults at random: nothing is lost. `make reliability` has many more, and what grows."""
+"""Changes and faults at random: nothing is lost. `make reliability` has more, and what grows."""
 
 from __future__ import annotations
 
