@@ -192,23 +192,28 @@ def running_session(folder: Path) -> Iterator[Session]:
         control_plane.stop()
 
 
-@pytest.fixture(scope="session")
-def both(session: Session) -> Iterator[dict[str, Server]]:
-    """The two ways, started at once."""
-    limit = {"TRANSFORMER_SERVING_MAX_BODY_BYTES": str(LIMIT)}
-    servers = {
-        "gateway": session.gateway(**limit).start(),
-        "stock": session.uvicorn("clearml_serving.serving.main:app").start(),
-    }
+@contextlib.contextmanager
+def running(gateway: Server, stock: Server) -> Iterator[dict[str, Server]]:
+    """Both set-ups, started and told to stop at once."""
+    servers = {"gateway": gateway.start(), "stock": stock.start()}
     try:
-        servers["gateway"].wait_for("/health/ready")
-        servers["stock"].wait_for("/docs")
+        gateway.wait_for("/health/ready")
+        stock.wait_for("/docs")
         yield servers
     finally:
         for server in servers.values():
             server.process.send_signal(signal.SIGTERM)
         for server in servers.values():
             server.stop()
+
+
+@pytest.fixture(scope="session")
+def both(session: Session) -> Iterator[dict[str, Server]]:
+    """The two ways, started at once."""
+    limit = {"TRANSFORMER_SERVING_MAX_BODY_BYTES": str(LIMIT)}
+    stock = session.uvicorn("clearml_serving.serving.main:app")
+    with running(session.gateway(**limit), stock) as servers:
+        yield servers
 
 
 LIMIT = 1_000_000

@@ -17,7 +17,7 @@ import pytest
 
 from contract.errors import KINDS
 from tests.engine.triton_server import TritonServer, wait_until
-from tests.gateway.conftest import Reply, Server
+from tests.gateway.conftest import Reply, Server, running
 from tests.gateway.text_serving import MODELS, TextServing, text_serving as text_serving
 from tests.triton_text import is_loaded, load
 
@@ -35,19 +35,9 @@ def ways(text_serving: TextServing) -> Iterator[dict[str, Server]]:
         "TRANSFORMER_SERVING_MAX_WAITING_TOKENS": "3000",
         "TRANSFORMER_SERVING_CALLS_IN_FLIGHT": "6",
     }
-    servers = {
-        "gateway": text_serving.gateway(**settings).start(),
-        "stock": text_serving.stock(**settings).start(),
-    }
-    try:
-        servers["gateway"].wait_for("/health/ready")
-        servers["stock"].wait_for("/docs")
+    gateway, stock = text_serving.gateway(**settings), text_serving.stock(**settings)
+    with running(gateway, stock) as servers:
         yield servers
-    finally:
-        for server in servers.values():
-            server.process.send_signal(signal.SIGTERM)
-        for server in servers.values():
-            server.stop()
 
 
 def refused(reply: Reply, code: str) -> None:
