@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: up down status test test-stack test-compose example-env check check-ort check-ensemble lint format \
-	types docs fuzz soak lock reliability models bench bench-all bench-tables tune flames notebooks \
+	types docs fuzz soak lock reliability models bench bench-all bench-tables budgets tune flames notebooks \
 	clean help
 
 help:
@@ -27,6 +27,7 @@ help:
 	@echo 'make soak    ten minutes of load; the worker must not grow'
 	@echo 'make check-ort  load what convert writes with the ONNX Runtime of the pinned image'
 	@echo 'make bench   the kit beside its peers, 15 minutes; make bench-all, make tune: docs/performance.md'
+	@echo 'make budgets cold starts, memory, a neighbour, starts of the stack; 10 minutes'
 	@echo 'make notebooks  run the notebooks against the running stack and keep their outputs'
 	@echo 'make check-ensemble  raw text through the ensemble of a plain Triton'
 	@echo 'make lock    renew the pins in requirements/'
@@ -93,6 +94,9 @@ bench: $(VENV)/.dev
 
 bench-all: $(VENV)/.dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks all $(BENCH)
+
+budgets: $(VENV)/.dev
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks budgets $(BENCH)
 
 tune: $(VENV)/.dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks tune $(BENCH)

@@ -10,11 +10,13 @@ import click
 from rich.console import Console
 
 from benchmarks.process import Unusable
+from benchmarks.results import Results
 from benchmarks.runners import Plan
+from benchmarks.session import Keep
 from transformer_serving.failure import Failure
 
 _HERE = Path(__file__).parent
-RESULT, RESULT_ALL, RESULT_TUNE = "bench.json", "bench-all.json", "tune.json"
+TUNE = "tune.json"
 PLOTS = "plots"
 
 
@@ -50,34 +52,62 @@ def bench(out: Path, rounds: int, seconds: float, tables: bool, only: tuple[str,
     chosen = [peer for peer in peers.MAIN if not only or peer.name in only]
     if unknown := set(only) - {peer.name for peer in peers.MAIN}:
         raise Failure(f"no peer '{min(unknown)}'; there are {', '.join(peers.PEERS)}", exit_code=2)
-    found = session.bench(_plan(rounds, seconds), _report, chosen)
-    found.write(out / RESULT)
-    _finish(out, RESULT, tables)
+    plan = _plan(rounds, seconds)
+    _finish(session.bench(plan, _report, chosen, keep=_kept(out)), out, tables)
 
 
 @main.command("all")
 @_out
 @_rounds
 @_seconds
-def everything(out: Path, rounds: int, seconds: float) -> None:
-    """Every peer, worker counts, two endpoints, overload and cost curves; about an hour."""
+@_tables
+def everything(out: Path, rounds: int, seconds: float, tables: bool) -> None:
+    """Every peer, worker counts, two endpoints, overload and cost curves."""
     from benchmarks import curves, loads, peers, session
 
     found = session.bench(
         _plan(rounds, seconds), _report, list(peers.PEERS.values()), list(loads.LOADS.values()),
-        kind="bench-all", more=curves.measure_curves,
+        kind="bench-all", parts=curves.PARTS, keep=_kept(out),
     )  # fmt: skip
-    found.write(out / RESULT_ALL)
-    _finish(out, RESULT_ALL, tables=True)
+    _finish(found, out, tables)
 
 
 @main.command()
 @_out
 @_rounds
 @_seconds
+@_tables
+@click.option(
+    "--load-seconds", type=click.FloatRange(2), default=180.0, show_default=True,
+    help="How long a worker's memory is watched under load.",
+)  # fmt: skip
+@click.option("--clone/--no-clone", default=True, help="Also `make up` in a fresh clone.")
+def budgets(
+    out: Path, rounds: int, seconds: float, tables: bool, load_seconds: float, clone: bool
+) -> None:
+    """Cold starts, memory, a neighbour's batches, starts of the stack; about 10 minutes."""
+    from benchmarks import session
+    from benchmarks.parts import measured
+    from benchmarks.peers import PEERS
+
+    peers = [PEERS[name] for name in ("gateway", "null-gateway")]
+    found = session.bench(
+        _plan(rounds, seconds), _report, peers, (), kind="budgets",
+        parts=measured(load_seconds, clone=clone), keep=_kept(out),
+    )  # fmt: skip
+    _finish(found, out, tables)
+
+
+@main.command()
+@_out
+@_rounds
+@_seconds
+@_tables
 @click.option("--only", multiple=True, metavar="ROW", help="Only this row; may be repeated.")
 @click.option("--list", "show", is_flag=True, help="Print the rows and stop.")
-def tune(out: Path, rounds: int, seconds: float, only: tuple[str, ...], show: bool) -> None:
+def tune(
+    out: Path, rounds: int, seconds: float, tables: bool, only: tuple[str, ...], show: bool
+) -> None:
     """Each setting of the table against the default, in turns; prints and stores each figure."""
     from benchmarks import tuning
 
@@ -85,8 +115,9 @@ def tune(out: Path, rounds: int, seconds: float, only: tuple[str, ...], show: bo
         for row in tuning.EXPERIMENTS:
             click.echo(f"{row.name:24} {row.title}")
         return
-    tuning.tune(_plan(rounds, seconds), _report, only, out / RESULT_TUNE)
-    tuning.write_table(out / RESULT_TUNE)
+    tuning.tune(_plan(rounds, seconds), _report, only, out / TUNE)
+    if tables:
+        tuning.write_table(out / TUNE)
 
 
 @main.command()
@@ -104,28 +135,39 @@ def flames(out: Path, seconds: float) -> None:
 @_out
 def tables(out: Path) -> None:
     """Write README's and docs/performance.md's tables again from the stored results."""
-    for name in (RESULT, RESULT_ALL):
-        if (out / name).is_file():
-            _finish(out, name, tables=True)
-    if (out / RESULT_TUNE).is_file():
-        from benchmarks import tuning
+    from benchmarks import documents, plots, tuning
 
-        tuning.write_table(out / RESULT_TUNE)
+    for kind in documents.KINDS:
+        if path := documents.file_of(out, kind):
+            plots.draw(Results.read(path), out / PLOTS)
+    documents.write(out)
+    if (out / TUNE).is_file():
+        tuning.write_table(out / TUNE)
 
 
 def _plan(rounds: int, seconds: float) -> Plan:
     return Plan(seconds=seconds, rounds=rounds, warm_up_s=min(1.0, seconds))
 
 
-def _finish(out: Path, name: str, tables: bool) -> None:
-    from benchmarks import documents, plots
-    from benchmarks.results import Results
+def _kept(out: Path) -> Keep:
+    """An unfinished run is kept beside the last finished one, in the same form."""
+    return lambda results: results.write(_unfinished(out, results))
 
-    results = Results.read(out / name)
+
+def _unfinished(out: Path, results: Results) -> Path:
+    return out / f"{results.values['kind']}.unfinished.json"
+
+
+def _finish(results: Results, out: Path, tables: bool) -> None:
+    from benchmarks import documents, plots
+
+    path = out / f"{results.values['kind']}.json"
+    results.write(path)
+    _unfinished(out, results).unlink(missing_ok=True)
     written = plots.draw(results, out / PLOTS)
-    _report(f"{out / name} and {len(written)} plots")
+    _report(f"{path} and {len(written)} plots")
     if tables:
-        documents.write(results)
+        documents.write(out)
 
 
 _console = Console(stderr=True)

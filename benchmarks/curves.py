@@ -51,21 +51,15 @@ class Curve:
 
 
 def measure_curves(session: Session, report: Report) -> dict[str, Any]:
-    """Everything of this module, for the gateway, as it is stored beside the rounds."""
-    base = session.runner.bases.get("gateway")
-    if base is None:
-        return {"curves": {}}
+    """The curves of the gateway, by name."""
+    base = session.servers["gateway"].base
     processes = _serving_processes(session)
+    seconds = session.runner.plan.seconds
     curves = {
-        curve.name: _measured(curve, base, processes, session.runner.plan.seconds, report)
+        curve.name: _measured(curve, base, processes, seconds, report)
         for curve in _curves(session.runner.texts_by_length())
     }
-    curves["endpoints"] = _endpoints_curve(session, report)
-    return {
-        "curves": curves,
-        "two_endpoints": _two_endpoints(session, base, report),
-        "overload": _overload(session, base, report),
-    }
+    return {**curves, "endpoints": _endpoints_curve(session, report)}
 
 
 def _curves(lengths: texts.Lengths) -> list[Curve]:
@@ -151,9 +145,10 @@ def _together(jobs: Sequence[Job]) -> list[Figures]:
         return [figures(found) for found in runs]
 
 
-def _two_endpoints(session: Session, base: str, report: Report) -> dict[str, Any]:
+def two_endpoints(session: Session, report: Report) -> dict[str, Any]:
     """One endpoint with 64 clients beside two endpoints with 32 each, in turns."""
     report("two endpoints")
+    base = session.servers["gateway"].base
     deploy(session.site, session.site.models.bundles["openvino"].folder, OURS_AGAIN)
     payload = (_payload([texts.SEED]),)
     one = Point(1, (f"/serve/{OURS}",), payload, 64)
@@ -167,10 +162,10 @@ def _two_endpoints(session: Session, base: str, report: Report) -> dict[str, Any
     return found
 
 
-def _overload(session: Session, base: str, report: Report) -> dict[str, Any]:
+def overload(session: Session, report: Report) -> dict[str, Any]:
     """Three times what the endpoint can do, offered for longer than its queue lasts."""
     report(f"overload at {_OVERLOAD:g} times capacity")
-    address = Address.of(f"{base}/serve/{OURS}")
+    address = Address.of(f"{session.servers['gateway'].base}/serve/{OURS}")
     payload = [_payload([texts.SEED])]
     seconds = session.runner.plan.seconds
     capacity = figures(generator.run(address, payload, generator.Closed(128, seconds))).goodput
@@ -242,3 +237,7 @@ def _endpoint_points(
         ),
     )  # fmt: skip
     return _measured(curve, base, processes, session.runner.plan.seconds, report)
+
+
+# What `make bench-all` measures after its rounds, by the name under which it is stored.
+PARTS = {"two_endpoints": two_endpoints, "overload": overload, "curves": measure_curves}

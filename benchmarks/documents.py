@@ -1,37 +1,59 @@
-"""Where generated parts stand: README and docs/performance.md, by the kind of a run."""
+"""Where generated parts stand: README and docs/performance.md, by the kinds of the stored runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import report
+from benchmarks import budget_report, report
+from benchmarks.budgets import BENCH, STARTS
 from benchmarks.results import Results
 from benchmarks.site import ROOT
 
 PERFORMANCE = ROOT / "docs" / "performance.md"
+README = ROOT / "README.md"
+ALL = "bench-all"
+KINDS = (BENCH, ALL, STARTS)
+
+Runs = Mapping[str, Results]
 
 
 @dataclass(frozen=True)
 class Part:
-    """One generated part: the run it is made from, the document, the markers' name, its maker."""
+    """One generated part: the runs it is made from, the document, the markers' name, its maker."""
 
-    kind: str
+    kinds: tuple[str, ...]
     document: Path
     name: str
-    text: Callable[[Results], str]
+    text: Callable[[Runs], str]
+
+
+def _of(kind: str, text: Callable[[Results], str]) -> Callable[[Runs], str]:
+    return lambda runs: text(runs[kind])
 
 
 PARTS = (
-    Part("bench", ROOT / "README.md", "speed", report.readme_text),
-    Part("bench", PERFORMANCE, "side by side", report.performance_text),
-    Part("bench-all", PERFORMANCE, "everything", report.everything_text),
+    Part((BENCH,), README, "speed", _of(BENCH, report.readme_text)),
+    Part((BENCH,), PERFORMANCE, "side by side", _of(BENCH, report.performance_text)),
+    Part((BENCH, STARTS), PERFORMANCE, "budgets", budget_report.budgets_text),
+    Part((ALL,), PERFORMANCE, "everything", _of(ALL, report.everything_text)),
 )
 
 
-def write(results: Results) -> None:
-    """Renew every part that is made from a run of this kind."""
+def text_of(part: Part, folder: Path) -> str:
+    """What stands there by the runs stored in a folder; nothing without a run."""
+    runs = {kind: Results.read(path) for kind in part.kinds if (path := file_of(folder, kind))}
+    return part.text(runs) if runs else ""
+
+
+def file_of(folder: Path, kind: str) -> Path | None:
+    path = folder / f"{kind}.json"
+    return path if path.is_file() else None
+
+
+def write(folder: Path) -> None:
+    """Renew every part that a stored run says something for."""
     for part in PARTS:
-        if part.kind == results.values["kind"]:
-            report.write_section(part.document, part.name, part.text(results))
+        if text := text_of(part, folder):
+            report.write_section(part.document, part.name, text)

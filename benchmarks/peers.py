@@ -17,7 +17,8 @@ class Peer:
     """One row of every table. `server` None: the raw engine, which has no server.
 
     `many` says that a request may carry a list of texts; `kind` sorts the tables: ours, a peer, or
-    a limit that nothing behind it can pass.
+    a limit that nothing behind it can pass. `padded`: the raw engine's texts are as long as our
+    bucket for them, not as the text is.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Peer:
     body: texts.Body = texts.json_text
     content_type: str = "application/json"
     many: bool = True
+    padded: bool = False
 
 
 def _ours(name: str, title: str, server: str, endpoint: str, engine: str) -> Peer:
@@ -40,16 +42,18 @@ def _stock(name: str, server: str, endpoint: str, engine: str) -> Peer:
     return Peer(name, title, engine, "peer", server, f"/serve/{endpoint}", many=False)
 
 
+# Rows of one engine stand next to each other: they compare servers, others compare products.
 MAIN = (
     _ours("gateway", "ours, gateway", "gateway", OURS, OPENVINO),
     _ours("app", "ours, unmodified app", "app", OURS, OPENVINO),
-    _ours("gateway-ort", "ours, gateway", "gateway", OURS_ORT, ONNXRUNTIME),
     _stock("stock", "app", STOCK, OPENVINO),
+    Peer("raw", "the engine alone", OPENVINO, "limit", None),
+    Peer("raw-padded", "the engine alone, padded as ours", OPENVINO, "limit", None, padded=True),
+    _ours("gateway-ort", "ours, gateway", "gateway", OURS_ORT, ONNXRUNTIME),
     _stock("stock-ort", "app", STOCK_ORT, ONNXRUNTIME),
+    Peer("raw-ort", "the engine alone", ONNXRUNTIME, "limit", None),
     Peer("queue", "queue recipe", TORCH, "peer", "queue", "/", texts.raw_text, "text/plain", False),
     Peer("gunicorn", "FastAPI + gunicorn, 2 workers", TORCH, "peer", "gunicorn", "/classify"),
-    Peer("raw", "the engine alone", OPENVINO, "limit", None),
-    Peer("raw-ort", "the engine alone", ONNXRUNTIME, "limit", None),
     _ours("null-gateway", "ours, gateway", "gateway-null", OURS, NULL),
     _ours("null-app", "ours, unmodified app", "app-null", OURS, NULL),
     _stock("null-stock", "app-null", STOCK, NULL),

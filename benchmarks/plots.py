@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.patches import Patch
+from matplotlib.ticker import ScalarFormatter
 
 matplotlib.use("Agg")
 from matplotlib import pyplot  # the backend is chosen before
@@ -48,7 +49,7 @@ def draw(results: Results, folder: Path) -> list[Path]:
 
 def _bars(results: Results, rows: Sequence[Row], load: str, title: str) -> Any:
     """Medians as bars, the bounds as whiskers, the number at the end."""
-    figure, axes = pyplot.subplots(figsize=(_WIDTH, 0.6 + 0.34 * len(rows)), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(_WIDTH, 1.2 + 0.32 * len(rows)), layout="constrained")
     spreads = [found for row in rows if (found := results.spread(row.name, load))]
     ordered = sorted(zip(rows, spreads, strict=True), key=lambda pair: pair[1].median)
     medians = [found.median for _, found in ordered]
@@ -73,7 +74,8 @@ def _bars(results: Results, rows: Sequence[Row], load: str, title: str) -> Any:
         Patch(color=_COLOURS[kind]) for kind in _KINDS if any(row.kind == kind for row in rows)
     ]
     names = [text for kind, text in _KINDS.items() if any(row.kind == kind for row in rows)]
-    axes.legend(handles, names, loc="lower right", frameon=False)
+    # Beside the bars: at their ends stand the figures.
+    figure.legend(handles, names, loc="outside lower right", ncols=3, frameon=False)
     return figure
 
 
@@ -92,6 +94,9 @@ def _classes(results: Results, peer: str) -> Any:
             label=label, color=colour,
         )  # fmt: skip
     axes.set_xticks(places, list(found))
+    # From an idle server to a full one: on a straight axis the idle bars would vanish.
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(ScalarFormatter())
     axes.set_ylabel("99th percentile, ms")
     axes.set_title(f"Mixed lengths at 70 % of capacity, {results.rows[peer].title}", loc="left")
     axes.legend(frameon=False)

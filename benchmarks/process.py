@@ -17,6 +17,8 @@ from pathlib import Path
 import psutil
 
 _END_S = 15.0
+# Also how exactly the time of a start is known.
+_POLL_S = 0.02
 
 
 class Unusable(Exception):
@@ -57,7 +59,7 @@ class Child:
             last = _tried(url, body)
             if last == "200":
                 return
-            time.sleep(0.3)
+            time.sleep(_POLL_S)
         raise Unusable(
             f"{self.name} did not answer within {limit_s:.0f} s ({last}): {self.last_words()}"
         )
@@ -115,6 +117,10 @@ def use(processes: Iterable[psutil.Process]) -> Use:
         except psutil.NoSuchProcess:
             continue
     return Use(cpu, memory)
+
+
+def cpu_s(processes: Iterable[psutil.Process]) -> float:
+    return use(processes).cpu_s
 
 
 def free_ports(count: int) -> list[int]:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from benchmarks import bounds
 from benchmarks.bounds import Spread
-from benchmarks.budgets import judge
 from benchmarks.results import Results, Row
 from transformer_serving.failure import Failure
 
@@ -18,11 +17,11 @@ OURS, OURS_NULL = "gateway", "null-gateway"
 
 def performance_text(results: Results) -> str:
     """All tables of docs/performance.md."""
-    parts = [results.provenance(), budget_table(results)]
+    parts = [results.provenance()]
     for load, title in results.loads.items():
         if results.measured(load):
             parts.append(f"### {title[0].upper()}{title[1:]}\n\n{load_tables(results, load)}")
-    parts.append(stage_table(results))
+    parts += [stage_table(results), cpu_table(results)]
     parts += [class_table(results, peer) for peer in ("gateway", "app") if results.classes(peer)]
     parts.append(_failed(results))
     return "\n\n".join(part for part in parts if part)
@@ -77,7 +76,7 @@ def _two_endpoints(results: Results) -> str:
 def readme_text(results: Results) -> str:
     """The short table: one row a peer with a real engine, and the date."""
     head = ("", "engine", "texts/s, `ab -c 128`", "one at a time, ms", "texts/s, 32 a request",
-            "ours does at least")  # fmt: skip
+            "ours, gateway, does at least")  # fmt: skip
     rows = []
     for row in results.measured("seed", computes=True):
         rows.append(
@@ -91,17 +90,6 @@ def readme_text(results: Results) -> str:
             )
         )
     return f"{table(head, rows)}\n\n{results.provenance()}"
-
-
-def budget_table(results: Results) -> str:
-    head = ("budget", "wanted", "median", "bound", "")
-    rows = []
-    for verdict in judge(results):
-        budget, found = verdict.budget, verdict.found
-        wanted = f"{'≥' if budget.at_least else '≤'} {budget.wanted:g} {budget.unit}"
-        figures = (f"{found.median:.2f}", f"{budget.bound(found):.2f}") if found else ("-", "-")
-        rows.append((budget.text, wanted, *figures, verdict.word))
-    return table(head, rows)
 
 
 def load_tables(results: Results, load: str) -> str:
@@ -157,7 +145,15 @@ _STAGES = ("tokenize", "queue", "infer", "post")
 
 def class_table(results: Results, peer: str) -> str:
     """Latency by length class, on the idle server and in the mixed load."""
-    head = ("length", "answers", "p50 idle, ms", "p50 mixed", "p99 idle", "p99 mixed", "times")
+    head = (
+        "length",
+        "answers",
+        "p50 idle, ms",
+        "p50 mixed",
+        "p99 idle",
+        "p99 mixed",
+        "times (at most)",
+    )
     rows = [
         (
             label,
@@ -166,12 +162,34 @@ def class_table(results: Results, peer: str) -> str:
             f"{row['loaded_p50']:.1f}",
             f"{row['idle_p99']:.1f}",
             f"{row['loaded_p99']:.1f}",
-            f"{row['loaded_p99'] / row['idle_p99']:.2f}",
+            _times(bounds.spread(row["times"])),
         )
         for label, row in results.classes(peer).items()
     ]
     title = results.rows[peer].title
     return f"Mixed lengths by class, {title}{_padding(results, peer)}:\n\n{table(head, rows)}"
+
+
+def _times(found: Spread) -> str:
+    """The median, and the bound on the sure side."""
+    return f"{found.median:.2f} ({found.upper:.2f})"
+
+
+def cpu_table(results: Results) -> str:
+    """Processor time of a server's own processes for each request of one text."""
+    rows = []
+    for name, row in results.rows.items():
+        seed, single = (results.spread(name, load, "cpu_us") for load in ("seed", "single"))
+        if seed or single:
+            rows.append((row.title, row.engine, _median(seed), _median(single)))
+    if not rows:
+        return ""
+    head = ("", "engine", "128 clients, µs a request", "one at a time, µs")
+    note = (
+        "Of the processes that take the requests. With PyTorch the engine is among them; Triton "
+        "with its engine is not."
+    )
+    return f"### Processor time of a request\n\n{note}\n\n{table(head, rows)}"
 
 
 def _padding(results: Results, peer: str) -> str:

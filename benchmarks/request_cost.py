@@ -21,10 +21,13 @@ from typing import Any
 import numpy as np
 import uvloop
 
-from benchmarks.hot_path import BUNDLE, TEXT, machine, write_models
-from tests.engine.triton_server import running_triton
-from tests.triton_text import client_of, end
+from benchmarks import tritons
+from benchmarks.machine import ROOT, machine, today, versions
+from benchmarks.texts import SEED as TEXT
+from contract.endpoint import read_endpoint
+from engine.model_config import FILE_NAME, from_text, to_text, with_versions
 
+BUNDLE = ROOT / "build" / "demo" / "transformer_model"
 RESULT = Path(__file__).parent / "results" / "request_cost.json"
 FIGURES = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -107,19 +110,28 @@ def _admission(made: Any) -> Any:
 
 
 def profile(count: int, rounds: int) -> dict[str, list[float]]:
-    with tempfile.TemporaryDirectory() as folder, running_triton(Path(folder)) as triton:
-        write_models(triton.repository)
-        with client_of(triton) as client:
-            client.load_model("null")
-        address = f"127.0.0.1:{triton.addresses.http_port}"
-        os.environ["TRANSFORMER_SERVING_TRITON_HTTP"] = address
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"
-        found: dict[str, list[float]] = {}
-        for _ in range(rounds):
-            for name, value in uvloop.run(parts(count)).items():
-                found.setdefault(name, []).append(value)
-        end(triton)
+    with tempfile.TemporaryDirectory() as folder:
+        write_model(Path(folder))
+        triton = tritons.start_triton("null Triton", Path(folder), null=True)
+        try:
+            os.environ["TRANSFORMER_SERVING_TRITON_HTTP"] = triton.http
+            os.environ["TOKENIZERS_PARALLELISM"] = "false"
+            found: dict[str, list[float]] = {}
+            for _ in range(rounds):
+                for name, value in uvloop.run(parts(count)).items():
+                    found.setdefault(name, []).append(value)
+        finally:
+            triton.child.stop()
     return found
+
+
+def write_model(work: Path) -> None:
+    """The demo bundle's model as `null`, for a Triton whose engine answers zeros."""
+    version = read_endpoint((BUNDLE / "endpoint.json").read_text("utf-8")).bundle_version
+    folder = work / "models" / "null"
+    (folder / str(version)).mkdir(parents=True)
+    config = from_text((BUNDLE / "model" / FILE_NAME).read_text("utf-8"))
+    (folder / FILE_NAME).write_text(to_text(with_versions(config, "null", [version])), "utf-8")
 
 
 def main() -> None:
@@ -134,7 +146,7 @@ def main() -> None:
             sys.exit(
                 subprocess.run(command, env={**os.environ, FIGURES: folder}, check=False).returncode
             )
-    before = machine()
+    before = {**machine(), **versions(), "date": today()}
     found = profile(options.count, options.rounds)
     lines = [
         f"{name:10} {min(row):7.1f} {sorted(row)[len(row) // 2]:7.1f}"

@@ -45,10 +45,7 @@ class Results:
         return Results(json.loads(path.read_text("utf-8")))
 
     def write(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".new")
-        temporary.write_text(json.dumps(self.values, indent=1) + "\n", "utf-8")
-        temporary.replace(path)
+        write_json(path, self.values)
 
     @property
     def loads(self) -> dict[str, str]:
@@ -93,10 +90,14 @@ class Results:
         found = [mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None]
         return bounds.spread(found) if found else None
 
-    def classes(self, peer: str) -> dict[str, dict[str, float]]:
-        """Of the mixed load, by class: answers, 99th percentile idle and loaded in ms."""
-        found: dict[str, dict[str, float]] = self.values["classes"].get(peer, {})
-        return found
+    def classes(self, peer: str) -> dict[str, dict[str, Any]]:
+        """Of the mixed load, by class, those with a ratio.
+
+        Answers, percentiles idle and loaded in ms over all rounds, and `times`: of each round, how
+        many times its idle 99th percentile is the loaded one.
+        """
+        found: dict[str, dict[str, Any]] = self.values["classes"].get(peer, {})
+        return {label: row for label, row in found.items() if row["times"]}
 
     def stages(self, peer: str, load: str) -> dict[str, float]:
         """Median over the rounds of the mean milliseconds in each stage."""
@@ -126,9 +127,18 @@ class Results:
         return (
             f"{self.values['date']}, commit {self.values['commit']}; {machine_['cpu']}, "
             f"{machine_['cores']} cores, {machine_['memory_gib']:.0f} GiB ({features}); Python "
-            f"{versions['python']}, tritonserver {self.values['triton']}, {named}; medians of "
-            f"{plan['rounds']} rounds of {plan['seconds']:g} s."
+            f"{versions['python']}, tritonserver {self.values['triton']}, {named}; load "
+            f"{machine_['load_before']} before; medians of {plan['rounds']} rounds of "
+            f"{plan['seconds']:g} s."
         )
+
+
+def write_json(path: Path, values: object) -> None:
+    """Atomically: a reader finds the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(values, indent=1) + "\n", "utf-8")
+    temporary.replace(path)
 
 
 def make(
@@ -184,7 +194,7 @@ def _short(found: Figures | None) -> Figures | None:
     }
 
 
-def _classes(rounds: Sequence[Figures | None]) -> dict[str, dict[str, float]]:
+def _classes(rounds: Sequence[Figures | None]) -> dict[str, dict[str, Any]]:
     idle, loaded = _pooled(rounds, "idle_ms"), _pooled(rounds, "loaded_ms")
     return {
         label: {
@@ -193,10 +203,24 @@ def _classes(rounds: Sequence[Figures | None]) -> dict[str, dict[str, float]]:
             "loaded_p99": percentile(sorted(loaded[label]), 99.0),
             "idle_p50": percentile(sorted(idle[label]), 50.0),
             "loaded_p50": percentile(sorted(loaded[label]), 50.0),
+            "times": _times(rounds, label),
         }
         for label in loaded
         if label in idle
     }
+
+
+def _times(rounds: Sequence[Figures | None], label: str) -> list[float]:
+    """How many times its idle 99th percentile a class's is under load, in each round."""
+    found = []
+    for figures in rounds:
+        idle, loaded = (
+            sorted((figures or {}).get(kind, {}).get(label, ()))
+            for kind in ("idle_ms", "loaded_ms")
+        )
+        if idle and loaded:
+            found.append(round(percentile(loaded, 99.0) / percentile(idle, 99.0), 3))
+    return found
 
 
 def _pooled(rounds: Sequence[Figures | None], name: str) -> dict[str, list[float]]:

@@ -15,7 +15,8 @@ from benchmarks.ab import ab
 from benchmarks.loads import Load
 from benchmarks.models import Models
 from benchmarks.peers import Peer
-from benchmarks.process import Unusable
+from benchmarks.process import Unusable, cpu_s
+from benchmarks.servers import Running
 from benchmarks.stages import Sums, padding_share, read_sums, stage_ms, texts_a_call
 from transformer_serving.bench import load as generator
 from transformer_serving.bench.connection import Address
@@ -41,7 +42,7 @@ class Runner:
     """Measures; keeps what it learned of each peer's speed, so that runs last `plan.seconds`."""
 
     models: Models
-    bases: dict[str, str]
+    servers: dict[str, Running]
     scratch: Path
     plan: Plan
     rates: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -57,20 +58,20 @@ class Runner:
             return self._raw(peer, load)
         key = (peer.name, load.name)
         if key not in self.rates:
-            self.rates[key] = self._warmed_up(peer, load)
+            self.rates[key] = self._rate(peer, load, self.plan.warm_up_s)
         return self._open(peer, load) if load.tool == "open" else self._ab(peer, load)
 
     def url(self, peer: Peer) -> str:
         assert peer.server is not None
-        return f"{self.bases[peer.server]}{peer.path}"
+        return f"{self.servers[peer.server].base}{peer.path}"
 
     def close(self) -> None:
         for engine in self.engines.values():
             engine.close()
 
-    def _warmed_up(self, peer: Peer, load: Load) -> float:
-        """Requests a second, roughly, found in `warm_up_s` of the same load."""
-        kind = generator.Closed(load.clients, self.plan.warm_up_s)
+    def _rate(self, peer: Peer, load: Load, seconds: float) -> float:
+        """Requests a second that `load.clients` get answered, each waiting for its answer."""
+        kind = generator.Closed(load.clients, seconds)
         payloads = self.mixed() if load.tool == "open" else [self._payload(peer, load)]
         try:
             found = generator.run(Address.of(self.url(peer)), payloads, kind)
@@ -90,11 +91,12 @@ class Runner:
         body.write_bytes(peer.body([texts.SEED] * load.texts))
         rate = self.rates[peer.name, load.name]
         requests = max(min(int(rate * self.plan.seconds), load.most), load.clients, 2)
-        before = self._sums(peer)
+        before, spent = self._sums(peer), self._cpu_s(peer)
         found = ab(
             self.url(peer), body, requests=requests, clients=load.clients, kept=load.kept,
             scratch=self.scratch, content_type=peer.content_type,
         )  # fmt: skip
+        spent = self._cpu_s(peer) - spent
         answered = found.requests - found.failed
         if not answered:
             raise Unusable(f"{peer.name}: all {found.requests} requests of ab failed")
@@ -102,6 +104,7 @@ class Runner:
         return {
             **asdict(found),
             "texts": found.rate * load.texts * answered / found.requests,
+            "cpu_us": 1e6 * spent / found.requests,
             "stages_ms": stage_ms(before, after),
             "texts_a_call": texts_a_call(before, after),
         }
@@ -111,6 +114,9 @@ class Runner:
             bundle = self.models.bundles[peer.engine]
             self.engines[peer.engine] = RawEngine(bundle.model_folder, self.scratch)
         tokens = self.texts_by_length().count(texts.SEED)
+        if peer.padded:
+            buckets = self.models.bundles[peer.engine].endpoint.tokens.buckets
+            tokens = next(size for size in buckets if size >= tokens)
         engine = self.engines[peer.engine]
         assert load.raw is not None
         key = (peer.name, load.name)
@@ -118,14 +124,16 @@ class Runner:
             engine.measure(load.raw, tokens, self.plan.warm_up_s)
             self.rates[key] = 0.0
         found = engine.measure(load.raw, tokens, self.plan.seconds)
-        return {**found, "texts": found["rate"], "failed": 0}
+        return {**found, "texts": found["rate"], "failed": 0, "tokens": tokens}
 
     def _open(self, peer: Peer, load: Load) -> Figures:
         """Each class alone on the idle server, then all of them mixed at 70 % of capacity."""
         address = Address.of(self.url(peer))
         idle = generator.run(address, self.mixed(), generator.Closed(1, self.plan.seconds))
+        # Of this round: what a shared machine can do changes from minute to minute.
+        capacity = self._rate(peer, load, self.plan.seconds)
+        rate = _OPEN_SHARE * capacity
         before = self._sums(peer)
-        rate = _OPEN_SHARE * self.rates[peer.name, load.name]
         loaded = generator.run(address, self.mixed(), generator.Open(rate, 2 * self.plan.seconds))
         after = self._sums(peer)
         answered = [exchange for exchange in loaded.exchanges if exchange.status == 200]
@@ -133,6 +141,7 @@ class Runner:
             raise Unusable(f"{peer.name} answered nothing with 200 in the open loop")
         return {
             "texts": len(answered) / loaded.elapsed_s,
+            "capacity": capacity,
             "offered": rate,
             "failed": len(loaded.exchanges) - len(answered),
             "generator_cpu": loaded.cpu_s / loaded.elapsed_s,
@@ -145,7 +154,12 @@ class Runner:
     def _sums(self, peer: Peer) -> Sums:
         """What the server counts itself; others than ours are not asked."""
         assert peer.server is not None
-        return read_sums(self.bases[peer.server]) if peer.kind == "ours" else {}
+        return read_sums(self.servers[peer.server].base) if peer.kind == "ours" else {}
+
+    def _cpu_s(self, peer: Peer) -> float:
+        """What the peer's own processes have used; of ours and the example without Triton."""
+        assert peer.server is not None
+        return cpu_s(self.servers[peer.server].processes())
 
     def mixed(self) -> list[generator.Payload]:
         pairs = texts.mixed_texts(self.texts_by_length(), _LONGEST)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from benchmarks import tritons
 from benchmarks.environments import environment_python
 from benchmarks.process import Child, Unusable, free_ports
@@ -26,6 +28,9 @@ class Running:
     base: str
     children: tuple[Child, ...]
 
+    def processes(self) -> list[psutil.Process]:
+        return [process for child in self.children for process in child.tree()]
+
     def stop(self) -> None:
         for child in self.children:
             child.stop()
@@ -36,9 +41,12 @@ Start = Callable[[Site, Report], Running]
 
 def gateway(
     workers: int = 1, *, null: bool = False, environment: Mapping[str, str] | None = None,
-    first: str = OURS, name: str = "",
+    first: str = OURS, name: str = "", ready: str = "", folder: Path | None = None,
 ) -> Start:  # fmt: skip
-    """clearml-serving's app behind our gateway, ready when endpoint `first` answers."""
+    """clearml-serving's app behind our gateway, ready when endpoint `first` answers.
+
+    With `ready` it is ready when it answers GET of that path; `folder` holds other code of ours.
+    """
     called = f"gateway-{name or workers}{'-null' if null else ''}"
     arguments = ["-m", "gateway", "--host=127.0.0.1", f"--workers={workers}"]
 
@@ -46,7 +54,7 @@ def gateway(
         variables = {**_variables(site, called, null), **(environment or {})}
         return _start(
             site, called, lambda port: [sys.executable, *arguments, f"--port={port}"], variables,
-            ready=f"/serve/{first}", body=_SHORT,
+            ready=ready or f"/serve/{first}", body=None if ready else _SHORT, folder=folder,
         )  # fmt: skip
 
     return start
@@ -59,7 +67,14 @@ def gateway_by_uvicorn(
 
     def start(site: Site, report: Report) -> Running:
         name = f"gateway{'-'.join(options).replace('--', '-')}"
-        variables = {**_variables(site, name, False), **(environment or {})}
+        figures = site.work / "figures" / name
+        figures.mkdir(parents=True, exist_ok=True)
+        variables = {
+            **_variables(site, name, False),
+            # As the gateway itself has it: figures are shared by files.
+            "PROMETHEUS_MULTIPROC_DIR": str(figures),
+            **(environment or {}),
+        }
 
         def command(port: int) -> list[str]:
             return [
@@ -73,11 +88,15 @@ def gateway_by_uvicorn(
     return start
 
 
-def app(*, null: bool = False, workers: int = 1) -> Start:
+def app(
+    *, null: bool = False, workers: int = 1, environment: Mapping[str, str] | None = None,
+    name: str = "", ready: str = "",
+) -> Start:  # fmt: skip
     """clearml-serving's app, unmodified, in uvicorn as its own entry point starts it."""
+    called = f"app-{name or workers}{'-null' if null else ''}"
 
     def start(site: Site, report: Report) -> Running:
-        name = f"app-{workers}{'-null' if null else ''}"
+        variables = {**_variables(site, called, null), **(environment or {})}
 
         def command(port: int) -> list[str]:
             return [
@@ -87,8 +106,9 @@ def app(*, null: bool = False, workers: int = 1) -> Start:
             ]  # fmt: skip
 
         return _start(
-            site, name, command, _variables(site, name, null), ready=f"/serve/{EMPTY}", body=_SHORT
-        )
+            site, called, command, variables, ready=ready or f"/serve/{EMPTY}",
+            body=None if ready else _SHORT,
+        )  # fmt: skip
 
     return start
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,10 @@ from benchmarks.models import Models
 from benchmarks.peers import MAIN as MAIN_PEERS, Peer
 from benchmarks.process import use
 from benchmarks.results import Results
-from benchmarks.rounds import measure_rounds, running_servers
+from benchmarks.rounds import Outcome, measure_rounds, reason, running_servers
 from benchmarks.runners import Plan, Runner
-from benchmarks.servers import Running, gateway
-from benchmarks.site import BUILD, OURS, Report, Site, close_site, open_site
-from benchmarks.texts import SEED, json_text
-from transformer_serving.bench import load as generator
-from transformer_serving.bench.connection import Address
-from transformer_serving.clearml_cli import ClearmlCli
-from transformer_serving.deploy import add_arguments
+from benchmarks.servers import Running
+from benchmarks.site import BUILD, Report, Site, close_site, open_site
 from transformer_serving.failure import Failure
 from transformer_serving.versions.lock import read_lock
 
@@ -39,6 +34,12 @@ class Session:
     peers: Sequence[Peer]
     failed: dict[str, str]
     around: dict[str, Any] = field(default_factory=machine.machine)
+
+
+# What only one kind of run measures: a value to be stored.
+Part = Callable[[Session, Report], Any]
+# Keeps what there is of a run that is not finished yet.
+Keep = Callable[[Results], None]
 
 
 @contextlib.contextmanager
@@ -61,8 +62,7 @@ def session(
             running_servers(site, peers, failed, report) as servers,
             tempfile.TemporaryDirectory(prefix="bench-") as scratch,
         ):
-            bases = {name: server.base for name, server in servers.items()}
-            runner = Runner(site.models, bases, Path(scratch), plan)
+            runner = Runner(site.models, servers, Path(scratch), plan)
             there = [peer for peer in peers if peer.server is None or peer.server in servers]
             try:
                 yield Session(site, servers, runner, there, failed, around)
@@ -75,57 +75,50 @@ def session(
 def bench(
     plan: Plan, report: Report, peers: Sequence[Peer] = MAIN_PEERS,
     loads: Sequence[Load] = MAIN_LOADS, *, kind: str = "bench", work: Path = BUILD / "run",
-    more: Callable[[Session, Report], dict[str, Any]] | None = None,
+    parts: Mapping[str, Part] | None = None, keep: Keep = lambda results: None,
 ) -> Results:  # fmt: skip
-    """Measure the peers under the loads. `more` measures what only this kind of run has."""
+    """Measure the peers under the loads, then the parts.
+
+    `keep` is given what there is after every round and every part: whatever ends the run early,
+    that is not lost. A part that fails is named with its error.
+    """
     with session(peers, plan, report, work) as opened:
-        found = measure(opened, peers, loads, report, kind=kind)
-        if more:
-            found.values |= more(opened, report)
+        found = measure(opened, peers, loads, report, kind=kind, keep=keep)
+        for name, part in (parts or {}).items():
+            try:
+                found.values[name] = part(opened, report)
+            except Exception as error:
+                # As with the peers: the other parts must outlive it.
+                found.values["failed"][name] = reason(error)
+                report(f"{name} cannot be measured: {reason(error)}")
+            keep(found)
     return found
 
 
 def measure(
-    opened: Session, peers: Sequence[Peer], loads: Sequence[Load], report: Report, *, kind: str
-) -> Results:
+    opened: Session, peers: Sequence[Peer], loads: Sequence[Load], report: Report, *, kind: str,
+    keep: Keep = lambda results: None,
+) -> Results:  # fmt: skip
     """All rounds of an open session, as they are stored."""
-    outcome = measure_rounds(opened.runner, opened.peers, loads, report)
-    outcome.failed = {**opened.failed, **outcome.failed}
-    memory = {name: memory_mib(server) for name, server in opened.servers.items()}
-    memory["worker"] = worker_mib(opened, report)
-    return stored.make(
-        kind, outcome, peers=peers, loads=loads, plan=opened.runner.plan,
-        models=opened.site.models, memory=memory, triton=triton_version(), around=opened.around,
-    )  # fmt: skip
 
+    def results(outcome: Outcome) -> Results:
+        outcome.failed = {**opened.failed, **outcome.failed}
+        memory = {name: memory_mib(server) for name, server in opened.servers.items()}
+        return stored.make(
+            kind, outcome, peers=peers, loads=loads, plan=opened.runner.plan,
+            models=opened.site.models, memory=memory, triton=triton_version(),
+            around=opened.around,
+        )  # fmt: skip
 
-def worker_mib(opened: Session, report: Report) -> float:
-    """MiB of one gateway worker that serves one endpoint of ours and nothing else.
-
-    The measured gateways also hold the example's AutoTokenizer, because all endpoints are of one
-    serving service.
-    """
-    report("memory of a worker with one endpoint")
-    site = opened.site
-    service = ClearmlCli(site.environment).create_service("one endpoint")
-    bundle = site.models.bundles["openvino"]
-    cli = ClearmlCli(site.environment, service)
-    cli.run(*add_arguments(bundle, OURS, site.uploaded[OURS]))
-    start = gateway(environment={"CLEARML_SERVING_TASK_ID": service}, name="one-endpoint")
-    server = start(site, report)
-    try:
-        address = Address.of(f"{server.base}/serve/{OURS}")
-        payload = generator.Payload("text", json_text([SEED]))
-        generator.run(address, [payload], generator.Closed(8, opened.runner.plan.seconds))
-        return memory_mib(server)
-    finally:
-        server.stop()
+    outcome = measure_rounds(
+        opened.runner, opened.peers, loads, report, lambda so_far: keep(results(so_far))
+    )
+    return results(outcome)
 
 
 def memory_mib(server: Running) -> float:
     """MiB resident of a server's processes now, after it has worked."""
-    processes = [process for child in server.children for process in child.tree()]
-    return round(use(processes).memory / 2**20, 1)
+    return round(use(server.processes()).memory / 2**20, 1)
 
 
 def triton_version() -> str:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from benchmarks.process import Unusable, free_row
 from benchmarks.tritons import Triton
 from transformer_serving.bundle_folder import Bundle
 from transformer_serving.clearml_cli import ClearmlCli
+from transformer_serving.deploy import add_arguments
 from transformer_serving.golden import ask
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,6 +28,11 @@ STOCK, STOCK_ORT, EMPTY = "stock", "stock_onnxruntime", "empty"
 # The endpoints of one engine: with our preprocess, and in the style of the host's own example.
 _ENDPOINTS = {"openvino": (OURS, STOCK), "onnxruntime": (OURS_ORT, STOCK_ORT)}
 _RECIPES = Path(__file__).parent / "recipes"
+# clearml-serving's own command that adds the empty Preprocess.
+EMPTY_ARGUMENTS = (
+    "model", "add", "--engine", "custom", "--endpoint", EMPTY,
+    "--preprocess", str(_RECIPES / "empty_preprocess.py"),
+)  # fmt: skip
 _STOCK_PREPROCESS = ROOT / "examples" / "stock" / "preprocess.py"
 _AUX = {"openvino": 'backend="openvino_text"', "onnxruntime": 'platform="onnxruntime_onnx"'}
 
@@ -45,6 +51,7 @@ class Site:
     state: Path
     environment: Mapping[str, str]
     triton: str
+    port_base: int
     null: Triton | None = None
     uploaded: dict[str, str] = field(default_factory=dict)
 
@@ -69,7 +76,7 @@ class Site:
 
     def stack_pid(self, part: str) -> int:
         """The process of one of the stack's parts."""
-        status = json.loads(_cli("status", self.state, "--json"))
+        status = json.loads(stack_command("status", self.state, "--json"))
         return next(int(row["pid"]) for row in status["parts"] if row["name"] == part)
 
 
@@ -84,9 +91,9 @@ def open_site(work: Path, report: Report, *, null: bool, models: Models | None =
     work.mkdir(parents=True)
     report("starting the stack")
     base = free_row(5)
-    _cli("up", state, "--port-base", str(base))
-    environment: dict[str, str] = json.loads(_cli("env", state, "--json"))
-    site = Site(work, models, state, environment, f"127.0.0.1:{base + 2}")
+    stack_command("up", state, "--port-base", str(base))
+    environment: dict[str, str] = json.loads(stack_command("env", state, "--json"))
+    site = Site(work, models, state, environment, f"127.0.0.1:{base + 2}", base)
     try:
         _deploy_all(site, f"http://127.0.0.1:{base}/serve", report)
         if null:
@@ -102,7 +109,7 @@ def open_site(work: Path, report: Report, *, null: bool, models: Models | None =
 def close_site(site: Site) -> None:
     if site.null is not None:
         site.null.child.stop()
-    _cli("down", site.state)
+    stack_command("down", site.state)
 
 
 def _deploy_all(site: Site, serve_url: str, report: Report) -> None:
@@ -115,10 +122,7 @@ def _deploy_all(site: Site, serve_url: str, report: Report) -> None:
         report(f"adding {stock}")
         _add_stock(cli, bundle, stock, site.work)
         added.append(stock)
-    cli.run(
-        "model", "add", "--engine", "custom", "--endpoint", EMPTY,
-        "--preprocess", str(_RECIPES / "empty_preprocess.py"),
-    )  # fmt: skip
+    cli.run(*EMPTY_ARGUMENTS)
     for name in added:
         report(f"waiting for {name}")
         _wait_for(f"{serve_url}/{name}")
@@ -127,7 +131,24 @@ def _deploy_all(site: Site, serve_url: str, report: Report) -> None:
 def deploy(site: Site, bundle: Path, endpoint: str) -> None:
     """Serve a bundle in the stack, and wait for its golden answer."""
     arguments = (str(bundle), "--endpoint", endpoint, "--timeout", "300", "--json")
-    site.uploaded[endpoint] = json.loads(_cli("deploy", site.state, *arguments))["model_id"]
+    site.uploaded[endpoint] = json.loads(stack_command("deploy", site.state, *arguments))[
+        "model_id"
+    ]
+
+
+def service_of_one(site: Site, name: str, arguments: Sequence[str]) -> dict[str, str]:
+    """A serving service with one endpoint: the variables that make an app serve it.
+
+    `arguments` are clearml-serving's, of the endpoint. The stack's own service has them all.
+    """
+    service = ClearmlCli(site.environment).create_service(name)
+    ClearmlCli(site.environment, service).run(*arguments)
+    return {"CLEARML_SERVING_TASK_ID": service}
+
+
+def ours_arguments(site: Site) -> list[str]:
+    """The same of our endpoint, with the model that the stack's Triton has."""
+    return list(add_arguments(site.models.bundles["openvino"], OURS, site.uploaded[OURS]))
 
 
 def _add_stock(cli: ClearmlCli, bundle: Bundle, name: str, work: Path) -> None:
@@ -157,7 +178,8 @@ def _wait_for(url: str, limit_s: float = 180.0) -> None:
         reply = ask(url, {"text": "a short text"})
 
 
-def _cli(command: str, state: Path, *arguments: str) -> str:
+def stack_command(command: str, state: Path, *arguments: str) -> str:
+    """What the command line prints. Raises Unusable with what it says when it fails."""
     program = str(Path(sys.executable).with_name("transformer-serving"))
     done = subprocess.run(
         [program, command, *arguments, "--state", str(state)],

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.process import Child, free_ports
+from benchmarks.variants import Edit, edit_backends
 from engine import backend_directory, triton_process
 from engine.model_config import FILE_NAME, from_text, to_text
 
@@ -41,12 +42,13 @@ class Triton:
 def start_triton(
     name: str, work: Path, *, null: bool = False, socket: bool = False,
     environment: Mapping[str, str] | None = None, packages: Path | None = None,
+    edits: Sequence[Edit] = (),
 ) -> Triton:  # fmt: skip
     """Start one on the repository `work`/models and wait until its models are loaded.
 
     Its Python models take the packages of the environment whose programs are in `packages`. `null`
     puts an engine that answers zeros in the place of ours; `socket` makes it listen on a
-    unix socket for HTTP. Raises Unusable with Triton's last words.
+    unix socket for HTTP; `edits` change our backends' code. Raises Unusable with Triton's last words.
     """
     http, grpc, metrics = free_ports(3)
     pytriton = backend_directory.pytriton_tritonserver()
@@ -55,6 +57,7 @@ def start_triton(
     backend_directory.assemble(backends, pytriton=pytriton)
     if null:
         _take_engines_out(backends)
+    edit_backends(backends, edits)
     path = work / "http.sock"
     path.unlink(missing_ok=True)
     command = triton_process.triton_command(

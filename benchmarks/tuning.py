@@ -13,20 +13,26 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import bounds, documents, machine, report as markdown, tritons
+from benchmarks import bounds, documents, machine, report as markdown, tritons, variants
 from benchmarks.loads import BATCH, SEED, SINGLE
 from benchmarks.peers import PEERS, Peer
 from benchmarks.process import Unusable
+from benchmarks.results import write_json
+from benchmarks.rounds import minutes, reason
 from benchmarks.runners import Plan
 from benchmarks.servers import Running, gateway, gateway_by_uvicorn
 from benchmarks.session import Session, session
-from benchmarks.site import BUILD, OURS, Report, deploy
+from benchmarks.site import BUILD, OURS, Report, Site, deploy
+from benchmarks.variants import Edit
 from preprocess.settings import SETTINGS
+from transformer_serving.bundle_endpoint import BUCKETS
 from transformer_serving.convert import ConvertRequest, convert
 from transformer_serving.failure import Failure
 
 _LOADS = (SEED, SINGLE, BATCH)
-_DEFAULT = PEERS["gateway"]
+_DEFAULT, _DEFAULT_NULL = PEERS["gateway"], PEERS["null-gateway"]
+# Of a row: a gateway, often a Triton, now and then a bundle.
+_START_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,8 @@ class Experiment:
 
     `environment` and `workers` change the gateway, `uvicorn` starts it by uvicorn's own options,
     `change` edits the model's configuration in a Triton of its own, `socket` reaches that by a unix
-    socket, `buckets` converts again. `needs` is a setting without which the row means nothing.
+    socket, `buckets` and `precision` convert again, `edits` change our own code. `null` measures
+    before the engine that answers zeros. `needs` is a setting without which the row means nothing.
     """
 
     name: str
@@ -46,6 +53,9 @@ class Experiment:
     change: tritons.Change | None = None
     socket: bool = False
     buckets: tuple[int, ...] = ()
+    precision: str = ""
+    edits: tuple[Edit, ...] = ()
+    null: bool = False
     needs: str = ""
 
 
@@ -82,14 +92,35 @@ EXPERIMENTS = (
     _calls(1),
     _calls(3),
     _calls(4),
+    Experiment("calls-1-null", "no engine: 1 call in flight instead of 2",
+               {"TRANSFORMER_SERVING_CALLS_IN_FLIGHT": "1"}, null=True),
     Experiment("workers-2", "2 gateway workers", workers=2),
     Experiment("workers-3", "3 gateway workers", workers=3),
+    Experiment("workers-2-null", "no engine: 2 gateway workers", workers=2, null=True),
+    Experiment("workers-2-threads-1", "2 gateway workers, 1 OpenVINO thread", workers=2,
+               change=_parameter("intra_op_thread_count", "1")),
+    Experiment("workers-2-streams-2", "2 gateway workers, 2 OpenVINO streams", workers=2,
+               change=_parameter("num_streams", "2")),
     Experiment("grpc", "gRPC to Triton instead of HTTP",
                {"TRANSFORMER_SERVING_TRANSPORT": "grpc"}, needs="TRANSFORMER_SERVING_TRANSPORT"),
     Experiment("socket", "HTTP to Triton over a unix socket", socket=True),
     Experiment("asyncio", "asyncio's own event loop instead of uvloop",
                uvicorn=("--loop=asyncio",)),
     Experiment("h11", "h11 instead of httptools", uvicorn=("--http=h11",)),
+    Experiment("json", "Python's json instead of orjson", edits=variants.STANDARD_JSON),
+    Experiment("response", "the answer by FastAPI's encoder, not once from bytes",
+               edits=variants.ENCODED_RESPONSE),
+    Experiment("json-null", "no engine: Python's json instead of orjson",
+               edits=variants.STANDARD_JSON, null=True),
+    Experiment("response-null", "no engine: the answer by FastAPI's encoder",
+               edits=variants.ENCODED_RESPONSE, null=True),
+    Experiment("off-loop", "every text tokenized in a thread", edits=variants.TOKENIZE_OFF_LOOP),
+    Experiment("off-loop-null", "no engine: every text tokenized in a thread",
+               edits=variants.TOKENIZE_OFF_LOOP, null=True),
+    Experiment("no-output-copy", "the backend's outputs not copied",
+               edits=variants.NO_OUTPUT_COPY),
+    Experiment("input-copy", "the backend's inputs copied into OpenVINO",
+               edits=variants.INPUT_COPY),
     Experiment("tokenizers", "the tokenizer's own threads on",
                {"TOKENIZERS_PARALLELISM": "true"}),
     Experiment("streams-2", "2 OpenVINO streams in one instance",
@@ -100,6 +131,7 @@ EXPERIMENTS = (
                change=_instances(2)),
     Experiment("delay-500", "Triton waits 500 us for more requests", change=_delay(500)),
     Experiment("fp32", "OpenVINO in fp32", change=_parameter("precision", "fp32")),
+    Experiment("int8", "OpenVINO in int8", precision="int8"),
     Experiment("buckets-fine", "more length buckets",
                buckets=(8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)),
     Experiment("buckets-coarse", "fewer length buckets", buckets=(32, 128)),
@@ -111,23 +143,36 @@ def tune(plan: Plan, report: Report, only: Sequence[str], path: Path) -> None:
     names = [row.name for row in EXPERIMENTS]
     if unknown := set(only) - set(names):
         raise Failure(f"no row '{min(unknown)}'; there are {', '.join(names)}", exit_code=2)
-    rows = []
-    with session([_DEFAULT], plan, report, BUILD / "tune") as opened:
-        for row in EXPERIMENTS:
-            if only and row.name not in only:
-                continue
-            report(f"{row.name}: {row.title}")
+    chosen = [row for row in EXPERIMENTS if not only or row.name in only]
+    report(f"{len(chosen)} rows, about {minutes(len(chosen) * _row_s(plan))} after the start")
+    rows = _stored_rows(path) if only else {}
+    peers = [_DEFAULT, *([_DEFAULT_NULL] if any(row.null for row in chosen) else [])]
+    with session(peers, plan, report, BUILD / "tune") as opened:
+        for number, row in enumerate(chosen):
+            left = minutes((len(chosen) - number) * _row_s(plan))
+            report(f"{number + 1} of {len(chosen)}, {row.name}: {row.title}; about {left} left")
             found = measured_row(row, opened, report)
-            rows.append({"name": row.name, "title": row.title, **found})
+            rows[row.name] = {"name": row.name, "title": row.title, **found}
             report(f"  {_line(found)}")
-        values = {
-            "date": machine.today(), "commit": machine.commit(), "machine": opened.around,
-            "versions": machine.versions(), "plan": asdict(plan), "rows": rows,
-        }  # fmt: skip
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(values, indent=1) + "\n", "utf-8")
-    temporary.replace(path)
+            # After each row: what is measured is not lost with the rest.
+            ordered = [rows[one.name] for one in EXPERIMENTS if one.name in rows]
+            values = {
+                "date": machine.today(), "commit": machine.commit(), "machine": opened.around,
+                "versions": machine.versions(), "plan": asdict(plan), "rows": ordered,
+            }  # fmt: skip
+            write_json(path, values)
+
+
+def _row_s(plan: Plan) -> float:
+    """About how long a row takes: starting, warming up, and both sides under every load."""
+    return _START_S + len(_LOADS) * 2 * (plan.rounds * plan.seconds + plan.warm_up_s)
+
+
+def _stored_rows(path: Path) -> dict[str, dict[str, Any]]:
+    """The rows of an earlier run: `--only` renews some of them."""
+    if not path.is_file():
+        return {}
+    return {row["name"]: row for row in json.loads(path.read_text("utf-8"))["rows"]}
 
 
 def measured_row(row: Experiment, opened: Session, report: Report) -> dict[str, Any]:
@@ -136,8 +181,9 @@ def measured_row(row: Experiment, opened: Session, report: Report) -> dict[str, 
             raise Unusable(f"this version has no setting {row.needs}")
         with _running(row, opened, report) as (server, path):
             return _compared(row, server, path, opened)
-    except (Unusable, Failure) as error:
-        return {"error": str(error)}
+    except Exception as error:
+        # Whatever one row does, the others are measured.
+        return {"error": reason(error)}
 
 
 @contextlib.contextmanager
@@ -145,43 +191,65 @@ def _running(row: Experiment, opened: Session, report: Report) -> Iterator[tuple
     """The row's server, and the endpoint to ask there."""
     site = opened.site
     variables = dict(row.environment)
-    endpoint = OURS
+    sources = variants.write_sources(site.work / "code" / row.name, row.edits) if row.edits else None
+    bundle = _bundle(row, site, sources, report)
+    endpoint = f"ours_{row.name}".replace("-", "_") if bundle else OURS
+    if bundle:
+        deploy(site, bundle, endpoint)
     with contextlib.ExitStack() as stack:
-        if row.change or row.socket:
+        # A new endpoint's model is in no other Triton without an engine.
+        own = any(edit.file.startswith("engine/") for edit in row.edits) or (row.null and bundle)
+        if row.change or row.socket or own:
             work = site.work / row.name
             tritons.copy_repository(site.repository, work, row.change)
-            triton = tritons.start_triton(f"Triton for {row.name}", work, socket=row.socket)
+            triton = tritons.start_triton(
+                f"Triton for {row.name}", work, null=row.null, socket=row.socket, edits=row.edits
+            )
             stack.callback(triton.child.stop)
             variables |= triton.variables()
-        if row.buckets:
-            endpoint = f"ours_{row.name}".replace("-", "_")
-            folder = site.work / "bundles" / row.name
-            request = ConvertRequest(str(site.models.hugging_face), buckets=row.buckets)
-            convert(request, folder, lambda step, detail: report(f"  {step}"))
-            deploy(site, folder, endpoint)
+        elif row.null and site.null is not None:
+            variables |= site.null.variables()
         start = (
             gateway_by_uvicorn(row.uvicorn, environment=variables)
             if row.uvicorn
-            else gateway(row.workers, environment=variables, first=endpoint, name=row.name)
+            else gateway(
+                row.workers, environment=variables, first=endpoint, name=row.name, folder=sources
+            )
         )
         server = start(site, report)
         stack.callback(server.stop)
         yield server, f"/serve/{endpoint}"
 
 
+def _bundle(row: Experiment, site: Site, sources: Path | None, report: Report) -> Path | None:
+    """The row's own bundle, where its preprocess, buckets or precision are other ones."""
+    folder = site.work / "bundles" / row.name
+    if row.buckets or row.precision:
+        request = ConvertRequest(
+            str(site.models.hugging_face), precision=row.precision or None,
+            buckets=row.buckets or BUCKETS,
+        )  # fmt: skip
+        convert(request, folder, lambda step, detail: report(f"  {step}"))
+        return folder
+    if sources and any(edit.file.startswith("preprocess/") for edit in row.edits):
+        return variants.write_bundle(folder, site.models.bundles["openvino"].folder, sources)
+    return None
+
+
 def _compared(row: Experiment, server: Running, path: str, opened: Session) -> dict[str, Any]:
     runner = opened.runner
     name = f"tune-{row.name}"
-    runner.bases[name] = server.base
-    peer = Peer(name, row.title, _DEFAULT.engine, "ours", name, path)
+    runner.servers[name] = server
+    default = _DEFAULT_NULL if row.null else _DEFAULT
+    peer = Peer(name, row.title, default.engine, "ours", name, path)
     found: dict[str, Any] = {}
     for load in _LOADS:
         pairs = []
         for number in range(runner.plan.rounds):
             # Who goes first changes with every round.
-            order = (_DEFAULT, peer) if number % 2 else (peer, _DEFAULT)
+            order = (default, peer) if number % 2 else (peer, default)
             figures = {one.name: runner.measure(one, load) for one in order}
-            pairs.append((figures[name], figures[_DEFAULT.name]))
+            pairs.append((figures[name], figures[default.name]))
         key = "p50" if load is SINGLE else "texts"
         found[load.name] = {
             "figure": bounds.spread([mine[key] for mine, _ in pairs]).median,

@@ -17,7 +17,8 @@ def values() -> dict[str, Any]:
     theirs = {**figures, "texts": 300.0, "stages_ms": {}, "texts_a_call": None}
     return {
         "kind": "bench-all", "date": "2026-01-02 03:04 UTC", "commit": "abc", "triton": "2.51.0",
-        "machine": {"cpu": "a CPU", "cores": 2, "features": [], "memory_gib": 8.0},
+        "machine": {"cpu": "a CPU", "cores": 2, "features": [], "memory_gib": 8.0,
+                    "load_before": 0.1},
         "versions": {"python": "3.11.7"}, "plan": {"rounds": 2, "seconds": 2.0},
         "loads": {"seed": "one text"},
         "peers": [

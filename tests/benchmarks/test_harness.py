@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import curves, peers, plots, report, servers, session, tuning
+from benchmarks.budget_report import budgets_text
 from benchmarks.budgets import BUDGETS
 from benchmarks.loads import BATCH, MIXED, SEED, SINGLE
 from benchmarks.models import Models
@@ -103,8 +104,12 @@ def test_the_tables_hold_the_measured_figures(measured: Results) -> None:
     seed = measured.spread("gateway", "seed")
     assert seed is not None
     assert f"| {seed.median:.0f} | ± {seed.share:.0%} |" in text
-    assert all(budget.text in text for budget in BUDGETS)
-    assert "not measured" in text  # the recipes are not in this run
+    judged = budgets_text({"bench": measured})
+    assert all(budget.text in judged for budget in BUDGETS)
+    assert "not measured" in judged  # the recipes are not in this run
+    assert "needs 7 rounds" in judged
+    cpu = measured.series("gateway", "seed", "cpu_us")
+    assert all(value is not None and value > 0 for value in cpu)
     short = report.readme_text(measured)
     assert "ours, unmodified app" in short
     assert "none (zeros)" not in short
@@ -118,14 +123,14 @@ def test_the_pictures_are_drawn(measured: Results, tmp_path: Path) -> None:
 
 
 def test_a_curve_and_an_overload_are_measured(opened: Session) -> None:
-    base = opened.runner.bases["gateway"]
+    base = opened.servers["gateway"].base
     curve = curves._curves(opened.runner.texts_by_length())[1]
     short = replace(curve, points=curve.points[:2])
     processes = curves._serving_processes(opened)
     found = curves._measured(short, base, processes, SMALL.seconds, print)
     assert [point["at"] for point in found["points"]] == [1, 2]
     assert all(point["texts"] > 0 and point["memory_mib"] > 100 for point in found["points"])
-    over = curves._overload(opened, base, print)
+    over = curves.overload(opened, print)
     assert over["offered"] == pytest.approx(3 * over["capacity"])
     assert over["goodput"] > 0
 

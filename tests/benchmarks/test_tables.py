@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from benchmarks import ab, bounds, documents, report, stages, tuning
 from benchmarks.process import Unusable
-from benchmarks.results import RESULTS, Results
+from benchmarks.results import RESULTS
 from transformer_serving.failure import Failure
 
 AB_REPORT = """
@@ -91,9 +91,9 @@ def test_columns_of_figures_are_set_to_the_right() -> None:
 @pytest.mark.parametrize("part", documents.PARTS, ids=lambda part: part.name)
 def test_a_document_has_what_the_stored_run_gives(part: documents.Part) -> None:
     """A part without a stored run stands there empty, never with figures of its own."""
-    stored = RESULTS / f"{part.kind}.json"
     text = part.document.read_text("utf-8")
-    wanted = f"\n{part.text(Results.read(stored))}\n" if stored.is_file() else "\n"
+    made = documents.text_of(part, RESULTS)
+    wanted = f"\n{made}\n" if made else "\n"
     start, end = report.markers(part.name)
     assert f"{start}{wanted}{end}" in text
 
