@@ -109,10 +109,10 @@ def tune(
     out: Path, rounds: int, seconds: float, tables: bool, only: tuple[str, ...], show: bool
 ) -> None:
     """Each setting of the table against the default, in turns; prints and stores each figure."""
-    from benchmarks import tuning
+    from benchmarks import experiments, tuning
 
     if show:
-        for row in tuning.EXPERIMENTS:
+        for row in experiments.EXPERIMENTS:
             click.echo(f"{row.name:24} {row.title}")
         return
     tuning.tune(_plan(rounds, seconds), _report, only, out / TUNE)

@@ -68,8 +68,8 @@ def _neighbours(results: Results) -> str:
     head = ("engines", "p50 alone, ms", "p50 beside", "p99 alone", "p99 beside", "times (at most)")
     title = (
         "### Beside another endpoint's batches of 1 MB\n\n8 clients of one endpoint, one text a "
-        "request, behind a gateway of one worker. One more client sends 100 texts of 10 KB a request "
-        "to another endpoint there."
+        "request, behind a gateway of one worker. One more client sends 100 texts of 10 KB a "
+        "request to another endpoint there."
     )
     return f"{title}\n\n{table(head, rows)}" if rows else ""
 

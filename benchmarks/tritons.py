@@ -48,7 +48,7 @@ def start_triton(
 
     Its Python models take the packages of the environment whose programs are in `packages`. `null`
     puts an engine that answers zeros in the place of ours; `socket` makes it listen on a
-    unix socket for HTTP; `edits` change our backends' code. Raises Unusable with Triton's last words.
+    unix socket for HTTP; `edits` change our backends' code. Raises Unusable with its last words.
     """
     http, grpc, metrics = free_ports(3)
     pytriton = backend_directory.pytriton_tritonserver()

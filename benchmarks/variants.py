@@ -43,10 +43,12 @@ STANDARD_JSON = (
          "    return json.dumps(answer, default=plain).encode()\n"),
     Edit("gateway/body.py",
          "    try:\n        body = orjson.loads(raw)\n"
-         "    except orjson.JSONDecodeError as error:\n        raise _not_json(error.pos) from None\n"
+         "    except orjson.JSONDecodeError as error:\n"
+         "        raise _not_json(error.pos) from None\n"
          "    if not isinstance(body, dict):\n",
          "    try:\n        body = json.loads(raw)\n"
-         "    except json.JSONDecodeError as error:\n        raise _not_json(error.pos) from None\n"
+         "    except json.JSONDecodeError as error:\n"
+         "        raise _not_json(error.pos) from None\n"
          "    if not isinstance(body, dict):\n"),
 )  # fmt: skip
 # What FastAPI does with the dict that a preprocess returns: it is walked, then written.

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import curves, peers, plots, report, servers, session, tuning
+from benchmarks import curves, experiments, peers, plots, report, servers, session, tuning
 from benchmarks.budget_report import budgets_text
 from benchmarks.budgets import BUDGETS
 from benchmarks.loads import BATCH, MIXED, SEED, SINGLE
@@ -136,7 +136,7 @@ def test_a_curve_and_an_overload_are_measured(opened: Session) -> None:
 
 
 def test_a_tuning_row_is_compared_with_the_default(opened: Session) -> None:
-    rows: dict[str, Any] = {row.name: row for row in tuning.EXPERIMENTS}
+    rows: dict[str, Any] = {row.name: row for row in experiments.EXPERIMENTS}
     found = tuning.measured_row(rows["socket"], opened, print)
     assert found["seed"]["median"] > 0
     assert found["single"]["figure"] > 0
@@ -149,7 +149,9 @@ def test_a_tuning_row_is_compared_with_the_default(opened: Session) -> None:
 
 
 def test_a_tuning_row_without_its_setting_says_so(opened: Session) -> None:
-    row = tuning.Experiment("new", "a setting of tomorrow", needs="TRANSFORMER_SERVING_TOMORROW")
+    row = experiments.Experiment(
+        "new", "a setting of tomorrow", needs="TRANSFORMER_SERVING_TOMORROW"
+    )
     found = tuning.measured_row(row, opened, print)
     assert found == {"error": "this version has no setting TRANSFORMER_SERVING_TOMORROW"}
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks import budgets, rounds, tuning, variants
+from benchmarks import budgets, experiments, rounds, variants
 from benchmarks.loads import SEED, SINGLE
 from benchmarks.parts.worker_memory import slope
 from benchmarks.peers import PEERS, Peer
 from benchmarks.process import Unusable
 from benchmarks.results import Results
 
-EDITED = [row for row in tuning.EXPERIMENTS if row.edits]
+EDITED = [row for row in experiments.EXPERIMENTS if row.edits]
 
 
 class DyingRunner:
