@@ -124,10 +124,12 @@ class Session:
         return self._server(port, ["-m", "uvicorn", *options], settings)
 
     def clearml_serving(self, *arguments: str) -> str:
-        """The unmodified command line."""
+        """The unmodified command line, on this service: without --id it takes the newest one."""
+        service = self.environment["CLEARML_SERVING_TASK_ID"]
         done = subprocess.run(
-            [sys.executable, "-m", "clearml_serving", *arguments], env=self.environment,
-            cwd=self.folder, capture_output=True, text=True, timeout=60, check=False,
+            [sys.executable, "-m", "clearml_serving", f"--id={service}", *arguments],
+            env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=60,
+            check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
