@@ -53,6 +53,8 @@ def _text() -> bytes:
     if not folder:
         return prometheus.generate_latest()
     registry = prometheus.CollectorRegistry()
+    # A cleaner of temporary files may have taken it.
+    Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     with Path(folder, "lock").open("w") as lock:
         # One worker folds and reads at a time, or a file could be counted twice.
         fcntl.flock(lock, fcntl.LOCK_EX)

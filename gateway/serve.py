@@ -11,6 +11,8 @@ import uvicorn
 import uvloop
 
 from gateway.figures_folder import figures_folder
+from gateway.http_protocol import BoundedProtocol
+from gateway.workers import look_after_workers
 
 # Longer than the 60 s after which balancers commonly let go of an idle connection: the side that
 # sends requests should be the one that closes.
@@ -32,6 +34,7 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
+    look_after_workers()
     with figures_folder():
         uvicorn.run(
             "gateway.app:app",
@@ -41,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             workers=options.workers,
             backlog=options.backlog,
             loop="gateway.serve:event_loop",
-            http="httptools",
+            http=BoundedProtocol,
+            ws="none",
             lifespan="on",
             access_log=False,
             proxy_headers=False,

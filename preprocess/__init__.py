@@ -78,7 +78,9 @@ class Preprocess:
         deadline = passage.arrived + (request.timeout_s or self.settings.timeout_s)
         try:
             state["work"] = work = await off_loop(
-                request.characters, lambda: self.task.encode(request, self.tokenizer)
+                request.characters,
+                lambda: self.task.encode(request, self.tokenizer),
+                deadline,
             )
             return await self.engine.infer(work.encoded, deadline, passage)
         except ServingError as error:

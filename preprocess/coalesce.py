@@ -91,9 +91,9 @@ class Admission:
     tokens: int = 0
     gauge: Any = field(default_factory=waiting_tokens)
 
-    def enter(self, tokens: int, *, always: bool = False) -> None:
+    def enter(self, tokens: int) -> None:
         """Count a request in. Raises ServingError `overloaded`; an idle worker takes anything."""
-        if not always and self.tokens and self.tokens + tokens > self.limit:
+        if self.tokens and self.tokens + tokens > self.limit:
             raise ServingError(
                 "overloaded",
                 "too many tokens wait for the engine; try again shortly",
@@ -144,7 +144,10 @@ class Coalescer:
         passage.tokenized = time.monotonic()
         passage.texts = len(encoded)
         passage.tokens = tokens = sum(len(text.ids) for text in encoded)
-        self.admission.enter(tokens, always=passage.golden)
+        if passage.golden:
+            # Neither refused nor counted: a health check must not turn callers away.
+            return await self._wait(encoded, deadline - passage.tokenized, passage)
+        self.admission.enter(tokens)
         try:
             return await self._wait(encoded, deadline - passage.tokenized, passage)
         finally:
@@ -166,6 +169,8 @@ class Coalescer:
             timer.cancel()
             # A caller that was cancelled wants no row any more.
             ticket.future.cancel()
+            if ticket.missing:
+                self._waiting.given_up(ticket.missing)
         return [row for row in ticket.rows if row is not None]
 
     def _wake(self) -> None:
@@ -187,6 +192,9 @@ class Coalescer:
                     return
                 self._wake()
                 await self._call(batch.items, batch.length)
+                if self._in_flight > self.slots():
+                    # A Triton went away; the calls that still run are enough.
+                    return
         finally:
             self._starting = False
             self._in_flight -= 1
@@ -204,10 +212,8 @@ class Coalescer:
         error = await self._try(texts, length)
         if error is None:
             return
-        narrowable = isinstance(error, ServingError) and error.kind.code == "engine_failed"
-        if not narrowable or len(texts) == 1:
-            for text in texts:
-                text.ticket.fail(error)
+        if len(texts) == 1 or not _may_be_one_texts(error):
+            _fail(texts, error)
             return
         await self._narrow(texts, length)
 
@@ -217,7 +223,7 @@ class Coalescer:
         `suspects` is always known to hold a bad text: when one half is answered, the other holds
         it, and need not be tried as a whole.
         """
-        suspects = texts
+        suspects = _wanted(texts)
         rest: list[Text] = []
         while len(suspects) > 1:
             half = len(suspects) // 2
@@ -227,9 +233,21 @@ class Coalescer:
                 suspects = second
             else:
                 suspects, rest = first, rest + second
-        await self._call(suspects, length)
-        if rest:
-            await self._call(rest, length)
+        await self._halve(suspects, length)
+        await self._halve(rest, length)
+
+    async def _halve(self, texts: list[Text], length: int) -> None:
+        """Answer every text, in halves where they fail: 2n calls where each of n texts is bad."""
+        texts = _wanted(texts)
+        error = await self._try(texts, length) if texts else None
+        if error is None:
+            return
+        if len(texts) == 1 or not _may_be_one_texts(error):
+            _fail(texts, error)
+            return
+        half = len(texts) // 2
+        await self._halve(texts[:half], length)
+        await self._halve(texts[half:], length)
 
     async def _try(self, texts: list[Text], length: int) -> Exception | None:
         """One engine call. The error, or None after every text has its row."""
@@ -238,6 +256,8 @@ class Coalescer:
         try:
             tensors = pad(encoded, length, self.endpoint.inputs, self.endpoint.tokens)
             outputs = await self.engine(tensors, time.monotonic() + CALL_LIMIT_S)
+            if any(array.shape[:1] != (len(texts),) for array in outputs):
+                raise ServingError("engine_failed", "the engine answered another number of texts")
             rows = [
                 unpad(arrays, text.encoded, self.endpoint)
                 for text, *arrays in zip(texts, *outputs, strict=True)
@@ -261,6 +281,19 @@ class Coalescer:
             only_golden = only_golden and passage.golden
         if not only_golden:
             self.figures.call(len(texts), tokens, len(texts) * length - tokens)
+
+
+def _wanted(texts: list[Text]) -> list[Text]:
+    return [text for text in texts if not text.done]
+
+
+def _may_be_one_texts(error: Exception) -> bool:
+    return isinstance(error, ServingError) and error.kind.code == "engine_failed"
+
+
+def _fail(texts: list[Text], error: Exception) -> None:
+    for text in texts:
+        text.ticket.fail(error)
 
 
 _shared: WeakValueDictionary[tuple[object, ...], Coalescer] = WeakValueDictionary()

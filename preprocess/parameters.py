@@ -43,7 +43,8 @@ class Parameter:
                 f"parameter '{self.name}' must be {self.kind.wanted}",
                 field=self.name,
                 limit=self.kind.limit,
-                got=value if type(value) is int else kind_of(value),
+                # JSON's numbers end nowhere, those of the answer at 64 bits.
+                got=value if type(value) is int and abs(value) < 2**63 else kind_of(value),
             )
         return value
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import KeysView, Mapping
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -12,24 +13,41 @@ from contract.errors import ServingError
 
 
 class Answer(Response):
-    """A Response that also reads like a dict of its scalars.
+    """A Response that also reads like a dict of its answer's scalars, of a list's in columns.
 
-    With metric logging on, clearml-serving takes `keys()` and items of what postprocess returned.
+    With metric logging on, clearml-serving takes `keys()` and items of what postprocess returned;
+    its statistics count each value of a list.
     """
 
     media_type = "application/json"
 
     def __init__(
-        self, body: bytes, status: int, headers: dict[str, str], scalars: Mapping[str, Any]
+        self, body: bytes, status: int, headers: dict[str, str], answer: Any = None
     ) -> None:
         super().__init__(body, status, headers)
-        self._scalars = scalars
+        self._answer = answer
+
+    @cached_property
+    def _scalars(self) -> Mapping[str, Any]:
+        if isinstance(self._answer, dict):
+            return _scalars_of(self._answer)
+        if not isinstance(self._answer, list) or not self._answer:
+            return {}
+        if not all(isinstance(row, dict) for row in self._answer):
+            return {}
+        rows = [_scalars_of(row) for row in self._answer]
+        names = [name for name in rows[0] if all(name in row for row in rows)]
+        return {name: [row[name] for row in rows] for name in names}
 
     def keys(self) -> KeysView[str]:
         return self._scalars.keys()
 
     def __getitem__(self, name: str) -> Any:
         return self._scalars[name]
+
+
+def _scalars_of(answer: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in answer.items() if isinstance(value, str | int | float)}
 
 
 def answer_body(answer: Any) -> bytes:
@@ -39,16 +57,11 @@ def answer_body(answer: Any) -> bytes:
 
 def answer_response(answer: Any, body: bytes, headers: dict[str, str]) -> Answer:
     """Status 200; `body` is the answer's JSON."""
-    scalars = (
-        {name: value for name, value in answer.items() if isinstance(value, str | int | float)}
-        if isinstance(answer, dict)
-        else {}
-    )
-    return Answer(body, 200, headers, scalars)
+    return Answer(body, 200, headers, answer)
 
 
 def error_response(error: ServingError, headers: dict[str, str]) -> Answer:
     """The status of the error's kind, and Retry-After where coming back helps."""
     if error.kind.retry_after_s is not None:
         headers["retry-after"] = str(error.kind.retry_after_s)
-    return Answer(orjson.dumps(error.body()), error.kind.status, headers, {})
+    return Answer(orjson.dumps(error.body()), error.kind.status, headers)

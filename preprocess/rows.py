@@ -8,7 +8,7 @@ import numpy as np
 
 from contract.endpoint import Endpoint, InputTensor, Tokens
 from contract.heads import EXTRA_ROLES, HEADS, TOKENS
-from preprocess.tensors import Array as Array, Tensor
+from preprocess.tensors import Array, Tensor
 from preprocess.tokens import Encoded
 
 # One text's arrays, one for each output of the head.

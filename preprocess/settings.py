@@ -88,21 +88,28 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
     return Settings(
         transport=transport,
         triton=_ADDRESSES[transport](values, environment),
-        timeout_s=_number(values, "TRANSFORMER_SERVING_TIMEOUT_S", 86_400),
-        max_waiting_tokens=int(_number(values, "TRANSFORMER_SERVING_MAX_WAITING_TOKENS", 10**9)),
-        calls_in_flight=int(_number(values, "TRANSFORMER_SERVING_CALLS_IN_FLIGHT", 64)),
-        metrics_port=int(_number(values, "TRANSFORMER_SERVING_METRICS_PORT", 65_535, zero=True)),
+        timeout_s=_seconds(values, "TRANSFORMER_SERVING_TIMEOUT_S", 86_400),
+        max_waiting_tokens=_whole(values, "TRANSFORMER_SERVING_MAX_WAITING_TOKENS", 1, 10**9),
+        calls_in_flight=_whole(values, "TRANSFORMER_SERVING_CALLS_IN_FLIGHT", 1, 64),
+        metrics_port=_whole(values, "TRANSFORMER_SERVING_METRICS_PORT", 0, 65_535),
         metrics_host=values["TRANSFORMER_SERVING_METRICS_HOST"],
     )
 
 
-def _number(values: Mapping[str, str], name: str, high: int, *, zero: bool = False) -> float:
-    """A number above 0 and at most `high`; whole ones are cut by the caller."""
+def _whole(values: Mapping[str, str], name: str, low: int, high: int) -> int:
+    text = values[name].strip()
+    # Longer digits are no number that is meant, and int() would refuse thousands of them.
+    if not (text.isdecimal() and len(text) < 20 and low <= int(text) <= high):
+        raise ValueError(f"{name} must be a whole number from {low} to {high}")
+    return int(text)
+
+
+def _seconds(values: Mapping[str, str], name: str, high: int) -> float:
     try:
         number = float(values[name])
     except ValueError:
         number = -1.0
-    if not (0 < number <= high or (zero and number == 0)):
+    if not 0 < number <= high:
         raise ValueError(f"{name} must be a number above 0, at most {high}")
     return number
 

@@ -50,7 +50,7 @@ def _read(output: RawOutput | None, tensor: OutputTensor) -> Array:
         raise _other_output(tensor)
     try:
         array = _to_array(output.raw, output.dtype).reshape(output.shape)
-    except ValueError:
+    except (ValueError, TypeError):
         raise _other_output(tensor) from None
     if not np.isfinite(array).all():
         raise ServingError("engine_failed", "the engine answered with a value that is no number")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ import tokenizers
 
 from contract.endpoint import Limits, Tokens
 from contract.errors import ServingError
+from preprocess.triton_errors import too_late
 
 # Above this many characters the loop would stand still for about a millisecond.
 OFF_LOOP_CHARACTERS = 4096
@@ -104,11 +106,19 @@ def check_rows(rows: Sequence[Encoded], limits: Limits) -> None:
         raise ServingError("impossible", "a text has no tokens, so the model has nothing to read")
 
 
-async def off_loop(characters: int, work: Callable[[], Result]) -> Result:
-    """`work()`, in a thread when its texts are long."""
+async def off_loop(characters: int, work: Callable[[], Result], deadline: float) -> Result:
+    """`work()`, in a thread when its texts are long.
+
+    `deadline` is on time.monotonic's clock. Raises ServingError `deadline` when it passes before
+    the thread is done; work that has not begun by then never does.
+    """
     if characters <= OFF_LOOP_CHARACTERS:
         return work()
-    return await asyncio.get_running_loop().run_in_executor(_pool, work)
+    working = asyncio.get_running_loop().run_in_executor(_pool, work)
+    try:
+        return await asyncio.wait_for(working, deadline - time.monotonic())
+    except TimeoutError:
+        raise too_late() from None
 
 
 _shared: OrderedDict[str, Any] = OrderedDict()

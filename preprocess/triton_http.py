@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import orjson
 
 from contract.endpoint import OutputTensor
+from contract.errors import ServingError
 from preprocess.tensors import Array, RawOutput, Tensor, read_outputs
 from preprocess.triton_addresses import is_unix, parts_of
 from preprocess.triton_errors import AwayError, error_of
@@ -30,6 +31,8 @@ _GIVE_UP = (
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000),
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
 )
+# A connection that ended, or one on which something else than HTTP came.
+_BROKEN = (OSError, EOFError, ValueError, IndexError, asyncio.LimitOverrunError)
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,11 @@ class HttpTriton:
         reply = await self._send(_infer_request(model, version, inputs, outputs))
         if reply.status != 200:
             raise error_of(str(reply.status), _error_text(reply.body))
-        return read_outputs(_raw_outputs(reply), outputs)
+        try:
+            found = _raw_outputs(reply)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ServingError("engine_failed", "the engine's answer cannot be read") from None
+        return read_outputs(found, outputs)
 
     async def is_ready(self, model: str, version: int) -> bool:
         return await self._get(f"/v2/models/{model}/versions/{version}/ready")
@@ -99,14 +106,17 @@ class HttpTriton:
 
     async def _send(self, request: bytes) -> _Reply:
         """Send on a kept connection; one that Triton closed meanwhile is replaced."""
+        begun = False
         while True:
-            connection = await self._connection()
+            connection = await self._connection(begun=begun)
             reused = not connection.fresh
             try:
                 reply = await connection.call(request)
-            except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
+            except _BROKEN as error:
                 connection.writer.close()
                 if reused:
+                    # Closed while it was idle, or by a server that fell over this very request.
+                    begun = True
                     continue
                 raise AwayError(
                     "the engine closed the connection", whole=True, begun=True
@@ -118,7 +128,7 @@ class HttpTriton:
             self._keep(connection)
             return reply
 
-    async def _connection(self) -> _Connection:
+    async def _connection(self, *, begun: bool) -> _Connection:
         idle = self._idle.setdefault(asyncio.get_running_loop(), [])
         while idle:
             connection = idle.pop()
@@ -130,7 +140,7 @@ class HttpTriton:
                 return _Connection(*await self._open())
         except (OSError, TimeoutError) as error:
             raise AwayError(
-                "the engine does not accept connections", whole=True, begun=False
+                "the engine does not accept connections", whole=True, begun=begun
             ) from error
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

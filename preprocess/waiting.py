@@ -39,6 +39,7 @@ class WaitingTexts(Generic[Item]):
         self._queues: list[deque[tuple[int, Item]]] = [deque() for _ in buckets]
         self._arrivals = 0
         self._size = 0
+        self._given_up = 0
 
     def __len__(self) -> int:
         """Texts in the queue, also those that nobody wants any more."""
@@ -67,6 +68,20 @@ class WaitingTexts(Generic[Item]):
         if bucket:
             self._fill(items, self._queues[bucket - 1], (length + 1) // 2)
         return Batch(items, length)
+
+    def given_up(self, texts: int) -> None:
+        """So many texts are done without an answer; they go once they are half of the queue.
+
+        An engine that hangs takes nothing: without this the queue would grow with every request
+        that came and gave up meanwhile.
+        """
+        self._given_up += texts
+        if 2 * self._given_up <= self._size:
+            return
+        self._given_up = 0
+        for bucket, queue in enumerate(self._queues):
+            self._queues[bucket] = deque(entry for entry in queue if not entry[1].done)
+        self._size = sum(map(len, self._queues))
 
     def _fill(self, items: list[Item], queue: deque[tuple[int, Item]], shortest: int) -> None:
         while queue and len(items) < self._max_batch_size:

@@ -12,7 +12,8 @@ from contract.endpoint import Endpoint
 from preprocess.answers.work import Work
 from preprocess.parameters import FLAG, Parameter, Parameters, choice, read_parameters, whole
 from preprocess.request import BodyForm, Request, TextField
-from preprocess.rows import Array, Row
+from preprocess.rows import Row
+from preprocess.tensors import Array
 from preprocess.tokens import Input, Tokenizer
 
 

@@ -20,7 +20,8 @@ from preprocess.parameters import (
     whole,
 )
 from preprocess.request import BodyForm, Request, TextField
-from preprocess.rows import Array, Row
+from preprocess.rows import Row
+from preprocess.tensors import Array
 from preprocess.tokens import Tokenizer
 
 # Each takes one text's token vectors, shape [tokens, width], and gives [width].

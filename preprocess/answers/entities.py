@@ -15,7 +15,8 @@ from preprocess.answers.classification import softmax
 from preprocess.answers.work import Work
 from preprocess.parameters import Parameter, Parameters, choice, read_parameters, texts, whole
 from preprocess.request import BodyForm, Request, TextField
-from preprocess.rows import Array, Row
+from preprocess.rows import Row
+from preprocess.tensors import Array
 from preprocess.tokens import check_rows, too_long
 from preprocess.windows import Windows, rows_of
 

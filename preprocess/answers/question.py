@@ -15,7 +15,8 @@ from preprocess.answers.spans import best_spans, probabilities
 from preprocess.answers.work import Work
 from preprocess.parameters import FLAG, Parameter, Parameters, read_parameters, whole
 from preprocess.request import BodyForm, Request, TextField
-from preprocess.rows import Array, Row
+from preprocess.rows import Row
+from preprocess.tensors import Array
 from preprocess.tokens import check_rows
 from preprocess.windows import Windows, rows_of
 

@@ -21,7 +21,8 @@ from preprocess.answers.embedding import (
 from preprocess.answers.work import Work
 from preprocess.parameters import FLAG, Parameter, Parameters, read_parameters, text, whole
 from preprocess.request import BodyForm, Request, TextField
-from preprocess.rows import Array, Row
+from preprocess.rows import Row
+from preprocess.tensors import Array
 from preprocess.tokens import Input, Tokenizer
 
 # Of a vector [width] and vectors [texts, width]; the greater, the more alike.

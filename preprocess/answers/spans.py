@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from preprocess.rows import Array
+from preprocess.tensors import Array
 
 
 def probabilities(logits: Array, allowed: Array) -> Array:

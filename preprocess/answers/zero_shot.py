@@ -17,7 +17,8 @@ from preprocess.answers.classification import softmax
 from preprocess.answers.work import Work
 from preprocess.parameters import FLAG, Parameter, Parameters, read_parameters, text, texts
 from preprocess.request import BodyForm, Request, TextField
-from preprocess.rows import Array, Row
+from preprocess.rows import Row
+from preprocess.tensors import Array
 from preprocess.tokens import Encoded, check_rows, too_long
 from preprocess.windows import Windows, rows_of
 

@@ -13,6 +13,7 @@ import pytest
 
 from contract.endpoint import Endpoint, read_endpoint
 from contract.errors import ServingError
+from contract.request_context import GoldenBody
 from preprocess.coalesce import Admission, Coalescer
 from preprocess.passage import Passage
 from preprocess.stats import Figures
@@ -162,3 +163,78 @@ async def test_a_fault_of_ours_reaches_everyone_who_waits(endpoint: Endpoint) ->
         *(infer(queue, [text(1)], soon()) for _ in range(3)), return_exceptions=True
     )
     assert all(isinstance(outcome, ZeroDivisionError) for outcome in outcomes)
+
+
+async def test_a_golden_request_larger_than_the_limit_passes_a_full_worker(
+    endpoint: Endpoint,
+) -> None:
+    """It is neither refused nor counted, so that it turns no caller away either."""
+    release = asyncio.Event()
+    engine = SumEngine(lambda: release.wait())  # type: ignore[arg-type,return-value]
+    queue = coalescer(endpoint, engine, limit=10, slots=1)
+    golden = Passage(GoldenBody())
+    checks = [asyncio.create_task(queue.infer([text(2, 32)], soon(), golden)) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert queue.admission.tokens == 0
+    caller = asyncio.create_task(infer(queue, [text(1, 10)], soon()))
+    await asyncio.sleep(0)
+    assert queue.admission.tokens == 10
+    with pytest.raises(ServingError):
+        await infer(queue, [text(1)], soon())
+    checks.append(asyncio.create_task(queue.infer([text(3, 32)], soon(), golden)))
+    await asyncio.sleep(0)
+    release.set()
+    assert (await caller)[0][0].tolist() == [10, 10]
+    assert [rows[0][0].tolist()[0] for rows in await asyncio.gather(*checks)] == [64, 64, 96]
+
+
+async def test_an_engine_that_hangs_holds_no_texts_of_those_who_gave_up(
+    endpoint: Endpoint,
+) -> None:
+    release = asyncio.Event()
+    engine = SumEngine(lambda: release.wait())  # type: ignore[arg-type,return-value]
+    queue = coalescer(endpoint, engine, slots=1)
+    patient = [asyncio.create_task(infer(queue, [text(at)], soon())) for at in range(1, 21)]
+    await asyncio.sleep(0.01)
+    for _ in range(30):
+        hasty = [infer(queue, [text(9, size)], time.monotonic()) for size in (1, 10, 20, 30)]
+        await asyncio.gather(*hasty, return_exceptions=True)
+        assert len(queue._waiting) < 50
+    release.set()
+    rows = await asyncio.gather(*patient)
+    assert [one[0][0].tolist() for one in rows] == [[3 * at, 3] for at in range(1, 21)]
+
+
+async def test_an_engine_that_fails_on_everything_is_not_asked_without_end(
+    endpoint: Endpoint,
+) -> None:
+    engine = SumEngine()
+    queue = coalescer(endpoint, engine, slots=1)
+    requests = [infer(queue, [text(BAD)], soon()) for _ in range(8)]
+    outcomes = await asyncio.gather(*requests, return_exceptions=True)
+    assert all(isinstance(outcome, ServingError) for outcome in outcomes)
+    assert len(engine.calls) < 3 * 8
+
+
+async def test_another_number_of_rows_is_the_engines_fault(endpoint: Endpoint) -> None:
+    async def fewer(inputs: list[Tensor], deadline: float) -> Any:
+        return [np.zeros((len(inputs[0].array) - 1, 2), np.float32)]
+
+    with pytest.raises(ServingError, match="another number of texts"):
+        await infer(coalescer(endpoint, fewer), [text(1), text(2)], soon())
+
+
+async def test_fewer_calls_run_when_there_are_fewer_slots(endpoint: Endpoint) -> None:
+    engine = SumEngine()
+    slots = [4]
+    queue = Coalescer(endpoint, engine, Admission(10**6), lambda: slots[0], Figures("test"))
+    requests = [asyncio.create_task(infer(queue, [text(at)] * 8, soon())) for at in range(1, 41)]
+    while engine.most < 4:
+        await asyncio.sleep(0)
+    slots[0] = 1
+    before = len(engine.calls)
+    while engine.running > 1:
+        await asyncio.sleep(0)
+    engine.most = 0
+    await asyncio.gather(*requests)
+    assert (engine.most, len(engine.calls) > before) == (1, True)

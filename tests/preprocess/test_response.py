@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
+
 import orjson
+import pytest
 
 from contract.errors import ServingError
 from preprocess.response import answer_body, answer_response, error_response
@@ -19,9 +21,17 @@ def test_metric_logging_reads_the_scalars_of_one_answer() -> None:
     assert (response.status_code, response.headers["x-bundle-version"]) == (200, "7")
 
 
-def test_lists_and_errors_have_no_scalars() -> None:
-    rows = [{"label": "a", "score": np.float32(0.5)}]
-    assert set(answer_response(rows, answer_body(rows), {}).keys()) == set()
+def test_a_list_of_answers_is_read_in_columns() -> None:
+    rows = [{"label": "a", "score": 0.5, "at": 1}, {"label": "b", "score": 0.25}]
+    response = answer_response(rows, answer_body(rows), {})
+    assert {name: response[name] for name in response.keys()} == {
+        "label": ["a", "b"], "score": [0.5, 0.25],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", [[], [[{"label": "a"}]], ["a"], [0.5, 0.25]])
+def test_other_lists_and_errors_have_no_scalars(answer: Any) -> None:
+    assert set(answer_response(answer, answer_body(answer), {}).keys()) == set()
     response = error_response(ServingError("overloaded", "too much"), {})
     assert set(response.keys()) == set()
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")

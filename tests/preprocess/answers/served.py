@@ -18,7 +18,8 @@ from contract.errors import ServingError
 from contract.heads import HEADS, TASK_HEADS
 from preprocess.answers import TASKS
 from preprocess.request import read_body
-from preprocess.rows import Array, Row, pad, unpad
+from preprocess.rows import Row, pad, unpad
+from preprocess.tensors import Array
 from preprocess.tokens import Encoded
 from tests.preprocess.answers.families import FAMILIES, LABELS, MAX_LENGTH, Family
 
