@@ -38,7 +38,7 @@ class TritonServer:
 
     @property
     def grpc(self) -> str:
-        return f"127.0.0.1:{self.addresses.grpc_port}"
+        return f"{self.addresses.host}:{self.addresses.grpc_port}"
 
     def client(self) -> triton.InferenceServerClient:
         return triton.InferenceServerClient(self.grpc)
@@ -89,7 +89,9 @@ def wait_until(condition, seconds: float, context=lambda: "") -> None:  # type: 
 
 
 @contextlib.contextmanager
-def running_triton(folder: Path, *, complete: bool = False) -> Iterator[TritonServer]:
+def running_triton(
+    folder: Path, *, complete: bool = False, addresses: TritonAddresses | None = None
+) -> Iterator[TritonServer]:
     folder.mkdir(parents=True, exist_ok=True)
     repository = folder / "models"
     repository.mkdir(exist_ok=True)
@@ -98,7 +100,7 @@ def running_triton(folder: Path, *, complete: bool = False) -> Iterator[TritonSe
         repository,
         backends,
         folder / "triton.log",
-        TritonAddresses(*free_ports(3)),
+        addresses or TritonAddresses(*free_ports(3)),
         complete_configurations=complete,
     )
     server.start()

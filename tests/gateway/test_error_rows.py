@@ -110,13 +110,15 @@ INVALID: dict[str, Any] = {
     "parameters of another type": {"text": "a", "parameters": [SECRET]},
     "a bad timeout": {"text": "a", "timeout_ms": SECRET},
     "a bad truncate": {"text": "a", "truncate": SECRET},
+    "a number beyond 64 bits": {"text": "a", "parameters": {"top_k": -(10**30)}},
+    "a timeout beyond 64 bits": {"text": "a", "timeout_ms": 10**30},
 }
 
 
 @pytest.mark.parametrize("body", INVALID.values(), ids=INVALID)
 def test_invalid_field(ways: dict[str, Server], body: Any) -> None:
     for server in ways.values():
-        refused(server.post("texts", body), "invalid_field")
+        refused(server.post("texts", json.dumps(body).encode()), "invalid_field")
 
 
 def test_unknown_endpoint(ways: dict[str, Server]) -> None:

@@ -5,10 +5,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.figures_folder import VARIABLE, figures_folder
+from gateway.metrics import Metrics
 
 
 def test_what_killed_servers_left_goes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -37,3 +39,16 @@ def test_a_named_folder_is_made_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_pa
         assert named.is_dir()
     assert os.environ[VARIABLE] == str(named)
     assert named.is_dir()
+
+
+async def test_metrics_are_answered_after_their_folder_went(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "gone"))
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await Metrics().answer(send)
+    assert sent[0]["status"] == 200

@@ -15,7 +15,7 @@ import orjson
 import psutil
 import pytest
 
-from tests.gateway.conftest import JSON, LIMIT, Reply, Server
+from tests.gateway.conftest import JSON, LIMIT, Reply, Server, Session
 
 KEYS = {"code", "message", "field", "limit", "got"}
 HEAD = b"POST /serve/ours HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
@@ -241,3 +241,50 @@ def random_request(chance: random.Random) -> bytes:
     path = chance.choice([b"ours", b"other", b"ours/2", b"split", b"mixed"])
     headers += [b"content-type: " + kind, b"host: a", b"content-length: %d" % len(body)]
     return b"POST /serve/" + path + b" HTTP/1.1\r\n" + b"\r\n".join(headers) + b"\r\n\r\n" + body
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/health/live", b"", 200),
+        ("GET", "/health/ready", b"", 200),
+        ("GET", "/health/endpoints", b"", 200),
+        ("GET", "/health/nothing", b"", 404),
+        ("GET", "/metrics", b"", 200),
+        ("GET", "/docs", b"", 200),
+        ("GET", "/nothing", b"", 404),
+        ("GET", "/serve/ours", b"", 405),
+        ("POST", "/serve/ours/2/", b"{}", 307),
+        ("POST", "/serve/nothing", b"{}", 404),
+        ("POST", "/serve/other", b"{}", 200),
+        ("POST", "/serve/other", b"{", 400),
+        ("POST", "/serve/ours", b"{}", 200),
+        ("POST", "/serve/ours", b'{"stream": true}', 200),
+        ("POST", "/serve/ours", b"[]", 400),
+        ("POST", "/serve/ours", b" " * (LIMIT + 1), 413),
+        ("POST", "/serve/ours", b'{"raise": "value"}', 422),
+        ("POST", "/serve/ours", b'{"raise": "key"}', 500),
+        ("POST", "/serve/broken", b"{}", 422),
+    ],
+)
+def test_an_id_and_times_on_every_answer(
+    gateway: Server, method: str, path: str, body: bytes, status: int
+) -> None:
+    reply = gateway.ask(method, path, body, {**JSON, "x-request-id": "mine"})
+    assert (reply.status, reply.headers["x-request-id"]) == (status, "mine")
+    assert "dur=" in reply.headers["server-timing"]
+
+
+def test_a_caller_that_sends_nothing_of_its_body(session: Session) -> None:
+    server = session.gateway(TRANSFORMER_SERVING_BODY_SECONDS="0.5").start()
+    try:
+        server.wait_for("/health/ready")
+        for path in (b"ours", b"other"):
+            with server.connect() as connection:
+                head = HEAD.replace(b"ours", path)
+                connection.sendall(head + b"content-length: 9\r\n\r\n")
+                received = until_closed(connection)
+            assert received.startswith(b"HTTP/1.1 400")
+            assert b"the body did not come in time" in received
+    finally:
+        server.stop()

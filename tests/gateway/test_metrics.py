@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.engine.triton_server import wait_until
@@ -173,9 +174,32 @@ def test_log_lines_and_spans(text_serving: TextServing) -> None:
         assert server.post("texts", {"text": "secret tea"}, headers).status == 200
         for _ in range(3):
             assert server.post("texts", {"text": "[FAIL] secret"}, headers).status == 502
-        wait_until(lambda: bytes.fromhex(trace) in b"".join(Collector.received), 120)
+
+        def spans() -> list[Any]:
+            """Those below the caller's trace, as they came over the wire."""
+            groups = [
+                scope
+                for raw in list(Collector.received)
+                for resource in ExportTraceServiceRequest.FromString(raw).resource_spans
+                for scope in resource.scope_spans
+            ]
+            found = [span for group in groups for span in group.spans]
+            return [span for span in found if span.trace_id == bytes.fromhex(trace)]
+
+        def roots() -> list[Any]:
+            return [span for span in spans() if span.name == "serve texts"]
+
+        wait_until(lambda: len(roots()) == 4, 120)
+        for root in roots():
+            assert root.parent_span_id == bytes.fromhex("b7ad6b7169203331")
+            stages = [span for span in spans() if span.parent_span_id == root.span_id]
+            stages.sort(key=lambda span: int(span.start_time_unix_nano))
+            seen = [span.name for span in stages]
+            # One that failed came no further than the engine.
+            assert seen in (["tokenize", "queue", "infer", "post"], ["tokenize", "queue", "infer"])
+            assert stages[-1].end_time_unix_nano <= root.end_time_unix_nano
         sent = b"".join(Collector.received)
-        assert all(word in sent for word in (b"serve texts", b"tokenize", b"infer", b"mine"))
+        assert b"mine" in sent
         assert b"secret" not in sent
     finally:
         server.stop()

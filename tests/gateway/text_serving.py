@@ -77,7 +77,7 @@ def running_text_serving(session: Session, folder: Path) -> Iterator[TextServing
             write_model(triton.repository, name, width, max_queue_size=queue)
         load(triton, *MODELS)
         write_endpoints(folder)
-        names = [*MODELS, MISSING, QUESTIONS, "holdings=custom_async"]
+        names = [*MODELS, MISSING, QUESTIONS, "holdings=custom_async", "queued=custom_async"]
         environment = {
             **session.environment,
             "CLEARML_SERVING_TASK_ID": register(session, folder, names),
@@ -95,7 +95,8 @@ def write_endpoints(folder: Path) -> None:
             fields["golden"] = {"question": "what?", "context": "tea"}
         text = preprocess_file.build(json.dumps(fields), tokenizer())
         (folder / f"{name}.py").write_text(text + (FAULT if name == "faulty" else ""))
-    (folder / "holdings.py").write_text((ENDPOINTS / "holdings.py").read_text())
+    for name in ("holdings", "queued"):
+        (folder / f"{name}.py").write_text((ENDPOINTS / f"{name}.py").read_text())
 
 
 def register(session: Session, folder: Path, names: list[str]) -> str:

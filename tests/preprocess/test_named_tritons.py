@@ -1,0 +1,129 @@
+"""One name of several Tritons, by the system's own resolver: they share, vanish, return, appear."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.triton_process import TritonAddresses
+from tests.engine.triton_server import TritonServer, free_ports, running_triton, wait_until
+from tests.preprocess.test_triton_client import ROOT
+from tests.triton_text import back, client_of, end, load, write_model
+
+HOSTS = ("127.0.0.2", "127.0.0.3")
+NAME = "tritons.test"
+
+
+def may_have_own_hosts() -> bool:
+    try:
+        return not subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[TritonServer]]:
+    """Two Tritons on two addresses, with the same ports, as the hosts of one name have them."""
+    folder = tmp_path_factory.mktemp("pair")
+    ports = free_ports(3)
+    first, second = (TritonAddresses(*ports, host=host) for host in HOSTS)
+    with (
+        running_triton(folder / "one", addresses=first) as one,
+        running_triton(folder / "two", addresses=second) as two,
+    ):
+        for server in (one, two):
+            write_model(server.repository, "text", 2)
+            load(server, "text")
+        yield [one, two]
+        for server in (one, two):
+            end(server)
+
+
+class Caller:
+    """A process that calls the name's Tritons, with a hosts file of its own."""
+
+    def __init__(self, hosts: Path, address: str, transport: str) -> None:
+        self.hosts = hosts
+        inside = [sys.executable, "-m", "tests.preprocess.named_tritons", address, transport]
+        mounted = f"mount --bind {shlex.quote(str(hosts))} /etc/hosts && exec {shlex.join(inside)}"
+        self.process = subprocess.Popen(
+            ["unshare", "-m", "sh", "-c", mounted],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def name(self, *addresses: str) -> None:
+        """What the name leads to from now on; written in place, because the file is mounted."""
+        rows = "".join(f"{address} {NAME}\n" for address in addresses)
+        self.hosts.write_text(f"127.0.0.1 localhost\n{rows}")
+
+    def look(self) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def until(self, seen: Callable[[Any], bool]) -> Any:
+        """The first look that has it."""
+        last: list[Any] = []
+
+        def found() -> bool:
+            last[:] = [self.look()]
+            return seen(last[0])
+
+        wait_until(found, 120, lambda: str(last))
+        return last[0]
+
+
+def calls(server: TritonServer) -> int:
+    """Answered by this very Triton, as it counts itself."""
+    with client_of(server) as client:
+        statistics = client.get_inference_statistics("text")
+    return int(statistics.model_stats[0].inference_stats.success.count)
+
+
+@pytest.mark.skipif(
+    not may_have_own_hosts(), reason="a hosts file of its own needs unshare and root"
+)
+@pytest.mark.parametrize("transport", ["http", "grpc"])
+def test_the_hosts_of_a_name_come_and_go(
+    transport: str, pair: list[TritonServer], tmp_path: Path
+) -> None:
+    port = getattr(pair[0].addresses, f"{transport}_port")
+    first, second = (f"{host}:{port}" for host in HOSTS)
+    hosts = tmp_path / "hosts"
+    hosts.write_text(f"127.0.0.1 localhost\n{HOSTS[0]} {NAME}\n")
+    caller = Caller(hosts, f"{NAME}:{port}", transport)
+    try:
+        caller.until(lambda look: look["known"] == [first] and look["answered"] > 20)
+
+        caller.name(*HOSTS)  # a new address appears
+        caller.until(lambda look: look["known"] == [first, second] and look["here"] == 2)
+        shares = [calls(server) for server in pair]
+        seen = caller.look()["answered"]
+        seen = caller.until(lambda look: look["answered"] > seen + 100)["answered"]
+        shares = [calls(server) - before for server, before in zip(pair, shares, strict=True)]
+        assert min(shares) > sum(shares) / 4, shares
+
+        pair[1].kill()  # one vanishes, its name stays
+        caller.until(lambda look: look["here"] == 1 and look["answered"] > seen + 200)
+        back(pair[1], "text")
+        caller.until(lambda look: look["here"] == 2)
+
+        caller.name(HOSTS[1])  # the name of the other one goes
+        seen = caller.until(lambda look: look["known"] == [second])["answered"]
+        look = caller.until(lambda look: look["answered"] > seen + 50)
+        assert look["refused"] == {}
+    finally:
+        caller.process.kill()
+        caller.process.communicate()
