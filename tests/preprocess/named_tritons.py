@@ -1,7 +1,7 @@
 """Calls to the Tritons of a name, in a process whose /etc/hosts is its own.
 
-`named_tritons.py ADDRESS TRANSPORT`: for every line that comes in, one of JSON goes out: how many calls
-were answered, which addresses are known, how many are there, and the codes of what was refused.
+`named_tritons.py ADDRESS TRANSPORT`: for every line that comes in, one of JSON goes out: how many
+calls were answered, which addresses are known, how many are there, and the codes of refusals.
 """
 
 from __future__ import annotations
