@@ -13,6 +13,9 @@ from pathlib import Path
 from engine.errors import EngineError
 
 LOOPBACK = "127.0.0.1"
+# The inference container pings beside calls that wait; Triton's default of five minutes between
+# pings would make it close the connection in the middle of a call of minutes.
+_PING_INTERVAL_MS = 1_000
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ def triton_command(
         f"--http-port={listen.http_port}",
         f"--grpc-address={listen.host}",
         f"--grpc-port={listen.grpc_port}",
+        f"--grpc-http2-min-recv-ping-interval-without-data={_PING_INTERVAL_MS}",
         f"--metrics-address={listen.host}",
         f"--metrics-port={listen.metrics_port}",
     ]
