@@ -118,21 +118,15 @@ class Incoming:
         check_declared(headers, limit)
         encoding = headers.get(b"content-encoding")
         decoder = None if encoding is None else decoder_for(encoding, limit)
-        try:
-            async with asyncio.timeout(seconds):
-                chunk = await self._next()
-                if not self.open and decoder is None:
-                    if len(chunk) > limit:
-                        raise too_large(limit, len(chunk))
-                    return chunk
-                decoder = decoder or Plain(limit)
-                decoder.feed(chunk)
-                while self.open:
-                    decoder.feed(await self._next())
-        except TimeoutError:
-            raise ServingError(
-                "malformed_body", "the body did not come in time", limit=f"{seconds:g} s"
-            ) from None
+        chunk = await self._next()
+        if not self.open and decoder is None:
+            if len(chunk) > limit:
+                raise too_large(limit, len(chunk))
+            return chunk
+        decoder = decoder or Plain(limit)
+        decoder.feed(chunk)
+        if self.open:
+            await self._rest(decoder, seconds)
         return decoder.finish()
 
     async def drop(self) -> None:
@@ -143,6 +137,16 @@ class Incoming:
                     await self._next()
         except (ClientGoneError, TimeoutError):
             self.open = False
+
+    async def _rest(self, decoder: Decoder, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                while self.open:
+                    decoder.feed(await self._next())
+        except TimeoutError:
+            raise ServingError(
+                "malformed_body", "the body did not come in time", limit=f"{seconds:g} s"
+            ) from None
 
     async def _next(self) -> bytes:
         message = await self._receive()

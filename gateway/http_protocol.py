@@ -12,8 +12,8 @@ MAX_HEAD_BYTES = 65_536
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """A connection that brings no whole head within the keep-alive time is closed, one whose head
-    is too long is answered with 400.
+    """A connection that brings no whole head, or nothing of its body, within the keep-alive
+    time is closed; one whose head is too long is answered with 400.
 
     uvicorn's own waits for a head without end, and keeps whatever comes of it. Trailers count too.
     """
@@ -36,12 +36,8 @@ class BoundedProtocol(HttpToolsProtocol):
         elif self._unfinished and self._late is None:
             self._wait()
 
-    def on_headers_complete(self) -> None:
-        self._finished()
-        super().on_headers_complete()
-
     def on_body(self, body: bytes) -> None:
-        self._unfinished = 0
+        self._finished()
         super().on_body(body)
 
     def on_message_complete(self) -> None:

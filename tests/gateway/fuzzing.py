@@ -12,12 +12,10 @@ import asyncio
 import gzip
 import random
 import sys
-import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -26,9 +24,9 @@ import psutil
 import schemathesis
 from hypothesis import HealthCheck
 
-from tests.gateway.conftest import Server, running_session
+from tests.gateway.conftest import Server
 from tests.gateway.kept_connections import KeptConnections
-from tests.gateway.text_serving import TextServing, running_text_serving
+from tests.gateway.text_serving import TextServing, text_serving_alone
 
 CALLERS = 24
 CHECK_EVERY = 2000
@@ -268,14 +266,8 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "session").mkdir()
-        (Path(folder) / "texts").mkdir()
-        with (
-            running_session(Path(folder) / "session") as session,
-            running_text_serving(session, Path(folder) / "texts") as serving,
-        ):
-            statuses = run(serving, options.seed, options.requests)
+    with text_serving_alone() as serving:
+        statuses = run(serving, options.seed, options.requests)
     sys.stdout.write(f"{dict(statuses)}\n")
 
 

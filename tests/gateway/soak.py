@@ -11,14 +11,12 @@ import asyncio
 import random
 import statistics
 import sys
-import tempfile
 import time
-from pathlib import Path
 
-from tests.gateway.conftest import Server, running_session
+from tests.gateway.conftest import Server
 from tests.gateway.kept_connections import KeptConnections
 from tests.gateway.test_ten_thousand import ENDPOINTS, Load
-from tests.gateway.text_serving import TextServing, running_text_serving
+from tests.gateway.text_serving import TextServing, text_serving_alone
 
 CALLERS = 32
 LIMIT_MIB_A_MINUTE = 1.0
@@ -67,14 +65,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     options = parser.parse_args()
     sys.stdout.write(f"seed {options.seed}\n")
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "session").mkdir()
-        (Path(folder) / "texts").mkdir()
-        with (
-            running_session(Path(folder) / "session") as session,
-            running_text_serving(session, Path(folder) / "texts") as serving,
-        ):
-            slope = run(serving, Load(options.seed), options.seconds)
+    with text_serving_alone() as serving:
+        slope = run(serving, Load(options.seed), options.seconds)
     if slope >= LIMIT_MIB_A_MINUTE:
         sys.exit(f"error: the worker grows by more than {LIMIT_MIB_A_MINUTE} MiB a minute")
 

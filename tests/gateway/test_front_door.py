@@ -93,12 +93,6 @@ async def test_a_late_body_is_answered_and_the_connection_closed() -> None:
     assert [message.get("more_body", False) for message in door.sent[1:]] == [True, False]
 
 
-async def test_a_body_of_which_nothing_comes() -> None:
-    door = Door()
-    assert await door.post("/serve/ours") == 400
-    assert door.body["message"] == "the body did not come in time"
-
-
 async def test_what_comes_after_a_refusal_is_dropped_before_the_close() -> None:
     door = Door()
     assert await door.post("/serve/ours", b"a" * 60, b"a" * 60, b"a" * 60, b"") == 413

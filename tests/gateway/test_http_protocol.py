@@ -51,7 +51,11 @@ async def all_of(reader: asyncio.StreamReader) -> bytes:
             return b""
 
 
-@pytest.mark.parametrize("beginning", [b"", b"POST", HEAD, HEAD + b"x-long: aaa"])
+@pytest.mark.parametrize(
+    "beginning",
+    [b"", b"POST", HEAD, HEAD + b"x-long: aaa", HEAD + b"content-length: 9\r\n\r\n"],
+    ids=["nothing", "method", "head", "value", "no body"],
+)
 async def test_a_head_that_does_not_end_is_given_up(port: int, beginning: bytes) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(beginning)

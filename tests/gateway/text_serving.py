@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.triton_server import TritonServer, running_triton
-from tests.gateway.conftest import ENDPOINTS, ROOT, Server, Session
+from tests.gateway.conftest import ENDPOINTS, ROOT, Server, Session, running_session
 from tests.triton_text import end, endpoint, load, tokenizer, write_model
 from transformer_serving import preprocess_file
 
@@ -84,6 +85,20 @@ def running_text_serving(session: Session, folder: Path) -> Iterator[TextServing
         }
         yield TextServing(replace(session, environment=environment, folder=folder), triton)
         end(triton)
+
+
+@contextlib.contextmanager
+def text_serving_alone() -> Iterator[TextServing]:
+    """With a control plane of its own, outside pytest."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for part in ("session", "texts"):
+            (folder / part).mkdir()
+        with (
+            running_session(folder / "session") as session,
+            running_text_serving(session, folder / "texts") as serving,
+        ):
+            yield serving
 
 
 def write_endpoints(folder: Path) -> None:
