@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks import tritons, variants
 from benchmarks.variants import Edit
+from transformer_serving.call_sizes import LADDERS
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,8 @@ EXPERIMENTS = (
     Experiment("delay-500", "Triton waits 500 us for more requests", change=_delay(500)),
     Experiment("fp32", "OpenVINO in fp32", change=_parameter("precision", "fp32")),
     Experiment("int8", "OpenVINO in int8", precision="int8"),
-    Experiment("buckets-fine", "more length buckets",
-               buckets=(8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)),
-    Experiment("buckets-coarse", "fewer length buckets", buckets=(32, 128)),
+    Experiment("buckets-doubling", "TensorRT's length buckets: 16, 32, 64 and so on",
+               buckets=LADDERS["tensorrt"]),
+    Experiment("buckets-exact", "every text of up to 64 tokens at its own length",
+               buckets=(*range(1, 65), *(size for size in LADDERS["openvino"] if size > 64))),
 )  # fmt: skip

@@ -31,7 +31,7 @@ class RawOutput(NamedTuple):
 
     dtype: str
     shape: Sequence[int]
-    raw: bytes
+    raw: bytes | memoryview
 
 
 _WIRE = {"FP16": "<f2", "FP32": "<f4", "INT32": "<i4", "INT64": "<i8"}
@@ -66,7 +66,7 @@ def _other_output(tensor: OutputTensor) -> ServingError:
     )
 
 
-def _to_array(raw: bytes, dtype: str) -> Array:
+def _to_array(raw: bytes | memoryview, dtype: str) -> Array:
     if dtype == "BF16":
         # bfloat16 is the upper half of a float32.
         return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)

@@ -1,4 +1,4 @@
-"""One Triton over HTTP with binary tensors, kept connections, on asyncio streams.
+"""One Triton over HTTP with binary tensors and kept connections.
 
 Protocol: KServe v2 with Triton's binary tensor extension. A JSON header says names, shapes and
 byte sizes; the raw little-endian tensors follow it. One connection carries one call at a time.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import orjson
 
@@ -17,11 +16,11 @@ from contract.endpoint import OutputTensor
 from contract.errors import ServingError
 from preprocess.tensors import Array, RawOutput, Tensor, read_outputs
 from preprocess.triton_addresses import is_unix, parts_of
+from preprocess.triton_connection import Connection, Reply
 from preprocess.triton_errors import AwayError, error_of
 
 _CONNECT_S = 2.0
 _IDLE_CONNECTIONS = 64
-_MAX_HEAD = 65_536
 # A host that vanishes without a word is given up after about ten seconds, not after hours.
 _GIVE_UP = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -32,38 +31,7 @@ _GIVE_UP = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
 )
 # A connection that ended, or one on which something else than HTTP came.
-_BROKEN = (OSError, EOFError, ValueError, IndexError, asyncio.LimitOverrunError)
-
-
-@dataclass(frozen=True)
-class _Reply:
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-
-class _Connection:
-    """A kept connection; `fresh` until its first call has been answered."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-        self.fresh = True
-
-    @property
-    def usable(self) -> bool:
-        return not (self.reader.at_eof() or self.writer.is_closing())
-
-    async def call(self, request: bytes) -> _Reply:
-        self.writer.write(request)
-        await self.writer.drain()
-        head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        first, *lines = head.split("\r\n")
-        pairs = (line.split(":", 1) for line in lines if ":" in line)
-        headers = {name.strip().lower(): value.strip() for name, value in pairs}
-        body = await self.reader.readexactly(int(headers.get("content-length", "0")))
-        self.fresh = False
-        return _Reply(int(first.split(" ", 2)[1]), headers, body)
+_BROKEN = (OSError, ValueError)
 
 
 class HttpTriton:
@@ -71,7 +39,7 @@ class HttpTriton:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._idle: dict[asyncio.AbstractEventLoop, list[_Connection]] = {}
+        self._idle: dict[asyncio.AbstractEventLoop, list[Connection]] = {}
         self._closed = False
 
     async def infer(
@@ -98,13 +66,13 @@ class HttpTriton:
         self._closed = True
         for loop, connections in self._idle.items():
             while connections and not loop.is_closed():
-                loop.call_soon_threadsafe(connections.pop().writer.close)
+                loop.call_soon_threadsafe(connections.pop().close)
 
     async def _get(self, path: str) -> bool:
         request = f"GET {path} HTTP/1.1\r\nHost: triton\r\n\r\n".encode()
         return (await self._send(request)).status == 200
 
-    async def _send(self, request: bytes) -> _Reply:
+    async def _send(self, request: bytes) -> Reply:
         """Send on a kept connection; one that Triton closed meanwhile is replaced."""
         begun = False
         while True:
@@ -113,7 +81,7 @@ class HttpTriton:
             try:
                 reply = await connection.call(request)
             except _BROKEN as error:
-                connection.writer.close()
+                connection.close()
                 if reused:
                     # Closed while it was idle, or by a server that fell over this very request.
                     begun = True
@@ -123,48 +91,49 @@ class HttpTriton:
                 ) from error
             except BaseException:
                 # Cancelled or late: the answer that is still to come must meet no other call.
-                connection.writer.close()
+                connection.close()
                 raise
             self._keep(connection)
             return reply
 
-    async def _connection(self, *, begun: bool) -> _Connection:
+    async def _connection(self, *, begun: bool) -> Connection:
         idle = self._idle.setdefault(asyncio.get_running_loop(), [])
         while idle:
             connection = idle.pop()
             if connection.usable:
                 return connection
-            connection.writer.close()
+            connection.close()
         try:
             async with asyncio.timeout(_CONNECT_S):
-                return _Connection(*await self._open())
+                return await self._open()
         except (OSError, TimeoutError) as error:
             raise AwayError(
                 "the engine does not accept connections", whole=True, begun=begun
             ) from error
 
-    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _open(self) -> Connection:
+        loop = asyncio.get_running_loop()
         if is_unix(self.address):
             path = self.address.removeprefix("unix:")
-            return await asyncio.open_unix_connection(path, limit=_MAX_HEAD)
+            return (await loop.create_unix_connection(Connection, path))[1]
         host, port = parts_of(self.address)
         opened = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         try:
             opened.setblocking(False)
             for level, option, value in _GIVE_UP:
                 opened.setsockopt(level, option, value)
-            await asyncio.get_running_loop().sock_connect(opened, (host, port))
-            return await asyncio.open_connection(sock=opened, limit=_MAX_HEAD)
+            await loop.sock_connect(opened, (host, port))
+            return (await loop.create_connection(Connection, sock=opened))[1]
         except BaseException:
             opened.close()
             raise
 
-    def _keep(self, connection: _Connection) -> None:
+    def _keep(self, connection: Connection) -> None:
         idle = self._idle[asyncio.get_running_loop()]
         if len(idle) < _IDLE_CONNECTIONS and connection.usable and not self._closed:
             idle.append(connection)
         else:
-            connection.writer.close()
+            connection.close()
 
 
 def _infer_request(
@@ -198,9 +167,9 @@ def _infer_request(
     return b"".join((head, header, *raw))
 
 
-def _raw_outputs(reply: _Reply) -> dict[str, RawOutput]:
+def _raw_outputs(reply: Reply) -> dict[str, RawOutput]:
     """The tensors follow the JSON header in the order in which it names them."""
-    at = int(reply.headers.get("inference-header-content-length", len(reply.body)))
+    at = reply.json_size
     found: dict[str, RawOutput] = {}
     for row in orjson.loads(reply.body[:at])["outputs"]:
         size = int(row.get("parameters", {}).get("binary_data_size", 0))
@@ -209,7 +178,7 @@ def _raw_outputs(reply: _Reply) -> dict[str, RawOutput]:
     return found
 
 
-def _error_text(body: bytes) -> str:
+def _error_text(body: memoryview) -> str:
     try:
         return str(orjson.loads(body)["error"])
     except (ValueError, KeyError, TypeError):

@@ -54,8 +54,8 @@ class WaitingTexts(Generic[Item]):
     def take(self) -> Batch[Item] | None:
         """The next call, at most `max_batch_size` texts; None when nothing waits.
 
-        Room that the bucket leaves is filled from the next smaller one with texts that are at
-        least half as long as the call: padding them costs less than a call of their own.
+        Room that the bucket leaves is filled from smaller ones with texts at least three quarters
+        as long as the call: padding them costs less than a call of their own.
         """
         self._drop_done()
         heads = [(queue[0][0], at) for at, queue in enumerate(self._queues) if queue]
@@ -65,8 +65,10 @@ class WaitingTexts(Generic[Item]):
         length = self._buckets[bucket]
         items: list[Item] = []
         self._fill(items, self._queues[bucket], 0)
-        if bucket:
-            self._fill(items, self._queues[bucket - 1], (length + 1) // 2)
+        for smaller in reversed(range(bucket)):
+            if 4 * self._buckets[smaller] < 3 * length:
+                break
+            self._fill(items, self._queues[smaller], -(-3 * length // 4))
         return Batch(items, length)
 
     def given_up(self, texts: int) -> None:

@@ -38,13 +38,13 @@ def test_sizes_and_the_table_of_every_engine_asked_for(
     assert all(row["passes"] in (True, None) for row in told["latencies_ms"])
     assert told["measured"]["onnxruntime"]
     bundle = open_bundle(target)
-    assert bundle.endpoint.tokens.buckets == (8, 16, 20, 32, 40)
+    assert bundle.endpoint.tokens.buckets == (8, 12, 16, 20, 24, 28, 32, 40)
     assert bundle.endpoint.limits.max_batch_size == 6
     config = from_text((bundle.model_folder / "config.pbtxt").read_text())
     assert config.max_batch_size == 6
     assert [sample.name for sample in config.model_warmup] == [
-        "tokens8", "tokens16", "tokens20", "tokens32", "tokens40"
-    ]  # fmt: skip
+        f"tokens{size}" for size in bundle.endpoint.tokens.buckets
+    ]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from transformer_serving.model_source import ModelSource
 from transformer_serving.onnx_export import ExportedGraph
 from transformer_serving.refusal import ConversionRefused
 
-BUCKETS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 LIMITS = Limits(max_texts=1024, max_characters=200_000, max_tokens=262_144, max_batch_size=64)
 # Attention over a whole text of more tokens needs gigabytes; who wants it says so.
 _LONGEST_UNASKED = 8192

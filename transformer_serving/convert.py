@@ -13,10 +13,10 @@ from typing import Any
 from contract.endpoint import Endpoint, Limits, Tokens
 from contract.manifest import Golden
 from transformer_serving.bundle import BundleContent, write_bundle
-from transformer_serving.bundle_endpoint import BUCKETS, LIMITS, endpoint_of, tokens_of
+from transformer_serving.bundle_endpoint import LIMITS, endpoint_of, tokens_of
 from transformer_serving.bundle_folder import Bundle
 from transformer_serving.calibration import feeds_of, read_bodies
-from transformer_serving.call_sizes import Range
+from transformer_serving.call_sizes import Range, ladder_of
 from transformer_serving.engine_comparison import Comparison, compare_engines
 from transformer_serving.latency_table import Latency, Report
 from transformer_serving.local_engine import LocalEndpoint, open_engine
@@ -59,7 +59,7 @@ class ConvertRequest:
     engine: str = "openvino"
     precision: str | None = None
     max_length: int | None = None
-    buckets: tuple[int, ...] = BUCKETS
+    buckets: tuple[int, ...] = ()
     batch: Range | None = None
     calibration: Path | None = None
     compare: tuple[str, ...] = ()
@@ -94,7 +94,8 @@ def convert(
     source = open_source(
         request.model, task=request.task, revision=request.revision, name=request.name
     )
-    tokens = tokens_of(source, request.max_length, request.buckets)
+    buckets = request.buckets or ladder_of((request.engine, *request.compare))
+    tokens = tokens_of(source, request.max_length, buckets)
     target.parent.mkdir(parents=True, exist_ok=True)
     # Beside the target, so that moving the engine's files there costs nothing.
     with tempfile.TemporaryDirectory(prefix=".convert.", dir=target.parent) as scratch:

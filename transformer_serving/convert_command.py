@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from transformer_serving.call_sizes import Range, call_sizes
+from transformer_serving.call_sizes import Range, call_sizes, ladder_of
 from transformer_serving.failure import Failure
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ def convert(
 ) -> None:
     """Convert and say what came of it. Raises Failure where convert's packages are missing."""
     try:
-        from transformer_serving.bundle_endpoint import BUCKETS
         from transformer_serving.convert import ConvertRequest
     except ModuleNotFoundError as error:
         raise Failure(
@@ -45,7 +44,7 @@ def convert(
         ) from error
     if len(engines) > 1 and not compare:
         raise Failure("several --engine are for --compare; a bundle has one engine", exit_code=2)
-    sizes = call_sizes(BUCKETS, seq_len, batch, max_length)
+    sizes = call_sizes(ladder_of(engines), seq_len, batch, max_length)
     request = ConvertRequest(
         model,
         engine=engines[0],

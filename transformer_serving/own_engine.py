@@ -17,7 +17,7 @@ from contract.manifest import Golden
 from contract.onnx_header import starts_as_onnx
 from contract.plan_header import read_plan_header
 from transformer_serving.bundle import BundleContent, write_bundle
-from transformer_serving.bundle_endpoint import BUCKETS, LIMITS
+from transformer_serving.bundle_endpoint import LIMITS
 from transformer_serving.bundle_folder import Bundle
 from transformer_serving.call_sizes import CallSizes
 from transformer_serving.engine_tensors import (
@@ -139,7 +139,7 @@ def _tokens(own: OwnEngine, tokenizer: TokenizerFile) -> Tokens:
         )
     return Tokens(
         max_length=longest,
-        buckets=(*(size for size in own.sizes.buckets or BUCKETS if size < longest), longest),
+        buckets=(*(size for size in own.sizes.buckets if size < longest), longest),
         pad_id=tokenizer.pad_id,
         pad_token=tokenizer.pad_token,
         pad_type_id=tokenizer.pad_type_id,

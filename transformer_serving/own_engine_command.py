@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from transformer_serving.call_sizes import Range, call_sizes
+from transformer_serving.call_sizes import Range, call_sizes, ladder_of
 from transformer_serving.refusal import ConversionRefused
 
 
@@ -69,9 +69,8 @@ def own_engine(
     **others: Any,
 ) -> Any:
     """The options as an OwnEngine. Raises ConversionRefused."""
-    from transformer_serving.bundle_endpoint import BUCKETS
     from transformer_serving.engine_tensors import EngineTensors, parse_tensor
-    from transformer_serving.own_engine import OwnEngine
+    from transformer_serving.own_engine import OwnEngine, engine_of
 
     if input_tensor or output_tensor:
         tensors = EngineTensors(
@@ -84,7 +83,7 @@ def own_engine(
         answer=None if answer is None else _json("--answer", answer),
         labels=tuple(name.strip() for name in (labels or "").split(",") if name.strip()),
         roles=dict(one.split("=", 1) for one in role if "=" in one),
-        sizes=call_sizes(BUCKETS, seq_len, batch, max_length),
+        sizes=call_sizes(ladder_of((engine_of(file),)), seq_len, batch, max_length),
         tensors=tensors,
         output=wanted,
         **others,
