@@ -25,7 +25,6 @@ from benchmarks.servers import Running, gateway, gateway_by_uvicorn
 from benchmarks.session import Session, session
 from benchmarks.site import BUILD, OURS, Report, Site, deploy
 from preprocess.settings import SETTINGS
-from transformer_serving.bundle_endpoint import BUCKETS
 from transformer_serving.convert import ConvertRequest, convert
 from transformer_serving.failure import Failure
 
@@ -126,7 +125,7 @@ def _bundle(row: Experiment, site: Site, sources: Path | None, report: Report) -
     if row.buckets or row.precision:
         request = ConvertRequest(
             str(site.models.hugging_face), precision=row.precision or None,
-            buckets=row.buckets or BUCKETS,
+            buckets=row.buckets,
         )  # fmt: skip
         convert(request, folder, lambda step, detail: report(f"  {step}"))
         return folder
