@@ -49,7 +49,8 @@ class Tokens:
     reference of every task but text-classification, fill-mask and feature-extraction does, or
     refused. `truncation_side` is the end that is cut off. `unk_id` stands for a piece of text that
     the vocabulary lacks, `cls_id` for the token that question-answering may point at when there is
-    no answer; None where the tokenizer has no such token.
+    no answer; None where the tokenizer has no such token. `padding_side` is where calls are padded,
+    `question_first` whether question-answering puts the question before its context.
     """
 
     max_length: int
@@ -62,6 +63,7 @@ class Tokens:
     truncation_side: str = "right"
     unk_id: int | None = None
     cls_id: int | None = None
+    question_first: bool = True
 
 
 @dataclass(frozen=True)
@@ -202,17 +204,20 @@ def _tokens(fields: Fields) -> Tokens:
             f"{fields.where}: field 'buckets' must rise strictly and end with max_length "
             f"{max_length}"
         )
+    side = fields.choice("padding_side", ("right", "left"))
     return Tokens(
         max_length=max_length,
         buckets=tuple(buckets),
         pad_id=fields.number("pad_id", low=0, high=2**31 - 1),
         pad_token=fields.take("pad_token", str),
         pad_type_id=fields.number("pad_type_id", low=0, high=255),
-        padding_side=fields.choice("padding_side", ("right", "left")),
+        padding_side=side,
         truncate=fields.take("truncate", bool),
         truncation_side=fields.choice("truncation_side", ("right", "left"), default="right"),
         unk_id=_optional_id(fields, "unk_id"),
         cls_id=_optional_id(fields, "cls_id"),
+        # What the reference does with a tokenizer that pads on that side.
+        question_first=fields.take("question_first", bool, default=side == "right"),
     )
 
 

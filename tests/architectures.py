@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ BUCKETS = (16, 32)
 
 @dataclass(frozen=True)
 class Row:
-    """A model of `family` with one head, and the tasks that it answers."""
+    """A model of `family` with one head and the tasks that it answers; `changes` for save_model."""
 
     family: str
     head: str
@@ -32,7 +32,8 @@ class Row:
     changes: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.family}-{self.tasks[0]}"
+        side = self.changes.get("padding_side")
+        return f"{self.family}-{self.tasks[0]}{f'-padded-{side}' if side else ''}"
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,9 @@ NAMES = ("ForTokenClassification", ("token-classification",), THREE)
 ANSWERS = ("ForQuestionAnswering", ("question-answering",))
 FILLS = ("ForMaskedLM", ("fill-mask",))
 EMBEDS = ("Model", ("sentence-embedding", "sentence-similarity", "rerank"))
+# sentence-transformers folders: all-MiniLM and all-mpnet pool by means, decoders by last tokens.
+MEANS = (*EMBEDS, {"pooling": "mean"})
+LAST_TOKENS = (*EMBEDS, {"pooling": "lasttoken"})
 EXTRACTS = ("Model", ("feature-extraction",))
 EVERY_TASK: tuple[Any, ...] = (CLASSIFIES, SCORES, NAMES, ANSWERS, FILLS, EMBEDS, EXTRACTS)
 
@@ -70,13 +74,18 @@ def _rows(family: str, *heads: Any) -> list[Row]:
 
 _OTHERS = [
     *_rows("distilbert", CLASSIFIES),
-    *_rows("mpnet", EMBEDS),
+    *_rows("mpnet", MEANS),
     *_rows("deberta-v3", CLASSIFIES),
     *_rows("modernbert", FILLS),
     *_rows("electra", NAMES),
     *_rows("albert", ANSWERS),
     *_rows("bart", CLASSIFIES),
-    *_rows("qwen3", EMBEDS),
+    *_rows("qwen3", LAST_TOKENS),
+]
+# Padding between the start of a row and the text would move positions and the first token.
+_PADDED_LEFT = [
+    replace(row, changes={**row.changes, "padding_side": "left"})
+    for row in (*_rows("bert", CLASSIFIES, ANSWERS), *_rows("xlm-roberta", CLASSIFIES))
 ]
 # What every test run checks, and what `make models` does.
 TESTED = [
@@ -84,6 +93,7 @@ TESTED = [
     *_rows("xlm-roberta", FILLS, NAMES),
     *_rows("roberta", FILLS, ANSWERS),
     *_OTHERS,
+    *_PADDED_LEFT,
 ]
 ALL = [
     *(row for family in ("bert", "xlm-roberta", "roberta") for row in _rows(family, *EVERY_TASK)),

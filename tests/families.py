@@ -5,6 +5,7 @@ Weights are widened so that answers differ clearly from text to text.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -52,8 +53,6 @@ def _wordpiece() -> dict[str, int]:
 
 @cache
 def _byte_pairs() -> tuple[dict[str, int], tuple[tuple[str, str], ...]]:
-    import json
-
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -70,8 +69,6 @@ def _byte_pairs() -> tuple[dict[str, int], tuple[tuple[str, str], ...]]:
 
 @cache
 def _unigram() -> tuple[tuple[str, float], ...]:
-    import json
-
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -259,9 +256,19 @@ FAMILIES = {
 
 
 def save_model(
-    family: str, folder: Path, head: str = "ForSequenceClassification", **changes: Any
+    family: str,
+    folder: Path,
+    head: str = "ForSequenceClassification",
+    *,
+    pooling: str | None = None,
+    padding_side: str | None = None,
+    **changes: Any,
 ) -> Path:
-    """The family's model with `head` (the end of its class name) and its tokenizer in `folder`."""
+    """The family's model with `head` (the end of its class name) and its tokenizer in `folder`.
+
+    With `pooling` it is a sentence-transformers folder that pools so and normalizes; with
+    `padding_side` its tokenizer asks for that.
+    """
     row = FAMILIES[family]
     tokenizer = row.tokenizer()
     ids = {
@@ -277,8 +284,29 @@ def save_model(
     }
     config = row.config(**{"vocab_size": len(tokenizer), **ids, **changes})
     torch.manual_seed(5)
-    getattr(transformers, f"{row.prefix}{head}")(config).eval().save_pretrained(str(folder))
+    target = folder.with_name(f"{folder.name} encoder") if pooling else folder
+    getattr(transformers, f"{row.prefix}{head}")(config).eval().save_pretrained(str(target))
     limit = min(POSITIONS - 2, POSITIONS - 1 - int(config.pad_token_id or 0))
     tokenizer.model_max_length = limit
-    tokenizer.save_pretrained(str(folder))
+    tokenizer.save_pretrained(str(target))
+    if pooling:
+        _save_sentence_model(target, folder, pooling)
+    if padding_side:
+        settings = folder / "tokenizer_config.json"
+        values = json.loads(settings.read_text("utf-8"))
+        settings.write_text(json.dumps({**values, "padding_side": padding_side}))
     return folder
+
+
+def _save_sentence_model(encoder: Path, folder: Path, pooling: str) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import (
+        Normalize,
+        Pooling,
+        Transformer,
+    )
+
+    first = Transformer(str(encoder))
+    width = first.get_embedding_dimension()
+    modules: list[Any] = [first, Pooling(width, pooling_mode=pooling), Normalize()]
+    SentenceTransformer(modules=modules, device="cpu").save(str(folder))

@@ -72,8 +72,7 @@ def write_bundle(content: BundleContent, target: Path) -> Bundle:
     The engine's files are moved, not copied. A bundle that is already there is replaced; any
     other folder there is refused (ConversionRefused).
     """
-    if target.exists() and not is_bundle(target) and (target.is_file() or any(target.iterdir())):
-        raise ConversionRefused(f"'{target}' exists and is no bundle; name another --output")
+    check_target(target)
     with _replacing(target) as folder:
         model = folder / MODEL
         model.mkdir()
@@ -93,6 +92,15 @@ def write_bundle(content: BundleContent, target: Path) -> Bundle:
         (model / MANIFEST).write_text(manifest.to_json(), "utf-8")
         pass_gate(manifest, folder, endpoint, ON_WRITING)
     return Bundle(target, endpoint, manifest)
+
+
+def check_target(target: Path) -> None:
+    """Raise ConversionRefused where no bundle can be written, before there is one to write."""
+    if target.exists() and not is_bundle(target) and (target.is_file() or any(target.iterdir())):
+        raise ConversionRefused(f"'{target}' exists and is no bundle; name another --output")
+    above = next(folder for folder in target.absolute().parents if folder.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise ConversionRefused(f"nothing can be written into '{above}'; name another --output")
 
 
 def renew_bundle(folder: Path) -> Bundle:

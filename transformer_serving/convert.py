@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 from contract.endpoint import Endpoint, Limits, Tokens
 from contract.manifest import Golden
-from transformer_serving.bundle import BundleContent, write_bundle
+from transformer_serving.bundle import BundleContent, check_target, write_bundle
 from transformer_serving.bundle_endpoint import LIMITS, endpoint_of, tokens_of
 from transformer_serving.bundle_folder import Bundle
 from transformer_serving.calibration import feeds_of, read_bodies
@@ -42,6 +42,7 @@ STEPS = ("open", "export", "build", "parity", "bundle")
 
 # Called with a step's name and one line about it, as the step starts.
 Progress = Callable[[str, str], None]
+Bodies = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -86,10 +87,7 @@ def convert(
 
     `measuring` hears of the rounds of the latency table, where `request.compare` asks for one.
     """
-    _check_installed()
-    if "tensorrt" in (request.engine, *request.compare):
-        require_machine()
-    precisions = _precisions(request)
+    precisions, samples = _checked(request, target)
     progress("open", request.name or request.model)
     source = open_source(
         request.model, task=request.task, revision=request.revision, name=request.name
@@ -99,7 +97,7 @@ def convert(
     target.parent.mkdir(parents=True, exist_ok=True)
     # Beside the target, so that moving the engine's files there costs nothing.
     with tempfile.TemporaryDirectory(prefix=".convert.", dir=target.parent) as scratch:
-        workshop = _workshop(request, source, tokens, Path(scratch), progress)
+        workshop = _workshop(request, source, tokens, Path(scratch), samples, progress)
         files, parity = choose(
             precisions,
             partial(workshop.build, request.engine),
@@ -117,6 +115,16 @@ def convert(
         )
         progress("bundle", str(target))
         return Converted(write_bundle(content, target), parity, tuple(latencies))
+
+
+def _checked(request: ConvertRequest, target: Path) -> tuple[tuple[str, ...], Bodies | None]:
+    """The precisions to try and the calibration texts; what is wrong is refused before any work."""
+    _check_installed()
+    if "tensorrt" in (request.engine, *request.compare):
+        require_machine()
+    check_target(target)
+    precisions = _precisions(request)
+    return precisions, read_bodies(request.calibration) if request.calibration else None
 
 
 @dataclass
@@ -145,7 +153,12 @@ class _Workshop:
 
 
 def _workshop(
-    request: ConvertRequest, source: ModelSource, tokens: Tokens, folder: Path, progress: Progress
+    request: ConvertRequest,
+    source: ModelSource,
+    tokens: Tokens,
+    folder: Path,
+    samples: Bodies | None,
+    progress: Progress,
 ) -> _Workshop:
     progress("export", f"{source.task}, {source.model_type}")
     graph = export_onnx(source, folder / "export.onnx")
@@ -159,8 +172,7 @@ def _workshop(
     endpoint = endpoint_of(source, graph, tokens, limits)
     endpoint = replace(endpoint, golden=golden_body(endpoint))
     case = prepare_case(source, endpoint)
-    samples = read_bodies(request.calibration) if request.calibration else case.bodies
-    feeds = feeds_of(endpoint, source.tokenizer.content, samples)
+    feeds = feeds_of(endpoint, source.tokenizer.content, samples or case.bodies)
     shapes = Shapes(tokens.buckets, batch, feeds)
     return _Workshop(source, folder, graph, case, shapes, progress)
 

@@ -16,7 +16,7 @@ from contract.heads import TASKS
 from contract.manifest import Golden
 from contract.onnx_header import starts_as_onnx
 from contract.plan_header import read_plan_header
-from transformer_serving.bundle import BundleContent, write_bundle
+from transformer_serving.bundle import BundleContent, check_target, write_bundle
 from transformer_serving.bundle_endpoint import LIMITS
 from transformer_serving.bundle_folder import Bundle
 from transformer_serving.call_sizes import CallSizes
@@ -30,6 +30,7 @@ from transformer_serving.labels import read_labels
 from transformer_serving.local_engine import LocalEndpoint, open_engine
 from transformer_serving.model_files import read_json
 from transformer_serving.optimize import EngineFiles
+from transformer_serving.padding_side import side_of_engine
 from transformer_serving.refusal import ConversionRefused
 from transformer_serving.tokenizer_file import TokenizerFile, read_tokenizer
 
@@ -71,6 +72,7 @@ def write_own_bundle(own: OwnEngine, target: Path) -> Bundle:
         raise ConversionRefused(
             f"task '{own.task}' cannot be served; use one of {', '.join(TASKS)}"
         )
+    check_target(target)
     engine = engine_of(own.file)
     tensors = own.tensors or _stated(engine, own.file)
     tokenizer = read_tokenizer(own.tokenizer, lowercases=own.task == "sentence-embedding")
@@ -78,11 +80,12 @@ def write_own_bundle(own: OwnEngine, target: Path) -> Bundle:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".bundle.", dir=target.parent) as scratch:
         files = _copied(own, engine, Path(scratch))
+        endpoint, golden = _tried(own, endpoint, tokenizer, files)
         content = BundleContent(
             endpoint=endpoint,
             tokenizer=tokenizer,
             engine=files,
-            golden=_golden(own, endpoint, tokenizer, files),
+            golden=golden,
             parity={"unverified": UNVERIFIED},
             source={"model": own.name or own.file.name, "revision": None, "model_type": None},
         )
@@ -148,6 +151,7 @@ def _tokens(own: OwnEngine, tokenizer: TokenizerFile) -> Tokens:
         truncation_side=tokenizer.truncation_side,
         unk_id=tokenizer.unk_id,
         cls_id=tokenizer.cls_id,
+        question_first=tokenizer.padding_side == "right",
     )
 
 
@@ -221,28 +225,38 @@ def outer_weights(file: Path) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _golden(
+def _tried(
     own: OwnEngine, endpoint: Endpoint, tokenizer: TokenizerFile, files: EngineFiles
-) -> Golden:
+) -> tuple[Endpoint, Golden]:
+    """The endpoint with the side on which its engine may be padded, and the golden answer."""
     body = dict(own.body)
-    if own.answer is not None:
-        return Golden(body, own.answer, _TOLERANCE)
     if files.engine == "tensorrt":
-        from transformer_serving.tensorrt_build import require_machine
-
-        try:
-            require_machine()
-        except ConversionRefused as error:
-            raise ConversionRefused(
-                f"the golden answer of a plan comes from running it, and {error}; or give it "
-                "yourself with --answer"
-            ) from error
+        if own.answer is not None:
+            return endpoint, Golden(body, own.answer, _TOLERANCE)
+        _require_machine()
+    call, content = open_engine(files), tokenizer.content
     try:
-        answer = LocalEndpoint(endpoint, tokenizer.content, open_engine(files)).answer(body)
+        side = side_of_engine(endpoint, content, call, body, own.precision)
+        endpoint = replace(endpoint, tokens=replace(endpoint.tokens, padding_side=side))
+        answer = own.answer
+        if answer is None:
+            answer = LocalEndpoint(endpoint, content, call).answer(body)
     except ServingError as error:
         raise ConversionRefused(
             f"the golden request is none that {own.task} answers: {error.message}; --text takes "
             "a whole body as JSON too"
         ) from error
     # Through JSON, as a caller reads it.
-    return Golden(body, json.loads(json.dumps(answer)), _TOLERANCE)
+    return endpoint, Golden(body, json.loads(json.dumps(answer)), _TOLERANCE)
+
+
+def _require_machine() -> None:
+    from transformer_serving.tensorrt_build import require_machine
+
+    try:
+        require_machine()
+    except ConversionRefused as error:
+        raise ConversionRefused(
+            f"the golden answer of a plan comes from running it, and {error}; or give it "
+            "yourself with --answer"
+        ) from error

@@ -122,8 +122,8 @@ class QuestionAnswering:
     def _windows(
         self, question: str, context: str, parameters: QuestionParameters, windows: Windows
     ) -> list[Window]:
-        """The question beside each window of the context; before it, unless padding is left."""
-        question_first = self._tokens.padding_side == "right"
+        """The question beside each window of the context; in the tokenizer's order."""
+        question_first = self._tokens.question_first
         texts = (question, context) if question_first else (context, question)
         pair = [windows.pieces(texts[:1])[0], windows.second_pieces(texts[1:])[0]]
         place = 1 if question_first else 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.preprocess.answers.families import FAMILIES, LABELS
-from tests.preprocess.answers.served import pipeline_of, plain
+from tests.preprocess.answers.served import plain
 from transformer_serving.bundle_folder import Bundle
 from transformer_serving.convert import ConvertRequest, convert
 
@@ -73,16 +73,23 @@ def _sentence_model(encoder: Path) -> Any:
 
 def reference_of(task: str, folder: Path) -> Ask:
     """What the reference answers to a body of the task's own fields, in the API's form."""
-    saved = str(folder / f"model of {task}")
+    return reference_at(task, folder / f"model of {task}")
+
+
+def reference_at(task: str, model: Path) -> Ask:
+    """Likewise, of the model in a folder of its own."""
+    saved = str(model)
     if task == "rerank":
         return _ranks(saved)
-    if task in ("sentence-embedding", "sentence-similarity"):
+    if task in _VECTORS:
         from sentence_transformers import SentenceTransformer
 
-        model = SentenceTransformer(saved, device="cpu")
-        return lambda body: _VECTORS[task](model, body)
-    pipeline = pipeline_of(_MODELS[task][0], task, _model(task))
-    return lambda body: plain(_ask(pipeline, dict(body)))
+        encoder = SentenceTransformer(saved, device="cpu")
+        return lambda body: _VECTORS[task](encoder, body)
+    from transformers import pipeline
+
+    asked: Any = pipeline(task, model=saved, device="cpu")  # type: ignore[call-overload]
+    return lambda body: plain(_ask(asked, dict(body)))
 
 
 def _ask(pipeline: Any, body: dict[str, Any]) -> Any:
