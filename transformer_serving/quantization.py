@@ -41,12 +41,13 @@ def write_dynamic_int8(graph: Path, target: Path) -> None:
             op_types_to_quantize=["MatMul"],
             per_channel=True,
             weight_type=QuantType.QInt8,
-            nodes_to_exclude=sorted({*_narrowing(model.graph), *_value_projections(model.graph)}),
+            nodes_to_exclude=sorted({*narrowing(model.graph), *value_projections(model.graph)}),
             extra_options={"MatMulConstBOnly": True},
         )
 
 
-def _narrowing(graph: Any) -> Iterator[str]:
+def narrowing(graph: Any) -> Iterator[str]:
+    """Names of the constant products of an ONNX graph with more rows than columns."""
     shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     for node in graph.node:
         shape = shapes.get(node.input[1], ()) if node.op_type == "MatMul" else ()
@@ -54,8 +55,8 @@ def _narrowing(graph: Any) -> Iterator[str]:
             yield node.name
 
 
-def _value_projections(graph: Any) -> Iterator[str]:
-    """The constant products behind what softmax's weights are multiplied with."""
+def value_projections(graph: Any) -> Iterator[str]:
+    """Names of the constant products behind what softmax's weights are multiplied with."""
     constants = {tensor.name for tensor in graph.initializer}
     makers = {name: node for node in graph.node for name in node.output}
     for node in graph.node:
