@@ -7,7 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: up down status test test-stack test-compose example-env check check-ort check-ensemble lint format \
+.PHONY: up down status test test-stack test-compose example-env check check-ort check-ensemble \
+	compare-table compare-graphs compare-int8 lint format \
 	types docs fuzz soak lock reliability models bench bench-all bench-tables budgets tune flames notebooks \
 	clean help
 
@@ -26,6 +27,7 @@ help:
 	@echo 'make models  every task of every family converted and compared: the table of docs/models.md'
 	@echo 'make soak    ten minutes of load; the worker must not grow'
 	@echo 'make check-ort  load what convert writes with the ONNX Runtime of the pinned image'
+	@echo 'make compare-table, compare-graphs, compare-int8  engines, graph tools and int8 on MiniLM'
 	@echo 'make bench   the kit beside its peers, 15 minutes; make bench-all, make tune: docs/performance.md'
 	@echo 'make budgets cold starts, memory, a neighbour, starts of the stack; 10 minutes'
 	@echo 'make notebooks  run the notebooks against the running stack and keep their outputs'
@@ -103,6 +105,17 @@ tune: $(VENV)/.dev
 
 flames: $(VENV)/.dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks flames
+
+# Tables of docs/performance.md and docs/convert.md, a few minutes each on an idle machine.
+compare-table: $(VENV)/.dev
+	HF_HUB_OFFLINE=1 $(BIN)/python -m scripts.compare_table
+
+compare-graphs: $(VENV)/.dev
+	$(PIP) install --quiet --no-deps --upgrade --target build/onnxslim onnxslim==0.1.98 colorama==0.4.6
+	HF_HUB_OFFLINE=1 PYTHONPATH=build/onnxslim $(BIN)/python -m scripts.compare_graphs
+
+compare-int8: $(VENV)/.dev
+	HF_HUB_OFFLINE=1 $(BIN)/python -m scripts.compare_int8
 
 bench-tables: $(VENV)/.dev
 	$(BIN)/python -m benchmarks tables

@@ -1,6 +1,6 @@
-"""Which graph tool makes MiniLM faster on the CPU engines: the figures of docs/decisions.md.
+"""Which graph tool makes MiniLM faster on the CPU engines, into docs/performance.md.
 
-    pip install onnxslim && HF_HUB_OFFLINE=1 python scripts/compare_graphs.py
+    make compare-graphs
 
 Each tool's graph in fp32 and dynamic int8 on ONNX Runtime and in fp32 and bf16 on OpenVINO, one
 thread, in turns; the least of all times in milliseconds, which other work on the machine spoils
@@ -13,6 +13,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,13 @@ import numpy as np
 import onnx
 
 from engine.backends.openvino_quiet import openvino
+from scripts.generated_part import described, load_average, write_part
 from transformer_serving.demo import encoder_folder
+from transformer_serving.latency_table import facts
 from transformer_serving.model_source import open_source
 from transformer_serving.onnx_export import export_onnx
 from transformer_serving.optimize import clean_onnx
+from transformer_serving.quantization import write_dynamic_int8
 
 CALLS = ((1, 16, 30), (1, 128, 10), (8, 128, 2))
 ROUNDS = 9
@@ -60,12 +64,6 @@ TOOLS: dict[str, Callable[[Path, Path], None]] = {
 }
 
 
-def quantized(source: Path, target: Path) -> None:
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    quantize_dynamic(str(source), str(target), per_channel=True, weight_type=QuantType.QInt8)
-
-
 def onnxruntime_call(path: Path) -> Call:
     import onnxruntime
 
@@ -95,7 +93,7 @@ def opened(graphs: dict[str, Path]) -> dict[tuple[str, str], Call | None]:
     calls: dict[tuple[str, str], Call | None] = {}
     for name, path in graphs.items():
         small = path.with_suffix(".int8.onnx")
-        quantized(path, small)
+        write_dynamic_int8(path, small)
         openers: dict[str, Callable[[], Call]] = {
             "onnxruntime fp32": lambda path=path: onnxruntime_call(path),  # type: ignore[misc]
             "onnxruntime int8": lambda small=small: onnxruntime_call(small),  # type: ignore[misc]
@@ -114,6 +112,7 @@ def opened(graphs: dict[str, Path]) -> dict[tuple[str, str], Call | None]:
 
 def main() -> None:
     logging.disable(logging.WARNING)
+    load = load_average()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         source = open_source(str(encoder_folder()), task="sentence-embedding")
@@ -128,12 +127,17 @@ def main() -> None:
             tool(raw, path)
             graphs[name] = path
         counts = {name: len(onnx.load(str(path)).graph.node) for name, path in graphs.items()}
-        report(opened(graphs), counts)
+        rows = report(opened(graphs), counts)
+    versions = {**facts(), **{name: metadata.version(name) for name in ("onnxslim", "onnxscript")}}
+    write_part("compare-graphs", "\n".join((described(versions, load), "", *rows)))
 
 
-def report(calls: dict[tuple[str, str], Call | None], counts: dict[str, int]) -> None:
-    print("| graph | nodes | engine | " + " | ".join(f"{t}x{n}" for t, n, _ in CALLS) + " |")  # noqa: T201
-    print("|---|---:|---|" + "---:|" * len(CALLS))  # noqa: T201
+def report(calls: dict[tuple[str, str], Call | None], counts: dict[str, int]) -> list[str]:
+    """The table in Markdown, by lines."""
+    lines = [
+        "| graph | nodes | engine | " + " | ".join(f"{t}x{n}" for t, n, _ in CALLS) + " |",
+        "|---|---:|---|" + "---:|" * len(CALLS),
+    ]
     least: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
     for texts, tokens, count in CALLS:
         feed = feed_of(texts, tokens)
@@ -148,7 +152,8 @@ def report(calls: dict[tuple[str, str], Call | None], counts: dict[str, int]) ->
             least[key].append(best[key])
     for (name, engine), times in least.items():
         cells = " | ".join("refused" if not calls[name, engine] else f"{t:.2f}" for t in times)
-        print(f"| {name} | {counts[name]} | {engine} | {cells} |")  # noqa: T201
+        lines.append(f"| {name} | {counts[name]} | {engine} | {cells} |")
+    return lines
 
 
 if __name__ == "__main__":

@@ -63,3 +63,25 @@ def test_what_cannot_be_is_refused_before_any_work(
     done = CliRunner().invoke(main, ["convert", missing, "--output", str(tmp_path / "b"), *options])
     assert done.exit_code == 2
     assert said in done.output
+
+
+def test_an_output_that_cannot_be_is_refused_before_any_work(
+    tiny_classifier: Path, tmp_path: Path
+) -> None:
+    taken, file = tmp_path / "taken", tmp_path / "file"
+    taken.mkdir()
+    file.write_text("kept")
+    (taken / "notes.txt").write_text("kept")
+    cases = (
+        (taken, (), "exists and is no bundle; name another --output"),
+        (file / "bundle", (), "nothing can be written into"),
+        (tmp_path / "b", ("--calibration", str(tmp_path / "no.txt")), "--calibration: "),
+    )
+    for target, options, said in cases:
+        command = ["convert", str(tiny_classifier), "--output", str(target), *options]
+        done = CliRunner().invoke(main, command)
+        assert done.exit_code == 2, done.output
+        assert said in done.output
+        assert "export:" not in done.output
+    assert [path.name for path in taken.iterdir()] == ["notes.txt"]
+    assert not (tmp_path / "b").exists()

@@ -16,6 +16,7 @@ from transformer_serving.adoption import tensors_of
 from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.cli import main
 from transformer_serving.engine_tensors import EngineTensor
+from transformer_serving.tokenizer_file import read_tokenizer
 from transformer_serving.versions.lock import read_lock
 
 TEXT = "the train left early"
@@ -86,6 +87,44 @@ def test_labels_and_roles_that_the_files_do_not_say(
     assert "the engine has 3 columns, and 2 labels were given" in wrong.output
 
 
+def test_a_brought_engine_is_padded_where_it_can_be(
+    tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    """Its head reads the first token, whatever side its tokenizer would pad for generating."""
+    folder, file = tmp_path / "tokenizer", tiny_bundle / "model" / "model.onnx"
+    shutil.copytree(tiny_classifier, folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["padding_side"] = "left"
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert read_tokenizer(folder).padding_side == "left"
+    done = made(folder, file, tmp_path / "own")
+    assert done.exit_code == 0, done.output
+    bundle = open_bundle(tmp_path / "own")
+    assert bundle.endpoint.tokens.padding_side == "right"
+    plain = made(tiny_classifier, file, tmp_path / "plain", "--json")
+    assert bundle.manifest.golden.answer == json.loads(plain.stdout)["golden"]["answer"]
+
+
+def test_an_engine_that_does_not_heed_its_mask_is_refused(
+    tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    model = onnx.load(str(tiny_bundle / "model" / "model.onnx"))
+    for node in model.graph.node:
+        for at, name in enumerate(node.input):
+            if name == "attention_mask":
+                node.input[at] = "ones"
+    same = onnx.helper.make_node("Equal", ["input_ids", "input_ids"], ["same"])
+    ones = onnx.helper.make_node("Cast", ["same"], ["ones"], to=onnx.TensorProto.INT32)
+    model.graph.node.insert(0, ones)
+    model.graph.node.insert(0, same)
+    onnx.save(model, str(tmp_path / "deaf.onnx"))
+    done = made(tiny_classifier, tmp_path / "deaf.onnx", tmp_path / "own")
+    assert done.exit_code == 2
+    assert "padding changes what the engine gives by" in done.output
+    assert "attention_mask" in done.output
+    assert not (tmp_path / "own").exists()
+
+
 PLAN_TENSORS = (
     *("--input-tensor", "input_ids:INT32", "--input-tensor", "attention_mask:INT32"),
     *("--output-tensor", "output:FP32:3", "--precision", "fp16"),
@@ -133,6 +172,8 @@ def test_a_plan_of_another_tensorrt_is_refused(tiny_classifier: Path, tmp_path: 
         (("--text", "{"), "--text is not valid JSON"),
         (("--output-tensor", "output:FLOAT:3"), "--output-tensor must be NAME:TYPE:DIMS"),
         (("--output-name", "absent"), "is answered from an output"),
+        (("--role", "x"), "--role must be NAME=ROLE"),
+        (("--role", "x=ids"), "--role must be NAME=ROLE"),
     ],
 )
 def test_what_does_not_fit_is_refused(

@@ -15,6 +15,7 @@ from transformer_serving.calibration import MOST, feeds_of, read_bodies
 from transformer_serving.half_precision import overflowing_nodes, summing_nodes, write_half
 from transformer_serving.local_engine import open_engine
 from transformer_serving.optimize import Shapes, build_engine, choose_precision
+from transformer_serving.quantization import narrowing, value_projections, write_dynamic_int8
 from transformer_serving.refusal import ConversionRefused
 
 Feed = dict[str, np.ndarray]
@@ -62,6 +63,25 @@ def test_a_smaller_precision_answers_nearly_the_same(
         assert file.read_bytes() == (tmp_path / "c" / file.name).read_bytes()
     assert np.array_equal(near, again)
     assert graph.is_file()
+
+
+def test_dynamic_int8_leaves_attentions_values_and_narrowing_matrices_in_fp32(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
+    file = tiny_bundle / "model" / "model.onnx"
+    model = onnx.load(str(file))
+    weights = {node.name: node.input[1] for node in model.graph.node if node.op_type == "MatMul"}
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+    values, narrow = list(value_projections(model.graph)), list(narrowing(model.graph))
+    # One of each in each of the two layers.
+    assert [shapes[weights[name]] for name in values] == [(32, 32), (32, 32)]
+    assert [shapes[weights[name]] for name in narrow] == [(48, 32), (48, 32)]
+    write_dynamic_int8(file, tmp_path / "int8.onnx")
+    small = onnx.load(str(tmp_path / "int8.onnx"))
+    left = {node.name for node in small.graph.node if node.op_type == "MatMul"}
+    assert {*values, *narrow} <= left
+    # The queries, keys, outputs and wide products of both layers, and the classifier's two.
+    assert sum(node.op_type == "MatMulInteger" for node in small.graph.node) == 2 * 4 + 2
 
 
 def big_graph(path: Path) -> Path:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -179,3 +181,15 @@ def test_a_bundle_of_a_plan_lists_every_profile_for_triton(
         "tokens32",
     } | {f"tokens{tokens.max_length}"}
     assert open_bundle(tmp_path / "bundle").manifest.tensorrt == files.facts
+
+
+def test_the_gpu_check_says_what_is_missing_before_any_work(tmp_path: Path) -> None:
+    script = Path(__file__).parent.parent / "scripts" / "check_gpu.sh"
+    for name in ("bash", "dirname"):
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    done = subprocess.run(
+        ["bash", str(script)], env={"PATH": str(tmp_path)},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: nvidia-smi is not installed here; see docs/gpu.md\n"

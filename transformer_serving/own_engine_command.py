@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from contract.heads import TOKEN_ROLES
 from transformer_serving.call_sizes import Range, call_sizes, ladder_of
 from transformer_serving.refusal import ConversionRefused
 
@@ -82,12 +83,21 @@ def own_engine(
         body=_json("--text", text) if text.lstrip().startswith("{") else {"text": text},
         answer=None if answer is None else _json("--answer", answer),
         labels=tuple(name.strip() for name in (labels or "").split(",") if name.strip()),
-        roles=dict(one.split("=", 1) for one in role if "=" in one),
+        roles=dict(map(_role, role)),
         sizes=call_sizes(ladder_of((engine_of(file),)), seq_len, batch, max_length),
         tensors=tensors,
         output=wanted,
         **others,
     )
+
+
+def _role(text: str) -> tuple[str, str]:
+    name, _, role = text.rpartition("=")
+    if not name or role not in TOKEN_ROLES:
+        raise ConversionRefused(
+            f"--role must be NAME=ROLE, such as x=input_ids, with one of {', '.join(TOKEN_ROLES)}"
+        )
+    return name, role
 
 
 def _json(option: str, text: str) -> Any:
