@@ -177,6 +177,8 @@ def test_lowercase_of_sentence_transformers_reaches_the_tokenizer(tmp_path: Path
         ({"id2label": {"1": "one", "2": "two"}}, "0, 1, 2"),
         ({"architectures": ["BertForNextSentencePrediction"]}, "--task"),
         ({"model_type": "made-up"}, "made-up"),
+        ({"architectures": ["GPT2LMHeadModel"]}, "generating text is not served; name --task"),
+        ({"architectures": ["T5ForConditionalGeneration"]}, "generating text is not served"),
     ],
 )
 def test_models_that_cannot_be_served_are_refused(
@@ -258,5 +260,5 @@ def test_a_path_that_is_not_there_is_never_asked_of_the_hub(tmp_path: Path) -> N
 
 def test_hub_offline_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ConversionRefused, match="copy the model into a folder"):
+    with pytest.raises(ConversionRefused, match="HF_HUB_OFFLINE is set; .* copy the model into"):
         open_source("some-owner/some-model")

@@ -121,6 +121,13 @@ def test_labels_in_another_order_are_refused(model: Model) -> None:
         refuse_when_over(report)
 
 
+def test_files_that_do_not_belong_together_are_refused(model: Model, tmp_path: Path) -> None:
+    folder = save_classifier(tmp_path, vocab_size=20)
+    source = open_source(str(folder))
+    with pytest.raises(ConversionRefused, match="cannot answer with this model .IndexError.* 20$"):
+        prepare_case(source, model.case.endpoint)
+
+
 def test_not_a_number_is_refused(model: Model) -> None:
     expected = list(model.case.expected)
     expected[3] = [{**row, "score": float("nan")} for row in expected[3]]

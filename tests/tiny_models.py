@@ -57,16 +57,16 @@ def save_tokenizer(folder: Path, *, token_types: bool = True) -> None:
 
 
 def bert_config(**changes: Any) -> BertConfig:
-    return BertConfig(
-        vocab_size=120,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=48,
-        max_position_embeddings=POSITIONS,
-        initializer_range=0.4,
-        **changes,
-    )
+    sizes: dict[str, Any] = {
+        "vocab_size": 120,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+        "max_position_embeddings": POSITIONS,
+        "initializer_range": 0.4,
+    }
+    return BertConfig(**{**sizes, **changes})
 
 
 def save_classifier(folder: Path, **changes: Any) -> Path:

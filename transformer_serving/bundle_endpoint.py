@@ -16,7 +16,6 @@ from contract.endpoint import (
 )
 from transformer_serving.model_source import ModelSource
 from transformer_serving.onnx_export import ExportedGraph
-from transformer_serving.padding_side import side_of_family
 from transformer_serving.refusal import ConversionRefused
 
 LIMITS = Limits(max_texts=1024, max_characters=200_000, max_tokens=262_144, max_batch_size=64)
@@ -41,7 +40,9 @@ def tokens_of(source: ModelSource, max_length: int | None, buckets: Sequence[int
         pad_id=tokenizer.pad_id,
         pad_token=tokenizer.pad_token,
         pad_type_id=tokenizer.pad_type_id,
-        padding_side=side_of_family(source.model_type),
+        # Whatever the tokenizer says, which is meant for generating: positions count from the left
+        # and heads read the first token, or find the last one by the mask.
+        padding_side="right",
         truncate=source.task not in _UNCUT_TASKS,
         truncation_side=tokenizer.truncation_side,
         unk_id=tokenizer.unk_id,

@@ -113,7 +113,7 @@ def _locate(model: str, revision: str | None) -> tuple[Path, str, str | None]:
 
 
 def _download(model: str, revision: str | None) -> Path:
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
@@ -122,6 +122,11 @@ def _download(model: str, revision: str | None) -> Path:
             patterns = [*_WEIGHTS, *_PICKLED_WEIGHTS]
             snapshot_download(model, revision=revision, allow_patterns=patterns)
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        if constants.HF_HUB_OFFLINE:
+            raise ConversionRefused(
+                f"model '{model}' is no folder here and not in the Hub's cache, and HF_HUB_OFFLINE "
+                "is set; unset it, or copy the model into a folder and name that"
+            ) from error
         raise ConversionRefused(
             f"model '{model}' is neither a folder nor reachable on the Hub "
             f"({type(error).__name__}); check the name and --revision, set HF_TOKEN for a private "

@@ -1,4 +1,4 @@
-"""Where calls may be padded: told by the family, or found out from an engine that was brought."""
+"""Where the calls of an engine that was brought may be padded: found out by running it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,9 @@ if TYPE_CHECKING:
     from preprocess.tokens import Encoded
     from transformer_serving.local_engine import Call
 
-# Families whose heads read the last place of a row.
-_PADDED_LEFT = ("xlnet",)
 # How much of the largest number padding may change; dynamic int8 takes its ranges over it too.
 _ALLOWED = {"int8": 0.2}
 _ALLOWED_ELSE = 0.02
-
-
-def side_of_family(model_type: str) -> str:
-    """'right' or 'left', whatever the tokenizer says of itself.
-
-    Its padding_side is meant for generating text. Position ids count from the left and heads read
-    the first token, or find the last one by the mask: none of them wants padding before the text.
-    """
-    return "left" if model_type in _PADDED_LEFT else "right"
 
 
 def side_of_engine(

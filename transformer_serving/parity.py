@@ -87,10 +87,21 @@ class Case:
 
 
 def prepare_case(source: ModelSource, endpoint: Endpoint) -> Case:
-    """The fixed requests of the endpoint's task, and the reference's answers to them."""
+    """The fixed requests of the endpoint's task, and the reference's answers to them.
+
+    Raises ConversionRefused where the reference has none.
+    """
     texts = texts_for(source, endpoint.tokens.max_length)
     bodies = parity_bodies(endpoint, texts)
-    expected = reference_answers(source, endpoint, bodies)
+    try:
+        expected = reference_answers(source, endpoint, bodies)
+    except (IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        reason = (str(error).splitlines() or [""])[0][:200]
+        raise ConversionRefused(
+            f"{reference_name(endpoint)} itself cannot answer with this model "
+            f"({type(error).__name__}: {reason}); the files may not belong together, such as a "
+            f"tokenizer with more pieces than the model's {source.vocabulary}"
+        ) from error
     return Case(endpoint, source.tokenizer.content, bodies, expected)
 
 

@@ -19,6 +19,8 @@ _ARCHITECTURES = {
     "ForMaskedLM": "fill-mask",
     "Model": "feature-extraction",
 }
+# Ends of architectures that write text; only what is below their head can be served.
+_GENERATORS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 # What config.json must name for a head; vectors come from any encoder.
 _NEEDED_BY_HEAD = {
     "sequence": "ForSequenceClassification",
@@ -38,6 +40,12 @@ def task_of(config: Mapping[str, Any], folder: Path, asked: str | None) -> str:
     if chosen is not None:
         raise ConversionRefused(
             f"task '{chosen}' cannot be served; choose one of {', '.join(TASKS)}"
+        )
+    if any(_generates(name) for name in config.get("architectures") or ()):
+        raise ConversionRefused(
+            f"the model is {_named(config)}, and generating text is not served; name --task "
+            "sentence-embedding or feature-extraction to serve its vectors, or convert a model "
+            "with a head of docs/models.md"
         )
     raise ConversionRefused(
         f"the task of '{folder.name}' ({_named(config)}) is not clear; name it with --task, one of "
@@ -78,10 +86,16 @@ def _detected(config: Mapping[str, Any], folder: Path) -> str | None:
     if "sentence_transformers" in config or "sbert_ce_default_activation_function" in config:
         return "rerank"
     for name in config.get("architectures") or ():
+        if _generates(name):
+            continue
         for ending, task in _ARCHITECTURES.items():
             if str(name).endswith(ending):
                 return task
     return None
+
+
+def _generates(architecture: Any) -> bool:
+    return str(architecture).endswith(_GENERATORS)
 
 
 def _sentence_kind(folder: Path) -> str:
