@@ -25,19 +25,18 @@ def side_of_engine(
 ) -> str:
     """The side on which padding does not change what the engine gives for `body`.
 
-    The endpoint's own side is tried first. Raises ConversionRefused where padding changes the
+    The right is tried first. Raises ConversionRefused where padding changes the
     result on either side: texts of different lengths could then not share a call. Raises
     ServingError where the endpoint would refuse the body.
     """
     encoded = LocalEndpoint(endpoint, tokenizer_json, call).work(body).encoded
-    own = endpoint.tokens.padding_side
-    sides = (own, "left" if own == "right" else "right")
-    found = {side: _change(endpoint, side, tokenizer_json, call, encoded) for side in sides}
-    for side, change in found.items():
-        if change <= _ALLOWED.get(precision, _ALLOWED_ELSE):
+    found = []
+    for side in ("right", "left"):
+        found.append(_change(endpoint, side, tokenizer_json, call, encoded))
+        if found[-1] <= _ALLOWED.get(precision, _ALLOWED_ELSE):
             return side
     raise ConversionRefused(
-        f"padding changes what the engine gives by {min(found.values()):.0%} on either side; it "
+        f"padding changes what the engine gives by {min(found):.0%} on either side; it "
         "needs an input attention_mask that it heeds; export it again with one, use "
         "'transformer-serving convert', or say --precision int8 if it is quantized"
     )
