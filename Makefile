@@ -7,9 +7,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: up down status test test-stack test-compose example-env check check-ort check-ensemble \
-	compare-table compare-graphs compare-int8 lint format \
-	types docs fuzz soak lock reliability models bench bench-all bench-tables budgets tune flames notebooks \
+.PHONY: up down status test test-stack test-compose compose-figures example-env check check-ort \
+	check-ensemble compare-table compare-graphs compare-int8 lint format types docs fuzz soak lock \
+	reliability models bench bench-all bench-tables budgets tune flames notebooks \
 	clean help
 
 help:
@@ -19,7 +19,7 @@ help:
 	@echo 'make test    the tests, on real servers'
 	@echo 'make test-stack  faults, live changes and traps on a whole stack'
 	@echo 'make reliability SEED=n   faults and changes at random, for half an hour'
-	@echo 'make test-compose   the containers, on a real Docker Engine'
+	@echo 'make test-compose   the containers, on a real Docker Engine; then make compose-figures'
 	@echo 'make example-env   renew docker/example.env from the settings'
 	@echo 'make check   format, lint and types'
 	@echo 'make docs    renew the pages that are made from the code'
@@ -56,7 +56,11 @@ reliability: $(VENV)/.dev
 
 # Needs Linux and, to install or start what is missing, root on Debian: a Docker Engine, compose.
 test-compose: $(VENV)/.dev
-	$(BIN)/python -m pytest tests/compose $(PYTEST)
+	$(BIN)/python -m pytest tests/compose --durations=15 $(PYTEST)
+
+# What the last test-compose measured, into docs/compose.md.
+compose-figures: $(VENV)/.dev
+	$(BIN)/python -m tests.compose.figures
 
 example-env: $(VENV)/.desk
 	$(BIN)/python -m transformer_serving.compose
@@ -69,6 +73,7 @@ lint: $(VENV)/.dev
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.10 contract engine
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

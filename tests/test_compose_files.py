@@ -58,8 +58,7 @@ def test_every_setting_reaches_the_inference_container() -> None:
 
 
 def test_the_images_are_built_on_what_the_lock_pins(lock: Lock) -> None:
-    assert arguments("inference")["BASE_IMAGE"] == lock.base_images["inference"].value
-    assert arguments("control-plane")["BASE_IMAGE"] == lock.base_images["inference"].value
+    assert arguments("python")["BASE_IMAGE"] == lock.base_images["inference"].value
     triton = arguments("triton")
     assert triton["TRITON_IMAGE"] == lock.image.image
     assert triton["TRITON_RELEASE"] == lock.image.release

@@ -45,9 +45,9 @@ def main() -> None:
 
 
 def _run(options: argparse.Namespace, stop: threading.Event) -> None:
-    # Late: the SDK takes a second to import, and a signal must be heard before that.
-    from engine.controller.clearml_edge import ClearmlControlPlane
+    # Late: gRPC takes a while to import, and a signal must be heard before that.
     from engine.controller.figures import Figures
+    from engine.controller.late_control_plane import LateControlPlane
     from engine.controller.repository import Repository
     from engine.controller.service import Service, Settings
     from engine.controller.state import StateFile
@@ -55,7 +55,7 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
     from engine.controller.triton_log import TritonLog
 
     name = "triton engine" if options.filter == "*" else f"triton engine {options.filter}"
-    control_plane = ClearmlControlPlane(options.serving_id, name)
+    control_plane = LateControlPlane(options.serving_id, name)
     service = Service(
         Settings(options.poll_seconds, options.grace_seconds, options.filter),
         control_plane,

@@ -30,6 +30,9 @@ _TICK_S = 0.5
 _SLOW_SYNC_S = 10.0
 # A Triton that hangs must not make the loop look hung, too.
 _LOOK_S = 1.0
+# After a start, what was served before is loaded again without the first sync beside it, whose
+# import of the SDK would take the processor from it; no longer than this.
+_HEAD_START_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class Service:
         self._jobs: dict[str, tuple[Future[None], str]] = {}
         self._sync: Future[Sequence[Served]] | None = None
         self._sync_started = float("-inf")
+        self._head_start_ends = time.monotonic() + (_HEAD_START_S if state.records() else 0.0)
         self._wanted: dict[str, Served] | None = None
         self._problems: list[Problem] = []
         self._failures: dict[str, Failure] = {}
@@ -108,6 +112,8 @@ class Service:
         for model, action in self._plan(loaded, now).items():
             if model not in self._jobs:
                 self._start(model, action, now)
+        if loaded is not None and not self._jobs:
+            self._head_start_ends = 0.0
         self._publish(loaded)
         self._state.beat()
         self._figures.report_when_due(self._sdk, self._control_plane)
@@ -169,7 +175,7 @@ class Service:
 
     def _start_sync(self) -> None:
         due = time.monotonic() - self._sync_started >= self._settings.poll_s
-        if self._sync is None and due:
+        if self._sync is None and due and time.monotonic() >= self._head_start_ends:
             self._sync_started = time.monotonic()
             self._sync = self._sdk.submit(self._control_plane.endpoints)
             self._sync.add_done_callback(lambda _: self._wake.set())

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.compose.figures import FIGURES, Figures
 from tests.compose.machine import docker_engine, pip_configuration, run
 from tests.compose.stand_ins import make_stand_ins
 from transformer_serving.demo import build_demo_models
@@ -110,6 +111,14 @@ def env_file(path: Path, changes: dict[str, str]) -> Path:
     assert not left
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+@pytest.fixture(scope="session")
+def figures(engine: None) -> Iterator[Figures]:
+    """What the tests measure; written where `make compose-figures` takes it from."""
+    found = Figures()
+    yield found
+    found.write(FIGURES)
 
 
 @pytest.fixture(scope="session")

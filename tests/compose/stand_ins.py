@@ -1,6 +1,7 @@
 """Base images of the same names, of Debian's packages, where none can be pulled.
 
-An image of that name that was not made here is the real one, and is used.
+An image of that name that was not made here is the real one, and is used. Triton's has the Python
+of the real image where this machine has it, else Debian's.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -18,8 +20,18 @@ from tests.compose.machine import BUILD, ROOT, debian_mirror, install, run
 from transformer_serving.versions.lock import Lock, read_lock
 
 LABEL = "transformer-serving.stand-in"
+# That of Debian 12.
+DEBIAN_PYTHON = "3.11"
 # debootstrap's way of making any newer Debian; an old one does not know the newest names.
 _DEBIAN_SCRIPT = "/usr/share/debootstrap/scripts/sid"
+# A python that is not on PATH under its own name, as `make lock` takes it, too.
+PYTHON_VARIABLE = "TRITON_PYTHON"
+# What a Python that was built on Debian 12 loads.
+_PYTHON_NEEDS = (
+    "libbz2-1.0", "libffi8", "liblzma5", "libncursesw6", "libreadline8", "libsqlite3-0", "libssl3",
+    "libuuid1", "zlib1g",
+)  # fmt: skip
+_LEFT_OUT = ("test", "tests", "idlelib", "tkinter", "ensurepip")
 
 
 @dataclass(frozen=True)
@@ -38,9 +50,46 @@ def like_python(folder: Path, _lock: Lock) -> dict[str, str]:
     return {"PATH": "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
+def triton_python(lock: Lock) -> Path | None:
+    """The folder of a Python of the Triton image's minor version, with a shared libpython.
+
+    None where this machine has none, or only the system's own, which cannot be taken out of /usr.
+    """
+    minor = ".".join(lock.image.python.split(".")[:2])
+    script = "import sys, sysconfig; print(sys.base_prefix, sysconfig.get_config_var('INSTSONAME'))"
+    known = sorted(Path.home().glob(f".pyenv/versions/{minor}.*/bin/python{minor}"))
+    for program in (os.environ.get(PYTHON_VARIABLE), f"python{minor}", *map(str, known)):
+        if not program or shutil.which(program) is None:
+            continue
+        done = subprocess.run([program, "-c", script], capture_output=True, text=True, check=False)
+        prefix, _, library = done.stdout.strip().partition(" ")
+        if prefix not in ("", "/usr") and library.startswith(f"libpython{minor}.so"):
+            return Path(prefix)
+    return None
+
+
+def copy_python(source: Path, target: Path, minor: str) -> None:
+    """The interpreter, its library and pip; nothing else of what is installed there."""
+    library = f"lib/python{minor}"
+    ignored = shutil.ignore_patterns("site-packages", *_LEFT_OUT)
+    shutil.copytree(source / library, target / library, ignore=ignored, dirs_exist_ok=True)
+    for pip in (source / library / "site-packages").glob("pip*"):
+        shutil.copytree(pip, target / library / "site-packages" / pip.name)
+    for shared in (source / "lib").glob("libpython*.so*"):
+        shutil.copy(shared, target / "lib" / shared.name)
+    (target / "bin").mkdir(exist_ok=True)
+    shutil.copy(source / "bin" / f"python{minor}", target / "bin")
+    (target / "bin" / "python3").symlink_to(f"python{minor}")
+
+
 def like_triton(folder: Path, lock: Lock) -> dict[str, str]:
     """The wheel's tritonserver where the real image has its own, and a native openvino backend."""
-    like_python(folder, lock)
+    python = triton_python(lock)
+    minor = DEBIAN_PYTHON if python is None else ".".join(lock.image.python.split(".")[:2])
+    if python is None:
+        like_python(folder, lock)
+    else:
+        copy_python(python, folder / "usr" / "local", minor)
     (site,) = (ROOT / ".venv" / "lib").glob("python3*/site-packages")
     wheel = site / "pytriton" / "tritonserver"
     home = folder / "opt" / "tritonserver"
@@ -48,14 +97,14 @@ def like_triton(folder: Path, lock: Lock) -> dict[str, str]:
     shutil.copytree(wheel / "backends", home / "backends")
     shutil.copytree(site / "nvidia_pytriton.libs", home / "lib")
     stub = home / "backends" / "python" / "triton_python_backend_stub"
-    shutil.copy(wheel / "python_backend_stubs" / "3.11" / stub.name, stub)
+    shutil.copy(wheel / "python_backend_stubs" / minor / stub.name, stub)
     for program in (stub, home / "bin" / "tritonserver"):
         program.chmod(0o755)
     (home / "backends" / "openvino").mkdir()
     (home / "backends" / "openvino" / "libtriton_openvino.so").write_bytes(b"")
     return {
         "PATH": "/opt/tritonserver/bin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        "LD_LIBRARY_PATH": "/opt/tritonserver/lib",
+        "LD_LIBRARY_PATH": "/opt/tritonserver/lib:/usr/local/lib",
         "TRITON_SERVER_VERSION": lock.image.triton,
         "NVIDIA_TRITON_SERVER_VERSION": lock.image.release,
         "TRT_VERSION": lock.image.tensorrt,
@@ -68,11 +117,13 @@ def like_haproxy(_folder: Path, _lock: Lock) -> dict[str, str]:
 
 def stand_ins(lock: Lock) -> dict[str, StandIn]:
     python = ("python3", "python3-pip", "ca-certificates")
+    own = triton_python(lock) is not None
+    triton = ("ca-certificates", *_PYTHON_NEEDS) if own else (*python, f"libpython{DEBIAN_PYTHON}")
     return {
         lock.base_images["inference"].value: StandIn(
             "bookworm", (*python, "python3-venv"), like_python
         ),
-        lock.image.image: StandIn("bookworm", (*python, "libpython3.11"), like_triton),
+        lock.image.image: StandIn("bookworm", triton, like_triton),
         # The first Debian with HAProxy 3.2.
         lock.base_images["balancer"].value: StandIn("forky", ("haproxy",), like_haproxy),
     }

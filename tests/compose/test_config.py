@@ -10,38 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.compose.conftest import ROOT
+from tests.compose.documents import DOCUMENT
 from tests.compose.machine import run
-
-DOCUMENT = ROOT / "docs" / "compose.md"
-# The stock file's services, names and keys that the override touches; its path in the docs.
-STOCK_PATH = "clearml-serving/docker/docker-compose-triton-gpu.yml"
-STOCK = """
-services:
-  kafka: {image: "bitnami/kafka:3.1.1", container_name: clearml-serving-kafka}
-  clearml-serving-statistics: {image: "clearml/clearml-serving-statistics:latest"}
-  clearml-serving-inference:
-    image: clearml/clearml-serving-inference:latest
-    container_name: clearml-serving-inference
-    security_opt: ["seccomp:unconfined"]
-    ports: ["8080:8080"]
-    environment:
-      CLEARML_API_ACCESS_KEY: ${CLEARML_API_ACCESS_KEY}
-      CLEARML_DEFAULT_TRITON_GRPC_ADDR: clearml-serving-triton:8001
-      CLEARML_DEFAULT_KAFKA_SERVE_URL: clearml-serving-kafka:9092
-    depends_on: [kafka, clearml-serving-triton]
-  clearml-serving-triton:
-    image: clearml/clearml-serving-triton:latest
-    container_name: clearml-serving-triton
-    security_opt: ["seccomp:unconfined"]
-    environment:
-      CLEARML_API_ACCESS_KEY: ${CLEARML_API_ACCESS_KEY}
-    deploy:
-      resources:
-        reservations:
-          devices: [{capabilities: [gpu]}]
-"""
+from tests.compose.stock import STOCK_PATH, stock_file
 
 
 def documented() -> list[str]:
@@ -54,7 +28,7 @@ def documented() -> list[str]:
 def config(options: str, folder: Path) -> dict[str, Any]:
     stock = folder / STOCK_PATH
     stock.parent.mkdir(parents=True, exist_ok=True)
-    stock.write_text(STOCK)
+    stock.write_text(yaml.safe_dump(stock_file()))
     command = options.replace(f"../{STOCK_PATH}", str(stock)).replace(
         "my.env", "docker/example.env"
     )

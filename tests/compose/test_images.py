@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.compose.conftest import ROOT, env_file
+from tests.compose.figures import Figures
 from tests.compose.machine import run
+from tests.compose.stand_ins import triton_python
 from transformer_serving.version import kit_version
+from transformer_serving.versions.lock import read_lock
 
 ENTRYPOINT = ("--entrypoint", "python3")
 SCRIPT = "/opt/transformer-serving/entrypoint.py"
@@ -26,9 +29,11 @@ def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_an_image_says_what_it_is_and_is_nobody(images: dict[str, str], service: str) -> None:
+def test_an_image_says_what_it_is_and_is_nobody(
+    images: dict[str, str], service: str, figures: Figures
+) -> None:
     (row,) = json.loads(run("docker", "image", "inspect", images[service]))
-    print(f"\n{images[service]}: {row['Size'] / 1e6:.0f} MB")  # noqa: T201 - for the closing note
+    figures.size(service, row["Size"])
     assert row["Config"]["User"] == "10001:10001"
     assert row["Config"]["Labels"]["org.opencontainers.image.version"] == kit_version()
     assert row["Config"]["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
@@ -113,6 +118,16 @@ def test_our_backend_lies_beside_the_images_own(images: dict[str, str]) -> None:
         *ENTRYPOINT, images["triton"], "-m", "engine.image_backends", "/opt/tritonserver/backends"
     )
     assert "backend 'openvino_text' is already in" in again.stderr
+
+
+def test_the_triton_image_runs_its_lock_on_its_own_python(images: dict[str, str]) -> None:
+    lock = read_lock()
+    if triton_python(lock) is None:
+        pytest.skip(f"no Python {lock.image.python} here; name one with TRITON_PYTHON")
+    told = ran(*ENTRYPOINT, images["triton"], "--version").stdout
+    assert told.startswith(f"Python {lock.image.python.rsplit('.', 1)[0]}.")
+    checked = ran(*ENTRYPOINT, images["triton"], "-m", "pip", "check")
+    assert checked.returncode == 0, checked.stdout
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from tests.compose.conftest import (
     started,
     wait_for,
 )
+from tests.compose.figures import Figures
 from tests.compose.load import HEADERS, Load
 from tests.compose.machine import inspected, run
 from tests.stack.small_bundles import TEXT, Parts, answer_of, write_small
@@ -31,10 +32,6 @@ from transformer_serving.golden import ask
 
 ENDPOINT = "transformer_model"
 CLIENTS = 8
-
-
-def report(what: str, load: Load) -> None:
-    print(f"\n{what}: {load.sent} sent, {load.failed} failed")  # noqa: T201 - for the closing note
 
 
 def wait_until_answered(load: Load, more: int = 200) -> None:
@@ -98,47 +95,53 @@ def test_no_secret_is_in_environments_or_logs(stack: Compose) -> None:
     assert not any(secret in dump for secret in secrets for dump in dumps)
 
 
-def test_an_orderly_stop_under_load_fails_no_request(stack: Compose) -> None:
+def test_an_orderly_stop_under_load_fails_no_request(stack: Compose, figures: Figures) -> None:
     leaving = stack.containers("inference")[0]
     with Load(stack.port, ENDPOINT, CLIENTS) as load:
         wait_until_answered(load)
         run("docker", "stop", "--time", "120", leaving)
         wait_until_answered(load)
-    report("drain", load)
+    figures.load("orderly stop of one of three inference containers", load)
     assert inspected(leaving)["State"]["ExitCode"] == 0  # type: ignore[index]
     assert load.failed == 0, load.seen
     run("docker", "start", leaving)
     wait_for(lambda: health(leaving) == "healthy", "the stopped container is back")
 
 
-def test_rolling_the_inference_containers_fails_no_request(stack: Compose) -> None:
+def test_rolling_the_inference_containers_fails_no_request(
+    stack: Compose, figures: Figures
+) -> None:
     before = set(stack.containers("inference"))
     with Load(stack.port, ENDPOINT, CLIENTS) as load:
         wait_until_answered(load)
         run("compose/roll.sh", "inference", *stack.arguments(), cwd=ROOT)
         wait_until_answered(load)
-    report("rolling update of 3 inference containers", load)
+    figures.load("rolling update of three inference containers", load)
     after = set(stack.containers("inference"))
     assert len(after) == 3
     assert not before & after
     assert load.failed == 0, load.seen
 
 
-def test_a_killed_worker_fails_only_what_was_in_flight_there(stack: Compose) -> None:
+def test_a_killed_worker_fails_only_what_was_in_flight_there(
+    stack: Compose, figures: Figures
+) -> None:
     victim = stack.containers("inference")[0]
     since = started(victim)
     with Load(stack.port, ENDPOINT, CLIENTS) as load:
         wait_until_answered(load)
         kill(victim)
         wait_until_answered(load, 400)
-    report("kill -9 of one of three", load)
+    figures.load("kill -9 of one of three inference containers", load)
     # Each client had one request on its way at most, and only some of them there.
     assert load.failed <= CLIENTS, load.seen
     wait_for(lambda: started(victim) != since, "Docker starts it again")
     wait_for(lambda: health(victim) == "healthy", "the killed container is back")
 
 
-def test_triton_killed_is_503_with_retry_after_and_comes_back(stack: Compose) -> None:
+def test_triton_killed_is_503_with_retry_after_and_comes_back(
+    stack: Compose, figures: Figures
+) -> None:
     (triton,) = stack.containers("triton")
     since = started(triton)
     kill_process(triton, "tritonserver")
@@ -147,7 +150,7 @@ def test_triton_killed_is_503_with_retry_after_and_comes_back(stack: Compose) ->
     assert int(retry_after) >= 1
     killed = time.monotonic()
     wait_for(lambda: stack.status(ENDPOINT) == 200, "the engine is back")
-    print(f"\ntriton killed: answers again after {time.monotonic() - killed:.1f} s")  # noqa: T201
+    figures.recovery("tritonserver killed", time.monotonic() - killed)
     assert started(triton) == since  # started again in place
 
 
@@ -161,19 +164,23 @@ def unavailable(stack: Compose) -> tuple[str, str] | None:
     return (body["code"], answer.headers["retry-after"]) if answer.status == 503 else None
 
 
-def test_a_killed_triton_container_comes_back_with_its_models(stack: Compose) -> None:
+def test_a_killed_triton_container_comes_back_with_its_models(
+    stack: Compose, figures: Figures
+) -> None:
     """Also with the control plane away: what it served last lies in its own volume."""
     (triton,) = stack.containers("triton")
     since = started(triton)
     stack.run("stop", "control-plane")
     kill(triton)
+    killed = time.monotonic()
     wait_for(lambda: started(triton) != since, "Docker starts it again")
     wait_for(lambda: stack.status(ENDPOINT) == 200, "the engine is back")
+    figures.recovery("its whole container killed", time.monotonic() - killed)
     stack.up("--scale", "inference=3")
 
 
 def test_new_bundles_under_load_fail_no_request_and_mix_nothing(
-    stack: Compose, tmp_path: Path
+    stack: Compose, tmp_path: Path, figures: Figures
 ) -> None:
     """A new engine, then a new tokenizer, labels and preprocess code; and back to the first."""
     right: set[tuple[int, str, str]] = set()
@@ -192,7 +199,7 @@ def test_new_bundles_under_load_fail_no_request_and_mix_nothing(
         for parts in (replace(first, scale=-1.0), other, first):
             deploy(parts)
             wait_until_answered(load, 100)
-    report("rolling update of a model, of a preprocess, and back", load)
+    figures.load("rolling update of a model, of a preprocess, and back", load)
     assert load.failed == 0, load.seen
     assert set(load.seen) == right
     assert len({label for _, _, label in right}) == 3
@@ -234,11 +241,13 @@ def answers(triton: str) -> int:
     return sum(counts) if counts else -1
 
 
-def test_two_tritons_share_the_load_and_one_may_go(stack: Compose, two_tritons: list[str]) -> None:
+def test_two_tritons_share_the_load_and_one_may_go(
+    stack: Compose, two_tritons: list[str], figures: Figures
+) -> None:
     first, second = two_tritons
     with Load(stack.port, ENDPOINT, CLIENTS) as load:
         wait_for(lambda: answers(first) > 50 and answers(second) > 50, "both are asked")
         run("docker", "stop", "--time", "60", second)
         wait_until_answered(load)
-    report("one of two Tritons stopped", load)
+    figures.load("orderly stop of one of two Tritons", load)
     assert load.failed == 0, load.seen

@@ -12,7 +12,7 @@ EXAMPLE = ROOT / "docker" / "example.env"
 COMPOSE = ROOT / "compose" / "compose.yaml"
 HEAD = (
     "# Every variable of the compose files. Made by `make example-env`; copy it, change the copy,\n"
-    "# and keep the copy out of git: docker compose --env-file FILE -f compose/compose.yaml up\n"
+    "# keep the copy out of git, and name it with --env-file: docs/compose.md has the commands.\n"
 )
 _BEGIN = "      # Made by `make example-env` from the parts' own tables.\n"
 _END = "      # To here.\n"

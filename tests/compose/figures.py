@@ -1,0 +1,77 @@
+"""What `make test-compose` measured; `python -m tests.compose.figures` puts it into the docs."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tests.compose.documents import DOCUMENT
+from tests.compose.load import Load
+from tests.compose.machine import BUILD, run
+
+FIGURES = BUILD / "figures.json"
+_BEGIN, _END = "<!-- figures -->\n", "<!-- end of figures -->"
+
+
+class Figures:
+    """Requests under load, recoveries and image sizes of one run of the tests."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {"loads": [], "recoveries": {}, "sizes": {}}
+
+    def load(self, what: str, load: Load) -> None:
+        self._values["loads"].append([what, load.sent, load.failed])
+
+    def recovery(self, what: str, seconds: float) -> None:
+        self._values["recoveries"][what] = seconds
+
+    def size(self, image: str, size: int) -> None:
+        self._values["sizes"][image] = size
+
+    def write(self, path: Path) -> None:
+        """With the machine they were read on."""
+        self._values["when"] = datetime.now(UTC).date().isoformat()
+        self._values["machine"] = machine()
+        path.write_text(json.dumps(self._values, indent=1))
+
+
+def machine() -> str:
+    engine = run("docker", "version", "--format", "{{.Server.Version}}").strip()
+    compose = run("docker", "compose", "version", "--short").strip()
+    release = platform.freedesktop_os_release()["PRETTY_NAME"]
+    # The kernel's figure for the last quarter of an hour, which the tests themselves make.
+    load = os.getloadavg()[2]
+    return (
+        f"{os.cpu_count()} cores, load {load:.0f}, {release}, Docker {engine}, compose {compose}, "
+        f"kernel {platform.release()}"
+    )
+
+
+def page(values: dict[str, Any]) -> str:
+    """The part of docs/compose.md that is made from the figures."""
+    rows = "".join(f"| {what} | {sent:,} | {failed} |\n" for what, sent, failed in values["loads"])
+    seconds = "; ".join(f"{what}: {took:.1f} s" for what, took in values["recoveries"].items())
+    sizes = ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in values["sizes"].items())
+    return (
+        f"{values['when']}; {values['machine']}; 8 clients that ask without a pause.\n\n"
+        f"| under load | sent | failed |\n|---|---|---|\n{rows}\n"
+        f"Until the first answer again: {seconds}.\n\n"
+        f"Images, on the stand-ins (the real Triton image is many times that size): {sizes}.\n"
+    )
+
+
+def main() -> None:
+    before, _, rest = DOCUMENT.read_text("utf-8").partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    text = before + _BEGIN + page(json.loads(FIGURES.read_text())) + _END + after
+    temporary = DOCUMENT.with_name(f".{DOCUMENT.name}.new")
+    temporary.write_text(text, "utf-8")
+    temporary.replace(DOCUMENT)
+
+
+if __name__ == "__main__":
+    main()

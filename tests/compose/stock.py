@@ -1,0 +1,72 @@
+"""clearml-serving's own docker/docker-compose-triton-gpu.yml: what the override must fit on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformer_serving.versions.lock import read_lock
+
+# From the folder beside the repository, as the docs have it.
+STOCK_PATH = "clearml-serving/docker/docker-compose-triton-gpu.yml"
+_HOSTS = ("WEB", "API", "FILES")
+_NETWORK = "clearml-serving-backend"
+
+
+def stock_file(*, runnable: bool = False) -> dict[str, Any]:
+    """Its services, names and keys that matter to the override, written anew.
+
+    `runnable`: Kafka and statistics wait in a base image that is here, and no GPU is asked for.
+    """
+    credentials = {
+        **{f"CLEARML_{what}_HOST": f"${{CLEARML_{what}_HOST:-}}" for what in _HOSTS},
+        "CLEARML_API_ACCESS_KEY": "${CLEARML_API_ACCESS_KEY}",
+        "CLEARML_API_SECRET_KEY": "${CLEARML_API_SECRET_KEY}",
+        "CLEARML_SERVING_TASK_ID": "${CLEARML_SERVING_TASK_ID:-}",
+    }
+    services = {
+        "kafka": _service("kafka", "bitnami/kafka:3.1.1"),
+        "clearml-serving-statistics": _service(
+            "statistics", "allegroai/clearml-serving-statistics:latest", depends_on=["kafka"]
+        ),
+        "clearml-serving-inference": _service(
+            "inference",
+            "allegroai/clearml-serving-inference:latest",
+            security_opt=["seccomp:unconfined"],
+            ports=["8080:8080"],
+            environment={
+                **credentials,
+                "CLEARML_SERVING_POLL_FREQ": "${CLEARML_SERVING_POLL_FREQ:-1.0}",
+                "CLEARML_DEFAULT_TRITON_GRPC_ADDR": "clearml-serving-triton:8001",
+                "CLEARML_DEFAULT_KAFKA_SERVE_URL": "clearml-serving-kafka:9092",
+            },
+            depends_on=["kafka", "clearml-serving-triton"],
+        ),
+        "clearml-serving-triton": _service(
+            "triton",
+            "allegroai/clearml-serving-triton:latest",
+            security_opt=["seccomp:unconfined"],
+            environment={
+                **credentials,
+                "CLEARML_TRITON_POLL_FREQ": "${CLEARML_TRITON_POLL_FREQ:-1.0}",
+            },
+            depends_on=["kafka"],
+            deploy={"resources": {"reservations": {"devices": [{"capabilities": ["gpu"]}]}}},
+        ),
+    }
+    if runnable:
+        del services["clearml-serving-triton"]["deploy"]
+        for name in ("kafka", "clearml-serving-statistics"):
+            services[name]["image"] = read_lock().base_images["inference"].value
+            services[name]["command"] = ["sleep", "infinity"]
+            services[name]["init"] = True
+    return {"services": services, "networks": {_NETWORK: {"driver": "bridge"}}}
+
+
+def _service(name: str, image: str, **keys: Any) -> dict[str, Any]:
+    return {
+        "image": image,
+        "container_name": f"clearml-serving-{name}",
+        "restart": "unless-stopped",
+        "networks": [_NETWORK],
+        **keys,
+    }

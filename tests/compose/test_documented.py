@@ -1,0 +1,262 @@
+"""Every documented command line, run as it is written: in a copy of the working tree, in order.
+
+Only what the shell's environment may say differs: the name of the project and free ports. The
+ClearML server of `my.env` is the embedded control plane, on an address that containers reach.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.compose.conftest import BOUND_S, SEED, env_file, free_ports, wait_for
+from tests.compose.documents import blocks, elsewhere, lines_of
+from tests.compose.machine import ROOT, run
+from tests.compose.stand_ins import make_stand_ins
+from tests.compose.stock import STOCK_PATH, stock_file
+from transformer_serving.clearml_cli import ClearmlCli
+from transformer_serving.golden import ask
+from transformer_serving.local.control_plane.settings import (
+    ACCESS_KEY_VARIABLE,
+    SECRET_KEY_VARIABLE,
+)
+
+LOCAL, OWN_SERVER, GPUS = "One machine, no account", "With your ClearML server", "GPUs"
+DAILY, SCALED, ROLLED = "From day to day", "N inference containers", "A new image, under load"
+STOCK, SECRETS = "On top of clearml-serving's own compose file", "Secrets"
+RUN = {LOCAL, OWN_SERVER, DAILY, SCALED, ROLLED, STOCK, SECRETS}
+# What is only read by `docker compose config` (tests/compose/test_config.py), and why.
+READ = {GPUS: "needs an NVIDIA GPU and the image of nvcr.io"}
+ELSEWHERE = {
+    "docker run --rm nvcr.io/nvidia/tritonserver:25.07-py3 sh -c 'dpkg -l | grep nvinfer; "
+    "tritonserver --version'": "needs the image of nvcr.io",
+}
+ENDPOINT = "transformer_model"
+EVERY_CONTAINER = ("--filter", "label=com.docker.compose.project=")
+
+
+@dataclass
+class Desk:
+    """A shell in a copy of the working tree, as a user has it after `git clone` and `make up`."""
+
+    root: Path
+    project: str
+    port: int
+    environment: dict[str, str]
+
+    def block(self, heading: str) -> str:
+        return self.script(blocks()[heading])
+
+    def script(self, text: str) -> str:
+        text = text.replace("127.0.0.1:8080", f"127.0.0.1:{self.port}")
+        shell = ("bash", "-euo", "pipefail", "-c", text)
+        return run(*shell, cwd=self.root, env=self.environment, timeout=600)
+
+    def status(self) -> int:
+        return ask(f"http://127.0.0.1:{self.port}/serve/{ENDPOINT}", SEED).status
+
+    def containers(self, service: str = "") -> list[str]:
+        labels = [f"label=com.docker.compose.project={self.project}"]
+        labels += [f"label=com.docker.compose.service={service}"] if service else []
+        filters = [part for label in labels for part in ("--filter", label)]
+        return run("docker", "ps", "--all", "--quiet", *filters).split()
+
+    def down(self) -> None:
+        """As documented, and the data with it."""
+        self.script(lines_of(blocks()[DAILY])[-1] + " --volumes --timeout 5")
+
+
+@pytest.fixture(scope="module")
+def desk(
+    engine: None,
+    build_secrets: dict[str, str],
+    bundles: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Desk]:
+    make_stand_ins()
+    root = tmp_path_factory.mktemp("desk") / "transformer-serving"
+    for name in run(
+        "git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT
+    ).split("\n"):
+        if (ROOT / name).is_file():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, root / name, follow_symlinks=False)
+    (root / ".venv").symlink_to(ROOT / ".venv")
+    (root / "build").mkdir()
+    (root / "build" / "demo").symlink_to(bundles)
+    port, control_plane = free_ports(2)
+    project = f"documented-{os.getpid()}"
+    environment = {
+        **os.environ,
+        **build_secrets,
+        "COMPOSE_PROJECT_NAME": project,
+        "TRANSFORMER_SERVING_PORT": str(port),
+        "TRANSFORMER_SERVING_CONTROL_PLANE_PORT": str(control_plane),
+    }
+    there = Desk(root, project, port, environment)
+    try:
+        yield there
+    finally:
+        there.down()
+
+
+@dataclass(frozen=True)
+class ClearmlServer:
+    """What the first six variables of my.env say."""
+
+    variables: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def clearml_server(desk: Desk, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClearmlServer]:
+    template = "{{(index .IPAM.Config 0).Gateway}}"
+    gateway = run("docker", "network", "inspect", "bridge", "--format", template).strip()
+    (port,) = free_ports(1)
+    folder = tmp_path_factory.mktemp("clearml-server")
+    keys = {name: secrets.token_hex(16) for name in (ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE)}
+    command = [sys.executable, "-m", "transformer_serving.local.control_plane"]
+    options = [f"--host={gateway}", f"--port={port}", f"--data={folder / 'data'}"]
+    with (folder / "log").open("wb") as log:
+        server = subprocess.Popen(
+            [*command, *options], env={**os.environ, **keys}, cwd=ROOT, stdout=log, stderr=log
+        )
+    address = f"http://{gateway}:{port}"
+    variables = {
+        **{f"CLEARML_{what}_HOST": address for what in ("WEB", "API", "FILES")},
+        "CLEARML_API_ACCESS_KEY": keys[ACCESS_KEY_VARIABLE],
+        "CLEARML_API_SECRET_KEY": keys[SECRET_KEY_VARIABLE],
+    }
+    try:
+        wait_for(lambda: healthy(f"{address}/health"), "the server of my.env answers")
+        created = ClearmlCli({**os.environ, **variables}).create_service("documented")
+        variables["CLEARML_SERVING_TASK_ID"] = created
+        env_file(desk.root / "my.env", variables)
+        yield ClearmlServer(variables)
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(60)
+
+
+def healthy(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(address, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def test_every_documented_line_has_its_test_or_its_reason() -> None:
+    assert set(blocks()) == RUN | set(READ)
+    shown = {line for script in blocks().values() for line in lines_of(script)}
+    assert set(elsewhere()) <= shown | set(ELSEWHERE) | set(BUILDS)
+
+
+BUILDS = (
+    "docker compose -f compose/compose.yaml build",
+    "docker compose -f compose/compose.yaml build triton",
+    "docker compose -f compose/compose.yaml --profile local build",
+)
+
+
+def test_one_machine(desk: Desk) -> None:
+    printed = desk.block(LOCAL)
+    assert '"label":"' in printed.replace(" ", "").splitlines()[-1]
+    assert desk.status() == 200
+
+
+def test_the_builds_in_the_files_heads(desk: Desk) -> None:
+    for line in BUILDS:
+        desk.script(line)
+
+
+def test_from_day_to_day(desk: Desk) -> None:
+    """Its last line takes the stack down and keeps its data."""
+    *daily, down = lines_of(blocks()[DAILY])
+    before = set(desk.containers())
+    for line in daily:
+        printed = desk.script(line)
+        assert "control-plane" in printed or " restart " in line
+    wait_for(lambda: desk.status() == 200, "the endpoint answers again")
+    assert set(desk.containers()) == before
+    desk.script(down)
+    assert desk.containers() == []
+    desk.script(lines_of(blocks()[LOCAL])[0])
+    wait_for(lambda: desk.status() == 200, "what was deployed is served again")
+    desk.down()
+
+
+def test_your_clearml_server(desk: Desk, clearml_server: ClearmlServer) -> None:
+    desk.block(OWN_SERVER)
+    assert desk.containers("control-plane") == []
+    deploy = next(line for line in lines_of(blocks()[LOCAL]) if " deploy " in line)
+    serve = f"http://127.0.0.1:{desk.port}/serve"
+    variables = {**clearml_server.variables, "CLEARML_DEFAULT_BASE_SERVE_URL": serve}
+    Desk(desk.root, desk.project, desk.port, {**desk.environment, **variables}).script(deploy)
+    assert desk.status() == 200
+
+
+def test_secrets_come_from_files(desk: Desk, clearml_server: ClearmlServer) -> None:
+    """Also in place of the variables, which are emptied here."""
+    folder = desk.root / "secrets"
+    folder.mkdir()
+    kept = clearml_server.variables
+    for name in ("CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY"):
+        (folder / name.lower()).write_text(kept[name])
+    left = {name: value for name, value in kept.items() if not name.endswith("_KEY")}
+    env_file(desk.root / "my.env", left)
+    desk.block(SECRETS)
+    wait_for(lambda: desk.status() == 200, "the endpoint answers")
+    shown = run("docker", "inspect", *desk.containers())
+    assert kept["CLEARML_API_SECRET_KEY"] not in shown
+    env_file(desk.root / "my.env", kept)
+
+
+def test_many_containers_and_their_roll(desk: Desk, clearml_server: ClearmlServer) -> None:
+    desk.block(SCALED)
+    before = set(desk.containers("inference"))
+    assert len(before) == 3
+    assert desk.status() == 200
+    desk.block(ROLLED)
+    after = set(desk.containers("inference"))
+    assert len(after) == 3
+    assert not before & after
+    assert desk.status() == 200
+    desk.down()
+
+
+def test_on_top_of_clearml_servings_own_file(desk: Desk, clearml_server: ClearmlServer) -> None:
+    """In the foreground, as the line has it, and ended as Ctrl-C ends it."""
+    stock = desk.root.parent / STOCK_PATH
+    stock.parent.mkdir(parents=True)
+    stock.write_text(yaml.safe_dump(stock_file(runnable=True)))
+    build, up = lines_of(blocks()[STOCK])
+    desk.script(build)
+    log = desk.root / "build" / "foreground.log"
+    with log.open("wb") as output:
+        # In bash, exec: the signal reaches docker compose itself.
+        running = subprocess.Popen(
+            ["bash", "-c", f"exec {up}"], cwd=desk.root, env=desk.environment, stdout=output,
+            stderr=output,
+        )  # fmt: skip
+    try:
+        wait_for(lambda: running.poll() is not None or _answers(desk), "the endpoint answers")
+        assert running.poll() is None, log.read_text()[-3000:]
+    finally:
+        if running.poll() is None:
+            running.send_signal(signal.SIGINT)
+        running.wait(BOUND_S)
+
+
+def _answers(desk: Desk) -> bool:
+    return desk.status() == 200
