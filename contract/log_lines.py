@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import traceback
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 NAME = "transformer_serving"
 # What `extra` may put on a line.
@@ -17,7 +17,9 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(
+                timespec="milliseconds"
+            ),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),

@@ -7,6 +7,7 @@ ClearML server of `my.env` is the embedded control plane, on an address that con
 from __future__ import annotations
 
 import os
+import resource
 import secrets
 import shutil
 import signal
@@ -77,6 +78,13 @@ class Desk:
         self.script(lines_of(blocks()[DAILY])[-1] + " --volumes --timeout 5")
 
 
+def memlock() -> str:
+    """What compose's default asks for, or this machine's limit where even root may not raise it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    raised = subprocess.run(["prlimit", "--memlock=unlimited", "true"], check=False)
+    return "-1" if raised.returncode == 0 else str(hard)
+
+
 @pytest.fixture(scope="module")
 def desk(
     engine: None,
@@ -103,6 +111,7 @@ def desk(
         "COMPOSE_PROJECT_NAME": project,
         "TRANSFORMER_SERVING_PORT": str(port),
         "TRANSFORMER_SERVING_CONTROL_PLANE_PORT": str(control_plane),
+        "TRITON_MEMLOCK": memlock(),
     }
     there = Desk(root, project, port, environment)
     try:

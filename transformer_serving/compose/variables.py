@@ -122,6 +122,12 @@ TRITON = Section(
         Variable("TRITON_GPUS", "GPUs, with compose/gpu.yaml; all, or a number.", "1"),
         Variable("TRITON_CPUS", "CPUs of each container; 0: no limit.", "0"),
         Variable("TRITON_MEMORY", "Memory of each container.", "16g"),
+        Variable(
+            "TRITON_MEMLOCK",
+            "Bytes that may be locked, with compose/gpu.yaml; -1: no limit. Rootless Docker cannot "
+            "raise it.",
+            "-1",
+        ),
         Variable("TRITON_SHARED_MEMORY", "Shared memory for tensors of Python backends.", "1g"),
     ),
 )
