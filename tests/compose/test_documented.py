@@ -253,17 +253,17 @@ def test_on_top_of_clearml_servings_own_file(desk: Desk, clearml_server: Clearml
     desk.script(build)
     log = desk.root / "build" / "foreground.log"
     with log.open("wb") as output:
-        # In bash, exec: the signal reaches docker compose itself.
+        # Ctrl-C reaches docker and its compose plugin alike: a group of processes of their own.
         running = subprocess.Popen(
-            ["bash", "-c", f"exec {up}"], cwd=desk.root, env=desk.environment, stdout=output,
-            stderr=output,
+            ["bash", "-c", up], cwd=desk.root, env=desk.environment, stdout=output,
+            stderr=output, start_new_session=True,
         )  # fmt: skip
     try:
         wait_for(lambda: running.poll() is not None or _answers(desk), "the endpoint answers")
         assert running.poll() is None, log.read_text()[-3000:]
     finally:
         if running.poll() is None:
-            running.send_signal(signal.SIGINT)
+            os.killpg(running.pid, signal.SIGINT)
         running.wait(BOUND_S)
 
 
