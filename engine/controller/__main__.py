@@ -51,6 +51,7 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
     from engine.controller.repository import Repository
     from engine.controller.service import Service, Settings
     from engine.controller.state import StateFile
+    from engine.controller.stuck_loads import StuckLoads
     from engine.controller.triton import Triton
     from engine.controller.triton_log import TritonLog
 
@@ -59,7 +60,7 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
     service = Service(
         Settings(options.poll_seconds, options.grace_seconds, options.filter),
         control_plane,
-        Triton(options.triton_grpc, TritonLog(options.triton_log)),
+        Triton(options.triton_grpc, TritonLog(options.triton_log), StuckLoads(options.repository)),
         Repository(options.repository),
         StateFile(options.state),
         Figures(options.triton_metrics),

@@ -71,10 +71,22 @@ class Failure:
 
 # A clock that was set back by less is waited for, in grace and pauses.
 CLOCK_TOLERANCE_S = 60.0
-FIRST_RETRY_S = 10.0
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """Seconds before the first retry, its growth from one to the next, and the longest."""
+
+    first_s: float
+    growth: float
+    last_s: float
+
+
+FAILED = Pauses(10.0, 2, 300.0)
 # Triton is restarted by its supervisor; a model that killed it still gets growing pauses.
-AWAY_RETRY_S = 2.0
-LAST_RETRY_S = 300.0
+AWAY = Pauses(2.0, 2, 300.0)
+# Each try may cost every endpoint a restart of Triton: a model too large for the memory has few.
+DIED = Pauses(2.0, 8, 3600.0)
 
 
 def failed_again(
@@ -82,11 +94,11 @@ def failed_again(
     fingerprint: str,
     reason: str,
     now: float,
-    first_s: float = FIRST_RETRY_S,
+    pauses: Pauses = FAILED,
 ) -> Failure:
-    """The failure to keep: the pause starts at `first_s`, doubles while the same thing fails."""
+    """The failure to keep; its pause grows while the same thing fails."""
     tries = before.tries + 1 if before is not None and before.fingerprint == fingerprint else 1
-    pause = min(LAST_RETRY_S, first_s * 2 ** min(tries - 1, 10))
+    pause = min(pauses.last_s, pauses.first_s * pauses.growth ** min(tries - 1, 10))
     return Failure(fingerprint, reason, now, tries, now + pause)
 
 

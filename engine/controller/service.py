@@ -16,11 +16,11 @@ from engine.controller.control_plane import ControlPlane, Problem, Served
 from engine.controller.deployment import Deployment
 from engine.controller.figures import Figures
 from engine.controller.plan import Action, Prepare, Reload, Remove, Situation, plan
-from engine.controller.records import AWAY_RETRY_S, FIRST_RETRY_S, Failure, failed_again
+from engine.controller.records import AWAY, DIED, FAILED, Failure, Pauses, failed_again
 from engine.controller.repository import Repository
 from engine.controller.state import StateFile
 from engine.controller.status import EndpointStatus, as_json, changes, endpoint_rows
-from engine.controller.triton import Triton, TritonAway
+from engine.controller.triton import BackendDied, Triton, TritonAway
 from engine.errors import EngineError
 
 _log = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ _LOOK_S = 1.0
 # After a start, what was served before is loaded again without the first sync beside it, whose
 # import of the SDK would take the processor from it; no longer than this.
 _HEAD_START_S = 15.0
+_PAUSES: Mapping[type[BaseException], Pauses] = {TritonAway: AWAY, BackendDied: DIED}
 
 
 @dataclass(frozen=True)
@@ -170,8 +171,8 @@ class Service:
                 continue
             reason = _reason(error)
             _log.error("%s: %s", model, reason, exc_info=_unexpected(error))
-            first = AWAY_RETRY_S if isinstance(error, TritonAway) else FIRST_RETRY_S
-            self._failures[model] = failed_again(before, fingerprint, reason, now, first)
+            pauses = _PAUSES.get(type(error), FAILED)
+            self._failures[model] = failed_again(before, fingerprint, reason, now, pauses)
 
     def _start_sync(self) -> None:
         due = time.monotonic() - self._sync_started >= self._settings.poll_s
@@ -236,6 +237,8 @@ class Service:
 
     def _ask_triton(self) -> dict[str, frozenset[int]] | None:
         try:
+            for model in self._triton.end_stuck_loads():
+                _log.error("%s: its backend process died as it loaded; Triton is restarted", model)
             if self._triton_version is None:
                 self._triton_version = self._triton.version()
             for model in self._triton.unload_dead():

@@ -9,6 +9,7 @@ import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
 from engine.controller.dead_models import DeadModels
+from engine.controller.stuck_loads import StuckLoads
 from engine.controller.triton_log import TritonLog
 from engine.errors import EngineError
 
@@ -21,12 +22,19 @@ _CHANNEL = [
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.max_receive_message_length", -1),
 ]
+_DIED = (
+    "its backend process died while it loaded the model, as without memory; Triton was restarted"
+)
 _PREFIX = re.compile(r"^load failed for model '[^']*': ")
 _STATE = re.compile(r"version (\d+) is at UNAVAILABLE state: ")
 
 
 class TritonAway(EngineError):
     """Triton does not answer."""
+
+
+class BackendDied(EngineError):
+    """The backend process died while it loaded the model; Triton had to be ended for it."""
 
 
 class LoadFailed(EngineError):
@@ -40,9 +48,10 @@ class LoadFailed(EngineError):
 class Triton:
     """The one Triton of this controller."""
 
-    def __init__(self, address: str, log: TritonLog) -> None:
+    def __init__(self, address: str, log: TritonLog, loads: StuckLoads) -> None:
         self._client = triton_grpc.InferenceServerClient(address, channel_args=_CHANNEL)
         self._log = log
+        self._loads = loads
         self._dead = DeadModels(self._client)
 
     def version(self) -> str:
@@ -65,15 +74,22 @@ class Triton:
                 raise TritonAway("Triton does not answer") from None
             return []
 
+    def end_stuck_loads(self) -> list[str]:
+        """End the Triton in which a load can never finish; the models of such loads."""
+        return self._loads.end()
+
     def load(self, model: str, version: int) -> None:
         """Load by the folder's config.pbtxt; returns when exactly `version` is ready.
 
-        Raises LoadFailed with the cause, TritonAway when Triton went away meanwhile.
+        Raises LoadFailed with the cause, BackendDied, TritonAway when Triton went away meanwhile.
         """
         mark = self._log.mark()
         try:
-            self._client.load_model(model, client_timeout=_LOAD_S)
+            with self._loads.watched(model) as load:
+                self._client.load_model(model, client_timeout=_LOAD_S)
         except InferenceServerException as error:
+            if load.died:
+                raise BackendDied(_DIED) from None
             if error.status() in _AWAY:
                 raise TritonAway("Triton went away while it loaded the model") from None
             raise _load_failed(error, self._log.cause(mark, model)) from None

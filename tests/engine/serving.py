@@ -17,6 +17,7 @@ from engine.controller.figures import Figures
 from engine.controller.repository import Repository
 from engine.controller.service import Service, Settings
 from engine.controller.state import StateFile
+from engine.controller.stuck_loads import StuckLoads
 from engine.controller.triton import Triton
 from engine.controller.triton_log import TritonLog
 from engine.endpoint_config import EndpointFields, TensorFields
@@ -140,7 +141,8 @@ class Serving:
     triton: Triton | None = None
 
     def start(self) -> None:
-        self.triton = Triton(self.server.grpc, TritonLog(self.server.log))
+        loads = StuckLoads(self.server.repository)
+        self.triton = Triton(self.server.grpc, TritonLog(self.server.log), loads)
         service = Service(
             Settings(poll_s=0.1, grace_s=self.grace_s),
             self.control_plane,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from engine.controller.stuck_loads import StuckLoads
 from engine.controller.triton import Triton, TritonAway
 from engine.controller.triton_log import TritonLog
 from tests.stack.desk import Registered
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from tests.stack.conftest import Stack
 
 _TRIES = 20
-# Not a kill of an engine process: one that dies while it loads keeps its model loading for ever,
-# which only a restart of Triton ends (docs/reliability.md).
-_FAULTS = [fault for fault in SINGLE if (fault.part, fault.how) != ("engine", signal.SIGKILL)]
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,7 @@ def _change(
 
 def _strike(stack: Stack, dice: random.Random) -> Iterator[Fault]:
     """A random fault; a part that is just coming back from the last one is let off."""
-    fault = dice.choice(_FAULTS)
+    fault = dice.choice(SINGLE)
     with contextlib.suppress(ProcessLookupError, TypeError, StopIteration, psutil.NoSuchProcess):
         os.kill(pid_of(stack, fault.part), fault.how)
         yield fault
@@ -108,7 +105,9 @@ def _persist(change: Callable[[], None]) -> None:
 def wait_served(stack: Stack, served: dict[str, int], *, exactly: bool) -> None:
     """Until Triton has ready what `served` says (version by endpoint) and clients get it."""
     port = require_record(stack.state).ports.triton_grpc
-    triton = Triton(f"127.0.0.1:{port}", TritonLog(stack.state / "logs" / "triton.log"))
+    loads = StuckLoads(stack.state / "triton" / "models")
+    log = TritonLog(stack.state / "logs" / "triton.log")
+    triton = Triton(f"127.0.0.1:{port}", log, loads)
 
     def equal() -> bool:
         try:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from engine.controller import stuck_loads
 from tests.stack.changes import Changed, random_changes
 from tests.stack.conftest import ROOT, Stack, started
 from tests.stack.desk import register
@@ -99,6 +100,7 @@ def page(
                 silent=watchdog.SILENT_PROBES,
                 timeout=watchdog.PROBE_TIMEOUT_S,
                 start=watchdog.START_S,
+                notice=stuck_loads.NOTICE_S,
             ),
             *_circumstances(seed, options),
             f"## Faults under a load of {CLIENTS} clients\n",
@@ -154,9 +156,12 @@ Any HTTP status is an answer, and a process that a debugger holds is left alone.
 no port; it shows that it works by the time of its state file. What the watchdog did stands in
 `transformer-serving logs watchdog`.
 
-Known limit: an engine process that is killed in the seconds in which it loads its model leaves that
-model "loading" in tritonserver 2.51 without end, while other endpoints, and its own old version,
-serve on. `transformer-serving down` and `up` end it. One that dies later is found and loaded again.
+An engine process may also die while it loads its model. tritonserver 2.51 does not notice that
+within the process's first tenth of a second, and keeps the model "loading" without end. The
+controller, which sees such a process dead for {notice:.0f} s beside a load that goes on, ends Triton;
+the supervisor starts it again, and every endpoint comes back with its last good bundle. The load is
+tried again after 2 s, then after growing pauses of up to an hour. A slow load is waited for: its
+process lives.
 """
 
 

@@ -1,0 +1,116 @@
+"""A backend process that dies while it loads, in a real Triton that waits for it without end."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine.controller import stuck_loads
+from engine.controller.records import DIED, failed_again
+from tests.engine.serving import Serving, preprocess_of, serving, write_bundle
+from tests.engine.test_service import answers
+from tests.engine.triton_server import TritonServer, running_triton, wait_until
+
+BOUND_S = 90
+
+
+@contextlib.contextmanager
+def supervised(server: TritonServer) -> Iterator[list[int]]:
+    """Starts the server again whenever it ends, as supervisord does; how it ended each time."""
+    ends: list[int] = []
+    stop = threading.Event()
+
+    def keep() -> None:
+        while not stop.wait(0.1):
+            if server.process is not None and server.process.poll() is not None:
+                ends.append(server.process.returncode)
+                server.start()
+
+    keeper = threading.Thread(target=keep)
+    keeper.start()
+    try:
+        yield ends
+    finally:
+        stop.set()
+        keeper.join()
+
+
+def loading(server: TritonServer, before: set[int]) -> psutil.Process:
+    """The first new backend process, at once: only its first moments are the critical ones."""
+    assert server.process is not None
+    triton = psutil.Process(server.process.pid)
+    deadline = time.monotonic() + BOUND_S
+    while time.monotonic() < deadline:
+        for process in triton.children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.pid not in before and process.name().startswith("triton_python_b"):
+                    return process
+    raise AssertionError("no backend process was started")
+
+
+def children(server: TritonServer) -> set[int]:
+    assert server.process is not None
+    return {process.pid for process in psutil.Process(server.process.pid).children()}
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[Serving]:
+    with running_triton(tmp_path / "t") as server, serving(server, tmp_path, grace_s=60) as running:
+        running.control_plane.add("kept", write_bundle(tmp_path / "a", 101), preprocess_of(101))
+        running.wait("kept", BOUND_S, ready=True)
+        yield running
+
+
+def test_a_process_that_dies_while_it_loads_costs_one_restart_of_triton(
+    one: Serving, tmp_path: Path
+) -> None:
+    server, plane = one.server, one.control_plane
+    with supervised(server) as ends:
+        for number in range(202, 212):
+            plane.add("kept", write_bundle(tmp_path / f"{number}", number), preprocess_of(number))
+            loading(server, children(server)).kill()
+            # Triton itself refuses a load whose process has answered once.
+            wait_until(lambda: bool(one.row("kept")["reason"]), BOUND_S)
+            if ends:
+                break
+        assert ends == [-signal.SIGKILL]
+        # The last good state first, then the new bundle again, which nothing kills this time.
+        one.wait("kept", BOUND_S, ready=True, bundle_version=number, reason=None)
+        assert answers(server, "kept", number, 1.0)
+        assert answers(server, "kept", 101, 1.0)
+        assert ends == [-signal.SIGKILL]
+
+
+def test_a_slow_load_is_waited_for(
+    one: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stuck_loads, "NOTICE_S", 0.0)
+    server, plane = one.server, one.control_plane
+    older = children(server)
+    plane.add("slow", write_bundle(tmp_path / "b", 202), preprocess_of(202))
+    slow = loading(server, older)
+    slow.suspend()
+    dead = psutil.Process(min(older))
+    dead.kill()
+    wait_until(lambda: dead.status() == psutil.STATUS_ZOMBIE, BOUND_S)
+    assert one.triton is not None
+    assert one.triton.end_stuck_loads() == []
+    slow.resume()
+    one.wait("slow", BOUND_S, ready=True)
+    assert server.process is not None
+    assert server.process.poll() is None
+
+
+def test_a_model_that_dies_at_every_load_is_tried_more_and_more_rarely() -> None:
+    failure, pauses = None, []
+    for _ in range(6):
+        failure = failed_again(failure, "x", "died", 0.0, DIED)
+        pauses.append(failure.retry_at)
+    assert pauses == [2, 16, 128, 1024, 3600, 3600]
