@@ -43,11 +43,11 @@ def many_endpoints(
     before = _used(stack, now)
     for _ in range(changes):
         _turn(stack, edit, dice, now, bundles)
-    # Removed and added again: no old version is left in its grace, as at the first look.
-    edit.remove_all(now)
-    stack.until(lambda: not now.keys() & stack.rows().keys(), "all are removed", _LOAD_S)
-    edit.add_all(now, bundles[0].bundle, bundles[0].model_id)
-    _wait(stack, dict.fromkeys(now, 0), bundles)
+    # As at the first look: every endpoint on its first bundle, no old version in its grace.
+    changed = {name: 0 for name, at in now.items() if at}
+    edit.add_all(changed, bundles[0].bundle, bundles[0].model_id)
+    _wait(stack, changed, bundles)
+    stack.until(lambda: _one_version_each(stack, now), "every grace is over", _LOAD_S)
     return Grown(before, _used(stack, now))
 
 
@@ -74,6 +74,11 @@ def _wait(stack: Stack, now: dict[str, int], bundles: list[Registered]) -> None:
             f"{name} is served",
             _LOAD_S,
         )
+
+
+def _one_version_each(stack: Stack, now: dict[str, int]) -> bool:
+    rows = stack.rows()
+    return all(len(rows[name]["versions_loaded"]) == 1 for name in now if name in rows)
 
 
 def _used(stack: Stack, now: dict[str, int]) -> Footprint:

@@ -22,13 +22,14 @@ from engine.controller import stuck_loads
 from tests.stack.changes import Changed, random_changes
 from tests.stack.conftest import ROOT, Stack, started
 from tests.stack.desk import register
-from tests.stack.editor import editor
-from tests.stack.faults import PAIRS, SINGLE, Fault, Outcome, strike
+from tests.stack.editor import Editor, editor
+from tests.stack.faults import BODY, PAIRS, SINGLE, Fault, Outcome, strike
 from tests.stack.many import Grown, many_endpoints
 from transformer_serving.local import watchdog
 from transformer_serving.local.parts import PARTS
 
 CLIENTS = 16
+_STEPS = ("faults", "changes", "endpoints")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -38,26 +39,37 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _say(f"seed {seed}, in {folder}")
     with started(Path(folder) / "stack") as stack, editor(stack) as edit:
         bundles = register(stack, Path(folder), (1.0, -1.0, 2.0))
-        edit.add("struck", bundles[0].bundle, bundles[0].model_id)
-        stack.until(lambda: stack.seen("struck", {"text": "rain"}).status == 200, "it is served")
-        faults = _struck(stack, seed, options.pairs)
-        left = _left(stack)
-        # The random changes look at everything that Triton serves.
-        edit.clear()
-        stack.until(lambda: not stack.rows(), "everything is removed")
-        _say(f"{options.changes} random changes")
-        changed = random_changes(
-            stack, edit, bundles, seed, changes=options.changes, faults=options.changes // 15,
-            exactly=True,
-        )  # fmt: skip
-        edit.clear()
-        stack.until(lambda: not stack.rows(), "everything is removed")
-        _say(f"{options.endpoints} endpoints")
-        grown = many_endpoints(stack, edit, bundles, seed, endpoints=options.endpoints, changes=20)
+        if "faults" in options.only:
+            edit.add("struck", bundles[0].bundle, bundles[0].model_id)
+            stack.until(lambda: stack.seen("struck", BODY).status == 200, "it is served")
+            faults, left = _struck(stack, seed, options.pairs), _left(stack)
+            _cleared(stack, edit)
+        if "changes" in options.only:
+            _say(f"{options.changes} random changes")
+            # They look at everything that Triton serves.
+            changed = random_changes(
+                stack, edit, bundles, seed, changes=options.changes, faults=options.changes // 15,
+                exactly=True,
+            )  # fmt: skip
+            _say(f"{changed}")
+            _cleared(stack, edit)
+        if "endpoints" in options.only:
+            _say(f"{options.endpoints} endpoints")
+            grown = many_endpoints(
+                stack, edit, bundles, seed, endpoints=options.endpoints, changes=20
+            )
+            _say(f"{grown}")
+    shutil.rmtree(folder)  # kept after a failure: the logs tell why
+    if set(options.only) != set(_STEPS):
+        return
     text = page(seed, options, faults, left, changed, grown)
     options.output.write_text(text, "utf-8")
-    shutil.rmtree(folder)  # kept after a failure: the logs tell why
     _say(f"wrote {options.output}")
+
+
+def _cleared(stack: Stack, edit: Editor) -> None:
+    edit.clear()
+    stack.until(lambda: not stack.rows(), "everything is removed")
 
 
 def _struck(stack: Stack, seed: int, pairs: int) -> list[Outcome]:
@@ -158,10 +170,10 @@ no port; it shows that it works by the time of its state file. What the watchdog
 
 An engine process may also die while it loads its model. tritonserver 2.51 does not notice that
 within the process's first tenth of a second, and keeps the model "loading" without end. The
-controller, which sees such a process dead for {notice:.0f} s beside a load that goes on, ends Triton;
-the supervisor starts it again, and every endpoint comes back with its last good bundle. The load is
-tried again after 2 s, then after growing pauses of up to an hour. A slow load is waited for: its
-process lives.
+controller, which sees such a process dead for {notice:.0f} s beside a load that goes on, ends
+Triton; the supervisor starts it again, and every endpoint comes back with its last good bundle. That load
+is tried again after 2 s, then after growing pauses of up to an hour. A slow load is waited for: its
+process lives. A process that dies later, while it serves, is found and loaded again.
 """
 
 
@@ -191,6 +203,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pairs", type=int, default=len(PAIRS), help="pairs of faults")
     parser.add_argument("--changes", type=int, default=500, help="random changes of the service")
     parser.add_argument("--endpoints", type=int, default=50, help="endpoints served at one time")
+    parser.add_argument(
+        "--only", nargs="+", choices=_STEPS, default=_STEPS, help="these steps; no page is written"
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "reliability.md")
     return parser
 
