@@ -172,8 +172,9 @@ An engine process may also die while it loads its model. tritonserver 2.51 does 
 within the process's first tenth of a second, and keeps the model "loading" without end. The
 controller, which sees such a process dead for {notice:.0f} s beside a load that goes on, ends
 Triton; the supervisor starts it again, and every endpoint comes back with its last good bundle.
-That load is tried again after 2 s, then after growing pauses of up to an hour. A slow load is waited for: its
-process lives. A process that dies later, while it serves, is found and loaded again.
+That load is tried again after 2 s, then after growing pauses of up to an hour. A slow
+load is waited for: its process lives. A process that dies later, while it serves, is found and
+loaded again.
 """
 
 
