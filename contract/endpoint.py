@@ -68,12 +68,17 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may ask for: texts, characters of one text, tokens of all texts."""
+    """What one request may ask for: texts, characters of one text, tokens of all texts.
+
+    `max_batch_size` texts and `max_call_tokens` tokens, padding included, are the most of one
+    engine call; None where only the texts count. A single text may have more tokens.
+    """
 
     max_texts: int
     max_characters: int
     max_tokens: int
     max_batch_size: int
+    max_call_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -232,7 +237,13 @@ def _limits(fields: Fields) -> Limits:
         max_characters=fields.number("max_characters", low=1, high=100_000_000),
         max_tokens=fields.number("max_tokens", low=1, high=100_000_000),
         max_batch_size=fields.number("max_batch_size", low=1, high=65_536),
+        max_call_tokens=_max_call_tokens(fields),
     )
+
+
+def _max_call_tokens(fields: Fields) -> int | None:
+    absent = fields.values.get("max_call_tokens") is None
+    return None if absent else fields.number("max_call_tokens", low=1, high=100_000_000)
 
 
 def _classification(fields: Fields, task: str) -> Classification:

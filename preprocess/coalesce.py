@@ -128,7 +128,7 @@ class Coalescer:
     def __post_init__(self) -> None:
         limits = self.endpoint.limits
         self._waiting: WaitingTexts[Text] = WaitingTexts(
-            self.endpoint.tokens.buckets, limits.max_batch_size
+            self.endpoint.tokens.buckets, limits.max_batch_size, limits.max_call_tokens
         )
 
     async def infer(

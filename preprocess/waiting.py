@@ -33,9 +33,12 @@ class Batch(Generic[Item]):
 class WaitingTexts(Generic[Item]):
     """First come, first served by bucket: the oldest text picks the next call's length."""
 
-    def __init__(self, buckets: Sequence[int], max_batch_size: int) -> None:
+    def __init__(
+        self, buckets: Sequence[int], max_batch_size: int, max_call_tokens: int | None = None
+    ) -> None:
         self._buckets = tuple(buckets)
-        self._max_batch_size = max_batch_size
+        most = max_call_tokens or max_batch_size * self._buckets[-1]
+        self._room = [max(1, min(max_batch_size, most // size)) for size in self._buckets]
         self._queues: list[deque[tuple[int, Item]]] = [deque() for _ in buckets]
         self._arrivals = 0
         self._size = 0
@@ -52,7 +55,7 @@ class WaitingTexts(Generic[Item]):
         self._size += 1
 
     def take(self) -> Batch[Item] | None:
-        """The next call, at most `max_batch_size` texts; None when nothing waits.
+        """The next call, as large as the limits let it be; None when nothing waits.
 
         Room that the bucket leaves is filled from smaller ones with texts at least three quarters
         as long as the call: padding them costs less than a call of their own.
@@ -64,11 +67,12 @@ class WaitingTexts(Generic[Item]):
         bucket = min(heads)[1]
         length = self._buckets[bucket]
         items: list[Item] = []
-        self._fill(items, self._queues[bucket], 0)
+        room = self._room[bucket]
+        self._fill(items, self._queues[bucket], room, 0)
         for smaller in reversed(range(bucket)):
             if 4 * self._buckets[smaller] < 3 * length:
                 break
-            self._fill(items, self._queues[smaller], -(-3 * length // 4))
+            self._fill(items, self._queues[smaller], room, -(-3 * length // 4))
         return Batch(items, length)
 
     def given_up(self, texts: int) -> None:
@@ -85,8 +89,10 @@ class WaitingTexts(Generic[Item]):
             self._queues[bucket] = deque(entry for entry in queue if not entry[1].done)
         self._size = sum(map(len, self._queues))
 
-    def _fill(self, items: list[Item], queue: deque[tuple[int, Item]], shortest: int) -> None:
-        while queue and len(items) < self._max_batch_size:
+    def _fill(
+        self, items: list[Item], queue: deque[tuple[int, Item]], room: int, shortest: int
+    ) -> None:
+        while queue and len(items) < room:
             item = queue[0][1]
             if not item.done and item.length < shortest:
                 return

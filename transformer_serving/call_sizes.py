@@ -25,6 +25,10 @@ _NARROW = (*range(4, 32, 4), *_steps(32, 512, 4), *_steps(512, 16384, 2)[1:])
 _DOUBLING = _steps(16, 16384, 1)
 LADDERS = {"openvino": _NARROW, "onnxruntime": _NARROW, "tensorrt": _DOUBLING}
 
+# Tokens of one call. A CPU engine gains little from more, and a text that comes meanwhile waits for
+# the whole call; a GPU wants all it can get.
+CALL_TOKENS = {"openvino": 1024, "onnxruntime": 1024, "tensorrt": None}
+
 # Fewest, usual and most texts of one engine call.
 BATCH: Range = (1, 8, 64)
 _MOST_TEXTS = 65_536

@@ -16,7 +16,7 @@ from transformer_serving.bundle import BundleContent, check_target, write_bundle
 from transformer_serving.bundle_endpoint import LIMITS, endpoint_of, tokens_of
 from transformer_serving.bundle_folder import Bundle
 from transformer_serving.calibration import feeds_of, read_bodies
-from transformer_serving.call_sizes import Range, ladder_of
+from transformer_serving.call_sizes import CALL_TOKENS, Range, ladder_of
 from transformer_serving.engine_comparison import Comparison, compare_engines
 from transformer_serving.latency_table import Latency, Report
 from transformer_serving.local_engine import LocalEndpoint, open_engine
@@ -168,7 +168,9 @@ def _workshop(
         min(8, request.limits.max_batch_size),
         request.limits.max_batch_size,
     )
-    limits = replace(request.limits, max_batch_size=batch[2])
+    limits = replace(
+        request.limits, max_batch_size=batch[2], max_call_tokens=CALL_TOKENS[request.engine]
+    )
     endpoint = endpoint_of(source, graph, tokens, limits)
     endpoint = replace(endpoint, golden=golden_body(endpoint))
     case = prepare_case(source, endpoint)

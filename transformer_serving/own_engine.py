@@ -19,7 +19,7 @@ from contract.plan_header import read_plan_header
 from transformer_serving.bundle import BundleContent, check_target, write_bundle
 from transformer_serving.bundle_endpoint import LIMITS
 from transformer_serving.bundle_folder import Bundle
-from transformer_serving.call_sizes import CallSizes
+from transformer_serving.call_sizes import CALL_TOKENS, CallSizes
 from transformer_serving.engine_tensors import (
     EngineTensors,
     head_and_output,
@@ -127,7 +127,11 @@ def endpoint_of(own: OwnEngine, tensors: EngineTensors, tokenizer: TokenizerFile
         inputs=input_tensors(tensors.inputs, own.roles),
         outputs=(output,),
         tokens=_tokens(own, tokenizer),
-        limits=replace(LIMITS, max_batch_size=own.sizes.batch[2]),
+        limits=replace(
+            LIMITS,
+            max_batch_size=own.sizes.batch[2],
+            max_call_tokens=CALL_TOKENS[engine_of(own.file)],
+        ),
         classification=_classification(own, output.dims[-1]) if labelled else None,
         embedding=_embedding(own, head, output.dims[-1]) if vectors else None,
         masks=None,

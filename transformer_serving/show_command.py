@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from contract.endpoint import Limits
 from transformer_serving.bundle_folder import Bundle, open_bundle
 from transformer_serving.deploy import PROJECT, add_arguments, check_name
 
@@ -88,7 +89,7 @@ def _facts(bundle: Bundle) -> Table:
         "engine": f"{manifest.engine} {manifest.precision}",
         "tokens": f"at most {endpoint.tokens.max_length}, padded to "
         + ", ".join(map(str, endpoint.tokens.buckets)),
-        "texts of one call": f"at most {endpoint.limits.max_batch_size}",
+        "texts of one call": _call_size(endpoint.limits),
         "parity": _parity(bundle),
     }
     if manifest.tensorrt:
@@ -128,3 +129,8 @@ def _files(bundle: Bundle) -> Table:
     for entry in bundle.manifest.files:
         table.add_row(entry.path, f"{entry.size:,}", entry.sha256[:16])
     return table
+
+
+def _call_size(limits: Limits) -> str:
+    tokens = limits.max_call_tokens
+    return f"at most {limits.max_batch_size}" + (f", of {tokens} tokens together" if tokens else "")

@@ -19,17 +19,19 @@ class Item:
 ITEMS = st.lists(st.tuples(st.integers(1, 32), st.booleans()), max_size=200)
 
 
-@given(ITEMS, st.integers(1, 64))
+@given(ITEMS, st.integers(1, 64), st.none() | st.integers(1, 300))
 def test_every_wanted_text_leaves_once_in_a_call_that_fits(
-    rows: list[tuple[int, bool]], max_batch: int
+    rows: list[tuple[int, bool]], max_batch: int, max_tokens: int | None
 ) -> None:
     items = [Item(number, length, done) for number, (length, done) in enumerate(rows)]
-    waiting: WaitingTexts[Item] = WaitingTexts(BUCKETS, max_batch)
+    waiting: WaitingTexts[Item] = WaitingTexts(BUCKETS, max_batch, max_tokens)
     for item in items:
         waiting.push(item)
     left: list[int] = []
     while batch := waiting.take():
         assert 1 <= len(batch.items) <= max_batch
+        if max_tokens is not None and len(batch.items) > 1:
+            assert len(batch.items) * batch.length <= max_tokens
         assert all(not item.done for item in batch.items)
         assert max(item.length for item in batch.items) <= batch.length
         smaller = [size for size in BUCKETS if size < batch.length]
