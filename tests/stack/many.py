@@ -18,12 +18,27 @@ if TYPE_CHECKING:
 _LOAD_S = 300.0
 
 
+# Against the look before: allocators keep some memory, and a connection or thread may just be open.
+_MORE_MB = 32.0
+_MORE_SHARE = 1.05
+
+
 @dataclass(frozen=True)
 class Grown:
     """The stack's footprint with every endpoint in use, and again after the changes."""
 
     before: Footprint
     after: Footprint
+
+    def check(self) -> None:
+        """Raise AssertionError where changes have left something behind."""
+        before, after = self.before, self.after
+        assert after.shared == before.shared, self
+        for name in ("threads", "descriptors"):
+            assert getattr(after, name) <= _MORE_SHARE * getattr(before, name), self
+        for name in ("worker_mb", "triton_mb", "controller_mb"):
+            most = max(_MORE_SHARE * getattr(before, name), getattr(before, name) + _MORE_MB)
+            assert getattr(after, name) <= most, self
 
 
 def many_endpoints(
@@ -40,6 +55,7 @@ def many_endpoints(
     now = {f"many{at}": 0 for at in range(endpoints)}
     edit.add_all(now, bundles[0].bundle, bundles[0].model_id)
     _wait(stack, now, bundles)
+    _settle(stack, now)
     before = _used(stack, now)
     for _ in range(changes):
         _turn(stack, edit, dice, now, bundles)
@@ -47,7 +63,9 @@ def many_endpoints(
     changed = {name: 0 for name, at in now.items() if at}
     edit.add_all(changed, bundles[0].bundle, bundles[0].model_id)
     _wait(stack, changed, bundles)
-    stack.until(lambda: _one_version_each(stack, now), "every grace is over", _LOAD_S)
+    _settle(stack, now)
+    # The process of the last unloaded version may still be on its way out.
+    stack.until(lambda: footprint(stack).shared <= before.shared, "old engines are gone", _LOAD_S)
     return Grown(before, _used(stack, now))
 
 
@@ -70,15 +88,25 @@ def _wait(stack: Stack, now: dict[str, int], bundles: list[Registered]) -> None:
     """Until each endpoint answers from its bundle."""
     for name, at in now.items():
         stack.until(
-            lambda name=name, at=at: stack.seen(name, BODY).version == bundles[at].version,  # type: ignore[misc]
+            lambda name=name, at=at: _serves(stack, name, bundles[at].version),  # type: ignore[misc]
             f"{name} is served",
             _LOAD_S,
         )
 
 
+def _serves(stack: Stack, name: str, version: int) -> bool:
+    seen = stack.seen(name, BODY)
+    return seen.status == 200 and seen.version == version
+
+
+def _settle(stack: Stack, now: dict[str, int]) -> None:
+    """Until every endpoint has its one version and no old one is in its grace."""
+    stack.until(lambda: _one_version_each(stack, now), "every grace is over", _LOAD_S)
+
+
 def _one_version_each(stack: Stack, now: dict[str, int]) -> bool:
     rows = stack.rows()
-    return all(len(rows[name]["versions_loaded"]) == 1 for name in now if name in rows)
+    return all(name in rows and len(rows[name]["versions_loaded"]) == 1 for name in now)
 
 
 def _used(stack: Stack, now: dict[str, int]) -> Footprint:

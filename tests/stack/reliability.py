@@ -59,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 stack, edit, bundles, seed, endpoints=options.endpoints, changes=20
             )
             _say(f"{grown}")
+            grown.check()
     shutil.rmtree(folder)  # kept after a failure: the logs tell why
     if set(options.only) != set(_STEPS):
         return
