@@ -45,6 +45,6 @@ def test_a_slow_request_is_finished(running: Server) -> None:
         assert ready.status == 503
         assert running.post("ours", {"text": "late, but the listener is open"}).status == 200
         assert [reply.result().status for reply in slow] == [200] * 4
-    running.process.wait(10)
+    running.process.wait(60)
     with pytest.raises(ConnectionError):
         running.connect()

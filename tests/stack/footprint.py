@@ -21,7 +21,7 @@ class Footprint:
     """Sums over the worker, Triton with its engine processes, and the controller.
 
     `shared` counts Triton's areas in /dev/shm; the megabytes are resident ones. `descriptors`
-    leaves the engine processes out: each inherits what Triton had open when it started, so that those
+    leaves the engine processes out: each inherits what Triton had open when it started, so those
     which started later have more.
     """
 
