@@ -27,7 +27,7 @@ LADDERS = {"openvino": _NARROW, "onnxruntime": _NARROW, "tensorrt": _DOUBLING}
 
 # Tokens of one call. A CPU engine gains little from more, and a text that comes meanwhile waits for
 # the whole call; a GPU wants all it can get.
-CALL_TOKENS = {"openvino": 512, "onnxruntime": 512, "tensorrt": None}
+CALL_TOKENS = {"openvino": 1024, "onnxruntime": 1024, "tensorrt": None}
 
 # Fewest, usual and most texts of one engine call.
 BATCH: Range = (1, 8, 64)

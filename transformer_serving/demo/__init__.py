@@ -30,6 +30,7 @@ _BIG = 1 << 24
 _MODEL_SOURCES = (
     "answer_views.py",
     "bundle_endpoint.py",
+    "call_sizes.py",
     "convert.py",
     "demo/sentiment.py",
     "graph_heads.py",
