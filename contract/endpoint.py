@@ -227,8 +227,12 @@ def _tokens(fields: Fields) -> Tokens:
 
 
 def _optional_id(fields: Fields, name: str) -> int | None:
+    return _optional_number(fields, name, low=0, high=2**31 - 1)
+
+
+def _optional_number(fields: Fields, name: str, *, low: int, high: int) -> int | None:
     absent = fields.values.get(name) is None
-    return None if absent else fields.number(name, low=0, high=2**31 - 1)
+    return None if absent else fields.number(name, low=low, high=high)
 
 
 def _limits(fields: Fields) -> Limits:
@@ -237,13 +241,8 @@ def _limits(fields: Fields) -> Limits:
         max_characters=fields.number("max_characters", low=1, high=100_000_000),
         max_tokens=fields.number("max_tokens", low=1, high=100_000_000),
         max_batch_size=fields.number("max_batch_size", low=1, high=65_536),
-        max_call_tokens=_max_call_tokens(fields),
+        max_call_tokens=_optional_number(fields, "max_call_tokens", low=1, high=100_000_000),
     )
-
-
-def _max_call_tokens(fields: Fields) -> int | None:
-    absent = fields.values.get("max_call_tokens") is None
-    return None if absent else fields.number("max_call_tokens", low=1, high=100_000_000)
 
 
 def _classification(fields: Fields, task: str) -> Classification:

@@ -1,7 +1,7 @@
 """One kept HTTP connection to Triton: one call at a time, its answer read as it arrives.
 
 A protocol of its own, because on asyncio's streams every call waits twice more (for the head and
-for the body) and drains a buffer: docs/performance.md has what that costs.
+for the body) and drains a buffer: docs/decisions.md has what that costs.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Connection(asyncio.Protocol):
         After either, and when the caller was cancelled, the connection must be closed: what is
         still to come must meet no other call.
         """
-        self._answer = asyncio.get_running_loop().create_future()
         # An ended connection's transport takes the bytes without a word.
         if not self.usable:
             raise ConnectionResetError("the connection has ended")
+        self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(request)
         reply = await self._answer
         self.fresh = False

@@ -49,6 +49,17 @@ async def answered(connection: Connection, far: socket.socket, *pieces: bytes) -
     return await call
 
 
+async def answered_and_ended(
+    connection: Connection, far: socket.socket, sent: bytes
+) -> asyncio.Future[Reply]:
+    """A call to which the far end sends this and then nothing more."""
+    call = asyncio.ensure_future(connection.call(b"request"))
+    await asyncio.sleep(0)
+    far.sendall(sent)
+    far.shutdown(socket.SHUT_WR)
+    return call
+
+
 @given(cuts=st.sets(st.integers(1, len(_ANSWER) - 1), max_size=8))
 def test_in_any_pieces(cuts: set[int]) -> None:
     edges = [0, *sorted(cuts), len(_ANSWER)]
@@ -92,10 +103,7 @@ def test_what_is_no_answer_ends_the_connection(wrong: bytes) -> None:
 @given(noise=st.binary(min_size=1, max_size=300))
 def test_noise_is_never_taken_for_200(noise: bytes) -> None:
     async def work(connection: Connection, far: socket.socket) -> None:
-        call = asyncio.ensure_future(connection.call(b"request"))
-        await asyncio.sleep(0)
-        far.sendall(noise)
-        far.shutdown(socket.SHUT_WR)
+        call = await answered_and_ended(connection, far, noise)
         with pytest.raises((ValueError, OSError)):
             await call
 
@@ -105,10 +113,7 @@ def test_noise_is_never_taken_for_200(noise: bytes) -> None:
 @pytest.mark.parametrize("sent", [b"", _ANSWER[:40], _ANSWER[:-1]], ids=("nothing", "head", "body"))
 def test_an_end_before_the_answer_is_whole(sent: bytes) -> None:
     async def work(connection: Connection, far: socket.socket) -> None:
-        call = asyncio.ensure_future(connection.call(b"request"))
-        await asyncio.sleep(0)
-        far.sendall(sent)
-        far.shutdown(socket.SHUT_WR)
+        call = await answered_and_ended(connection, far, sent)
         with pytest.raises(OSError, match="ended"):
             await call
         assert not connection.usable

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from engine.controller.stuck_loads import BACKEND_PROCESS
+
 if TYPE_CHECKING:
     from tests.stack.conftest import Stack
-
-
-# As the kernel cuts its name.
-_ENGINES = ("triton_python_backend_stub", "triton_python_b")
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,9 @@ def footprint(stack: Stack) -> Footprint:
     }
     return Footprint(
         threads=sum(process.num_threads() for process in every),
-        descriptors=sum(one.num_fds() for one in every if one.name() not in _ENGINES),
+        descriptors=sum(
+            one.num_fds() for one in every if not one.name().startswith(BACKEND_PROCESS)
+        ),
         shared=sum(_areas(process) for process in families["triton"]),
         worker_mb=megabytes["inference"],
         triton_mb=megabytes["triton"],
