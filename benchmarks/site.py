@@ -69,6 +69,7 @@ class Site:
             "CLEARML_CONFIG_FILE": str(home / "clearml.conf"),
             "CLEARML_BKG_THREAD_REPORT": "1",
             "CLEARML_SUPPRESS_UPDATE_MESSAGE": "1",
+            "CLEARML_TASK_NO_REUSE": "1",
             "CLEARML_LOG_LEVEL": "WARNING",
             "TOKENIZERS_PARALLELISM": "false",
             "TRANSFORMER_SERVING_TRITON_HTTP": self.triton,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
 
 from contract.hidden_frameworks import hidden_frameworks
 from gateway.host_faults import fence
 
+# The SDK gives processes of one user that start at once the same task, and with it one file lock:
+# workers then waited for each other without end.
+os.environ.setdefault("CLEARML_TASK_NO_REUSE", "1")
 with hidden_frameworks():
     host: Any = importlib.import_module("clearml_serving.serving.main")
 fence(host.ModelRequestProcessor)

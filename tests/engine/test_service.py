@@ -233,5 +233,7 @@ def test_restarts_come_back_with_the_last_good_state_without_a_control_plane(
         one.wait("kept", ready=True, versions_loaded=[101, 202])
         one.wait("file", ready=True)
         assert answers(server, "kept", 202, 2.0)
+        # The sync runs beside the loading: it may be told of a little later.
+        wait_until(lambda: one.status()["controller"]["control_plane_error"] is not None, 15)
         assert "control plane is away" in one.status()["controller"]["control_plane_error"]
         assert one.status()["controller"]["last_sync"] is None

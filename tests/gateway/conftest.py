@@ -70,8 +70,15 @@ class Server:
                     return self
             except OSError:
                 pass
-            assert time.monotonic() < deadline, self.log.read_text()
+            assert time.monotonic() < deadline, self.stacks()
             time.sleep(0.05)
+
+    def stacks(self) -> str:
+        """The log, with what every thread was doing; ends the process."""
+        self.process.send_signal(signal.SIGABRT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(15)
+        return self.log.read_text()
 
     def ask(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
@@ -158,8 +165,10 @@ def clearml_environment(folder: Path, port: int) -> dict[str, str]:
         "CLEARML_CONFIG_FILE": str(folder / "clearml.conf"),
         "CLEARML_BKG_THREAD_REPORT": "1",
         "CLEARML_SUPPRESS_UPDATE_MESSAGE": "1",
+        "CLEARML_TASK_NO_REUSE": "1",
         "CLEARML_LOG_LEVEL": "WARNING",
         "CLEARML_SERVING_POLL_FREQ": POLL_MINUTES,
+        "PYTHONFAULTHANDLER": "1",
         "HOME": str(folder),
     }
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import time
+from dataclasses import replace
 
 import psutil
 
@@ -46,3 +48,18 @@ def test_a_killed_worker_is_replaced_beside_one_that_hangs(session: Session) -> 
         hanging.send_signal(signal.SIGCONT)
         server.wait_for("/health/ready")
         server.stop()
+
+
+def test_workers_that_start_at_once_have_tasks_of_their_own(session: Session) -> None:
+    """Without CLEARML_TASK_NO_REUSE two of three have the same one in most starts."""
+    environment = {**session.environment}
+    del environment["CLEARML_TASK_NO_REUSE"]
+    server = replace(session, environment=environment).gateway("--workers=3").start()
+    try:
+        made = re.compile(r"^ClearML Task: (.*) task id=(\w+)$", re.MULTILINE)
+        wait_until(lambda: len(made.findall(server.log.read_text())) >= 3, 120)
+        found = made.findall(server.log.read_text())
+    finally:
+        server.stop()
+    assert {what for what, _ in found} == {"created new"}
+    assert len({task for _, task in found}) == 3

@@ -143,6 +143,7 @@ def _clearml(state: Path, record: Record, part: str) -> dict[str, str]:
         "CLEARML_CONFIG_FILE": str(home / "clearml.conf"),
         "CLEARML_BKG_THREAD_REPORT": "1",
         "CLEARML_SUPPRESS_UPDATE_MESSAGE": "1",
+        "CLEARML_TASK_NO_REUSE": "1",
         "CLEARML_LOG_LEVEL": "WARNING",
     }
 
