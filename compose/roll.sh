@@ -36,6 +36,16 @@ wait_for_new() {
     done
 }
 
+# Every other service as often as it runs: `up` would bring each back to one container. Leaving them
+# out (--no-deps) gives the new containers another hash, and the next plain `up` would replace all.
+others() {
+    for other in $(compose "$@" ps --services --status running); do
+        if [ "$other" != "$service" ]; then
+            echo "--scale $other=$(compose "$@" ps --quiet "$other" | wc -l)"
+        fi
+    done
+}
+
 old=$(containers "$@")
 if [ -z "$old" ]; then
     echo "error: no container of $service runs; start it with docker compose up" >&2
@@ -46,8 +56,9 @@ number=0
 for container in $old; do
     number=$((number + 1))
     before=$(containers "$@")
-    said=$(compose "$@" up --detach --no-deps --no-recreate --scale "$service=$((count + 1))" \
-        "$service" 2>&1) || { echo "$said" >&2; exit 1; }
+    # shellcheck disable=SC2046 # one word an option
+    said=$(compose "$@" up --detach --no-recreate $(others "$@") \
+        --scale "$service=$((count + 1))" "$service" 2>&1) || { echo "$said" >&2; exit 1; }
     new=$(containers "$@" | grep -v -F "$before")
     wait_for_new "$new"
     # Its own stop signal and grace period: what runs in it ends first.

@@ -61,7 +61,7 @@ class FrontDoor:
         if scope["type"] == "http":
             await self._http(scope, receive, send)
         elif scope["type"] == "lifespan":
-            await self._host.app(scope, self._stopping(receive), self._starting(send))
+            await self._host.app(scope, self._stopping(receive), self._started_or_ended(send))
         else:
             await self._host.app(scope, receive, send)
 
@@ -102,11 +102,13 @@ class FrontDoor:
         else:
             await self._host.app(*_replayed(raw, exchange))
 
-    def _starting(self, send: Send) -> Send:
+    def _started_or_ended(self, send: Send) -> Send:
         async def forward(message: Message) -> None:
             if message["type"] == "lifespan.startup.complete":
                 self._shutdown.arm()
                 self._health.start_round()
+            elif message["type"] == "lifespan.shutdown.complete":
+                self._shutdown.leave()
             await send(message)
 
         return forward

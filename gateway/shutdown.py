@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable
 from types import FrameType
 
 log = logging.getLogger("transformer_serving.gateway")
+# For ClearML's last reports, once no request is left; without its server the SDK tries for minutes.
+LEAVE_S = 10.0
 
 
 class Shutdown:
@@ -21,6 +24,7 @@ class Shutdown:
 
     def __init__(self, drain_seconds: float) -> None:
         self.stopping = False
+        self._told = False
         self._drain_seconds = drain_seconds
 
     def arm(self) -> None:
@@ -31,10 +35,18 @@ class Shutdown:
         loop = asyncio.get_running_loop()
         signal.signal(signal.SIGTERM, self._handler(loop, server))
 
+    def leave(self) -> None:
+        """Called when the app has ended: the process ends too, whoever is still waited for."""
+        if self._told:
+            last = threading.Timer(LEAVE_S, os._exit, (0,))
+            last.daemon = True
+            last.start()
+
     def _handler(
         self, loop: asyncio.AbstractEventLoop, server: Callable[[int, FrameType | None], object]
     ) -> Callable[[int, FrameType | None], None]:
         def on_term(number: int, frame: FrameType | None) -> None:
+            self._told = True
             # A second SIGTERM means now.
             if self.stopping or not self._drain_seconds:
                 self.stopping = True

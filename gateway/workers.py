@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from socket import socket
 
 from uvicorn import Config
 from uvicorn.supervisors import multiprocess
 from uvicorn.supervisors.multiprocess import Process
+
+from gateway.settings import read_settings
+from gateway.shutdown import LEAVE_S
+
+log = logging.getLogger("transformer_serving.gateway")
+# Beyond all that a worker may take from SIGTERM on.
+_SPARE_S = 5.0
 
 
 class Worker(Process):
@@ -20,6 +28,13 @@ class Worker(Process):
     def __init__(self, config: Config, sockets: list[socket]) -> None:
         super().__init__(config, sockets)
         self._asked: float | None = None
+        self._leave_s = (
+            read_settings().drain_seconds
+            + (config.timeout_graceful_shutdown or 0)
+            + LEAVE_S
+            + _SPARE_S
+        )
+        self._leave_by: float | None = None
 
     def is_alive(self, timeout: float = 5) -> bool:
         """Whether the process runs, and has answered within the last `timeout` seconds."""
@@ -35,6 +50,22 @@ class Worker(Process):
         except (OSError, EOFError):
             return False
         return self._asked is None or time.monotonic() - self._asked < timeout
+
+    def terminate(self) -> None:
+        super().terminate()
+        self._leave_by = time.monotonic() + self._leave_s
+
+    def join(self) -> None:
+        """Wait for its end; after SIGTERM no longer than a worker may take that does as it should.
+
+        One that was told in the middle of its start may hang in the ClearML SDK without end.
+        """
+        if self._leave_by is not None:
+            self.process.join(max(0.0, self._leave_by - time.monotonic()))
+            if self.process.is_alive():
+                log.warning("worker %s has not left %g s after SIGTERM", self.pid, self._leave_s)
+                self.process.kill()
+        super().join()
 
 
 def look_after_workers() -> None:

@@ -121,6 +121,9 @@ def test_rolling_the_inference_containers_fails_no_request(
     assert len(after) == 3
     assert not before & after
     assert load.failed == 0, load.seen
+    # The new containers are what compose itself would have started.
+    stack.up("--scale", "inference=3")
+    assert set(stack.containers("inference")) == after
 
 
 def test_a_killed_worker_fails_only_what_was_in_flight_there(

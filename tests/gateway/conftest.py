@@ -118,6 +118,7 @@ class Session:
 
     folder: Path
     environment: dict[str, str]
+    control_plane: Server
 
     def gateway(self, *options: str, **settings: str) -> Server:
         """`python -m gateway`, not started yet."""
@@ -198,7 +199,8 @@ def running_session(folder: Path) -> Iterator[Session]:
         )  # fmt: skip
         found = re.search(r"^id=([0-9a-f]{32})$", done.stdout, re.MULTILINE)
         assert found, done.stdout + done.stderr
-        yield Session(folder, {**environment, "CLEARML_SERVING_TASK_ID": found.group(1)})
+        environment["CLEARML_SERVING_TASK_ID"] = found.group(1)
+        yield Session(folder, environment, control_plane)
     finally:
         control_plane.stop()
 

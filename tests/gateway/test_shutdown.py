@@ -6,10 +6,12 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from tests.gateway.conftest import Server, Session
+from tests.engine.triton_server import wait_until
+from tests.gateway.conftest import Server, Session, running_session
 
 SLOW = {"text": "a", "sleep": 1.5}
 
@@ -48,3 +50,19 @@ def test_a_slow_request_is_finished(running: Server) -> None:
     running.process.wait(60)
     with pytest.raises(ConnectionError):
         running.connect()
+
+
+@pytest.mark.parametrize("started", [True, False], ids=["serving", "starting"])
+def test_a_control_plane_that_hangs_keeps_no_worker(tmp_path: Path, started: bool) -> None:
+    with running_session(tmp_path) as session:
+        server = session.gateway("--workers=2", "--graceful-seconds=1").start()
+        hung = session.control_plane.process
+        try:
+            mark, count = ("startup complete", 2) if started else ("created new task", 1)
+            wait_until(lambda: server.log.read_text().count(mark) >= count, 120)
+            hung.send_signal(signal.SIGSTOP)
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(60) == 0
+        finally:
+            hung.send_signal(signal.SIGCONT)
+            server.stop()
