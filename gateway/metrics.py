@@ -59,8 +59,22 @@ def _text() -> bytes:
         # One worker folds and reads at a time, or a file could be counted twice.
         fcntl.flock(lock, fcntl.LOCK_EX)
         fold_ended(Path(folder))
-        MultiProcessCollector(registry, folder)
+        registry.register(_Begun(folder))
         return prometheus.generate_latest(registry)
+
+
+class _Begun:
+    """Collects what files hold that were begun: a worker's are empty for a moment when it starts,
+    and stay so when it is killed in that moment.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+
+    def collect(self) -> Iterable[prometheus.Metric]:
+        files = [str(path) for path in self._folder.glob("*.db") if path.stat().st_size]
+        found: Iterable[prometheus.Metric] = MultiProcessCollector.merge(files)
+        return found
 
 
 def fold_ended(folder: Path) -> None:
@@ -70,7 +84,7 @@ def fold_ended(folder: Path) -> None:
     """
     for path in [path for path in folder.glob("*.db") if _has_ended(path)]:
         kind = path.name.split("_")[0]
-        if kind != "gauge":
+        if kind != "gauge" and path.stat().st_size:
             ended = folder / f"{kind}_{_ENDED}.db"
             _write(ended, _sums(one for one in (ended, path) if one.is_file()))
         path.unlink()

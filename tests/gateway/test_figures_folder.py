@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.mmap_dict import MmapedDict, mmap_key
 
 from gateway.figures_folder import VARIABLE, figures_folder
 from gateway.metrics import Metrics
@@ -41,10 +42,7 @@ def test_a_named_folder_is_made_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert named.is_dir()
 
 
-async def test_metrics_are_answered_after_their_folder_went(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "gone"))
+async def answered() -> bytes:
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -52,3 +50,29 @@ async def test_metrics_are_answered_after_their_folder_went(
 
     await Metrics().answer(send)
     assert sent[0]["status"] == 200
+    return bytes(sent[1]["body"])
+
+
+async def test_metrics_are_answered_after_their_folder_went(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "gone"))
+    await answered()
+
+
+async def test_files_that_were_only_just_made_count_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    counts = MmapedDict(str(tmp_path / f"counter_{gone.pid}.db"))
+    counts.write_value(mmap_key("seen", "seen_total", (), (), ""), 3.0, 0.0)
+    counts.close()
+    for pid in (os.getpid(), gone.pid):
+        for kind in ("histogram", "gauge_livesum"):
+            (tmp_path / f"{kind}_{pid}.db").touch()
+    (tmp_path / f"counter_{os.getpid()}.db").touch()
+    for _ in range(2):
+        assert b"seen_total 3.0" in await answered()
+    assert not list(tmp_path.glob(f"*_{gone.pid}.db"))

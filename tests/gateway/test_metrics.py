@@ -111,8 +111,10 @@ def test_dead_workers_count_on_and_refusals_count(
         server.wait_for("/health/ready")
 
         def requests() -> float:
-            text = server.ask("GET", "/metrics").raw.decode()
-            return of(read(text), "requests_total", endpoint="texts", status="200")
+            reply = server.ask("GET", "/metrics")
+            assert reply.status == 200, server.log.read_text()
+            figures = read(reply.raw.decode())
+            return of(figures, "requests_total", endpoint="texts", status="200")
 
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda _: server.post("texts", {"text": "tea"}), range(40)))
