@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.stack.conftest import Stack, free_port_base
-from tests.stack.faults import BODY, PAIRS, SINGLE, Fault, is_engine, strike
+from tests.stack.faults import (
+    BODY,
+    BOUND_S,
+    NOT_NOW,
+    PAIRS,
+    SINGLE,
+    Fault,
+    is_engine,
+    strike,
+)
+from tests.stack.load import load
 from tests.stack.small_bundles import Parts, write_small
 from transformer_serving.local.supervision import leftovers
 
@@ -51,6 +64,38 @@ def test_what_was_ended_leaves_no_process_behind(struck: Stack) -> None:
     others = [process for pid, process in alive.items() if pid not in {*mains, supervisor}]
     assert all(map(is_engine, others)), others
     assert len(others) == len(struck.rows())
+
+
+def test_an_engine_that_is_killed_while_it_loads_is_loaded_again(
+    struck: Stack, tmp_path: Path
+) -> None:
+    """In its first moments Triton itself never notices; the answers stay those of one bundle."""
+    good = struck.seen("struck", BODY)
+    bundle = write_small(tmp_path / "bundle", Parts(scale=-2.0))
+    triton = psutil.Process(struck.parts()["triton"]["pid"])
+    older = set(triton.children(recursive=True))
+    with load(struck.base, "struck", BODY, 4) as log, ThreadPoolExecutor() as pool:
+        deployed = pool.submit(struck.run, "deploy", str(bundle.folder), "--endpoint", "struck")
+        first_engine_beside(triton, older).kill()
+        deployed.result()
+        number = bundle.manifest.bundle_version
+        struck.until(lambda: struck.seen("struck", BODY).version == number, "it is loaded")
+        last = struck.seen("struck", BODY)
+        assert (last.status, last.version) == (200, number)
+    for seen in log.except_(good):
+        assert seen == last or (seen.status, seen.text) in NOT_NOW, log.counts
+    assert not log.hung
+
+
+def first_engine_beside(triton: psutil.Process, older: set[psutil.Process]) -> psutil.Process:
+    """A new engine's process, at once."""
+    deadline = time.monotonic() + BOUND_S
+    while time.monotonic() < deadline:
+        for process in triton.children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process not in older and is_engine(process):
+                    return process
+    raise AssertionError("no engine's process was started")
 
 
 def test_down_after_the_supervisor_crashed_leaves_nothing(tmp_path: Path) -> None:
