@@ -36,12 +36,13 @@ wait_for_new() {
     done
 }
 
-# Every other service as often as it runs: `up` would bring each back to one container. Leaving them
+# What SERVICE depends on, as often as it runs: `up` would bring each back to one container. Leaving it
 # out (--no-deps) gives the new containers another hash, and the next plain `up` would replace all.
 others() {
     for other in $(compose "$@" ps --services --status running); do
-        if [ "$other" != "$service" ]; then
-            echo "--scale $other=$(compose "$@" ps --quiet "$other" | wc -l)"
+        number_of=$(compose "$@" ps --quiet "$other" | wc -l)
+        if [ "$other" != "$service" ] && [ "$number_of" -gt 1 ]; then
+            echo "--scale $other=$number_of"
         fi
     done
 }

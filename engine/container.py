@@ -22,6 +22,7 @@ from typing import IO
 
 from contract.server_facts import COMPATIBLE_VARIABLE
 from engine.image_pin import refuse_difference
+from engine.orphans import end_orphans
 from engine.triton_process import TritonAddresses, triton_command
 
 TRITONSERVER = Path("/opt/tritonserver/bin/tritonserver")
@@ -55,7 +56,7 @@ def main() -> None:
     except ValueError as error:
         sys.exit(f"error: {error}")
     (STATE / "models").mkdir(parents=True, exist_ok=True)
-    sys.exit(Container(triton, controller, STATE / "triton.log").run())
+    sys.exit(Container(triton, controller, STATE).run())
 
 
 def commands(environment: Mapping[str, str], state: Path) -> tuple[list[str], list[str]]:
@@ -91,10 +92,14 @@ def commands(environment: Mapping[str, str], state: Path) -> tuple[list[str], li
 
 
 class Container:
-    """Both processes, from start to end. `run` returns the container's exit code."""
+    """Both processes, from start to end; `state` has models/ and gets Triton's log.
 
-    def __init__(self, triton: list[str], controller: list[str], log: Path) -> None:
-        self._triton = _Child(triton, log)
+    `run` returns the container's exit code.
+    """
+
+    def __init__(self, triton: list[str], controller: list[str], state: Path) -> None:
+        self._repository = state / "models"
+        self._triton = _Child(triton, state / "triton.log")
         self._controller = _Child(controller, None)
         self._stopping = threading.Event()
 
@@ -118,6 +123,8 @@ class Container:
         _log.error("tritonserver ended with %s after %.0f s", ended, self._triton.lived())
         if self._triton.lived() < _QUICK_END_S:
             return ended if ended > 0 else 1
+        if left := end_orphans(self._repository):
+            _log.warning("%d of its model processes were left and have been killed", left)
         self._triton.start()
         return None
 

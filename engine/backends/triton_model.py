@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from engine.backends.executor import Executor, Failure, Graph, Runtime
 from engine.backends.grouping import Arrays, Layout
+from engine.backends.inherited_sockets import close_inherited_sockets
 from engine.backends.model_settings import (
     TRITON_TYPES,
     ModelError,
@@ -30,6 +31,8 @@ from engine.backends.model_settings import (
 )
 from engine.backends.probe import probe
 
+# As early as our code runs in the stub.
+close_inherited_sockets()
 _TAKEN = b"used_dltensor"
 _set_capsule_name = ctypes.pythonapi.PyCapsule_SetName
 _set_capsule_name.argtypes = (ctypes.py_object, ctypes.c_char_p)

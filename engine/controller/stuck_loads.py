@@ -17,10 +17,10 @@ from pathlib import Path
 
 import psutil
 
+from engine.orphans import STUB
+
 # Of a process that dies later in its load Triton takes notice: the load then fails after 2.3 s.
 NOTICE_S = 5.0
-# /proc has the first 15 characters of triton_python_backend_stub.
-BACKEND_PROCESS = "triton_python_b"
 
 
 @dataclass
@@ -94,7 +94,7 @@ class StuckLoads:
         dead: set[int] = set()
         for process in self._children():
             with contextlib.suppress(psutil.NoSuchProcess):
-                if not process.name().startswith(BACKEND_PROCESS):
+                if not process.name().startswith(STUB):
                     continue
                 if process.status() == psutil.STATUS_ZOMBIE:
                     dead.add(process.pid)

@@ -42,7 +42,7 @@ def test_a_triton_that_ends_at_once_ends_the_container(tmp_path: Path) -> None:
     log, pid = tmp_path / "triton.log", tmp_path / "pid"
     controller = shell(f"echo $$ > {pid}; exec sleep 600")
     triton = shell(f"until [ -s {pid} ]; do sleep 0.05; done; echo no space left; exit 3")
-    assert Container(triton, controller, log).run() == 3
+    assert Container(triton, controller, tmp_path).run() == 3
     assert log.read_text() == "no space left\n"
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
@@ -65,7 +65,7 @@ def test_either_is_started_again_and_sigterm_ends_both(
     running = Container(
         shell(f"echo x >> {tritons}; exit 1"),
         shell(f"echo x >> {controllers}; exit 1"),
-        tmp_path / "triton.log",
+        tmp_path,
     )
     assert running.run() == 0
     stopping.join()
@@ -76,7 +76,7 @@ def test_the_log_for_the_controller_is_bounded(
 ) -> None:
     monkeypatch.setattr(container, "_LOG_BYTES", 100)
     log = tmp_path / "triton.log"
-    Container(shell("seq -w 1 50; exit 1"), shell("exec sleep 600"), log).run()
+    Container(shell("seq -w 1 50; exit 1"), shell("exec sleep 600"), tmp_path).run()
     lines = log.read_text().splitlines()
     assert lines[-1] == "50"
     assert 0 < len(lines) < 50

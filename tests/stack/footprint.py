@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from engine.controller.stuck_loads import BACKEND_PROCESS
+from engine.orphans import STUB
 
 if TYPE_CHECKING:
     from tests.stack.conftest import Stack
@@ -50,9 +50,7 @@ def footprint(stack: Stack) -> Footprint:
     }
     return Footprint(
         threads=sum(process.num_threads() for process in every),
-        descriptors=sum(
-            one.num_fds() for one in every if not one.name().startswith(BACKEND_PROCESS)
-        ),
+        descriptors=sum(one.num_fds() for one in every if not one.name().startswith(STUB)),
         shared=sum(_areas(process) for process in families["triton"]),
         worker_mb=megabytes["inference"],
         triton_mb=megabytes["triton"],

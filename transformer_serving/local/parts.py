@@ -68,10 +68,11 @@ def _control_plane(state: Path, record: Record) -> Launch:
 
 
 def _triton(state: Path, record: Record) -> Launch:
-    from engine import backend_directory, triton_process
+    from engine import backend_directory, orphans, triton_process
 
     repository = state / "triton" / "models"
     repository.mkdir(parents=True, exist_ok=True)
+    orphans.end_orphans(repository)
     pytriton = backend_directory.pytriton_tritonserver()
     backends = backend_directory.assemble(state / "triton" / "backends", pytriton=pytriton)
     addresses = triton_process.TritonAddresses(

@@ -1,0 +1,32 @@
+"""The sockets that Triton's stub inherits from the server, which are the server's alone.
+
+Triton opens them without close-on-exec. While a stub outlives a server that was killed, the
+connections of its clients would stay open with nobody to answer, and the port taken.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+_FAMILIES = (socket.AF_INET, socket.AF_INET6)
+
+
+def close_inherited_sockets() -> int:
+    """Close every TCP socket of this process; how many there were. To be called before it has any
+    of its own."""
+    closed = 0
+    for entry in Path("/proc/self/fd").iterdir():
+        number = int(entry.name)
+        try:
+            if not os.readlink(entry).startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(number)) as found:
+                inherited = found.family in _FAMILIES
+        except OSError:
+            continue
+        if inherited:
+            os.close(number)
+            closed += 1
+    return closed

@@ -1,0 +1,41 @@
+"""Model processes that a Triton left behind when it was killed.
+
+Triton's Python stubs end when they see their server gone, but not those that waited for a lock in
+its shared memory when it died: they stay for good, with their memory and with the server's sockets,
+which every child of Triton inherits. A client whose connection such a process holds open waits
+without end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import psutil
+
+# /proc has the first 15 characters of a name.
+SERVER = "tritonserver"
+STUB = "triton_python_b"
+
+
+def end_orphans(repository: Path) -> int:
+    """Kill the stubs with models of `repository` that have no server; how many there were."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.name().startswith(STUB) and _is_orphan(process, repository):
+                process.kill()
+                found.append(process)
+    psutil.wait_procs(found, timeout=5)
+    return len(found)
+
+
+def _is_orphan(process: psutil.Process, repository: Path) -> bool:
+    parent = process.parent()
+    command = process.cmdline()
+    return (
+        # The first argument is the model's file.
+        len(command) > 1
+        and Path(command[1]).is_relative_to(repository)
+        and (parent is None or not parent.name().startswith(SERVER))
+    )

@@ -1,0 +1,75 @@
+"""A Triton that was killed while its model's process could not notice."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine.orphans import STUB, end_orphans
+from tests.engine.serving import FIELDS, Serving, preprocess_of, serving, write_bundle
+from tests.engine.text_models import write_onnx
+from tests.engine.triton_server import TritonServer, running_triton, wait_until
+
+BOUND_S = 60
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[Serving]:
+    with running_triton(tmp_path / "t") as server, serving(server, tmp_path) as running:
+        yield running
+
+
+def stubs(server: TritonServer) -> list[psutil.Process]:
+    assert server.process is not None
+    family = psutil.Process(server.process.pid).children(recursive=True)
+    return [process for process in family if process.name().startswith(STUB)]
+
+
+def listens(address: tuple[str, int]) -> bool:
+    """Triton opens HTTP after gRPC."""
+    with socket.socket() as probe:
+        return probe.connect_ex(address) == 0
+
+
+def test_a_connection_ends_with_its_server(one: Serving, tmp_path: Path) -> None:
+    address = ("127.0.0.1", one.server.addresses.http_port)
+    wait_until(lambda: listens(address), BOUND_S)
+    with socket.create_connection(address, timeout=BOUND_S) as kept:
+        kept.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: t\r\n\r\n")
+        assert kept.recv(4096).startswith(b"HTTP/1.1 200")
+        one.control_plane.add("a", write_bundle(tmp_path / "a", 101), preprocess_of(101))
+        one.wait("a", BOUND_S, ready=True)
+        (stub,) = stubs(one.server)
+        assert stub.net_connections("inet") == []
+        stub.suspend()
+        one.server.kill()
+        with contextlib.suppress(ConnectionResetError):
+            assert kept.recv(4096) == b""
+    stub.kill()
+
+
+def test_what_a_killed_server_left_is_ended(one: Serving, tmp_path: Path) -> None:
+    plane, repository = one.control_plane, one.server.repository
+    plane.add("a", write_bundle(tmp_path / "a", 101), preprocess_of(101))
+    plane.add("file", write_onnx(tmp_path / "file"), fields=FIELDS)
+    for name in ("a", "file"):
+        one.wait(name, BOUND_S, ready=True)
+    left = stubs(one.server)
+    assert len(left) == 2
+    assert end_orphans(repository) == 0
+    for process in left:
+        process.suspend()
+    one.server.kill()
+    assert end_orphans(tmp_path / "of another") == 0
+    assert end_orphans(repository) == 2
+    assert not any(process.is_running() for process in left)
+    one.server.start()
+    for name in ("a", "file"):
+        one.wait(name, BOUND_S, ready=True)
+    wait_until(lambda: len(stubs(one.server)) == 2, BOUND_S)
+    assert end_orphans(repository) == 0
