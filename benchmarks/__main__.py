@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -39,11 +40,15 @@ _tables = click.option(
 )
 
 
+def _measuring(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of every command that measures."""
+    for option in (_tables, _seconds, _rounds, _out):
+        command = option(command)
+    return command
+
+
 @main.command()
-@_out
-@_rounds
-@_seconds
-@_tables
+@_measuring
 @click.option("--only", multiple=True, metavar="PEER", help="Only this peer; may be repeated.")
 def bench(out: Path, rounds: int, seconds: float, tables: bool, only: tuple[str, ...]) -> None:
     """The side by side of README, about 15 minutes on two idle cores."""
@@ -57,10 +62,7 @@ def bench(out: Path, rounds: int, seconds: float, tables: bool, only: tuple[str,
 
 
 @main.command("all")
-@_out
-@_rounds
-@_seconds
-@_tables
+@_measuring
 def everything(out: Path, rounds: int, seconds: float, tables: bool) -> None:
     """Every peer, worker counts, two endpoints, overload and cost curves."""
     from benchmarks import curves, loads, peers, session
@@ -73,10 +75,7 @@ def everything(out: Path, rounds: int, seconds: float, tables: bool) -> None:
 
 
 @main.command()
-@_out
-@_rounds
-@_seconds
-@_tables
+@_measuring
 @click.option(
     "--load-seconds", type=click.FloatRange(2), default=180.0, show_default=True,
     help="How long a worker's memory is watched under load.",
@@ -99,10 +98,7 @@ def budgets(
 
 
 @main.command()
-@_out
-@_rounds
-@_seconds
-@_tables
+@_measuring
 @click.option("--only", multiple=True, metavar="ROW", help="Only this row; may be repeated.")
 @click.option("--list", "show", is_flag=True, help="Print the rows and stop.")
 def tune(
