@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import texts
+from benchmarks import processor_time, texts
 from benchmarks.ab import ab
 from benchmarks.loads import Load
 from benchmarks.models import Models
@@ -92,6 +92,7 @@ class Runner:
         rate = self.rates[peer.name, load.name]
         requests = max(min(int(rate * self.plan.seconds), load.most), load.clients, 2)
         before, spent = self._sums(peer), self._cpu_s(peer)
+        others = processor_time.spent()
         found = ab(
             self.url(peer), body, requests=requests, clients=load.clients, kept=load.kept,
             scratch=self.scratch, content_type=peer.content_type,
@@ -105,6 +106,7 @@ class Runner:
             **asdict(found),
             "texts": found.rate * load.texts * answered / found.requests,
             "cpu_us": 1e6 * spent / found.requests,
+            **processor_time.since(others, found.requests),
             "stages_ms": stage_ms(before, after),
             "texts_a_call": texts_a_call(before, after),
         }

@@ -14,7 +14,7 @@ SEED = "This is a ClearML example to show how Triton binaries are deployed."
 # Classes of length in tokens, special ones included: up to 16, from 17 to 32, and so on.
 LENGTH_CLASSES = (16, 32, 64, 128, 256)
 # How often each class comes in the mixed load: most texts are short.
-_CLASS_WEIGHTS = (30, 30, 20, 14, 6)
+CLASS_WEIGHTS = (30, 30, 20, 14, 6)
 _MIXED = 200
 _WORDS = (
     "the", "a", "train", "station", "evening", "garden", "quiet", "window", "small", "water",
@@ -78,10 +78,10 @@ def mixed_texts(lengths: Lengths, longest: int) -> list[tuple[str, str]]:
     source = random.Random(5)
     pairs: list[tuple[str, str]] = []
     bounds = [(low + 1, high) for low, high in itertools.pairwise((5, *LENGTH_CLASSES))]
-    for (low, high), weight in zip(bounds, _CLASS_WEIGHTS, strict=True):
+    for (low, high), weight in zip(bounds, CLASS_WEIGHTS, strict=True):
         if high > longest:
             continue
-        for _ in range(_MIXED * weight // sum(_CLASS_WEIGHTS)):
+        for _ in range(_MIXED * weight // sum(CLASS_WEIGHTS)):
             pairs.append((class_name(high), lengths.text(source.randint(low, high), source)))
     return pairs
 

@@ -108,8 +108,9 @@ def test_the_tables_hold_the_measured_figures(measured: Results) -> None:
     assert all(budget.text in judged for budget in BUDGETS)
     assert "not measured" in judged  # the recipes are not in this run
     assert "needs 7 rounds" in judged
-    cpu = measured.series("gateway", "seed", "cpu_us")
-    assert all(value is not None and value > 0 for value in cpu)
+    for part in ("cpu_us", "triton_us", "engine_us", "load_us"):
+        spent = measured.series("gateway", "seed", part)
+        assert all(value is not None and value > 0 for value in spent), part
     short = report.readme_text(measured)
     assert "ours, unmodified app" in short
     assert "none (zeros)" not in short
