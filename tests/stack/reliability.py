@@ -169,8 +169,8 @@ Any HTTP status is an answer, and a process that a debugger holds is left alone.
 no port; it shows that it works by the time of its state file. What the watchdog did stands in
 `transformer-serving logs watchdog`.
 
-A Triton that is killed may leave engine processes that never end by themselves. They hold none of its
-connections, so that its clients see its end, and they are ended before the next Triton is started.
+A Triton that is killed may leave engine processes that never end by themselves. They hold none of
+its connections, so that its clients see its end, and they are ended before the next Triton starts.
 
 An engine process may also die while it loads its model. tritonserver 2.51 does not notice that
 within the process's first tenth of a second, and keeps the model "loading" without end. The
