@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import urllib.request
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -110,6 +112,16 @@ def _one_version_each(stack: Stack, now: dict[str, int]) -> bool:
 
 
 def _used(stack: Stack, now: dict[str, int]) -> Footprint:
+    """After requests to each, and after the worker's own to all at once, which open connections."""
     for name in now:
         ask_many(stack.base, name, [BODY] * 20, clients=8)
+    stack.until(lambda: set(now) <= _golden(stack), "every golden request is answered")
     return footprint(stack)
+
+
+def _golden(stack: Stack) -> set[str]:
+    """The endpoints whose golden request was answered in the last round."""
+    address = f"http://127.0.0.1:{stack.base}/health/endpoints"
+    with urllib.request.urlopen(address, timeout=30) as answer:
+        rows = json.load(answer)["endpoints"]
+    return {row["endpoint"] for row in rows if row["state"] == "ok"}
