@@ -20,6 +20,7 @@ from transformer_serving.model_registry import ModelRegistry, registry_folder
 
 PROJECT = "transformer-serving"
 _ADD_TRIES = 5
+_UPLOAD_TRIES = 3
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _NUMPY_DTYPES = {
     "INT32": "int32", "INT64": "int64", "FP32": "float32", "FP16": "float16", "BF16": "float32"
@@ -137,10 +138,24 @@ def check_name(endpoint: str) -> None:
 
 
 def _upload(target: Target, bundle: Bundle, endpoint: str) -> str:
-    destination = f"{target.files_host.rstrip('/')}/bundles/{uuid.uuid4().hex}"
+    """The id of a model that has its file's address.
+
+    clearml-serving writes the model's project and its address at one time, each from what it read
+    before, so that on a busy machine the address may be lost.
+    """
     name = f"{endpoint} {bundle.manifest.bundle_version}"
-    with registry_folder(bundle) as folder:
-        return target.cli.upload_model(name, PROJECT, folder, destination)
+    registry = target.registry()
+    for _ in range(_UPLOAD_TRIES):
+        destination = f"{target.files_host.rstrip('/')}/bundles/{uuid.uuid4().hex}"
+        with registry_folder(bundle) as folder:
+            model_id = target.cli.upload_model(name, PROJECT, folder, destination)
+        if registry.has_address(model_id):
+            return model_id
+        registry.forget(model_id)
+    raise Failure(
+        f"the model was uploaded {_UPLOAD_TRIES} times and every time clearml-serving lost its "
+        "file's address; try again when the machine has less to do"
+    )
 
 
 def add_and_look(target: Target, bundle: Bundle, endpoint: str, model_id: str) -> None:

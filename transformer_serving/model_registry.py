@@ -21,6 +21,8 @@ from transformer_serving.clearml_api import ClearmlApi
 from transformer_serving.failure import Failure
 
 SERVED, WITHDRAWN = "served", "rolled-back"
+# The SDK's names of an upload that has not ended, or not well.
+_UNFINISHED = ("", "uploading_file", "failed_uploading")
 _PAGE = 500
 
 
@@ -61,6 +63,14 @@ class ModelRegistry:
             )
             for row in found["models"]
         ]
+
+    def has_address(self, model_id: str) -> bool:
+        """False where a model still names what it is called while its file is on the way."""
+        (row,) = self._api.call("models.get_all", id=[model_id], only_fields=["uri"])["models"]
+        return str(row.get("uri") or "").rsplit("/", 1)[-1] not in _UNFINISHED
+
+    def forget(self, model_id: str) -> None:
+        self._api.call("models.delete", model=model_id, force=True)
 
     def mark_served(self, endpoint: str, version: int) -> None:
         """The newest registration of that bundle has answered its golden request."""

@@ -272,8 +272,15 @@ def _fresh_copy(uri: str, name: str) -> Iterator[Path]:
             uri, cache_context=context, extract_archive=True, name=name, force_download=True
         )
         if local is None or not Path(local).exists():
-            raise ControlPlaneError(f"the {name} could not be downloaded from {uri}")
+            raise ControlPlaneError(f"the {name} could not be downloaded from {uri}{_hint(uri)}")
         yield Path(local)
     finally:
         # Only the cache: a file:// address gives the user's own file.
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _hint(uri: str) -> str:
+    """The SDK's name of an upload that has not ended; clearml-serving may lose the one after it."""
+    if uri.endswith("/uploading_file"):
+        return ": its upload did not end, or its address was lost; upload it again"
+    return ""

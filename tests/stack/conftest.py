@@ -30,8 +30,9 @@ CLI = str(Path(sys.executable).with_name("transformer-serving"))
 
 
 def free_port_base() -> int:
-    """The first of five free ports in a row."""
-    for base in range(20_000 + os.getpid() % 20_000, 60_000, 7):
+    """The first of five free ports in a row, below those that clients' connections get."""
+    begin = 10_000 + 7 * (os.getpid() % 2_900)
+    for base in (*range(begin, 32_000, 7), *range(10_000, begin, 7)):
         try:
             for port in range(base, base + 5):
                 with socket.socket() as probe:

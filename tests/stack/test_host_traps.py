@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -17,6 +18,7 @@ from tests.stack.desk import TENSORS, Desk, served
 from tests.stack.load import load
 from tests.stack.small_bundles import TEXT, Parts, write_small
 from transformer_serving.clearml_api import ClearmlApi
+from transformer_serving.clearml_cli import ClearmlCli
 from transformer_serving.deploy import deploy
 from transformer_serving.failure import Failure
 from transformer_serving.local.record import require_record
@@ -53,6 +55,38 @@ def test_eight_deploys_at_once(desk: Desk) -> None:
         versions = list(pool.map(one, range(8)))
     assert [desk.stack.seen(f"par{at}", BODY).version for at in range(8)] == versions
     assert {f"par{at}" for at in range(8)} <= set(served(desk.stack))
+
+
+@dataclass(frozen=True)
+class Forgetful(ClearmlCli):
+    """Loses the address of the first files that it uploads, as the SDK does now and then."""
+
+    lost: list[str] = field(default_factory=list)
+    times: int = 1
+
+    def upload_model(self, name: str, project: str, folder: Path, destination: str) -> str:
+        model = super().upload_model(name, project, folder, destination)
+        if len(self.lost) < self.times:
+            self.lost.append(model)
+            address = f"{destination}/uploading_file"
+            ClearmlApi(self.environment).call("models.edit", model=model, uri=address)
+        return model
+
+
+def test_a_lost_address_is_uploaded_again(desk: Desk) -> None:
+    state = desk.stack.state
+    target = Running(state, require_record(state), Supervisor(state)).target()
+    cli = Forgetful(target.cli.environment, target.cli.serving_id)
+    bundle = write_small(desk.folder / "address", Parts(scale=11))
+    done = deploy(replace(target, cli=cli), bundle, "address", timeout_s=200, report=lambda _: None)
+    (lost,) = cli.lost
+    assert done.model_id != lost
+    assert [row.model_id for row in target.registry().bundles("address")] == [done.model_id]
+    never = Forgetful(target.cli.environment, target.cli.serving_id, times=9)
+    other = write_small(desk.folder / "other", Parts(scale=12))
+    with pytest.raises(Failure, match="uploaded 3 times and every time clearml-serving lost"):
+        deploy(replace(target, cli=never), other, "address", timeout_s=200, report=lambda _: None)
+    assert desk.stack.seen("address", BODY).version == done.bundle_version
 
 
 def test_a_lost_raw_add_is_reported(desk: Desk) -> None:
