@@ -11,7 +11,7 @@ from transformer_serving.local.record import Ports, Record, clearml_environment
 
 POLL_SECONDS = 2
 GRACE_SECONDS = 30
-_TRITON_EXIT_S = 2
+_TRITON_EXIT_S = 1
 # With the SDK's own 240 tries and pauses of up to two minutes, a part that was started or told to
 # leave while the control plane was away would notice long after that it is back.
 SDK_CONFIGURATION = """api.http {
