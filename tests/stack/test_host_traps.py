@@ -89,6 +89,17 @@ def test_a_lost_address_is_uploaded_again(desk: Desk) -> None:
     assert desk.stack.seen("address", BODY).version == done.bundle_version
 
 
+def test_status_tells_of_a_lost_address(desk: Desk) -> None:
+    model = desk.upload("unaddressed", "--path", str(desk.model(2.0, "unaddressed.onnx")))
+    address = f"http://127.0.0.1:{desk.stack.base}/uploading_file"
+    ClearmlApi(desk.stack.environment()).call("models.edit", model=model, uri=address)
+    desk.add("unaddressed", "--model-id", model)
+    desk.stack.until(
+        lambda: "upload it again" in (desk.stack.rows().get("unaddressed", {}).get("reason") or ""),
+        "status tells of it",
+    )
+
+
 def test_a_lost_raw_add_is_reported(desk: Desk) -> None:
     """Of parallel `model add`s some are lost; status names each one that is."""
     stack = desk.stack
