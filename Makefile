@@ -17,7 +17,7 @@ help:
 	@echo 'make down    stop the stack'
 	@echo 'make status  what runs and what is served'
 	@echo 'make test    the tests, on real servers'
-	@echo 'make test-stack  faults, live changes and traps on a whole stack'
+	@echo 'make test-stack  faults, live changes, traps and benchmarks on a whole stack'
 	@echo 'make reliability SEED=n   faults and changes at random, for half an hour'
 	@echo 'make test-compose   the containers, on a real Docker Engine; then make compose-figures'
 	@echo 'make example-env   renew docker/example.env from the settings'
@@ -47,9 +47,10 @@ status: $(VENV)/.desk
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest $(PYTEST)
 
-# Faults, live changes, traps of the host and the notebooks on a whole stack: ten minutes.
+# Faults, live changes, traps of the host, the notebooks and the benchmarks on a whole stack:
+# twelve minutes.
 test-stack: $(VENV)/.dev
-	$(BIN)/python -m pytest -m long tests/stack $(PYTEST)
+	$(BIN)/python -m pytest -m long tests/stack tests/benchmarks $(PYTEST)
 
 reliability: $(VENV)/.dev
 	$(BIN)/python -m tests.stack.reliability $(if $(SEED),--seed $(SEED)) $(RELIABILITY)

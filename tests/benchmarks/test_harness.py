@@ -24,6 +24,8 @@ from benchmarks.site import Report, Site
 from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.demo import CLASSIFIER, build_demo_models
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parent.parent.parent
 SMALL = Plan(seconds=0.2, rounds=2, warm_up_s=0.2)
 LOADS = [replace(load, clients=min(load.clients, 8)) for load in (SEED, SINGLE, BATCH, MIXED)]
