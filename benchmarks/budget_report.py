@@ -54,7 +54,11 @@ def _cold_starts(results: Results) -> str:
         for way, rounds in found.items()
     ]
     head = ("set-up, endpoint", "first answer after, s", "first answer, ms", "the next five, ms")
-    return f"### Cold start\n\n{table(head, rows)}" if rows else ""
+    note = (
+        "Each of the six requests comes after a pause of 0.2 s, which does not count: one after a "
+        "pause takes longer than one of a series, whichever it is."
+    )
+    return f"### Cold start\n\n{note}\n\n{table(head, rows)}" if rows else ""
 
 
 def _neighbours(results: Results) -> str:

@@ -20,7 +20,8 @@ from benchmarks.texts import CLASS_WEIGHTS, LENGTH_CLASSES
 from preprocess.waiting import WaitingTexts
 from transformer_serving.call_sizes import BATCH, CALL_TOKENS, LADDERS
 
-_SHORTEST = 4
+# As in benchmarks.texts: the classes begin at 6 tokens.
+_SHORTEST = 5
 _LONGEST = LENGTH_CLASSES[-1]
 _SLOTS = 2
 _CLIENTS = 64
@@ -84,6 +85,10 @@ class Queue:
     def answered(self) -> int:
         return sum(map(len, self.waits.values()))
 
+    @property
+    def texts_a_call(self) -> float:
+        return sum(self.calls) / len(self.calls)
+
     def _note(self, texts: Sequence[Text], now: float) -> None:
         for text in texts:
             high = next(high for high in LENGTH_CLASSES if text.length <= high)
@@ -105,11 +110,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     milliseconds = (options.call_ms, options.token_ms, options.way_ms)
     engine = Engine(*(value / 1e3 for value in milliseconds))
-    capacity = Queue(engine, random.Random(1)).run(options.seconds, None).answered / options.seconds
-    found = Queue(engine, random.Random(1)).run(options.seconds, options.share * capacity)
+    full = Queue(engine, random.Random(1)).run(options.seconds, None)
+    rate = options.share * full.answered / options.seconds
+    found = Queue(engine, random.Random(1)).run(options.seconds, rate)
     print(  # noqa: T201
-        f"{capacity:.0f} texts/s for {_CLIENTS} clients; at {options.share:.0%} of it "
-        f"{found.answered / len(found.calls):.1f} texts a call"
+        f"{_CLIENTS} clients: {full.answered / options.seconds:.0f} texts/s, "
+        f"{full.texts_a_call:.1f} texts a call; at {options.share:.0%} of that rate "
+        f"{found.texts_a_call:.1f}"
     )
     for high, waits in sorted(found.waits.items()):
         ordered = sorted(waits)

@@ -36,8 +36,9 @@ wait_for_new() {
     done
 }
 
-# What SERVICE depends on, as often as it runs: `up` would bring each back to one container. Leaving it
-# out (--no-deps) gives the new containers another hash, and the next plain `up` would replace all.
+# Every other service that runs more than once, such as Triton, as often as it does: `up` would bring
+# each that SERVICE depends on back to one container. Leaving those out (--no-deps) gives the new
+# containers another hash, and the next `up` would replace all.
 others() {
     for other in $(compose "$@" ps --services --status running); do
         number_of=$(compose "$@" ps --quiet "$other" | wc -l)

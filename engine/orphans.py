@@ -26,8 +26,8 @@ def end_orphans(repository: Path) -> int:
             if process.name().startswith(STUB) and _is_orphan(process, repository):
                 process.kill()
                 found.append(process)
-    psutil.wait_procs(found, timeout=5)
-    return len(found)
+    gone, _ = psutil.wait_procs(found, timeout=5)
+    return len(gone)
 
 
 def _is_orphan(process: psutil.Process, repository: Path) -> bool:

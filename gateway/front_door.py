@@ -26,6 +26,7 @@ from gateway.shutdown import Shutdown
 
 _TRACE = b"traceparent"
 _CLOSE = (b"connection", b"close")
+_ENDED = ("lifespan.shutdown.complete", "lifespan.shutdown.failed")
 _OF_THE_SENT_BODY = (b"content-encoding", b"content-length", b"transfer-encoding")
 
 
@@ -107,7 +108,7 @@ class FrontDoor:
             if message["type"] == "lifespan.startup.complete":
                 self._shutdown.arm()
                 self._health.start_round()
-            elif message["type"] == "lifespan.shutdown.complete":
+            elif message["type"] in _ENDED:
                 self._shutdown.leave()
             await send(message)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 from collections import defaultdict
@@ -72,7 +73,7 @@ class _Begun:
         self._folder = Path(folder)
 
     def collect(self) -> Iterable[prometheus.Metric]:
-        files = [str(path) for path in self._folder.glob("*.db") if path.stat().st_size]
+        files = [str(path) for path in self._folder.glob("*.db") if _size(path)]
         found: Iterable[prometheus.Metric] = MultiProcessCollector.merge(files)
         return found
 
@@ -84,10 +85,17 @@ def fold_ended(folder: Path) -> None:
     """
     for path in [path for path in folder.glob("*.db") if _has_ended(path)]:
         kind = path.name.split("_")[0]
-        if kind != "gauge" and path.stat().st_size:
+        if kind != "gauge" and _size(path):
             ended = folder / f"{kind}_{_ENDED}.db"
             _write(ended, _sums(one for one in (ended, path) if one.is_file()))
-        path.unlink()
+        path.unlink(missing_ok=True)
+
+
+def _size(path: Path) -> int:
+    """0 also where somebody has just taken it."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0
 
 
 def _has_ended(path: Path) -> bool:

@@ -66,8 +66,9 @@ class ModelRegistry:
 
     def has_address(self, model_id: str) -> bool:
         """False where a model still names what it is called while its file is on the way."""
-        (row,) = self._api.call("models.get_all", id=[model_id], only_fields=["uri"])["models"]
-        return str(row.get("uri") or "").rsplit("/", 1)[-1] not in _UNFINISHED
+        rows = self._api.call("models.get_all", id=[model_id], only_fields=["uri"])["models"]
+        names = [str(row.get("uri") or "").rsplit("/", 1)[-1] for row in rows]
+        return bool(names) and names[0] not in _UNFINISHED
 
     def forget(self, model_id: str) -> None:
         self._api.call("models.delete", model=model_id, force=True)

@@ -14,19 +14,22 @@ _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
 def close_inherited_sockets() -> int:
-    """Close every TCP socket of this process; how many there were. To be called before it has any
-    of its own."""
+    """Close every internet socket of this process; how many there were.
+
+    To be called before it has any of its own.
+    """
     closed = 0
     for entry in Path("/proc/self/fd").iterdir():
         number = int(entry.name)
         try:
             if not os.readlink(entry).startswith("socket:"):
                 continue
-            with socket.socket(fileno=os.dup(number)) as found:
-                inherited = found.family in _FAMILIES
+            found = socket.socket(fileno=number)
         except OSError:
             continue
-        if inherited:
-            os.close(number)
+        if found.family in _FAMILIES:
+            found.close()
             closed += 1
+        else:
+            found.detach()
     return closed

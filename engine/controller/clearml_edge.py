@@ -281,6 +281,6 @@ def _fresh_copy(uri: str, name: str) -> Iterator[Path]:
 
 def _hint(uri: str) -> str:
     """The SDK's name of an upload that has not ended; clearml-serving may lose the one after it."""
-    if uri.endswith("/uploading_file"):
+    if uri.endswith(("/uploading_file", "/failed_uploading")):
         return ": its upload did not end, or its address was lost; upload it again"
     return ""

@@ -47,10 +47,12 @@ def test_a_connection_ends_with_its_server(one: Serving, tmp_path: Path) -> None
         (stub,) = stubs(one.server)
         assert stub.net_connections("inet") == []
         stub.suspend()
-        one.server.kill()
-        with contextlib.suppress(ConnectionResetError):
-            assert kept.recv(4096) == b""
-    stub.kill()
+        try:
+            one.server.kill()
+            with contextlib.suppress(ConnectionResetError):
+                assert kept.recv(4096) == b""
+        finally:
+            stub.kill()
 
 
 def test_what_a_killed_server_left_is_ended(one: Serving, tmp_path: Path) -> None:
