@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks import bounds
 from benchmarks.budgets import BENCH, STARTS, judge
+from benchmarks.parts.cold_start import PAUSE_S
 from benchmarks.report import table
 from benchmarks.results import Results
 
@@ -55,8 +56,8 @@ def _cold_starts(results: Results) -> str:
     ]
     head = ("set-up, endpoint", "first answer after, s", "first answer, ms", "the next five, ms")
     note = (
-        "Each of the six requests comes after a pause of 0.2 s, which does not count: one after a "
-        "pause takes longer than one of a series, whichever it is."
+        f"Each of the six requests comes after a pause of {PAUSE_S:g} s, which does not count: one "
+        "after a pause takes longer than one of a series, whichever it is."
     )
     return f"### Cold start\n\n{note}\n\n{table(head, rows)}" if rows else ""
 

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 
 import psutil
 
-# By the first 15 characters of a process's name; every Triton of this machine counts.
-_PROCESSES = {"triton": "tritonserver", "engine": "triton_python_b"}
+from engine.orphans import SERVER, STUB
+
+# By the beginning of a process's name; every Triton of this machine counts.
+_PROCESSES = {"triton": SERVER, "engine": STUB}
 LOAD = "load"
 
 

@@ -13,15 +13,15 @@ import heapq
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.texts import CLASS_WEIGHTS, LENGTH_CLASSES
+from benchmarks.texts import CLASS_BOUNDS, CLASS_WEIGHTS, LENGTH_CLASSES
 from preprocess.waiting import WaitingTexts
+from transformer_serving.bench.figures import percentile
+from transformer_serving.bench.load import arrivals
 from transformer_serving.call_sizes import BATCH, CALL_TOKENS, LADDERS
 
-# As in benchmarks.texts: the classes begin at 6 tokens.
-_SHORTEST = 5
 _LONGEST = LENGTH_CLASSES[-1]
 _SLOTS = 2
 _CLIENTS = 64
@@ -59,7 +59,7 @@ class Queue:
             BATCH[2], CALL_TOKENS["openvino"],
         )  # fmt: skip
         number = itertools.count()
-        moments = self._moments(rate, seconds) if rate else [0.0] * _CLIENTS
+        moments = arrivals(rate, seconds) if rate else [0.0] * _CLIENTS
         events = [(due, next(number), [self._text(due)], False) for due in moments]
         heapq.heapify(events)
         running, free = 0, 0.0
@@ -94,15 +94,8 @@ class Queue:
             high = next(high for high in LENGTH_CLASSES if text.length <= high)
             self.waits[high].append(now - text.due)
 
-    def _moments(self, rate: float, seconds: float) -> Iterator[float]:
-        moment = self.source.expovariate(rate)
-        while moment < seconds:
-            yield moment
-            moment += self.source.expovariate(rate)
-
     def _text(self, due: float) -> Text:
-        (high,) = self.source.choices(LENGTH_CLASSES, CLASS_WEIGHTS)
-        low = max(size for size in (_SHORTEST, *LENGTH_CLASSES) if size < high) + 1
+        ((low, high),) = self.source.choices(CLASS_BOUNDS, CLASS_WEIGHTS)
         return Text(self.source.randint(low, high), due)
 
 
@@ -120,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     for high, waits in sorted(found.waits.items()):
         ordered = sorted(waits)
-        p50, p99 = (1e3 * ordered[int(share * len(ordered))] for share in (0.5, 0.99))
+        p50, p99 = (1e3 * percentile(ordered, share) for share in (50.0, 99.0))
         print(f"to {high} tokens: p50 {p50:.1f} ms, p99 {p99:.1f} ms")  # noqa: T201
 
 

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 SEED = "This is a ClearML example to show how Triton binaries are deployed."
 # Classes of length in tokens, special ones included: up to 16, from 17 to 32, and so on.
 LENGTH_CLASSES = (16, 32, 64, 128, 256)
+CLASS_BOUNDS = [(low + 1, high) for low, high in itertools.pairwise((5, *LENGTH_CLASSES))]
 # How often each class comes in the mixed load: most texts are short.
 CLASS_WEIGHTS = (30, 30, 20, 14, 6)
 _MIXED = 200
@@ -77,8 +78,7 @@ def mixed_texts(lengths: Lengths, longest: int) -> list[tuple[str, str]]:
     """
     source = random.Random(5)
     pairs: list[tuple[str, str]] = []
-    bounds = [(low + 1, high) for low, high in itertools.pairwise((5, *LENGTH_CLASSES))]
-    for (low, high), weight in zip(bounds, CLASS_WEIGHTS, strict=True):
+    for (low, high), weight in zip(CLASS_BOUNDS, CLASS_WEIGHTS, strict=True):
         if high > longest:
             continue
         for _ in range(_MIXED * weight // sum(CLASS_WEIGHTS)):

@@ -30,12 +30,14 @@ def end_orphans(repository: Path) -> int:
     return len(gone)
 
 
+def model_of(stub: psutil.Process, repository: Path) -> str:
+    """Its first argument is the model's file, REPOSITORY/MODEL/VERSION/FILE; '' of another one."""
+    command = stub.cmdline()
+    path = Path(command[1]) if len(command) > 1 else Path()
+    return path.relative_to(repository).parts[0] if path.is_relative_to(repository) else ""
+
+
 def _is_orphan(process: psutil.Process, repository: Path) -> bool:
     parent = process.parent()
-    command = process.cmdline()
-    return (
-        # The first argument is the model's file.
-        len(command) > 1
-        and Path(command[1]).is_relative_to(repository)
-        and (parent is None or not parent.name().startswith(SERVER))
-    )
+    served = parent is not None and parent.name().startswith(SERVER)
+    return not served and bool(model_of(process, repository))

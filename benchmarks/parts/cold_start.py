@@ -18,7 +18,7 @@ from benchmarks.texts import SEED, json_text
 
 _LATER = 5
 # Before each request: one after a pause takes longer than one of a series, whichever it is.
-_PAUSE_S = 0.2
+PAUSE_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _start(start: Start, endpoint: str, session: Session, report: Report) -> dic
     server = start(session.site, report)
     try:
         times = _asked(server.base, endpoint)
-        pauses = _PAUSE_S * len(times)
+        pauses = PAUSE_S * len(times)
         first = time.perf_counter() - began - pauses - sum(times[1:])
     finally:
         server.stop()
@@ -82,7 +82,7 @@ def _asked(base: str, endpoint: str) -> list[float]:
     times = []
     try:
         for _ in range(1 + _LATER):
-            time.sleep(_PAUSE_S)
+            time.sleep(PAUSE_S)
             began = time.perf_counter()
             connection.request("POST", f"/serve/{endpoint}", json_text([SEED]), _JSON)
             answer = connection.getresponse()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from engine.orphans import STUB
+from engine.orphans import STUB, model_of
 
 # Of a process that dies later in its load Triton takes notice: the load then fails after 2.3 s.
 NOTICE_S = 5.0
@@ -99,14 +99,8 @@ class StuckLoads:
                 if process.status() == psutil.STATUS_ZOMBIE:
                     dead.add(process.pid)
                 else:
-                    living[process.pid] = self._model(process.cmdline())
+                    living[process.pid] = model_of(process, self._repository)
         return living, frozenset(dead)
-
-    def _model(self, command: list[str]) -> str:
-        """The first argument is the model's file: REPOSITORY/MODEL/VERSION/FILE."""
-        path = Path(command[1]) if len(command) > 1 else Path()
-        inside = path.is_relative_to(self._repository)
-        return path.relative_to(self._repository).parts[0] if inside else ""
 
     def _children(self) -> list[psutil.Process]:
         if self._server is None or not self._server.is_running():

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import psutil
 
 from contract.errors import KINDS
+from engine.orphans import STUB
 from tests.stack.conftest import Stack
 from tests.stack.load import NO_ANSWER, Log, Seen, load
 from tests.stack.small_bundles import TEXT
@@ -104,7 +105,7 @@ def runs(pid: int) -> bool:
 
 def is_engine(process: psutil.Process) -> bool:
     """One model's process inside Triton."""
-    return process.name().startswith("triton_python_b")
+    return process.name().startswith(STUB)
 
 
 def wait_until_well(stack: Stack, endpoint: str, good: Seen, old: set[int]) -> None:
