@@ -17,6 +17,7 @@ import numpy as np
 from google.protobuf import json_format  # type: ignore[import-untyped]
 
 from engine.backends.executor import Failure, Runtime
+from engine.backends.grouping import Arrays
 from engine.backends.model_settings import ModelSettings, find_model, read_settings
 from engine.model_config import FILE_NAME, from_text
 
@@ -59,10 +60,7 @@ def _open(backend: str, folder: Path, settings: ModelSettings) -> Runtime:
 
 def measure(runtime: Runtime, batch: int, tokens: int, seconds: float) -> dict[str, float]:
     """Texts a second, milliseconds a call and processor time of a text, call after call."""
-    inputs = {
-        spec.name: np.full((batch, tokens), _value(spec.name), np.dtype(spec.dtype))
-        for spec in runtime.graph.inputs
-    }
+    inputs = call_inputs(runtime, batch, tokens)
     times: list[float] = []
     spent = time.process_time()
     begun = time.perf_counter()
@@ -82,6 +80,14 @@ def measure(runtime: Runtime, batch: int, tokens: int, seconds: float) -> dict[s
         "p50": 1e3 * times[len(times) // 2],
         "p90": 1e3 * times[int(len(times) * 0.9)],
         "p99": 1e3 * times[int(len(times) * 0.99)],
+    }
+
+
+def call_inputs(runtime: Runtime, batch: int, tokens: int) -> Arrays:
+    """The tensors of a call of shape (batch, tokens), the same word all over."""
+    return {
+        spec.name: np.full((batch, tokens), _value(spec.name), np.dtype(spec.dtype))
+        for spec in runtime.graph.inputs
     }
 
 

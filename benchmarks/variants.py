@@ -73,6 +73,10 @@ INPUT_COPY = (
          "request.start_async(batch, share_inputs=True)",
          "request.start_async(batch, share_inputs=False)"),
 )  # fmt: skip
+PINNED_THREADS = (
+    Edit("engine/backends/precision.py",
+         '"ENABLE_CPU_PINNING": "NO",', '"ENABLE_CPU_PINNING": "YES",'),
+)  # fmt: skip
 
 
 def write_sources(target: Path, edits: Sequence[Edit]) -> Path:

@@ -17,10 +17,15 @@ HINTS = {
 def openvino_properties(
     precision: str, *, capabilities: Iterable[str], threads: int, streams: int = 1
 ) -> dict[str, str]:
-    """Compile properties for the CPU plugin; f32 where the CPU lacks the precision."""
+    """Compile properties for the CPU plugin; f32 where the CPU lacks the precision.
+
+    Threads stay unpinned: each process pins from the first core on, so that two instances of one
+    thread each would share that core, and a pinned thread waits for whoever else runs on its core.
+    """
     hint, capability = HINTS[precision]
     return {
         "INFERENCE_PRECISION_HINT": hint if capability in set(capabilities) else "f32",
         "INFERENCE_NUM_THREADS": str(threads),
         "NUM_STREAMS": str(streams),
+        "ENABLE_CPU_PINNING": "NO",
     }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -208,3 +210,20 @@ def test_a_precision_is_asked_for_where_the_cpu_has_it(
     properties = openvino_properties(precision, capabilities=capabilities, threads=2)
     assert properties["INFERENCE_PRECISION_HINT"] == hint
     assert properties["INFERENCE_NUM_THREADS"] == "2"
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: nothing to pin to")
+def test_engine_threads_may_run_on_every_core() -> None:
+    """Each process pins from the first core on: two instances would then share that core."""
+    import openvino
+
+    operations = openvino.opset13
+    given = operations.parameter([-1, 4], np.float32)
+    model = openvino.Model([operations.relu(given)], [given])
+    properties = openvino_properties("fp32", capabilities=["FP32"], threads=2)
+    compiled = openvino.Core().compile_model(model, "CPU", properties)
+    compiled([np.ones((2, 4), np.float32)])
+    threads = [int(path.name) for path in Path("/proc/self/task").iterdir()]
+    assert {frozenset(os.sched_getaffinity(thread)) for thread in threads} == {
+        frozenset(os.sched_getaffinity(0))
+    }
