@@ -21,6 +21,7 @@ from contract.log_lines import trace_of, write_json_lines
 from contract.naming import VERSION_HEADER
 from preprocess.answers import TASKS
 from preprocess.engine import Engine
+from preprocess.garbage import keep_collections_short
 from preprocess.passage import Passage
 from preprocess.request import read_body
 from preprocess.response import Answer, answer_body, answer_response, error_response
@@ -44,6 +45,7 @@ class Preprocess:
     model_endpoint: Any = None  # set by the host after construction
 
     def __init__(self, endpoint_json: bytes, tokenizer_json: Callable[[], bytes]) -> None:
+        keep_collections_short()
         self.endpoint: Endpoint = read_endpoint(endpoint_json)
         self.settings: Settings = read_settings()
         self.task = TASKS[self.endpoint.task](self.endpoint)
