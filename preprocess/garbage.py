@@ -47,7 +47,7 @@ def keep_collections_short() -> None:
     process_wide("collections", _listening)
 
 
-def _listening() -> Collections:
-    made = Collections()
-    gc.callbacks.append(made)
-    return made
+def _listening() -> bool:
+    # The first bundle's: it has no state that a later version would read.
+    gc.callbacks.append(Collections())
+    return True
