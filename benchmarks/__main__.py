@@ -18,6 +18,7 @@ from transformer_serving.failure import Failure
 
 _HERE = Path(__file__).parent
 TUNE = "tune.json"
+PAUSES = "engine_pauses.json"
 PLOTS = "plots"
 
 
@@ -49,12 +50,19 @@ def _measuring(command: Callable[..., None]) -> Callable[..., None]:
 
 @main.command()
 @_measuring
-@click.option("--only", multiple=True, metavar="PEER", help="Only this peer; may be repeated.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="PEER",
+    help="Only this one, also of bench-all's; may be repeated.",
+)
 def bench(out: Path, rounds: int, seconds: float, tables: bool, only: tuple[str, ...]) -> None:
     """The side by side of README, about 15 minutes on two idle cores."""
     from benchmarks import peers, session
 
-    chosen = [peer for peer in peers.MAIN if not only or peer.name in only]
+    if unknown := set(only) - set(peers.PEERS):
+        raise Failure(f"no peer '{min(unknown)}'; there are {', '.join(peers.PEERS)}", exit_code=2)
+    chosen = [peers.PEERS[name] for name in only] or list(peers.MAIN)
     if unknown := set(only) - {peer.name for peer in peers.MAIN}:
         raise Failure(f"no peer '{min(unknown)}'; there are {', '.join(peers.PEERS)}", exit_code=2)
     plan = _plan(rounds, seconds)
@@ -63,14 +71,23 @@ def bench(out: Path, rounds: int, seconds: float, tables: bool, only: tuple[str,
 
 @main.command("all")
 @_measuring
-def everything(out: Path, rounds: int, seconds: float, tables: bool) -> None:
+@click.option("--part", multiple=True, metavar="NAME", help="Renew only this part of a stored run.")
+def everything(out: Path, rounds: int, seconds: float, tables: bool, part: tuple[str, ...]) -> None:
     """Every peer, worker counts, two endpoints, overload and cost curves."""
-    from benchmarks import curves, loads, peers, session
+    from benchmarks import curves, documents, loads, peers, session
 
+    if unknown := set(part) - set(curves.PARTS):
+        raise Failure(f"no part '{min(unknown)}'; there are {', '.join(curves.PARTS)}", exit_code=2)
+    chosen = {name: curves.PARTS[name] for name in part} or curves.PARTS
     found = session.bench(
-        _plan(rounds, seconds), _report, list(peers.PEERS.values()), list(loads.LOADS.values()),
-        kind="bench-all", parts=curves.PARTS, keep=_kept(out),
+        _plan(rounds, seconds), _report,
+        [peers.PEERS["gateway"]] if part else list(peers.PEERS.values()),
+        () if part else list(loads.LOADS.values()),
+        kind=documents.ALL, parts=chosen, keep=_kept(out),
     )  # fmt: skip
+    stored = documents.file_of(out, documents.ALL)
+    if part and stored:
+        found = Results.read(stored).renewed(found, part)
     _finish(found, out, tables)
 
 
@@ -131,14 +148,15 @@ def flames(out: Path, seconds: float) -> None:
 @_out
 def tables(out: Path) -> None:
     """Write README's and docs/performance.md's tables again from the stored results."""
-    from benchmarks import documents, plots, tuning
+    from benchmarks import documents, engine_pauses, plots, tuning
 
     for kind in documents.KINDS:
         if path := documents.file_of(out, kind):
             plots.draw(Results.read(path), out / PLOTS)
     documents.write(out)
-    if (out / TUNE).is_file():
-        tuning.write_table(out / TUNE)
+    for name, write in ((TUNE, tuning.write_table), (PAUSES, engine_pauses.write_table)):
+        if (out / name).is_file():
+            write(out / name)
 
 
 def _plan(rounds: int, seconds: float) -> Plan:

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from benchmarks import bounds, texts, tritons
-from benchmarks.process import tree, use
+from benchmarks.process import Unusable, tree, use
 from benchmarks.servers import gateway
 from benchmarks.session import Session
 from benchmarks.site import OURS, OURS_AGAIN, Report, deploy
@@ -28,6 +28,7 @@ _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _LENGTHS = (8, 16, 32, 64, 128, 256, 512)
 _ENDPOINTS = (1, 2, 5, 10, 20, 50)
 _OVERLOAD = 3.0
+_WAITING_TOKENS = 20_000
 
 
 @dataclass(frozen=True)
@@ -146,29 +147,54 @@ def _together(jobs: Sequence[Job]) -> list[Figures]:
 
 
 def two_endpoints(session: Session, report: Report) -> dict[str, Any]:
-    """One endpoint with 64 clients beside two endpoints with 32 each, in turns."""
+    """One endpoint with 64 clients beside two endpoints with 32 each, in turns.
+
+    On a gateway that is started when both are there: one that runs finds a new one by and by.
+    Raises Unusable where not everything is answered with 200.
+    """
     report("two endpoints")
-    base = session.servers["gateway"].base
     deploy(session.site, session.site.models.bundles["openvino"].folder, OURS_AGAIN)
     payload = (_payload([texts.SEED]),)
-    one = Point(1, (f"/serve/{OURS}",), payload, 64)
-    two = Point(2, (f"/serve/{OURS}", f"/serve/{OURS_AGAIN}"), payload, 32)
-    processes = _serving_processes(session)
-    seconds = session.runner.plan.seconds
-    found: dict[str, list[float]] = {"one": [], "two": []}
-    for _ in range(session.runner.plan.rounds):
-        for name, point in (("one", one), ("two", two)):
-            found[name].append(_point(point, base, processes, seconds)["texts"])
+    points = {
+        "one": Point(1, (f"/serve/{OURS}",), payload, 64),
+        "two": Point(2, (f"/serve/{OURS}", f"/serve/{OURS_AGAIN}"), payload, 32),
+    }
+    found: dict[str, list[float]] = {name: [] for name in points}
+    server = gateway(first=OURS_AGAIN, name="two-endpoints")(session.site, report)
+    try:
+        for _ in range(session.runner.plan.rounds):
+            for name, point in points.items():
+                row = _point(point, server.base, server.processes, session.runner.plan.seconds)
+                if row["not_200"]:
+                    raise Unusable(f"{row['not_200']:.0f} answers of {name} were not 200")
+                found[name].append(row["texts"])
+    finally:
+        server.stop()
     return found
 
 
 def overload(session: Session, report: Report) -> dict[str, Any]:
-    """Three times what the endpoint can do, offered for longer than its queue lasts."""
+    """Three times what the endpoint can do, offered for longer than its queue lasts.
+
+    On a gateway that lets about a second of it wait: with the default, a request may wait for as
+    long as its own time limit, 30 s.
+    """
     report(f"overload at {_OVERLOAD:g} times capacity")
-    address = Address.of(f"{session.servers['gateway'].base}/serve/{OURS}")
+    waiting = {"TRANSFORMER_SERVING_MAX_WAITING_TOKENS": str(_WAITING_TOKENS)}
+    server = gateway(environment=waiting, name="overload")(session.site, report)
+    try:
+        return {"waiting_tokens": _WAITING_TOKENS, **_overloaded(server.base, session)}
+    finally:
+        server.stop()
+
+
+def _overloaded(base: str, session: Session) -> dict[str, Any]:
+    address = Address.of(f"{base}/serve/{OURS}")
     payload = [_payload([texts.SEED])]
     seconds = session.runner.plan.seconds
-    capacity = figures(generator.run(address, payload, generator.Closed(128, seconds))).goodput
+    # Twice: before the first one nothing is warm.
+    for _ in range(2):
+        capacity = figures(generator.run(address, payload, generator.Closed(128, seconds))).goodput
     wanted = generator.Open(_OVERLOAD * capacity, 5 * seconds, connections=4096)
     found = figures(generator.run(address, payload, wanted))
     latency = found.latency

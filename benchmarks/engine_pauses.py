@@ -1,4 +1,4 @@
-"""What a pause costs the engine: `python -m benchmarks.engine_pauses`.
+"""What a pause costs the engine: `python -m benchmarks.engine_pauses`, stored and put in the docs.
 
 The engine alone, one short text a call, in a process of its own: call after call, after pauses, and
 after a pause in which other memory is read, as a web server between two calls would. Caches and
@@ -8,24 +8,26 @@ cores that have been idle, and neither Triton nor a server, are what the rows di
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from benchmarks import report
+from benchmarks import documents, report
 from benchmarks.bounds import Spread, spread
-from benchmarks.machine import machine, today, versions
+from benchmarks.machine import commit, machine, today, versions
 from benchmarks.models import build_models
 from benchmarks.raw_engine import call_inputs, load
-from benchmarks.results import write_json
+from benchmarks.results import RESULTS, write_json
 from benchmarks.site import BUILD
 from engine.backends.executor import Failure
 
-RESULT = Path(__file__).parent / "results" / "engine_pauses.json"
+RESULT = RESULTS / "engine_pauses.json"
 # Tokens of the seed's text, padded as our endpoint pads it.
 _TOKENS = 24
 # More than the second-level cache of a core.
@@ -83,21 +85,42 @@ def _median(call: Callable[[], None], pause: Pause, calls: int) -> float:
     return sorted(times)[calls // 2]
 
 
+def table(values: Mapping[str, Any]) -> str:
+    """The stored medians as Markdown, for docs/performance.md."""
+    about = values["machine"]
+    rows = [
+        (title, f"{one['median']:.2f}", f"{one['lower']:.2f} to {one['upper']:.2f}")
+        for title, one in values["milliseconds"].items()
+    ]
+    note = (
+        f"{values['date']}, commit {values['commit']}; {about['cpu']}, {about['cores']} cores, "
+        f"load {about['load_before']} before; openvino {values['versions']['openvino']}; "
+        f"medians of {values['rounds']} rounds of {values['calls']} calls."
+    )
+    return f"{note}\n\n{report.table(('pause before a call', 'ms', 'bounds'), rows)}"
+
+
+def write_table(path: Path) -> None:
+    """The table into docs/performance.md, from the stored medians."""
+    values = json.loads(path.read_text("utf-8"))
+    report.write_section(documents.PERFORMANCE, "pauses", table(values))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args(arguments)
-    around = {"machine": machine(), "versions": versions(), "date": today()}
+    values: dict[str, Any] = {
+        "date": today(), "commit": commit(), "machine": machine(), "versions": versions(),
+        "calls": options.calls, "rounds": options.rounds,
+    }  # fmt: skip
     models = build_models(BUILD / "models", lambda step: print(step, file=sys.stderr))  # noqa: T201
     found = profile(models.bundles["openvino"].folder / "model", options.calls, options.rounds)
-    rows = [
-        (title, f"{one.median:.2f}", f"{one.lower:.2f} to {one.upper:.2f}")
-        for title, one in found.items()
-    ]
-    sys.stdout.write(report.table(("pause before a call", "ms", "bounds"), rows) + "\n")
-    medians = {title: one.__dict__ for title, one in found.items()}
-    write_json(RESULT, {**around, "milliseconds": medians})
+    values["milliseconds"] = {title: asdict(one) for title, one in found.items()}
+    write_json(RESULT, values)
+    sys.stdout.write(table(values) + "\n")
+    write_table(RESULT)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -64,19 +65,32 @@ def _record(flame: Flame, opened: Session, seconds: float, report: Report, folde
     loading = threading.Thread(target=generator.run, args=(address, [payload], kind))
     loading.start()
     path = folder / f"{flame.name}.svg"
-    # --idle would show the waiting loop; what is wanted is where the processor is.
-    command = [
-        _py_spy(), "record", "--pid", str(flame.process.pid), "--output", str(path),
-        "--duration", str(max(int(seconds), 1)), "--rate", _RATE, "--gil" if not flame.native
-        else "--native", "--nonblocking",
-    ]  # fmt: skip
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        look(flame.process.pid, seconds, flame.native, path)
     finally:
         loading.join()
+    path.write_text(titled(path.read_text(), f"{flame.name}, {_CLIENTS} clients"))
+    return path
+
+
+def look(pid: int, seconds: float, native: bool, path: Path) -> None:
+    """Where a process spends `seconds`, as an SVG. Raises Unusable when py-spy cannot look at it.
+
+    --idle would show the waiting loop; what is wanted is where the processor is. The process is
+    stopped for each look: stacks read while it runs on come out torn.
+    """
+    command = [
+        _py_spy(), "record", "--pid", str(pid), "--output", str(path),
+        "--duration", str(max(int(seconds), 1)), "--rate", _RATE, "--native" if native else "--gil",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Unusable(f"py-spy: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
-    return path
+
+
+def titled(svg: str, title: str) -> str:
+    """py-spy's picture, whose title is its whole command line with this machine's paths."""
+    return re.sub(r'(<text id="title"[^>]*>)[^<]*', lambda found: found[1] + title, svg, count=1)
 
 
 def _py_spy() -> str:

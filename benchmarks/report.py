@@ -56,7 +56,11 @@ def _overload(results: Results) -> str:
         f"{found['share_503']:.0%}",
         *("-" if found[key] is None else f"{found[key]:.0f}" for key in _ACCEPTED),
     )
-    return f"### Three times more than it can do, gateway\n\n{table(head, [row])}"
+    about = (
+        f"On a gateway with TRANSFORMER_SERVING_MAX_WAITING_TOKENS={found['waiting_tokens']}, so "
+        f"that about a second of work may wait.{_renewed(results, 'overload')}"
+    )
+    return f"### Three times more than it can do, gateway\n\n{about}\n\n{table(head, [row])}"
 
 
 _ACCEPTED = ("accepted_p50", "accepted_p99")
@@ -70,7 +74,14 @@ def _two_endpoints(results: Results) -> str:
         (name, _median(bounds.spread(found[key])))
         for key, name in (("one", "one, 64 clients"), ("two", "two, 32 clients each"))
     ]
-    return f"### Two endpoints, gateway\n\n{table(('endpoints', 'texts/s'), rows)}"
+    about = f"The same model twice, medians of the rounds.{_renewed(results, 'two_endpoints')}"
+    return f"### Two endpoints, gateway\n\n{about}\n\n{table(('endpoints', 'texts/s'), rows)}"
+
+
+def _renewed(results: Results, part: str) -> str:
+    """When a part is of a later run than the rest."""
+    found = results.values.get("renewed", {}).get(part)
+    return f" Measured {found['date']}, commit {found['commit']}." if found else ""
 
 
 def readme_text(results: Results) -> str:

@@ -109,6 +109,19 @@ class Results:
             for name in names
         }
 
+    def renewed(self, other: Results, parts: Iterable[str]) -> Results:
+        """This run with some of its parts from a later one, which are dated by themselves."""
+        values = {**self.values, "failed": dict(self.values["failed"])}
+        dates = dict(values.get("renewed", {}))
+        for name in parts:
+            values["failed"].pop(name, None)
+            if name in other.failed:
+                values["failed"][name] = other.failed[name]
+                continue
+            values[name] = other.values[name]
+            dates[name] = {key: other.values[key] for key in ("date", "commit")}
+        return Results({**values, "renewed": dates})
+
     def memory(self, server: str) -> float | None:
         """MiB resident of all processes of a server."""
         found: float | None = self.values["memory_mib"].get(server)

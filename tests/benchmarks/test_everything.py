@@ -34,7 +34,8 @@ def values() -> dict[str, Any]:
         "classes": {}, "memory_mib": {}, "failed": {"mlserver": "it | ended\n at its start"},
         "two_endpoints": {"one": [800.0, 820.0], "two": [700.0, 720.0]},
         "overload": {
-            "capacity": 900.0, "offered": 2700.0, "goodput": 880.0, "share_503": 0.66,
+            "waiting_tokens": 20_000, "capacity": 900.0, "offered": 2700.0, "goodput": 880.0,
+            "share_503": 0.66,
             "statuses": {"200": 1}, "accepted_p50": 90.0, "accepted_p99": None,
         },
         "curves": {
@@ -53,6 +54,22 @@ def test_every_part_of_the_text_is_there() -> None:
     assert "plots/curve-batch.png" in text
     assert "curve-endpoints" not in text
     assert "- mlserver: it \\| ended at its start" in text
+
+
+def test_a_part_is_renewed_with_its_own_date() -> None:
+    values_ = values()
+    values_["failed"]["two_endpoints"] = "it was not answered"
+    later = {**values(), "two_endpoints": {"one": [900.0], "two": [890.0]}}
+    later |= {"date": "2026-02-03 04:05 UTC", "commit": "def"}
+    text = report.everything_text(Results(values_).renewed(Results(later), ["two_endpoints"]))
+    assert "| two, 32 clients each | 890 |" in text
+    assert "Measured 2026-02-03 04:05 UTC, commit def." in text
+    assert "2026-01-02 03:04 UTC, commit abc" in text
+    assert "it was not answered" not in text
+    later["failed"] = {"overload": "it ended"}
+    text = report.everything_text(Results(values_).renewed(Results(later), ["overload"]))
+    assert "- overload: it ended" in text
+    assert "| 2700 | 900 | 880 |" in text
 
 
 def test_stages_are_shown_for_those_that_report_them() -> None:

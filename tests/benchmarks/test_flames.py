@@ -1,0 +1,51 @@
+"""A flame graph of a process that is busy in one function."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks import flames
+from benchmarks.process import Unusable
+
+BUSY = """
+def turning():
+    number = 0
+    while True:
+        number += 1
+
+turning()
+"""
+
+
+@pytest.fixture
+def busy() -> Iterator[int]:
+    process = subprocess.Popen([sys.executable, "-c", BUSY])
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may look into any process (ptrace_scope)")
+@pytest.mark.parametrize("native", [False, True])
+def test_the_picture_names_the_busy_function_and_no_path(
+    busy: int, tmp_path: Path, native: bool
+) -> None:
+    path = tmp_path / "busy.svg"
+    flames.look(busy, 1, native, path)
+    svg = path.read_text("utf-8")
+    assert str(path) in svg
+    svg = flames.titled(svg, "busy, 1 client")
+    assert ">busy, 1 client<" in svg
+    assert "turning" in svg
+    assert str(path) not in svg
+
+
+def test_a_process_that_is_not_there_is_said_to_be_unusable(tmp_path: Path) -> None:
+    with pytest.raises(Unusable, match="py-spy: "):
+        flames.look(2**22 + 1, 1, False, tmp_path / "none.svg")
