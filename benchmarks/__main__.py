@@ -60,13 +60,19 @@ def bench(out: Path, rounds: int, seconds: float, tables: bool, only: tuple[str,
     """The side by side of README, about 15 minutes on two idle cores."""
     from benchmarks import peers, session
 
-    if unknown := set(only) - set(peers.PEERS):
-        raise Failure(f"no peer '{min(unknown)}'; there are {', '.join(peers.PEERS)}", exit_code=2)
-    chosen = [peers.PEERS[name] for name in only] or list(peers.MAIN)
-    if unknown := set(only) - {peer.name for peer in peers.MAIN}:
-        raise Failure(f"no peer '{min(unknown)}'; there are {', '.join(peers.PEERS)}", exit_code=2)
+    chosen = peers.chosen(only)
     plan = _plan(rounds, seconds)
     _finish(session.bench(plan, _report, chosen, keep=_kept(out)), out, tables)
+
+
+@main.command()
+@_out
+@click.argument("again", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def agreement(out: Path, again: Path) -> None:
+    """Whether the bench.json of another run, AGAIN, agrees with the stored one."""
+    from benchmarks import agreement as found
+
+    click.echo(found.text(Results.read(out / "bench.json"), Results.read(again)))
 
 
 @main.command("all")

@@ -174,7 +174,8 @@ def mlserver(site: Site, report: Report) -> Running:
     program = python.with_name("mlserver")
     child = Child(
         "mlserver", [str(program), "start", str(folder)], site.work / "logs" / "mlserver.log",
-        _model_variables(site),
+        # It keeps folders of its own where it is started.
+        _model_variables(site), folder,
     )  # fmt: skip
     return _ready(
         child, f"http://127.0.0.1:{port}", "/v2/models/transformer/ready", None, limit_s=300.0

@@ -38,7 +38,7 @@ def raw_text(texts: Sequence[str]) -> bytes:
 
 def open_inference(texts: Sequence[str]) -> bytes:
     """MLServer's V2 body for a Hugging Face pipeline."""
-    row = {"name": "args", "shape": [len(texts)], "datatype": "BYTES", "data": list(texts)}
+    row = {"name": "array_inputs", "shape": [len(texts)], "datatype": "BYTES", "data": list(texts)}
     return json.dumps({"inputs": [row]}).encode()
 
 
