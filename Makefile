@@ -47,8 +47,8 @@ status: $(VENV)/.desk
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest $(PYTEST)
 
-# Faults, live changes, traps of the host, the notebooks and the benchmarks on a whole stack:
-# twelve minutes.
+# Faults, live changes, traps of the host, every documented answer and printed line, the notebooks
+# and the benchmarks on a whole stack: fourteen minutes.
 test-stack: $(VENV)/.dev
 	$(BIN)/python -m pytest -m long tests/stack tests/benchmarks $(PYTEST)
 

@@ -20,7 +20,7 @@ from tests.preprocess.answers.served import endpoint_of
 from tests.stack.conftest import ROOT, Stack
 from tests.stack.task_models import bundle_of, reference_of
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
 PAGE = (ROOT / "docs" / "api.md").read_text("utf-8")
 EXAMPLE = re.compile(
     r"<!-- run -->\n```bash\n(.*?)```\n\n<!-- answer -->\n```json\n(.*?)```", re.DOTALL

@@ -8,10 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.engine.triton_server import wait_until
 from tests.stack.conftest import ROOT, Stack
 from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.golden import wait_for_golden
+
+pytestmark = pytest.mark.long
 
 TEXT = "This is a ClearML example to show how Triton binaries are deployed."
 
