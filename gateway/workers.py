@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
+import os
+import signal
+import threading
 import time
 from socket import socket
 
@@ -35,6 +39,28 @@ class Worker(Process):
             + _SPARE_S
         )
         self._leave_by: float | None = None
+
+    def target(self, sockets: list[socket] | None = None) -> None:
+        """What the new process runs."""
+        threading.Thread(target=self._leave_with_the_parent, daemon=True).start()
+        super().target(sockets)
+
+    def _leave_with_the_parent(self) -> None:
+        """End as at SIGTERM when the parent was killed: the port is the next parent's.
+
+        At once before the start is over, where nobody waits for an answer and the ClearML SDK may
+        wait without end.
+        """
+        parent = multiprocessing.parent_process()
+        if parent is None:
+            return
+        parent.join()
+        log.warning("the parent process has ended, worker %d leaves", os.getpid())
+        if not self.server.started:
+            os._exit(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(self._leave_s)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def is_alive(self, timeout: float = 5) -> bool:
         """Whether the process runs, and has answered within the last `timeout` seconds."""

@@ -108,6 +108,10 @@ class Server:
             try:
                 self.process.wait(15)
             except subprocess.TimeoutExpired:
+                # uvicorn's own supervisor leaves its workers behind when it is killed.
+                for process in psutil.Process(self.process.pid).children(recursive=True):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        process.kill()
                 self.process.kill()
         return self.process.wait(15)
 

@@ -9,12 +9,14 @@ import time
 from dataclasses import replace
 
 import psutil
+import pytest
 
 from tests.engine.triton_server import wait_until
 from tests.gateway.conftest import Server, Session
 
 # Of a worker that was killed: the limit for one that hangs is a minute.
 SOON_S = 45
+STARTED = "Application startup complete"
 
 
 def running_workers(server: Server) -> list[psutil.Process]:
@@ -48,6 +50,23 @@ def test_a_killed_worker_is_replaced_beside_one_that_hangs(session: Session) -> 
         hanging.send_signal(signal.SIGCONT)
         server.wait_for("/health/ready")
         server.stop()
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_workers_leave_when_their_parent_was_killed(session: Session, started: bool) -> None:
+    """Else they would keep the port from the parent that comes next. The control plane hangs."""
+    server = session.gateway("--workers=2").start()
+    wait_until(lambda: server.log.read_text().count(STARTED) >= (2 if started else 1), 120)
+    workers = running_workers(server)
+    assert len(workers) == 2
+    session.control_plane.process.send_signal(signal.SIGSTOP)
+    try:
+        server.process.kill()
+        wait_until(lambda: not any(worker.is_running() for worker in workers), SOON_S)
+    finally:
+        session.control_plane.process.send_signal(signal.SIGCONT)
+    with pytest.raises(ConnectionRefusedError):
+        server.connect()
 
 
 def test_workers_that_start_at_once_have_tasks_of_their_own(session: Session) -> None:

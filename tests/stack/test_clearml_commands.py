@@ -143,6 +143,7 @@ def test_canary_over_fixed_and_prefixed_endpoints(
     assert shares(plain, "prefixed", {two.version: 0.9, one.version: 0.1})
 
 
+@pytest.mark.long
 def test_auto_update_of_published_models_under_load(
     plain: Stack, desk: Desk, edit: Editor, registered: list[Registered]
 ) -> None:
