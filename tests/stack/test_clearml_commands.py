@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.stack.conftest import Stack
 from tests.stack.desk import OURS, TENSORS, THEIRS, Desk, Registered, served
 from tests.stack.editor import Editor
