@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.bounds import Spread
-from benchmarks.report import table
+from benchmarks.report import OURS, table
 from benchmarks.results import Results
-
-_OURS = "gateway"
 
 
 @dataclass(frozen=True)
@@ -40,8 +38,8 @@ def ratios(first: Results, second: Results) -> list[Pair]:
     return [
         Pair(load, name, one, other)
         for load, name in _rows(first)
-        if name != _OURS and first.rows[name].computes
-        if (one := first.ratio(_OURS, name, load)) and (other := second.ratio(_OURS, name, load))
+        if name != OURS and first.rows[name].computes
+        if (one := first.ratio(OURS, name, load)) and (other := second.ratio(OURS, name, load))
     ]
 
 

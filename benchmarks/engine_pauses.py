@@ -87,14 +87,12 @@ def _median(call: Callable[[], None], pause: Pause, calls: int) -> float:
 
 def table(values: Mapping[str, Any]) -> str:
     """The stored medians as Markdown, for docs/performance.md."""
-    about = values["machine"]
     rows = [
         (title, f"{one['median']:.2f}", f"{one['lower']:.2f} to {one['upper']:.2f}")
         for title, one in values["milliseconds"].items()
     ]
     note = (
-        f"{values['date']}, commit {values['commit']}; {about['cpu']}, {about['cores']} cores, "
-        f"load {about['load_before']} before; openvino {values['versions']['openvino']}; "
+        f"{report.origin(values)}; openvino {values['versions']['openvino']}; "
         f"medians of {values['rounds']} rounds of {values['calls']} calls."
     )
     return f"{note}\n\n{report.table(('pause before a call', 'ms', 'bounds'), rows)}"

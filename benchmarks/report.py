@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks import bounds
 from benchmarks.bounds import Spread
@@ -254,6 +255,15 @@ def _over(results: Results, row: Row, load: str) -> str:
 
 def _median(found: Spread | None, digits: int = 0) -> str:
     return "-" if found is None else f"{found.median:.{digits}f}"
+
+
+def origin(values: Mapping[str, Any]) -> str:
+    """When, of which commit and where the figures of a stored table are."""
+    about = values["machine"]
+    return (
+        f"{values['date']}, commit {values['commit']}; {about['cpu']}, {about['cores']} cores, "
+        f"load {about['load_before']} before"
+    )
 
 
 def replace_section(text: str, name: str, content: str, where: str) -> str:

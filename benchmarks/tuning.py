@@ -191,12 +191,10 @@ def table(values: Mapping[str, Any]) -> str:
                 _times(batch), verdict(batch),
             )
         )  # fmt: skip
-    about = values["machine"]
     plan = values["plan"]
     note = (
-        f"Times of the default's texts a second, bounds in brackets. {values['date']}, commit "
-        f"{values['commit']}; {about['cpu']}, {about['cores']} cores, load {about['load_before']} "
-        f"before; {plan['rounds']} rounds of {plan['seconds']:g} s."
+        f"Times of the default's texts a second, bounds in brackets. {markdown.origin(values)}; "
+        f"{plan['rounds']} rounds of {plan['seconds']:g} s."
     )
     return f"{note}\n\n{markdown.table(head, rows)}"
 
