@@ -1,8 +1,7 @@
 """Sending a stored file as a stream, whole or one range of it."""
 
-import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from email.utils import formatdate
 
 from starlette.responses import Response, StreamingResponse
@@ -50,12 +49,17 @@ def _span(wanted: str, size: int) -> tuple[int, int] | None:
     return start, end
 
 
-async def _chunks(stored: StoredFile, start: int, end: int) -> AsyncIterator[bytes]:
+def _chunks(stored: StoredFile, start: int, end: int) -> Iterator[bytes]:
+    """Read in a thread. A plain generator: it cannot be closed while a thread is inside it.
+
+    Were the file closed under a read, because the client left, that read could go to the next
+    file opened, which takes the same descriptor, and leave its reader with nothing.
+    """
     with stored.content as content:
         content.seek(start)
         left = end - start
         while left:
-            chunk = await asyncio.to_thread(content.read, min(left, _READ_SIZE))
+            chunk = content.read(min(left, _READ_SIZE))
             if not chunk:
                 return
             left -= len(chunk)

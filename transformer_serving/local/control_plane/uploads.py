@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from urllib.parse import unquote
@@ -27,7 +28,11 @@ class _Part:
 
 
 class _Receiver:
-    """Turns the parser's callbacks into work for a thread: open, write, in their order."""
+    """Turns the parser's callbacks into work for a thread: open, write, in their order.
+
+    One thread at a time: a file that is closed under a write of a cancelled upload could send
+    that write into another file, the next one to take its descriptor.
+    """
 
     def __init__(self, files: FileStore, accepts: Callable[[str], bool]) -> None:
         self._files = files
@@ -36,6 +41,7 @@ class _Receiver:
         self._header: list[bytes] = [b"", b""]
         self._path: str | None = None
         self._parts: list[_Part] = []
+        self._one_thread = threading.Lock()
         self.waiting = 0
         self.ended = False
 
@@ -74,22 +80,25 @@ class _Receiver:
         self.ended = True
 
     def work_off(self) -> None:
-        work, self._work, self.waiting = self._work, [], 0
-        for step in work:
-            step()
+        with self._one_thread:
+            work, self._work, self.waiting = self._work, [], 0
+            for step in work:
+                step()
 
     def put_in_place(self) -> list[str]:
         if not self.ended:
             raise ApiError(Failure.VALIDATION, "multipart body ends before its last boundary")
         if not self._parts:
             raise ApiError(Failure.MISSING_FIELDS, "a part with a file name")
-        for part in self._parts:
-            self._files.put(part.incoming, part.path)
+        with self._one_thread:
+            for part in self._parts:
+                self._files.put(part.incoming, part.path)
         return [part.path.lstrip("/") for part in self._parts]
 
     def discard(self) -> None:
-        for part in self._parts:
-            part.incoming.discard()
+        with self._one_thread:
+            for part in self._parts:
+                part.incoming.discard()
 
 
 async def receive_upload(
@@ -114,7 +123,7 @@ async def receive_upload(
         ) from error
     finally:
         # After a success there is nothing left to discard; after a cut connection there is.
-        receiver.discard()
+        await asyncio.to_thread(receiver.discard)
 
 
 def _parser(content_type: str, receiver: _Receiver) -> MultipartParser:
