@@ -84,6 +84,11 @@ def everything(out: Path, rounds: int, seconds: float, tables: bool, part: tuple
 
     if unknown := set(part) - set(curves.PARTS):
         raise Failure(f"no part '{min(unknown)}'; there are {', '.join(curves.PARTS)}", exit_code=2)
+    stored = documents.file_of(out, documents.ALL)
+    if part and stored is None:
+        raise Failure(
+            f"no {documents.ALL}.json to renew in {out}: run it without --part first", exit_code=2
+        )
     chosen = {name: curves.PARTS[name] for name in part} or curves.PARTS
     found = session.bench(
         _plan(rounds, seconds), _report,
@@ -91,7 +96,6 @@ def everything(out: Path, rounds: int, seconds: float, tables: bool, part: tuple
         () if part else list(loads.LOADS.values()),
         kind=documents.ALL, parts=chosen, keep=_kept(out),
     )  # fmt: skip
-    stored = documents.file_of(out, documents.ALL)
     if part and stored:
         found = Results.read(stored).renewed(found, part)
     _finish(found, out, tables)

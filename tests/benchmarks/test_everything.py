@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks import plots, report
+from benchmarks.__main__ import main
 from benchmarks.results import Results
+from transformer_serving.failure import Failure
 
 POINT = {"p50": 1.0, "p99": 4.0, "cpu_ms": 0.5, "memory_mib": 300.0, "not_200": 0.0}
 
@@ -83,3 +87,11 @@ def test_curves_are_drawn(tmp_path: Path) -> None:
     assert {path.name for path in written} == {
         f"{name}.{kind}" for name in ("throughput-seed", "curve-batch") for kind in ("svg", "png")
     }
+
+
+def test_a_part_without_a_stored_run_is_refused_before_it_is_measured(tmp_path: Path) -> None:
+    with pytest.raises(
+        Failure, match=r"no bench-all\.json to renew in .*without --part"
+    ) as refused:
+        main(["all", "--part", "overload", "--out", str(tmp_path)], standalone_mode=False)
+    assert refused.value.exit_code == 2
