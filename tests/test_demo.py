@@ -64,6 +64,7 @@ def test_a_missing_encoder_package_says_how_to_get_it(monkeypatch: pytest.Monkey
         demo.encoder_folder()
 
 
+@pytest.mark.long
 def test_build_then_find_again_without_torch(tmp_path: Path) -> None:
     lines: list[str] = []
     target = tmp_path / "demo"

@@ -52,6 +52,7 @@ def test_a_slow_request_is_finished(running: Server) -> None:
         running.connect()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("started", [True, False], ids=["serving", "starting"])
 def test_a_control_plane_that_hangs_keeps_no_worker(tmp_path: Path, started: bool) -> None:
     with running_session(tmp_path) as session:

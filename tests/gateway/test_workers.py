@@ -52,6 +52,7 @@ def test_a_killed_worker_is_replaced_beside_one_that_hangs(session: Session) -> 
         server.stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("started", [True, False])
 def test_workers_leave_when_their_parent_was_killed(session: Session, started: bool) -> None:
     """Else they would keep the port from the parent that comes next. The control plane hangs."""
