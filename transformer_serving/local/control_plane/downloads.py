@@ -1,7 +1,8 @@
 """Sending a stored file as a stream, whole or one range of it."""
 
+import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from email.utils import formatdate
 
 from starlette.responses import Response, StreamingResponse
@@ -24,7 +25,7 @@ def file_response(stored: StoredFile, wanted_range: str, head: bool) -> Response
     if span:
         headers["content-range"] = f"bytes {start}-{end - 1}/{stored.size}"
     if head:
-        stored.content.close()
+        stored.close()
         return Response(None, headers=headers, media_type="application/octet-stream")
     return StreamingResponse(
         _chunks(stored, start, end),
@@ -49,18 +50,14 @@ def _span(wanted: str, size: int) -> tuple[int, int] | None:
     return start, end
 
 
-def _chunks(stored: StoredFile, start: int, end: int) -> Iterator[bytes]:
-    """Read in a thread. A plain generator: it cannot be closed while a thread is inside it.
-
-    Were the file closed under a read, because the client left, that read could go to the next
-    file opened, which takes the same descriptor, and leave its reader with nothing.
-    """
-    with stored.content as content:
-        content.seek(start)
-        left = end - start
-        while left:
-            chunk = content.read(min(left, _READ_SIZE))
+async def _chunks(stored: StoredFile, start: int, end: int) -> AsyncIterator[bytes]:
+    try:
+        while start < end:
+            chunk = await asyncio.to_thread(stored.read, min(end - start, _READ_SIZE), start)
             if not chunk:
                 return
-            left -= len(chunk)
+            start += len(chunk)
             yield chunk
+    finally:
+        # Not here: where the client left in the middle, a thread may still be reading.
+        asyncio.get_running_loop().run_in_executor(None, stored.close)

@@ -3,11 +3,12 @@
 import errno
 import os
 import stat
+import threading
 import unicodedata
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 
@@ -24,11 +25,26 @@ _BLOCKED = frozenset({errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENOTEMPTY,
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """An open file of the store; a later upload of the same path does not change its bytes."""
+    """An open file of the store; a later upload of the same path does not change its bytes.
+
+    Reads and the end may come from several threads. They wait for each other: were the file
+    closed under a read, that read could go to the next file opened, which takes the same
+    descriptor, and leave its reader with nothing.
+    """
 
     content: FileIO
     size: int
     modified: float
+    _one_thread: threading.Lock = field(default_factory=threading.Lock)
+
+    def read(self, size: int, at: int) -> bytes:
+        with self._one_thread:
+            self.content.seek(at)
+            return self.content.read(size)
+
+    def close(self) -> None:
+        with self._one_thread:
+            self.content.close()
 
 
 class Incoming:
