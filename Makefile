@@ -48,7 +48,7 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest $(PYTEST)
 
 # Faults, live changes, traps of the host, every documented answer and printed line, the notebooks
-# and the benchmarks on a whole stack, and what else is slow: a quarter of an hour.
+# and the benchmarks on a whole stack, and what else is slow: 17 minutes.
 test-stack: $(VENV)/.dev
 	$(BIN)/python -m pytest -m long $(PYTEST)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 from collections.abc import AsyncIterator, MutableMapping
 from io import FileIO
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.engine.triton_server import wait_until
 from transformer_serving.local.control_plane.downloads import file_response
 from transformer_serving.local.control_plane.files import FileStore, Incoming, StoredFile
 from transformer_serving.local.control_plane.uploads import receive_upload
@@ -73,8 +73,8 @@ async def test_a_download_that_ends_early(tmp_path: Path, reason: str) -> None:
     await asyncio.wait({sending}, timeout=20)
     await asyncio.to_thread(held.left.wait, 20)
     assert held.closed is False
-    del response, sending
-    await _closed(content)
+    # At once, not when garbage is collected next.
+    await asyncio.to_thread(wait_until, lambda: content.closed, 5)
 
 
 async def test_an_upload_that_ends_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,12 +100,3 @@ async def test_an_upload_that_ends_early(tmp_path: Path, monkeypatch: pytest.Mon
     assert receiving.cancelled()
     assert held.closed is False
     assert not list((tmp_path / "incoming").iterdir())
-
-
-async def _closed(content: FileIO) -> None:
-    for _ in range(200):
-        gc.collect()
-        if content.closed:
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("the file stays open")
