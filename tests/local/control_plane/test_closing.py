@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import AsyncIterator, MutableMapping
 from io import FileIO
@@ -13,6 +14,7 @@ import pytest
 
 from tests.engine.triton_server import wait_until
 from transformer_serving.local.control_plane.downloads import file_response
+from transformer_serving.local.control_plane.errors import ApiError
 from transformer_serving.local.control_plane.files import FileStore, Incoming, StoredFile
 from transformer_serving.local.control_plane.uploads import receive_upload
 
@@ -75,6 +77,50 @@ async def test_a_download_that_ends_early(tmp_path: Path, reason: str) -> None:
     assert held.closed is False
     # At once, not when garbage is collected next.
     await asyncio.to_thread(wait_until, lambda: content.closed, 5)
+
+
+@pytest.mark.parametrize("reason", ["the client leaves", "the server stops"])
+@pytest.mark.parametrize("full", ["http.response.start", "http.response.body"])
+async def test_a_download_that_ends_while_its_socket_is_full(
+    tmp_path: Path, reason: str, full: str
+) -> None:
+    """A client that reads nothing and leaves: nobody asks for the next part of the file."""
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * SIZE)
+    content = FileIO(path)
+    leaves, waiting = asyncio.Event(), asyncio.Event()
+
+    async def receive() -> dict[str, str]:
+        await leaves.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == full:
+            waiting.set()
+            await asyncio.Event().wait()
+
+    scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
+    response = file_response(StoredFile(content, SIZE, 0.0), "", head=False)
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        sending = asyncio.ensure_future(response(scope, receive, send))
+        await waiting.wait()
+        leaves.set() if reason == "the client leaves" else sending.cancel()
+        await asyncio.wait({sending}, timeout=20)
+        await asyncio.to_thread(wait_until, lambda: content.closed, 5)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def test_a_range_that_is_refused_leaves_no_open_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 10)
+    content = FileIO(path)
+    with pytest.raises(ApiError):
+        file_response(StoredFile(content, 10, 0.0), "bytes=20-30", head=False)
+    assert content.closed
 
 
 async def test_an_upload_that_ends_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,10 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from email.utils import formatdate
+from typing import Any
 
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from .errors import ApiError, Failure
 from .files import StoredFile
@@ -14,8 +16,31 @@ _READ_SIZE = 1024 * 1024
 _RANGE = re.compile(r"^bytes=(\d*)-(\d*)$")
 
 
+class _Download(StreamingResponse):
+    """Ends with its file closed, wherever it ends.
+
+    Not left to the end of the generator: where the client left while its socket was full, nobody
+    asks the generator for more, and it ends, and its file is closed, when garbage is collected.
+    """
+
+    def __init__(self, stored: StoredFile, span: tuple[int, int], **kept: Any) -> None:
+        super().__init__(_chunks(stored, *span), **kept)
+        self._stored = stored
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            # Not here: where the client left in the middle, a thread may still be reading.
+            asyncio.get_running_loop().run_in_executor(None, self._stored.close)
+
+
 def file_response(stored: StoredFile, wanted_range: str, head: bool) -> Response:
-    span = _span(wanted_range, stored.size)
+    try:
+        span = _span(wanted_range, stored.size)
+    except ApiError:
+        stored.close()
+        raise
     start, end = span or (0, stored.size)
     headers = {
         "accept-ranges": "bytes",
@@ -27,8 +52,9 @@ def file_response(stored: StoredFile, wanted_range: str, head: bool) -> Response
     if head:
         stored.close()
         return Response(None, headers=headers, media_type="application/octet-stream")
-    return StreamingResponse(
-        _chunks(stored, start, end),
+    return _Download(
+        stored,
+        (start, end),
         status_code=206 if span else 200,
         headers=headers,
         media_type="application/octet-stream",
@@ -51,13 +77,9 @@ def _span(wanted: str, size: int) -> tuple[int, int] | None:
 
 
 async def _chunks(stored: StoredFile, start: int, end: int) -> AsyncIterator[bytes]:
-    try:
-        while start < end:
-            chunk = await asyncio.to_thread(stored.read, min(end - start, _READ_SIZE), start)
-            if not chunk:
-                return
-            start += len(chunk)
-            yield chunk
-    finally:
-        # Not here: where the client left in the middle, a thread may still be reading.
-        asyncio.get_running_loop().run_in_executor(None, stored.close)
+    while start < end:
+        chunk = await asyncio.to_thread(stored.read, min(end - start, _READ_SIZE), start)
+        if not chunk:
+            return
+        start += len(chunk)
+        yield chunk
