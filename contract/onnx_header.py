@@ -6,7 +6,7 @@ weights is stepped over, so the cost does not depend on the model's size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -21,7 +21,7 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 # Fields 2 to 8 of ModelProto, and what a writer without a producer's name starts with.
 _AFTER_IR_VERSION = {*(number << 3 | _LENGTH for number in (2, 3, 4, 6, 7, 8)), 5 << 3}
 _MAX_FIELDS = 100_000
-_MAX_OPSET_BYTES = 4096
+_MAX_KEPT_BYTES = 4096
 _MAX_VARINT_BYTES = 10
 # ai.onnx is the full name of the domain that files write as nothing.
 _STANDARD_DOMAINS = ("", "ai.onnx")
@@ -36,7 +36,15 @@ class OnnxHeader:
     domains: dict[str, int]
 
 
-class _NotProtobuf(ValueError):
+@dataclass(frozen=True)
+class Span:
+    """Where a field lies that was stepped over, in bytes of the file."""
+
+    start: int
+    end: int
+
+
+class NotProtobuf(ValueError):
     """The bytes are no protobuf message, or end in the middle of one."""
 
 
@@ -46,14 +54,15 @@ def read_onnx_header(path: Path, name: str | None = None) -> OnnxHeader:
     ir_version, opsets, has_graph = 0, dict[str, int](), False
     try:
         with path.open("rb") as file:
-            for number, value in _fields(file, path.stat().st_size):
+            whole = Span(0, path.stat().st_size)
+            for number, value in message_fields(file, whole, kept=(_OPSET_IMPORT,)):
                 if number == _IR_VERSION and isinstance(value, int):
                     ir_version = value
                 elif number == _OPSET_IMPORT and isinstance(value, bytes):
                     domain, version = _opset(value)
                     opsets[domain] = max(version, opsets.get(domain, 0))
                 has_graph = has_graph or number == _GRAPH
-    except _NotProtobuf as error:
+    except NotProtobuf as error:
         raise ContractError(
             f"file '{name}' is no whole ONNX model: {error}; copy it again or convert again"
         ) from error
@@ -78,7 +87,8 @@ def starts_as_onnx(head: bytes) -> bool:
 
 def _opset(message: bytes) -> tuple[str, int]:
     domain, version = "", 0
-    for number, value in _fields(BytesIO(message), len(message)):
+    whole = Span(0, len(message))
+    for number, value in message_fields(BytesIO(message), whole, kept=(_DOMAIN,)):
         if number == _DOMAIN and isinstance(value, bytes):
             domain = value.decode("utf-8", "replace")
         elif number == _VERSION and isinstance(value, int):
@@ -86,34 +96,43 @@ def _opset(message: bytes) -> tuple[str, int]:
     return domain, version
 
 
-def _fields(file: BinaryIO, size: int) -> Iterator[tuple[int, int | bytes | None]]:
-    """Each field's number with its value: an integer, short bytes, or None where stepped over."""
+def message_fields(
+    file: BinaryIO, span: Span, kept: Collection[int] = ()
+) -> Iterator[tuple[int, int | bytes | Span]]:
+    """Each field of the message in `span` by its number: an integer, the bytes of a short field
+    that is `kept`, or where it lies. The reader may move in the file meanwhile.
+
+    Raises NotProtobuf, and stops after 100,000 fields with it.
+    """
+    place = span.start
     for _ in range(_MAX_FIELDS):
-        if file.tell() >= size:
+        if place >= span.end:
             return
+        file.seek(place)
         tag = _varint(file)
         number, wire = tag >> 3, tag & 7
         if number == 0:
-            raise _NotProtobuf("field number 0")
-        yield number, _value(file, size, number, wire)
-    raise _NotProtobuf(f"more than {_MAX_FIELDS} fields")
+            raise NotProtobuf("field number 0")
+        value = _value(file, span.end, wire, number in kept)
+        place = file.tell() if not isinstance(value, Span) else value.end
+        yield number, value
+    raise NotProtobuf(f"more than {_MAX_FIELDS} fields")
 
 
-def _value(file: BinaryIO, size: int, number: int, wire: int) -> int | bytes | None:
+def _value(file: BinaryIO, limit: int, wire: int, kept: bool) -> int | bytes | Span:
     if wire == _VARINT:
         return _varint(file)
     length = {_FIXED64: 8, _FIXED32: 4}.get(wire)
     if wire == _LENGTH:
         length = _varint(file)
     if length is None:
-        raise _NotProtobuf(f"wire type {wire}")
-    end = file.tell() + length
-    if end > size:
-        raise _NotProtobuf(f"it has {size} bytes of at least {end}")
-    if wire == _LENGTH and number in (_DOMAIN, _OPSET_IMPORT) and length <= _MAX_OPSET_BYTES:
+        raise NotProtobuf(f"wire type {wire}")
+    start = file.tell()
+    if start + length > limit:
+        raise NotProtobuf(f"it has {limit} bytes of at least {start + length}")
+    if wire == _LENGTH and kept and length <= _MAX_KEPT_BYTES:
         return file.read(length)
-    file.seek(end)
-    return None
+    return Span(start, start + length)
 
 
 def _varint(file: BinaryIO) -> int:
@@ -121,8 +140,8 @@ def _varint(file: BinaryIO) -> int:
     for shift in range(_MAX_VARINT_BYTES):
         byte = file.read(1)
         if not byte:
-            raise _NotProtobuf("it ends inside a number")
+            raise NotProtobuf("it ends inside a number")
         result |= (byte[0] & 0x7F) << (7 * shift)
         if not byte[0] & 0x80:
             return result
-    raise _NotProtobuf("a number of more than 10 bytes")
+    raise NotProtobuf("a number of more than 10 bytes")

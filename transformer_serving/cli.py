@@ -189,7 +189,8 @@ def use(release: str, as_json: bool) -> None:
 @main.command()
 @click.option("--env-file", type=click.Path(path_type=Path), metavar="FILE",
               help="Look at the ClearML server and Triton that this file names.")  # fmt: skip
-@click.option("--bundle", type=click.Path(path_type=Path), help="Also check this bundle.")
+@click.option("--bundle", type=click.Path(path_type=Path), metavar="PATH",
+              help="Also check this bundle, or say what this .plan, .onnx or .xml is.")  # fmt: skip
 @click.option("--endpoint", metavar="NAME", help="Of the endpoints only this one.")
 @click.option("--log", type=click.Path(path_type=Path), metavar="FILE",
               help="Explain the known errors in this log of Triton.")  # fmt: skip

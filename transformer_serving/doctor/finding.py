@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,11 +11,15 @@ OK, WARNING, FAILURE, SKIPPED = "ok", "warning", "failure", "skipped"
 
 @dataclass(frozen=True)
 class Finding:
-    """`why` is what was seen, `fix` what to do about it; a fix is empty where nothing is wrong."""
+    """`why` is what was seen, `fix` what to do about it; a fix is empty where nothing is wrong.
+
+    `facts` is what a file says of itself, for --json alone.
+    """
 
     status: str
     why: str
     fix: str = ""
+    facts: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,10 @@ class Named:
     finding: Finding
 
     def as_json(self) -> dict[str, Any]:
-        return {"check": self.check, **asdict(self.finding)}
+        values = {"check": self.check, **asdict(self.finding)}
+        if self.finding.facts is None:
+            del values["facts"]
+        return values
 
 
 Findings = Iterator[Finding]

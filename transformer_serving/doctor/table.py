@@ -115,8 +115,10 @@ CHECKS = (
     ),
     Check(
         "bundle",
-        "the bundle of --bundle, through the gate of deploy",
-        "deploy would refuse it, or its plan is for another GPU",
+        "the bundle of --bundle, through the gate of deploy; or an engine's file, or a folder "
+        "with one, which is described",
+        "deploy would refuse it, or its plan is for another GPU; a file is cut, damaged or no "
+        "engine; a warning for a whole one that the image pin does not load",
         triton.check_bundle,
     ),
     Check(

@@ -11,6 +11,7 @@ from contract.errors import ContractError
 from contract.gate import refusals
 from contract.manifest import FILE_NAME, read_manifest
 from contract.server_facts import ServerFacts, installed
+from transformer_serving.doctor.engine_file import check_engine_file, engine_files
 from transformer_serving.doctor.finding import Finding, Findings, failure, ok, skipped, warning
 from transformer_serving.doctor.http import ask
 from transformer_serving.doctor.log_lines import explain
@@ -139,7 +140,12 @@ def check_bundle(subject: Subject) -> Findings:
     if subject.bundle is None:
         yield skipped("no --bundle")
         return
-    yield from _bundle(subject, subject.bundle)
+    files = engine_files(subject.bundle)
+    if files:
+        for path in files:
+            yield from check_engine_file(path, server_of(subject))
+    else:
+        yield from _bundle(subject, subject.bundle)
 
 
 def _bundle(subject: Subject, path: Path) -> Findings:
