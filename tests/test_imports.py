@@ -61,3 +61,21 @@ def test_heavy_packages_stay_out(module: str, forbidden: set[str]) -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
     assert not forbidden & set(loaded)
+
+
+@pytest.mark.parametrize("package", ["transformer_serving"])
+def test_no_python_of_the_desk_imports_from_the_folder_it_is_started_in(package: str) -> None:
+    """Each command that starts with this interpreter goes on with -P."""
+    seen = 0
+    for path in (ROOT / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.List) and node.elts and is_interpreter(node.elts[0]):
+                flag = node.elts[1]
+                assert isinstance(flag, ast.Constant), f"{path}:{node.lineno}"
+                assert flag.value == "-P", f"{path}:{node.lineno}"
+                seen += 1
+    assert seen > 5
+
+
+def is_interpreter(node: ast.expr) -> bool:
+    return ast.unparse(node) == "sys.executable"

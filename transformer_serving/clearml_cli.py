@@ -30,7 +30,7 @@ class ClearmlCli:
         """Run one command; its output. Raises Failure with the last line when it fails."""
         ClearmlApi(self.environment).wait()
         service = ["--id", self.serving_id] if self.serving_id else []
-        command = [sys.executable, "-m", _COMMAND, *service, *arguments]
+        command = [sys.executable, "-P", "-m", _COMMAND, *service, *arguments]
         try:
             done = subprocess.run(
                 command,

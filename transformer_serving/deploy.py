@@ -19,6 +19,12 @@ from transformer_serving.golden import agrees, ask, wait_for_golden
 from transformer_serving.model_registry import ModelRegistry, registry_folder
 
 PROJECT = "transformer-serving"
+# What names a serving service, its file server and its front door, where there is no stack.
+TARGET_VARIABLES = (
+    "CLEARML_SERVING_TASK_ID",
+    "CLEARML_FILES_HOST",
+    "CLEARML_DEFAULT_BASE_SERVE_URL",
+)
 _ADD_TRIES = 5
 _UPLOAD_TRIES = 3
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -54,9 +60,7 @@ class Target:
 
 def target_of(environment: Mapping[str, str], state: Path) -> Target | None:
     """The ClearML server and front door that an environment names; None when it does not."""
-    serving_id = environment.get("CLEARML_SERVING_TASK_ID")
-    files_host = environment.get("CLEARML_FILES_HOST")
-    serve_url = environment.get("CLEARML_DEFAULT_BASE_SERVE_URL")
+    serving_id, files_host, serve_url = (environment.get(name, "") for name in TARGET_VARIABLES)
     if not (serving_id and files_host and serve_url):
         return None
     return Target(ClearmlCli(environment, serving_id), files_host, serve_url, state / "deploy.lock")

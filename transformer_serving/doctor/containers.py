@@ -85,7 +85,7 @@ def _services(subject: Subject) -> list[str]:
 
 
 def _service(subject: Subject, service: str) -> Findings:
-    ran = subject.run("docker", "compose", "exec", "-T", service, "python3", "-c", PROBE)
+    ran = subject.run("docker", "compose", "exec", "-T", service, "python3", "-I", "-c", PROBE)
     answers = _json(ran.output) if ran.code == 0 else None
     if answers is None:
         yield skipped(f"{service}: its container has no Python to ask with")

@@ -20,6 +20,7 @@ from rich.table import Table
 
 from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.deploy import (
+    TARGET_VARIABLES,
     Deployed,
     Target,
     deploy as deploy_bundle,
@@ -31,6 +32,7 @@ from transformer_serving.golden import ask
 from transformer_serving.local import stack
 from transformer_serving.local.parts import BY_NAME
 from transformer_serving.local.record import (
+    STATE_VARIABLE,
     Ports,
     clearml_environment,
     load_record,
@@ -190,18 +192,32 @@ def env(state: Path, *, as_json: bool) -> None:
         click.echo(f"export {name}={shlex.quote(value)}")
 
 
-def _running(state: Path) -> stack.Stack:
-    record = require_record(state)
+def _target(state: Path) -> Target:
+    """The embedded stack of that folder; without one, the server that CLEARML_* names.
+
+    Raises Failure for a stack that is not running, and (exit code 2) where there is neither.
+    """
+    record = load_record(state)
+    if record is None:
+        return _named_target(state)
     supervisor = Supervisor(state)
     if not supervisor.is_up() or record.serving_id is None:
-        raise Failure("the stack is not running; start it with 'transformer-serving up'")
-    return stack.Stack(state, record, supervisor)
+        raise Failure(
+            f"the stack in {state} is not running; start it with 'transformer-serving up'"
+        )
+    return stack.Stack(state, record, supervisor).target()
 
 
-def _target(state: Path) -> Target:
-    """The embedded stack of that folder; without one, the server that CLEARML_* names."""
-    target = target_of(os.environ, state) if load_record(state) is None else None
-    return target or _running(state).target()
+def _named_target(state: Path) -> Target:
+    target = target_of(os.environ, state)
+    if target is None:
+        missing = ", ".join(name for name in TARGET_VARIABLES if not os.environ.get(name))
+        raise Failure(
+            f"no stack in {state}; start one with 'transformer-serving up', or name its folder "
+            f"with --state or {STATE_VARIABLE}; for a ClearML server of your own set {missing}",
+            exit_code=2,
+        )
+    return target
 
 
 def deploy(state: Path, bundle: Path, endpoint: str, *, timeout_s: float, as_json: bool) -> None:
@@ -220,7 +236,7 @@ def deploy(state: Path, bundle: Path, endpoint: str, *, timeout_s: float, as_jso
 
 
 def rollback(state: Path, endpoint: str, *, timeout_s: float, as_json: bool) -> None:
-    target = _running(state).target()
+    target = _target(state)
     console = Console(stderr=as_json)
     with console.status("rolling back") as line:
         done = rollback_endpoint(

@@ -45,7 +45,7 @@ def serve() -> None:
         ACCESS_KEY_VARIABLE: _once("access-key", lambda: secrets.token_hex(10).upper()),
         SECRET_KEY_VARIABLE: _once("secret-key", lambda: secrets.token_urlsafe(32)),
     }
-    command = [sys.executable, "-m", "transformer_serving.local.control_plane"]
+    command = [sys.executable, "-P", "-m", "transformer_serving.local.control_plane"]
     command += ["--host=0.0.0.0", f"--port={PORT}", f"--data={DATA}"]
     os.execve(sys.executable, command, environment)
 

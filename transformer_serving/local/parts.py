@@ -52,6 +52,7 @@ class Part:
 def _control_plane(state: Path, record: Record) -> Launch:
     command = [
         sys.executable,
+        "-P",
         "-m",
         "transformer_serving.local.control_plane",
         "--host=127.0.0.1",
@@ -94,6 +95,7 @@ def _triton(state: Path, record: Record) -> Launch:
 def _controller(state: Path, record: Record) -> Launch:
     command = [
         sys.executable,
+        "-P",
         "-m",
         "engine.controller",
         f"--serving-id={record.serving_id}",
@@ -111,6 +113,7 @@ def _controller(state: Path, record: Record) -> Launch:
 def _inference(state: Path, record: Record) -> Launch:
     command = [
         sys.executable,
+        "-P",
         "-m",
         "gateway",
         "--host=127.0.0.1",
@@ -127,7 +130,9 @@ def _inference(state: Path, record: Record) -> Launch:
 
 
 def _watchdog(state: Path, record: Record) -> Launch:
-    return Launch([sys.executable, "-m", "transformer_serving.local.watchdog", str(state)], {})
+    return Launch(
+        [sys.executable, "-P", "-m", "transformer_serving.local.watchdog", str(state)], {}
+    )
 
 
 def _clearml(state: Path, record: Record, part: str) -> dict[str, str]:

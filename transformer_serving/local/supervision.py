@@ -81,7 +81,7 @@ def _program(name: str, order: int, folder: str) -> str:
     python = sys.executable.replace("%", "%%")
     return f"""
 [program:{name}]
-command="{python}" -m transformer_serving.local.run_part {name} "{folder}"
+command="{python}" -P -m transformer_serving.local.run_part {name} "{folder}"
 directory={folder}/run
 priority={order}
 autostart=false
@@ -144,7 +144,7 @@ class Supervisor:
         config = self.state / "supervisord.conf"
         write_private(config, configuration(self.state))
         done = subprocess.run(
-            [sys.executable, "-m", "supervisor.supervisord", "-c", str(config)],
+            [sys.executable, "-P", "-m", "supervisor.supervisord", "-c", str(config)],
             cwd=self.state,
             capture_output=True,
             text=True,
