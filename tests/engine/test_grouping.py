@@ -201,7 +201,7 @@ def test_settings_are_read_from_the_model_configuration() -> None:
         ("bf16", ["FP32", "BF16"], "bf16"),
         ("bf16", ["FP32"], "f32"),
         ("fp16", ["FP32", "BF16"], "f32"),
-        ("int8", ["FP32", "BF16", "INT8"], "bf16"),
+        ("int8", ["FP32", "BF16", "INT8"], "f32"),
     ],
 )
 def test_a_precision_is_asked_for_where_the_cpu_has_it(
