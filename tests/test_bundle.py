@@ -8,17 +8,25 @@ import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from contract.endpoint import read_endpoint
 from contract.errors import ContractError
 from contract.manifest import read_manifest, verify_files
 from engine.model_config import from_text
+from engine.proof.parity_set import read_parity_set
+from engine.proof.proof import prove
 from tests.tiny_models import save_classifier
 from transformer_serving.bundle import renew_bundle
 from transformer_serving.bundle_folder import open_bundle
+from transformer_serving.cli import main
 from transformer_serving.convert import STEPS, Converted, ConvertRequest, convert
 from transformer_serving.failure import Failure
+from transformer_serving.local_engine import open_engine
+from transformer_serving.optimize import EngineFiles
 from transformer_serving.refusal import ConversionRefused
+from transformer_serving.shape_parity import infer_of
+from transformer_serving.triton_repository import write_repository
 
 
 def convert_quietly(request: ConvertRequest, target: Path) -> Converted:
@@ -53,6 +61,7 @@ def test_layout_and_manifest(bundle: Path) -> None:
         "model/config.pbtxt",
         "model/model.bin",
         "model/model.xml",
+        "model/parity.json",
     }
     assert files == listed | {"model/manifest.json"}
     verify_files(manifest, bundle)
@@ -148,6 +157,47 @@ def test_renewing_keeps_the_model_and_changes_the_version_only_with_the_code(
         if entry.path.startswith("model/") or entry.path == "tokenizer.json":
             assert entry.sha256 == kept[entry.path]
     assert [path.name for path in bundle.parent.iterdir()] == ["bundle"]
+
+
+def test_it_carries_what_proves_it(bundle: Path) -> None:
+    carried = read_parity_set((bundle / "model/parity.json").read_bytes())
+    opened = open_bundle(bundle)
+    assert carried.reference == "the model itself in float32, by transformers.pipeline"
+    assert carried.precision == "fp32"
+    assert carried.buckets == opened.endpoint.tokens.buckets
+    shapes = opened.manifest.parity["shapes"]
+    assert shapes["fault"] is None
+    assert shapes["calls"] > 2 * shapes["lengths"] > 0
+    call = open_engine(EngineFiles("openvino", "fp32", (bundle / "model/model.xml",)))
+    done = prove(carried, infer_of(carried, call))
+    assert done.fault is None
+    assert 0 < done.largest_difference < 1e-4
+
+
+def without_parity_set(bundle: Path) -> None:
+    """As a kit that knew none wrote it."""
+    (bundle / "model/parity.json").unlink()
+    path = bundle / "model/manifest.json"
+    values = json.loads(path.read_text("utf-8"))
+    values["files"] = [row for row in values["files"] if row["path"] != "model/parity.json"]
+    del values["parity"]["shapes"]
+    path.write_text(json.dumps(values), "utf-8")
+
+
+def test_a_bundle_without_a_parity_set_is_served_unproven(bundle: Path) -> None:
+    without_parity_set(bundle)
+    before = open_bundle(bundle).manifest.bundle_version
+    shown = CliRunner().invoke(main, ["show", str(bundle)])
+    assert "unproven where it is served: it has no parity set" in " ".join(shown.output.split())
+    renewed = renew_bundle(bundle)
+    assert renewed.manifest.bundle_version == before
+    assert not (bundle / "model/parity.json").exists()
+
+
+def test_the_parity_set_is_nothing_that_a_plain_triton_loads(bundle: Path, tmp_path: Path) -> None:
+    done = write_repository(open_bundle(bundle), tmp_path / "models", "tiny", ensemble=False)
+    assert not list(done.folder.rglob("parity.json"))
+    assert list(done.folder.rglob("model.xml"))
 
 
 def test_another_folder_is_never_replaced(model: Path, tmp_path: Path) -> None:

@@ -11,11 +11,13 @@ import onnx
 import pytest
 from click.testing import CliRunner, Result
 
+from engine.proof.parity_set import read_parity_set
 from tests.contract.plans import Plan, build
 from transformer_serving.adoption import tensors_of
 from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.cli import main
 from transformer_serving.engine_tensors import EngineTensor
+from transformer_serving.latency_table import processor
 from transformer_serving.tokenizer_file import read_tokenizer
 from transformer_serving.versions.lock import read_lock
 
@@ -51,9 +53,14 @@ def test_an_onnx_file_states_its_tensors(
     assert bundle.endpoint.classification.labels == ("bad", "fair", "good")
     assert told["golden"]["request"] == {"text": TEXT}
     assert told["golden"]["answer"]["label"] in ("bad", "fair", "good")
-    assert bundle.manifest.parity == {
-        "unverified": "not compared with any reference: the engine was brought, not converted"
-    }
+    parity = bundle.manifest.parity
+    assert parity["unverified"] == (
+        "not compared with any reference: the engine was brought, not converted"
+    )
+    assert parity["shapes"]["fault"] is None
+    carried = read_parity_set((target / "model" / "parity.json").read_bytes())
+    assert carried.reference == f"the file itself, on {processor()}"
+    assert carried.buckets == bundle.endpoint.tokens.buckets
     assert file.is_file()
 
 
@@ -153,6 +160,8 @@ def test_a_plan_says_nothing_and_the_user_everything(
     assert bundle.manifest.engine == "tensorrt"
     assert bundle.manifest.precision == "fp16"
     assert bundle.manifest.golden.answer == json.loads(answer)
+    assert bundle.manifest.parity["unproven"] == "a plan cannot be run at the desk"
+    assert not (target / "model" / "parity.json").exists()
     assert [one.role for one in bundle.endpoint.inputs] == ["input_ids", "attention_mask"]
 
 

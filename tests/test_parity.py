@@ -11,8 +11,11 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from engine.proof.parity_set import read_parity_set
 from tests.tiny_models import save_classifier
+from transformer_serving import parity
 from transformer_serving.bundle_endpoint import LIMITS, endpoint_of, tokens_of
+from transformer_serving.local_engine import open_engine
 from transformer_serving.model_source import open_source
 from transformer_serving.onnx_export import export_onnx
 from transformer_serving.optimize import EngineFiles, clean_onnx
@@ -175,6 +178,93 @@ def test_the_next_safer_precision_is_named() -> None:
     with pytest.raises(ConversionRefused, match="--precision fp32") as refused:
         refuse_when_over(report)
     assert "text 2 with 7 tokens in a batch of 8" in str(refused.value)
+
+
+def wrapped(monkeypatch: pytest.MonkeyPatch, spoil: Any) -> None:
+    """Every engine that parity opens answers through `spoil`(outputs, tensors by name)."""
+
+    def opened(files: EngineFiles) -> Any:
+        call = open_engine(files)
+        return lambda tensors: spoil(call(tensors), {one.name: one.array for one in tensors})
+
+    monkeypatch.setattr(parity, "open_engine", opened)
+
+
+def wrong_where(condition: Any) -> Any:
+    def spoil(outputs: Any, tensors: Any) -> Any:
+        batch, length = tensors["input_ids"].shape
+        return [-array if condition(length, batch) else array for array in outputs]
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("condition", "place"),
+    [
+        (lambda length, batch: length == 24, "at 24 tokens, any batch: "),
+        (lambda length, batch: batch == 2, "at every length in batches of 2: "),
+        (lambda length, batch: (length, batch) == (15, 64), "at 15 tokens in batches of 64: "),
+        (lambda length, batch: (length, batch) == (41, 1), "at 41 tokens alone: "),
+    ],
+    ids=["length", "batch", "both", "alone"],
+)
+def test_an_engine_that_is_wrong_at_one_shape_is_refused_and_the_shape_named(
+    condition: Any, place: str, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapped(monkeypatch, wrong_where(condition))
+    report = model.report()
+    assert report.shapes is not None
+    with pytest.raises(ConversionRefused) as refused:
+        refuse_when_over(report)
+    assert f"; {place}" in str(refused.value)
+    assert "where 0.999999 is allowed" in str(refused.value)
+
+
+def test_a_fault_at_one_shape_makes_the_next_safer_precision_be_tried(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+
+    def build(precision: str) -> EngineFiles:
+        built.append(precision)
+        return EngineFiles("onnxruntime", precision, (model.graph,))
+
+    wrong = wrong_where(lambda length, batch: length == 24 and built[-1] == "bf16")
+    wrapped(monkeypatch, wrong)
+    said: list[str] = []
+    files, report = choose(("bf16", "fp32"), build, model.case, said.append)
+    assert files.precision == "fp32"
+    assert report.shapes is not None
+    assert report.shapes.fault is None
+    assert len(said) == 1
+    assert "at 24 tokens, any batch: cosine -1 where 0.9995 is allowed" in said[0]
+
+
+def test_a_lost_mask_is_found_by_the_shapes_alone(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shorter rows of padded batches, and every row that is shorter than its bucket."""
+    call = open_engine(EngineFiles("onnxruntime", "fp32", (model.graph,)))
+
+    def maskless(tensors: Any) -> Any:
+        return call([replace(one, array=np.ones_like(one.array)) if "mask" in one.name else one
+                     for one in tensors])  # fmt: skip
+
+    tolerance = TOLERANCES["fp32"].of_shapes
+    assert model.case.shapes.prove(call, "fp32", tolerance).fault is None
+    fault = str(model.case.shapes.prove(maskless, "fp32", tolerance).fault)
+    assert fault.startswith("at every length") or "lengths from" in fault
+
+
+def test_every_bucket_and_head_size_and_their_neighbours_are_asked(model: Model) -> None:
+    shapes = model.case.shapes
+    heads = range(8, 49, 8)
+    wanted = {size + step for size in (8, 16, 48, *heads) for step in (-1, 0, 1)} - {49}
+    assert set(shapes.lengths) == wanted
+    assert {row.tokens for row in shapes.parity_set.rows} >= wanted
+    kept = shapes.kept("fp32", TOLERANCES["fp32"].of_shapes)
+    assert [row.tokens for row in kept.rows] == [2, 7, 8, 9, 15, 16, 17, 47, 48]
+    assert read_parity_set(kept.to_json().encode()).to_json() == kept.to_json()
 
 
 def test_requests_cover_every_length_class_and_one_that_is_cut(model: Model) -> None:

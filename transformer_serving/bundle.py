@@ -1,7 +1,8 @@
 """A bundle: one folder with everything that an endpoint serves, named by the hash of its parts.
 
 endpoint.json, tokenizer.json, preprocess.py   what the inference container works with
-model/                                         what Triton gets: engine files, config, manifest
+model/                                         what Triton gets: engine files, config, manifest,
+                                               and the parity set, which the controller asks it
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.endpoint import Endpoint, read_endpoint
+from contract.errors import ContractError
 from contract.heads import TOKEN_ROLES
 from contract.manifest import (
     FILE_NAME as MANIFEST,
@@ -31,9 +33,11 @@ from contract.manifest import (
 )
 from contract.server_facts import installed
 from engine.model_config import FILE_NAME as CONFIG, TensorConfig, build_config, from_text, to_text
+from engine.proof.parity_set import FILE_NAME as PARITY, ParitySet, read_parity_set
 from transformer_serving import preprocess_file
 from transformer_serving.bundle_folder import Bundle, open_bundle
 from transformer_serving.bundle_gate import ON_WRITING, pass_gate
+from transformer_serving.failure import Failure
 from transformer_serving.optimize import EngineFiles
 from transformer_serving.refusal import ConversionRefused
 from transformer_serving.tokenizer_file import TokenizerFile
@@ -56,7 +60,10 @@ _TOOLS = ("torch", "transformers", "sentence-transformers", "onnx", "onnxruntime
 
 @dataclass(frozen=True)
 class BundleContent:
-    """What goes into a bundle; `endpoint` without its version and hash, which are computed."""
+    """What goes into a bundle; `endpoint` without its version and hash, which are computed.
+
+    `parity_set` None: nobody can prove the engine where it is served.
+    """
 
     endpoint: Endpoint
     tokenizer: TokenizerFile
@@ -64,6 +71,7 @@ class BundleContent:
     golden: Golden
     parity: Mapping[str, Any]
     source: Mapping[str, Any]
+    parity_set: ParitySet | None = None
 
 
 def write_bundle(content: BundleContent, target: Path) -> Bundle:
@@ -82,6 +90,9 @@ def write_bundle(content: BundleContent, target: Path) -> Bundle:
         (folder / TOKENIZER).write_bytes(content.tokenizer.content)
         model_files = [entry_of(folder, path) for path in sorted(model.iterdir())]
         endpoint = _versioned(content, model_files)
+        if content.parity_set is not None:
+            (model / PARITY).write_text(content.parity_set.to_json(), "utf-8")
+            model_files.append(entry_of(folder, model / PARITY))
         endpoint_json = endpoint.to_json()
         read_endpoint(endpoint_json)
         (folder / ENDPOINT).write_text(endpoint_json, "utf-8")
@@ -106,7 +117,8 @@ def check_target(target: Path) -> None:
 def renew_bundle(folder: Path) -> Bundle:
     """Write a bundle again with this kit's preprocess code, contract and Triton config.
 
-    The model, its golden answer and its parity figures stay; the version changes where a part did.
+    The model, its golden answer, its parity figures and set stay; the version changes where a part
+    did.
     Raises Failure when the bundle is not as its manifest says.
     """
     old = open_bundle(folder)
@@ -133,12 +145,22 @@ def renew_bundle(folder: Path) -> Bundle:
             golden=manifest.golden,
             parity=manifest.parity,
             source=manifest.source,
+            parity_set=_parity_set(old),
         )
         return write_bundle(content, folder)
 
 
+def _parity_set(bundle: Bundle) -> ParitySet | None:
+    path = bundle.model_folder / PARITY
+    try:
+        return read_parity_set(path.read_bytes()) if path.is_file() else None
+    except ContractError as error:
+        raise Failure(f"{bundle.folder} is no valid bundle: {error}", exit_code=2) from error
+
+
 def _is_engine_file(entry: FileEntry) -> bool:
-    return entry.path.startswith(f"{MODEL}/") and entry.path != f"{MODEL}/{CONFIG}"
+    own = {f"{MODEL}/{CONFIG}", f"{MODEL}/{PARITY}"}
+    return entry.path.startswith(f"{MODEL}/") and entry.path not in own
 
 
 def is_bundle(folder: Path) -> bool:
@@ -177,6 +199,8 @@ def _profiles(content: BundleContent) -> tuple[str, ...]:
 
 
 def _versioned(content: BundleContent, model_files: list[FileEntry]) -> Endpoint:
+    """With the version that the parts give. As the golden answer, the parity set is none of them:
+    it is what a processor computed, in digits of its own, and decides nothing that is served."""
     fields = asdict(content.endpoint)
     del fields["bundle_version"], fields["bundle_hash"]
     parts = {entry.path: entry.sha256 for entry in model_files}

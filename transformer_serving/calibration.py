@@ -63,23 +63,18 @@ def feeds_of(
     Texts longer than the endpoint takes are cut. Raises ConversionRefused for a body that the
     endpoint would refuse.
     """
-    from preprocess.answers import TASKS
-    from preprocess.request import read_body
     from preprocess.rows import pad
+    from transformer_serving.parity_rows import encoded_bodies
 
-    task = TASKS[endpoint.task](endpoint)
-    tokenizer = task.tokenizer(tokenizer_json, endpoint.tokens)
+    try:
+        encoded = encoded_bodies(endpoint, tokenizer_json, bodies)
+    except ServingError as error:
+        raise ConversionRefused(
+            f"a calibration body is none that this task answers: {error.message}"
+        ) from error
     feeds: list[Feed] = []
-    for body in bodies:
-        try:
-            request = read_body({"truncate": True, **body}, task, endpoint.limits)
-            encoded = task.encode(request, tokenizer).encoded
-        except ServingError as error:
-            raise ConversionRefused(
-                f"a calibration body is none that this task answers: {error.message}"
-            ) from error
-        for text in encoded:
-            length = next(size for size in endpoint.tokens.buckets if size >= len(text.ids))
-            tensors = pad([text], length, endpoint.inputs, endpoint.tokens)
-            feeds.append({tensor.name: tensor.array for tensor in tensors})
+    for text in encoded:
+        length = next(size for size in endpoint.tokens.buckets if size >= len(text.ids))
+        tensors = pad([text], length, endpoint.inputs, endpoint.tokens)
+        feeds.append({tensor.name: tensor.array for tensor in tensors})
     return feeds

@@ -112,6 +112,9 @@ def convert(
             golden=_golden(source, workshop.case.endpoint, files),
             parity={**asdict(parity), **_measured(latencies)},
             source=_origin(source),
+            parity_set=workshop.case.shapes.kept(
+                files.precision, TOLERANCES[files.precision].of_shapes
+            ),
         )
         progress("bundle", str(target))
         return Converted(write_bundle(content, target), parity, tuple(latencies))

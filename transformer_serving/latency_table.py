@@ -164,20 +164,26 @@ def parity_cell(row: Latency) -> str:
     return f"{row.difference:.1e} {'ok' if row.passes else 'over'}"
 
 
-def facts() -> Mapping[str, str]:
-    """What stands beside figures: the processor, its cores, and the engines' versions."""
-    import os
+def processor() -> str:
+    """The name of this machine's processor."""
     import platform
-    from datetime import date
     from pathlib import Path
-
-    from contract.server_facts import installed
 
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def facts() -> Mapping[str, str]:
+    """What stands beside figures: the processor, its cores, and the engines' versions."""
+    import os
+    from datetime import date
+
+    from contract.server_facts import installed
+
     return {
         "date": date.today().isoformat(),
-        "processor": names[0] if names else platform.processor() or platform.machine(),
+        "processor": processor(),
         "cores": str(len(os.sched_getaffinity(0))),
         **{name: installed(name) or "none" for name in ("torch", "onnxruntime", "openvino")},
     }

@@ -29,13 +29,19 @@ _IGNORED = ("*.bin", "*.h5", "*.msgpack", "*.ot", "*.tflite", "*.onnx", "onnx/*"
 # These families count positions from the padding id on, so the table is longer than a text may be.
 _OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "mpnet", "longformer")
 _DEFAULT_MAX_LENGTH = 512
+# A model's width, and how many attention heads share it.
+_HEAD_FIELDS = (
+    ("hidden_size", "d_model", "dim", "n_embd"),
+    ("num_attention_heads", "encoder_attention_heads", "num_heads", "n_heads", "n_head"),
+)
 
 
 @dataclass(frozen=True)
 class ModelSource:
     """A model on disk, read but not loaded. `revision` is None for a folder.
 
-    `classification` is there for heads with labels, `sentence` for those with vectors.
+    `classification` is there for heads with labels, `sentence` for those with vectors;
+    `head_size` is the width of an attention head, None where the config does not say.
     """
 
     name: str
@@ -50,6 +56,7 @@ class ModelSource:
     vocabulary: int
     classification: Classification | None
     sentence: SentenceSettings | None
+    head_size: int | None = None
 
 
 def open_source(
@@ -88,7 +95,19 @@ def open_source(
         vocabulary=int(config.get("vocab_size") or 0),
         classification=read_labels(config, folder, chosen) if labelled else None,
         sentence=_sentence(folder, head),
+        head_size=_head_size(config),
     )
+
+
+def _head_size(config: Mapping[str, Any]) -> int | None:
+    """Families name the same sizes differently."""
+    if isinstance(config.get("head_dim"), int):
+        return int(config["head_dim"])
+    width, heads = (
+        next((config[name] for name in names if isinstance(config.get(name), int)), None)
+        for names in _HEAD_FIELDS
+    )
+    return max(1, width // heads) if width and heads else None
 
 
 def _sentence(folder: Path, head: str) -> SentenceSettings | None:

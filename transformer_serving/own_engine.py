@@ -30,6 +30,7 @@ from transformer_serving.labels import read_labels
 from transformer_serving.local_engine import LocalEndpoint, open_engine
 from transformer_serving.model_files import read_json
 from transformer_serving.optimize import EngineFiles
+from transformer_serving.own_proof import own_proof
 from transformer_serving.padding_side import side_of_engine
 from transformer_serving.refusal import ConversionRefused
 from transformer_serving.tokenizer_file import TokenizerFile, read_tokenizer
@@ -81,12 +82,14 @@ def write_own_bundle(own: OwnEngine, target: Path) -> Bundle:
     with tempfile.TemporaryDirectory(prefix=".bundle.", dir=target.parent) as scratch:
         files = _copied(own, engine, Path(scratch))
         endpoint, golden = _tried(own, endpoint, tokenizer, files)
+        proven = own_proof(endpoint, tokenizer.content, files, own.body)
         content = BundleContent(
             endpoint=endpoint,
             tokenizer=tokenizer,
             engine=files,
             golden=golden,
-            parity={"unverified": UNVERIFIED},
+            parity={"unverified": UNVERIFIED, **proven.facts},
+            parity_set=proven.parity_set,
             source={"model": own.name or own.file.name, "revision": None, "model_type": None},
         )
         return write_bundle(content, target)

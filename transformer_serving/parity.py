@@ -8,10 +8,11 @@ padded batches of mixed lengths; a lost mask or a wrong weight shows in one or t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from contract.endpoint import Endpoint
+from engine.proof import parity_set as proof
 from preprocess.answers.work import Work
 from preprocess.rows import Row
 from transformer_serving.answer_views import Distance, distance
@@ -19,9 +20,11 @@ from transformer_serving.local_engine import LocalEndpoint, open_engine
 from transformer_serving.model_source import ModelSource
 from transformer_serving.optimize import EngineFiles
 from transformer_serving.parity_bodies import parity_bodies
+from transformer_serving.parity_rows import asked_lengths, encoded_bodies, kept_lengths, rows_of
 from transformer_serving.parity_texts import parity_texts
-from transformer_serving.reference import reference_answers, reference_name
+from transformer_serving.reference import reference_answers, reference_name, reference_rows
 from transformer_serving.refusal import ConversionRefused
+from transformer_serving.shape_parity import ShapeCase, ShapeReport, shape_case
 
 _BATCH = 8
 # A prime step through the rows mixes short and long ones in each batch, the same way every time.
@@ -30,21 +33,28 @@ _STRIDE = 13
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What a precision may cost: of a score or vector element, of a vector's direction, and of the
-    decisions (labels, spans, entities, first ranks) that are the reference's."""
+    """What a precision may cost: of a score or vector element, of a vector's direction, of the
+    decisions (labels, spans, entities, first ranks) that are the reference's, and of a logit as a
+    part of the largest one."""
 
     difference: float
     cosine: float
     agreement: float
+    raw: float
+
+    @property
+    def of_shapes(self) -> proof.Tolerance:
+        """What a proof needs of it: it compares tensors, so it knows no decisions."""
+        return proof.Tolerance(self.difference, self.cosine, self.raw)
 
 
 # From the safest to the one that costs most; a decision is only another one where its score is
 # further from the best than the difference allowed.
 TOLERANCES = {
-    "fp32": Tolerance(difference=1e-4, cosine=0.999999, agreement=1.0),
-    "fp16": Tolerance(difference=1e-2, cosine=0.9999, agreement=1.0),
-    "bf16": Tolerance(difference=3e-2, cosine=0.9995, agreement=0.98),
-    "int8": Tolerance(difference=1.5e-1, cosine=0.98, agreement=0.95),
+    "fp32": Tolerance(difference=1e-4, cosine=0.999999, agreement=1.0, raw=1e-3),
+    "fp16": Tolerance(difference=1e-2, cosine=0.9999, agreement=1.0, raw=2e-2),
+    "bf16": Tolerance(difference=3e-2, cosine=0.9995, agreement=0.98, raw=6e-2),
+    "int8": Tolerance(difference=1.5e-1, cosine=0.98, agreement=0.95, raw=2e-1),
 }
 
 
@@ -62,7 +72,8 @@ class ParityReport:
     """`largest_difference` of a score or vector element, relative where they are larger than 1.
 
     `label_agreement` is the part of the reference's decisions that are the engine's too, None for
-    vectors; `lowest_cosine` is None for scores. `texts` counts requests.
+    vectors; `lowest_cosine` is None for scores. `texts` counts requests. `shapes` is what single
+    shapes came to, None where they were not asked.
     """
 
     reference: str
@@ -74,6 +85,7 @@ class ParityReport:
     label_agreement: float | None
     lowest_cosine: float | None
     worst: WorstCase
+    shapes: ShapeReport | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +96,7 @@ class Case:
     tokenizer_json: bytes
     bodies: Sequence[Mapping[str, Any]]
     expected: Sequence[Any]
+    shapes: ShapeCase
 
 
 def prepare_case(source: ModelSource, endpoint: Endpoint) -> Case:
@@ -91,7 +104,7 @@ def prepare_case(source: ModelSource, endpoint: Endpoint) -> Case:
 
     Raises ConversionRefused where the reference has none.
     """
-    texts = texts_for(source, endpoint.tokens.max_length)
+    texts = texts_of(source.tokenizer.content, endpoint.tokens.max_length)
     bodies = parity_bodies(endpoint, texts)
     try:
         expected = reference_answers(source, endpoint, bodies)
@@ -102,20 +115,35 @@ def prepare_case(source: ModelSource, endpoint: Endpoint) -> Case:
             f"({type(error).__name__}: {reason}); the files may not belong together, such as a "
             f"tokenizer with more pieces than the model's {source.vocabulary}"
         ) from error
-    return Case(endpoint, source.tokenizer.content, bodies, expected)
+    shapes = _shapes(source, endpoint, bodies)
+    return Case(endpoint, source.tokenizer.content, bodies, expected, shapes)
 
 
-def texts_for(source: ModelSource, max_length: int) -> tuple[str, ...]:
+def _shapes(
+    source: ModelSource, endpoint: Endpoint, bodies: Sequence[Mapping[str, Any]]
+) -> ShapeCase:
+    """Rows of the lengths at which engines are asked, and the model's own outputs to each."""
+    encoded = encoded_bodies(endpoint, source.tokenizer.content, bodies)
+    buckets = endpoint.tokens.buckets
+    lengths = {*kept_lengths(buckets), *asked_lengths(buckets, source.head_size)}
+    rows = rows_of(endpoint.masks, encoded, sorted(lengths))
+    answers = reference_rows(source, endpoint, rows)
+    name = f"the model itself in float32, by {reference_name(endpoint)}"
+    return shape_case(endpoint, rows, answers, name, source.head_size)
+
+
+def texts_of(tokenizer_json: bytes, max_length: int) -> tuple[str, ...]:
     """The fixed texts, their lengths counted by the model's own tokenizer."""
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_buffer(source.tokenizer.content)
+    tokenizer = Tokenizer.from_buffer(tokenizer_json)
     return parity_texts(lambda text: len(tokenizer.encode(text).ids), max_length)
 
 
 def compare(case: Case, files: EngineFiles) -> ParityReport:
     """The engine's answers against the reference's; no refusal."""
-    local = LocalEndpoint(case.endpoint, case.tokenizer_json, open_engine(files))
+    call = open_engine(files)
+    local = LocalEndpoint(case.endpoint, case.tokenizer_json, call)
     works = [local.work(body) for body in case.bodies]
     allowed = TOLERANCES[files.precision].difference
     found = []
@@ -124,7 +152,8 @@ def compare(case: Case, files: EngineFiles) -> ParityReport:
             far = distance(case.endpoint.task, case.expected[at], answer, allowed)
             tokens = max(len(text.ids) for text in works[at].encoded)
             found.append((far, WorstCase(at, tokens, size)))
-    return _report(case, files.precision, found)
+    shapes = case.shapes.prove(call, files.precision, TOLERANCES[files.precision].of_shapes)
+    return replace(_report(case, files.precision, found), shapes=shapes)
 
 
 def _answers(local: LocalEndpoint, works: Sequence[Work], size: int) -> list[Any]:
@@ -173,6 +202,7 @@ def within(report: ParityReport) -> bool:
         report.largest_difference <= tolerance.difference
         and cosine >= tolerance.cosine
         and agreement >= tolerance.agreement
+        and (report.shapes is None or report.shapes.fault is None)
     )
 
 
@@ -194,10 +224,11 @@ def described(report: ParityReport) -> str:
         parts.append(
             f"labels agree on {report.label_agreement:.1%} (allowed {tolerance.agreement:.0%})"
         )
-    worst = report.worst
+    worst, shapes = report.worst, report.shapes
     return (
         f"{report.precision} does not answer as {report.reference} does: {', '.join(parts)}; worst "
         f"is text {worst.text} with {worst.tokens} tokens in a batch of {worst.batch}"
+        + (f"; {shapes.fault}" if shapes is not None and shapes.fault else "")
     )
 
 

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from contract.endpoint import Endpoint
+from preprocess.tokens import Encoded
 from transformer_serving.model_source import ModelSource
 from transformer_serving.onnx_export import quiet
+from transformer_serving.shape_parity import unpadded
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Ask = Callable[[dict[str, Any]], Any]
 
@@ -31,6 +37,30 @@ def reference_answers(
     with quiet():
         ask = _REFERENCES[source.task][1](source, endpoint)
         return [ask(body) for body in bodies]
+
+
+def reference_rows(
+    source: ModelSource, endpoint: Endpoint, rows: Sequence[Encoded]
+) -> list[list[NDArray[np.generic]]]:
+    """The outputs of the model's own module to each row, alone and unpadded, in float32.
+
+    Shapes are the head's without the batch. Raises what the loading packages raise.
+    """
+    import torch
+
+    from transformer_serving.graph_heads import load_head
+
+    with quiet(), torch.inference_mode():
+        module = load_head(source, tuple(tensor.name for tensor in endpoint.inputs))
+        return [
+            [
+                output[0].numpy()
+                for output in module(
+                    *(torch.from_numpy(tensor.array) for tensor in unpadded(endpoint, row))
+                )
+            ]
+            for row in rows
+        ]
 
 
 def _pipeline(task: str, source: ModelSource, endpoint: Endpoint) -> Any:

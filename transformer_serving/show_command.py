@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from contract.endpoint import Limits
+from engine.proof.parity_set import FILE_NAME as PARITY
 from transformer_serving.bundle_folder import Bundle, open_bundle
 from transformer_serving.deploy import PROJECT, add_arguments, check_name
 
@@ -91,6 +92,7 @@ def _facts(bundle: Bundle) -> Table:
         + ", ".join(map(str, endpoint.tokens.buckets)),
         "texts of one call": _call_size(endpoint.limits),
         "parity": _parity(bundle),
+        "proof": _proof(bundle),
     }
     if manifest.tensorrt:
         rows["TensorRT"] = (
@@ -111,6 +113,18 @@ def _parity(bundle: Bundle) -> str:
         f"largest difference from {parity.get('reference')} {parity['largest_difference']:.2e} "
         f"(allowed {parity.get('tolerance')}), with {worst.get('tokens')} tokens in a batch of "
         f"{worst.get('batch')}"
+    )
+
+
+def _proof(bundle: Bundle) -> str:
+    """What the controller can ask of the engine where it is served."""
+    parity = bundle.manifest.parity
+    if not (bundle.model_folder / PARITY).is_file():
+        return f"unproven where it is served: {parity.get('unproven') or 'it has no parity set'}"
+    shapes = parity.get("shapes") or {}
+    return (
+        f"{PARITY}; largest difference {shapes.get('largest_difference', 0.0):.2e} over "
+        f"{shapes.get('calls')} shapes at {shapes.get('lengths')} lengths"
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from contract.heads import TOKEN_ROLES
 from engine.model_config import FILE_NAME as CONFIG, ModelConfig, data_type, from_text, to_text
+from engine.proof.parity_set import FILE_NAME as PARITY
 from engine.tokenizer_model import __file__ as tokenizer_package
 from transformer_serving.bundle_folder import Bundle
 from transformer_serving.deploy import check_name
@@ -48,7 +49,11 @@ def write_repository(
         _check_ensemble(bundle)
     version = str(bundle.manifest.bundle_version)
     files = [bundle.folder / entry.path for entry in bundle.manifest.files]
-    engine = [path for path in files if path.parent == bundle.model_folder and path.name != CONFIG]
+    engine = [
+        path
+        for path in files
+        if path.parent == bundle.model_folder and path.name not in (CONFIG, PARITY)
+    ]
     _write_model(folder / name, config, version, engine)
     if not ensemble:
         return Repository(folder, name, None)

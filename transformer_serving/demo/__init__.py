@@ -41,9 +41,11 @@ _MODEL_SOURCES = (
     "optimize.py",
     "parity.py",
     "parity_bodies.py",
+    "parity_rows.py",
     "parity_texts.py",
     "reference.py",
     "sentence_settings.py",
+    "shape_parity.py",
     "task_detection.py",
     "tokenizer_file.py",
 )
