@@ -130,12 +130,21 @@ class Masks:
 
 
 @dataclass(frozen=True)
+class Recorded:
+    """What the endpoint's golden body was seen to answer; numbers may differ by `tolerance`."""
+
+    answer: Any
+    tolerance: float
+
+
+@dataclass(frozen=True)
 class Endpoint:
     """endpoint.json, checked. `bundle_version` is the Triton model version to call.
 
     `classification` is there for heads with labels, `embedding` for those with vectors, `masks`
     for head 'masks'. `golden` is a body that the endpoint must be able to answer, for health and
-    first tries; None: any short `text` will do.
+    first tries; None: any short `text` will do. `recorded` is its answer, which bundles of older
+    kits do not have.
     """
 
     bundle_version: int
@@ -150,9 +159,11 @@ class Endpoint:
     embedding: Embedding | None
     masks: Masks | None
     golden: dict[str, Any] | None = None
+    recorded: Recorded | None = None
 
     def to_json(self) -> str:
-        return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=2, ensure_ascii=False) + "\n"
+        fields = {"schema": SCHEMA, **asdict(self)}
+        return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
 
 
 def read_endpoint(text: str | bytes, where: str = "endpoint.json") -> Endpoint:
@@ -174,9 +185,17 @@ def read_endpoint(text: str | bytes, where: str = "endpoint.json") -> Endpoint:
         embedding=_embedding(fields, task, head) if head in ("vector", "token_vectors") else None,
         masks=_masks(fields) if head == "masks" else None,
         golden=fields.optional("golden", dict),
+        recorded=_recorded(fields),
     )
     _check_tensors(endpoint, where)
     return endpoint
+
+
+def _recorded(fields: Fields) -> Recorded | None:
+    if fields.values.get("recorded") is None:
+        return None
+    inner = fields.inner("recorded")
+    return Recorded(inner.values.get("answer"), inner.take("tolerance", float))
 
 
 def _input(fields: Fields) -> InputTensor:

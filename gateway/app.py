@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from gateway.front_door import FrontDoor
 from gateway.host import host
+from gateway.openapi import describe_errors
 from gateway.settings import read_settings
 
+describe_errors(host.app)
 app = FrontDoor(host, read_settings())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
-from contract.errors import ServingError
+from contract.errors import KINDS, ServingError
 from contract.log_lines import write_json_lines
 from contract.request_context import current_request
 from gateway.asgi import Headers, Message, Receive, Scope, Send, adding, send_json
@@ -17,6 +17,7 @@ from gateway.body import (
     parse_object,
     says_json,
 )
+from gateway.golden_rounds import GoldenRounds
 from gateway.health import PREFIX, Health
 from gateway.metrics import PATH as METRICS, Metrics
 from gateway.request_id import HEADER, request_id
@@ -24,6 +25,7 @@ from gateway.settings import Settings
 from gateway.short_way import ShortWay, Target, send_response, target_of
 from gateway.shutdown import Shutdown
 
+_UNKNOWN = "unknown_endpoint"
 _TRACE = b"traceparent"
 _CLOSE = (b"connection", b"close")
 _ENDED = ("lifespan.shutdown.complete", "lifespan.shutdown.failed")
@@ -54,8 +56,9 @@ class FrontDoor:
         self._settings = settings
         self._shutdown = Shutdown(settings.drain_seconds)
         self._short_way = ShortWay(host)
-        self._health = Health(host, self._short_way, self._shutdown)
         self._metrics = Metrics()
+        self._rounds = GoldenRounds(host, self._short_way, self._metrics.goldens)
+        self._health = Health(host, self._rounds, self._shutdown)
         write_json_lines()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,6 +91,7 @@ class FrontDoor:
                 exchange.headers, settings.max_body_bytes, settings.body_seconds
             )
             ours = await self._short_way.is_ours(target)
+            known = ours or self._short_way.knows(target)
             body = _checked(raw, says_json(exchange.headers.get(b"content-type")), ours)
         except ServingError as error:
             self._metrics.refused(error.kind.code)
@@ -95,8 +99,11 @@ class FrontDoor:
             return
         except ClientGoneError:
             return
-        if ours:
+        if ours or not known:
+            # The host would repeat an unknown endpoint's name, up to 60 kB of it.
             response = await self._short_way.answer(target, body)
+            if not known and response.status_code == KINDS[_UNKNOWN].status:
+                self._metrics.refused(_UNKNOWN)
             await send_response(
                 response, exchange.scope, exchange.receive, exchange.send, exchange.answer_headers
             )
@@ -107,7 +114,7 @@ class FrontDoor:
         async def forward(message: Message) -> None:
             if message["type"] == "lifespan.startup.complete":
                 self._shutdown.arm()
-                self._health.start_round()
+                self._rounds.start()
             elif message["type"] in _ENDED:
                 self._shutdown.leave()
             await send(message)
@@ -119,6 +126,7 @@ class FrontDoor:
             message = await receive()
             if message["type"] == "lifespan.shutdown":
                 self._shutdown.stopping = True
+                self._rounds.stop()
             return message
 
         return forward

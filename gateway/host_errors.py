@@ -26,7 +26,7 @@ log = logging.getLogger("transformer_serving.gateway")
 _WITHHELD = "(not logged)"
 _CUDA_TEXTS = ("CUDA out of memory. ", "NVML_SUCCESS == r INTERNAL ASSERT FAILED")
 
-Report = Callable[[Any, Exception], None]
+Report = Callable[[Any, BaseException], None]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Row:
     The status is that of the code in the table of errors.
     """
 
-    exception: type[Exception]
+    exception: type[BaseException]
     code: str
     message: str
     report: Report | None
@@ -63,11 +63,12 @@ def host_error_table(host: Any) -> tuple[Row, ...]:
         ),
         Row(ValueError, "refused", "the endpoint's code refused the request", _report),
         Row(host.AioRpcError, "internal", "the engine's call failed", _report_rpc),
-        Row(Exception, "internal", "a fault of the serving code", _report),
+        # The host's own last clause takes Exception, which the panic of a Rust library is not.
+        Row(BaseException, "internal", "a fault of the serving code", _report),
     )  # fmt: skip
 
 
-def host_error_response(host: Any, table: tuple[Row, ...], error: Exception) -> Response:
+def host_error_response(host: Any, table: tuple[Row, ...], error: BaseException) -> Response:
     """To be called while the exception is handled: the host's log line may want its trace."""
     row = next(row for row in table if isinstance(error, row.exception))
     if row.report is not None:
@@ -97,7 +98,7 @@ def _request_id() -> str | None:
     return None if context is None else context[0]
 
 
-def _report(host: Any, error: Exception) -> None:
+def _report(host: Any, error: BaseException) -> None:
     host.session_logger.report_text(host.format_exception(error, _WITHHELD))
 
 

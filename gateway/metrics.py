@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import prometheus_client as prometheus
@@ -28,9 +29,22 @@ class Metrics:
 
     def __init__(self) -> None:
         self._refused = process_wide("gateway_refused", _refused)
+        self._golden = process_wide("gateway_golden", _golden)
+        self._round = process_wide("gateway_golden_round", _round)
+        self._told: set[str] = set()
 
     def refused(self, code: str) -> None:
         self._refused.labels(code).inc()
+
+    def goldens(self, well: Mapping[str, bool]) -> None:
+        """A round of golden requests: by endpoint, whether it was answered as it should."""
+        for endpoint in self._told - well.keys():
+            # A worker's file keeps every endpoint that was ever in it: such a row is left out.
+            self._golden.labels(endpoint).set(math.nan)
+        for endpoint, is_well in well.items():
+            self._golden.labels(endpoint).set(is_well)
+        self._told |= well.keys()
+        self._round.set_to_current_time()
 
     async def answer(self, send: Send) -> None:
         # Many workers make many files to read.
@@ -46,6 +60,23 @@ class Metrics:
 def _refused() -> prometheus.Counter:
     return prometheus.Counter(
         "transformer_serving_gateway_refused", "Requests that the gateway refused.", ("code",)
+    )
+
+
+def _golden() -> prometheus.Gauge:
+    return prometheus.Gauge(
+        "transformer_serving_gateway_golden_ok",
+        "Whether the endpoint's last golden request was answered as it should.",
+        ("endpoint",),
+        multiprocess_mode="liveall",
+    )
+
+
+def _round() -> prometheus.Gauge:
+    return prometheus.Gauge(
+        "transformer_serving_gateway_golden_round_timestamp_seconds",
+        "When the last round of golden requests ended, in Unix time.",
+        multiprocess_mode="liveall",
     )
 
 
@@ -75,7 +106,9 @@ class _Begun:
     def collect(self) -> Iterable[prometheus.Metric]:
         files = [str(path) for path in self._folder.glob("*.db") if _size(path)]
         found: Iterable[prometheus.Metric] = MultiProcessCollector.merge(files)
-        return found
+        for metric in found:
+            metric.samples = [row for row in metric.samples if not math.isnan(row.value)]
+            yield metric
 
 
 def fold_ended(folder: Path) -> None:

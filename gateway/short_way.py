@@ -12,6 +12,7 @@ from fastapi.encoders import jsonable_encoder
 from starlette.datastructures import QueryParams
 from starlette.responses import JSONResponse, Response
 
+from contract.panics import ENDS
 from gateway.asgi import Headers, Receive, Scope, Send, adding, with_headers
 from gateway.building import build, is_built, serves_responses
 from gateway.host_errors import host_error_response, host_error_table
@@ -65,6 +66,14 @@ class ShortWay:
                 await self._build_once(routed)
         return bool(urls) and all(serves_responses(processor, routed) for routed in urls)
 
+    def knows(self, target: Target) -> bool:
+        """Whether the host has an endpoint or a canary route of this name and version."""
+        processor = self._host.processor
+        if processor is None:
+            return True
+        url = processor._normalize_endpoint_url(target.model, target.version)
+        return url in processor._canary_route or url in processor.get_endpoints()
+
     async def build(self, url: str) -> Response | None:
         """Make the endpoint ready to be asked; a Response for what its code raised."""
         failure: Response | None = await self.attempt(build(self._host.processor, url))
@@ -95,7 +104,9 @@ class ShortWay:
         """The outcome of work that runs an endpoint's code, or a Response for what it raised."""
         try:
             return await work
-        except Exception as error:
+        except ENDS:
+            raise
+        except BaseException as error:
             # Any endpoint's code runs in there: whatever it raises is logged and answered.
             return host_error_response(self._host, self._errors, error)
 

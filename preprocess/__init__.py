@@ -19,6 +19,7 @@ from contract.endpoint import Endpoint, read_endpoint
 from contract.errors import ServingError
 from contract.log_lines import trace_of, write_json_lines
 from contract.naming import VERSION_HEADER
+from contract.panics import ENDS
 from preprocess.answers import TASKS
 from preprocess.engine import Engine
 from preprocess.garbage import keep_collections_short
@@ -87,7 +88,9 @@ class Preprocess:
             return await self.engine.infer(work.encoded, deadline, passage)
         except ServingError as error:
             return error
-        except Exception as error:
+        except ENDS:
+            raise
+        except BaseException as error:
             # The last line of defence: the caller gets a reference, the log has the trace.
             return _internal(error, passage)
 
@@ -118,7 +121,9 @@ class Preprocess:
                 return answer_response(answer, answer_body(answer), self._headers(passage))
             except ServingError as error:
                 outcome = error
-            except Exception as error:
+            except ENDS:
+                raise
+            except BaseException as error:
                 outcome = _internal(error, passage)
         return error_response(outcome, self._headers(passage, outcome))
 
@@ -129,7 +134,7 @@ class Preprocess:
         return headers
 
 
-def _internal(error: Exception, passage: Passage) -> ServingError:
+def _internal(error: BaseException, passage: Passage) -> ServingError:
     reference = uuid.uuid4().hex[:12]
     log.error(
         "request failed, reference %s: %s", reference, trace_of(error),

@@ -37,7 +37,8 @@ _STOCK = """
 The stock `uvicorn clearml_serving.serving.main:app` answers the same codes, but for what
 clearml-serving itself decides before our code sees the request: a malformed body is 400 or 422 with
 a body of FastAPI's, bytes of a body have no limit, and an unknown endpoint is 404 with
-`{"detail": …}`. Behind the gateway an unknown endpoint has that same body.
+`{"detail": …}` that repeats its name. Behind the gateway a path below `/serve/` that can name no
+endpoint at all is still clearml-serving's own 404, and so are the errors of other engines.
 
 """
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import ast
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from contract.endpoint import read_endpoint
+from contract.endpoint import Recorded, read_endpoint
 from contract.errors import ContractError
-from contract.manifest import read_manifest, verify_files
+from contract.manifest import entry_of, read_manifest, verify_files
 from engine.model_config import from_text
 from engine.proof.parity_set import read_parity_set
 from engine.proof.proof import prove
@@ -70,6 +71,7 @@ def test_layout_and_manifest(bundle: Path) -> None:
     assert manifest.golden.answer.keys() == {"label", "score"}
     endpoint = read_endpoint((bundle / "endpoint.json").read_bytes())
     assert endpoint.golden == manifest.golden.request
+    assert endpoint.recorded == Recorded(manifest.golden.answer, manifest.golden.tolerance)
     assert manifest.golden.tolerance == 1e-4
     assert manifest.parity["label_agreement"] == 1.0
 
@@ -198,6 +200,24 @@ def test_the_parity_set_is_nothing_that_a_plain_triton_loads(bundle: Path, tmp_p
     done = write_repository(open_bundle(bundle), tmp_path / "models", "tiny", ensemble=False)
     assert not list(done.folder.rglob("parity.json"))
     assert list(done.folder.rglob("model.xml"))
+
+
+def test_renewing_records_the_golden_answer_where_an_older_kit_did_not(bundle: Path) -> None:
+    older = json.loads((bundle / "endpoint.json").read_bytes())
+    del older["recorded"]
+    older["golden"] = None
+    (bundle / "endpoint.json").write_text(json.dumps(older))
+    path = bundle / "model/manifest.json"
+    manifest = read_manifest(path.read_bytes())
+    entries = tuple(
+        entry_of(bundle, bundle / entry.path) if entry.path == "endpoint.json" else entry
+        for entry in manifest.files
+    )
+    path.write_text(replace(manifest, files=entries).to_json())
+    assert open_bundle(bundle).endpoint.recorded is None
+    renewed = renew_bundle(bundle).endpoint
+    assert renewed.golden == manifest.golden.request
+    assert renewed.recorded == Recorded(manifest.golden.answer, manifest.golden.tolerance)
 
 
 def test_another_folder_is_never_replaced(model: Path, tmp_path: Path) -> None:

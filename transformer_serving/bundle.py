@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from contract.endpoint import Endpoint, read_endpoint
+from contract.endpoint import Endpoint, Recorded, read_endpoint
 from contract.errors import ContractError
 from contract.heads import TOKEN_ROLES
 from contract.manifest import (
@@ -201,14 +201,21 @@ def _profiles(content: BundleContent) -> tuple[str, ...]:
 def _versioned(content: BundleContent, model_files: list[FileEntry]) -> Endpoint:
     """With the version that the parts give. As the golden answer, the parity set is none of them:
     it is what a processor computed, in digits of its own, and decides nothing that is served."""
-    fields = asdict(content.endpoint)
+    golden = content.golden
+    endpoint = replace(
+        content.endpoint,
+        golden=golden.request,
+        recorded=Recorded(golden.answer, golden.tolerance),
+    )
+    fields = asdict(endpoint)
+    del fields["recorded"]
     del fields["bundle_version"], fields["bundle_hash"]
     parts = {entry.path: entry.sha256 for entry in model_files}
     parts[TOKENIZER] = hashlib.sha256(content.tokenizer.content).hexdigest()
     parts[ENDPOINT] = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
     parts[PREPROCESS] = preprocess_file.code_hash()
     digest = bundle_hash(parts)
-    return replace(content.endpoint, bundle_hash=digest, bundle_version=bundle_version(digest))
+    return replace(endpoint, bundle_hash=digest, bundle_version=bundle_version(digest))
 
 
 def _manifest(content: BundleContent, endpoint: Endpoint, files: tuple[FileEntry, ...]) -> Manifest:

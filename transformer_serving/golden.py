@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
+from contract.golden import agrees, disagreement
 from contract.manifest import Golden
 from contract.naming import VERSION_HEADER
 
@@ -53,39 +53,6 @@ def _reply(status: int, headers: Any, raw: bytes) -> Reply:
     return Reply(status, body, int(version) if version else None)
 
 
-def agrees(answer: Any, expected: Any, tolerance: float) -> bool:
-    """Whether two answers have the same shape and texts, and numbers within `tolerance`.
-
-    The tolerance is relative for numbers larger than 1. Rows with scores may stand in another
-    order, as those of near scores do on another CPU.
-    """
-    if isinstance(expected, bool) or isinstance(answer, bool):
-        return answer is expected
-    if isinstance(expected, int | float) and isinstance(answer, int | float):
-        allowed = tolerance * max(1.0, abs(expected))
-        return math.isfinite(answer) and abs(answer - expected) <= allowed
-    if isinstance(expected, dict) and isinstance(answer, dict):
-        return answer.keys() == expected.keys() and all(
-            agrees(answer[name], expected[name], tolerance) for name in expected
-        )
-    if isinstance(expected, list) and isinstance(answer, list):
-        return len(answer) == len(expected) and (
-            all(agrees(*pair, tolerance) for pair in zip(answer, expected, strict=True))
-            or _agree_in_any_order(answer, expected, tolerance)
-        )
-    return bool(answer == expected)
-
-
-def _agree_in_any_order(answer: list[Any], expected: list[Any], tolerance: float) -> bool:
-    left = list(expected)
-    for row in answer:
-        found = next((other for other in left if agrees(row, other, tolerance)), None)
-        if not isinstance(found, dict) or "score" not in found:
-            return False
-        left.remove(found)
-    return True
-
-
 def wait_for_golden(url: str, golden: Golden, version: int, timeout_s: float) -> str | None:
     """Ask until every process behind the address gives the golden answer from exactly `version`.
 
@@ -98,7 +65,7 @@ def wait_for_golden(url: str, golden: Golden, version: int, timeout_s: float) ->
         reply = ask(url, golden.request)
         if reply.status == 200 and reply.version == version:
             if not agrees(reply.body, golden.answer, golden.tolerance):
-                return "its answer is not the manifest's golden answer"
+                return disagreement(reply.body, golden.answer, golden.tolerance)
             right += 1
             if right == _IN_A_ROW:
                 return None

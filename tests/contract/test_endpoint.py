@@ -6,13 +6,25 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from contract.endpoint import read_endpoint
+from contract.endpoint import Recorded, read_endpoint
 from contract.errors import ContractError
 
 
 def test_what_is_written_is_read_back(endpoint_json: str) -> None:
     endpoint = read_endpoint(endpoint_json)
     assert read_endpoint(endpoint.to_json()) == endpoint
+
+
+def test_a_recorded_answer_is_kept_and_may_be_absent(
+    endpoint_fields: dict[str, Any],
+) -> None:
+    older = read_endpoint(json.dumps(endpoint_fields))
+    assert older.recorded is None
+    assert read_endpoint(older.to_json()) == older
+    recorded = {"answer": [{"label": "a", "score": 0.5}], "tolerance": 1}
+    newer = read_endpoint(json.dumps({**endpoint_fields, "recorded": recorded}))
+    assert newer.recorded == Recorded(recorded["answer"], 1.0)
+    assert read_endpoint(newer.to_json()) == newer
 
 
 def test_a_golden_body_is_kept_and_may_be_absent(endpoint_fields: dict[str, Any]) -> None:
@@ -86,6 +98,8 @@ def test_somebody_pools_exactly_once(
         (("task",), "zero-shot-classification", "field 'entailment' is missing"),
         (("task",), "rerank", "field 'labels' must hold one name for task 'rerank', got 2"),
         (("inputs",), [], "must name input_ids, and no role twice"),
+        (("recorded",), [], "field 'recorded' must be dict, got a list"),
+        (("recorded",), {"answer": 1}, "field 'tolerance' is missing"),
         (("golden",), "ready", "field 'golden' must be dict, got a string"),
         (("limits", "max_texts"), "9", "field 'max_texts' must be int, got a string"),
     ],

@@ -60,7 +60,7 @@ class Processor:
         answer = self.answers[base_url]
         if answer == "never":
             await asyncio.Event().wait()
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import orjson
 import pytest
 
+from contract.errors import KINDS
 from tests.gateway.conftest import ENDPOINTS, Server, Session
 
 
@@ -57,6 +58,19 @@ def test_a_version_in_the_path_wins_over_the_query(way: Server) -> None:
 def test_status(way: Server, method: str, path: str, status: int) -> None:
     body = None if method == "GET" else b"{}"
     assert way.ask(method, path, body, {"content-type": "application/json"}).status == status
+
+
+def test_the_openapi_names_every_status_of_ours(gateway: Server) -> None:
+    document = gateway.ask("GET", "/openapi.json").json
+    for path in ("/serve/{model_id}", "/serve/{model_id}/", "/serve/{model_id}/{version}"):
+        responses = document["paths"][path]["post"]["responses"]
+        assert responses.keys() == {"200", *(str(kind.status) for kind in KINDS.values())}
+        assert (
+            "malformed_body"
+            in document["components"]["schemas"]["ServingError"]["properties"]["code"]["enum"]
+        )
+        schema = responses["400"]["content"]["application/json"]["schema"]
+        assert schema == {"$ref": "#/components/schemas/ServingError"}
 
 
 def test_canary_draws_by_its_weights(way: Server, gateway: Server) -> None:

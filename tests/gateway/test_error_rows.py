@@ -122,8 +122,11 @@ def test_invalid_field(ways: dict[str, Server], body: Any) -> None:
 
 
 def test_unknown_endpoint(ways: dict[str, Server]) -> None:
-    reply = ways["gateway"].post("nothing", GOOD)
-    assert reply.status == 404
+    gateway = ways["gateway"]
+    for name in (SECRET, f"texts/{SECRET}", f"texts?version={SECRET}", SECRET * 1000):
+        refused(gateway.post(name, GOOD), "unknown_endpoint")
+    # Whatever its body is, as long as it is one.
+    assert gateway.ask("POST", f"/serve/{SECRET}", b"x").json["code"] == "unknown_endpoint"
     assert ways["stock"].post("nothing", GOOD).status == 404
 
 
@@ -189,6 +192,19 @@ def test_internal(ways: dict[str, Server]) -> None:
         assert entry["reference"] == reference
         assert "KeyError" in entry["message"]
         assert SECRET not in lines[0]
+
+
+@pytest.mark.parametrize("more", [[], ["tea " * 2000]], ids=["on the loop", "off the loop"])
+def test_a_tokenizer_that_panics(ways: dict[str, Server], more: list[str]) -> None:
+    """What it raises is no Exception, and its next text is tokenized as if nothing had been."""
+    for server in ways.values():
+        reply = server.post("panicking", {"text": [SECRET + "x" * 60, *more], "truncate": True})
+        refused(reply, "internal")
+        reference = reply.json["message"].split("reference ")[1].split(";")[0]
+        lines = [line for line in server.log.read_text().splitlines() if reference in line]
+        assert "PanicException" in json.loads(lines[0])["message"]
+        assert SECRET not in server.log.read_text()
+        refused(server.post("panicking", GOOD), "unavailable")
 
 
 def test_waiting_tokens(ways: dict[str, Server], text_serving: TextServing) -> None:
@@ -273,5 +289,5 @@ def back_again(text_serving: TextServing) -> None:
 
 
 def test_every_code_was_seen() -> None:
-    """The table's codes, but the two that only endpoints of others and vanished ones have."""
-    assert set(KINDS) - SEEN == {"unknown_endpoint", "refused"}
+    """The table's codes, but the one that only endpoints of others have."""
+    assert set(KINDS) - SEEN == {"refused"}

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from gateway import body as body_module
 from gateway.front_door import FrontDoor
 from gateway.settings import Settings
-from tests.gateway.played_host import Ours, Processor, host_of
+from tests.gateway.played_host import NotFoundError, Ours, Processor, host_of
 
 JSON = (b"content-type", b"application/json")
 
@@ -24,7 +24,9 @@ class Door:
     """A gateway around a played host, and what it sent."""
 
     def __init__(self, *, drain: float = 0) -> None:
-        self.processor = Processor({"ours": Response(b"{}")})
+        self.processor = Processor({"ours": Response(b"{}"), "other": None})
+        self.processor.engines["other"] = "sklearn"
+        self.processor.changed()
         self.processor.built("ours", Ours())
         self.host = host_of(self.processor)
         self.app = FrontDoor(self.host, Settings(100, 0.05, drain))
@@ -72,6 +74,18 @@ async def test_the_short_way_gets_the_parsed_body() -> None:
     assert await door.post("/serve/ours", b'{"a"', b": 1}", b"") == 200
     assert door.processor.asked == [("ours", None, {"a": 1})]
     assert not door.host.app.calls
+
+
+async def test_an_unknown_name_is_answered_here_and_counted() -> None:
+    door = Door()
+    refused = door.app._metrics._refused.labels("unknown_endpoint")
+    before = refused._value.get()
+    door.processor.answers["secret"] = NotFoundError("secret")
+    assert await door.post("/serve/secret", b"{}", b"") == 404
+    assert list(door.body) == ["code", "message", "field", "limit", "got"]
+    assert b"secret" not in door.sent[1]["body"]
+    assert not door.host.app.calls
+    assert refused._value.get() == before + 1
 
 
 async def test_the_host_gets_the_whole_plain_body_once() -> None:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import orjson
 import pytest
 from starlette.responses import Response
 
-from gateway import building, health as health_module
+from contract.endpoint import Recorded
+from contract.naming import VERSION_HEADER
+from gateway import building, golden_rounds, health as health_module
+from gateway.golden_rounds import GoldenRounds
 from gateway.health import Health
 from gateway.short_way import ShortWay
 from gateway.shutdown import Shutdown
+from tests.engine.triton_server import wait_until
 from tests.gateway.conftest import Server
 from tests.gateway.played_host import Ours, Processor, host_of
+
+SECRET = "the caller's words"
 
 
 def test_on_the_real_app(gateway: Server) -> None:
@@ -30,6 +39,21 @@ def test_on_the_real_app(gateway: Server) -> None:
     assert rows["broken"]["reason"].startswith("422")
     assert gateway.ask("GET", "/health/nothing").status == 404
     assert gateway.ask("HEAD", "/health/ready").status == 200
+    for name, status in {"ours": 200, "ours/2": 200, "other": 200, "broken": 503}.items():
+        reply = gateway.ask("GET", f"/health/endpoints/{name}")
+        assert (reply.status, reply.json["endpoint"]) == (status, name)
+        assert reply.json.keys() == rows[name].keys()
+    unknown = gateway.ask("GET", "/health/endpoints/kettle/3")
+    assert (unknown.status, unknown.json["code"]) == (404, "unknown_endpoint")
+    assert b"kettle" not in unknown.raw
+
+
+def test_rounds_come_on_their_own_on_the_real_app(gateway: Server) -> None:
+    def row() -> Any:
+        return gateway.ask("GET", "/health/endpoints/ours").json
+
+    before = row()["time"]
+    wait_until(lambda: row()["time"] > before, 120)
 
 
 @pytest.fixture(autouse=True)
@@ -41,28 +65,39 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(building, "engine_class", lambda engine_type: build)
     monkeypatch.setattr(building, "_UPDATE_WAIT_S", 0.02)
-    monkeypatch.setattr(health_module, "_GOLDEN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(golden_rounds, "_TIMEOUT_S", 0.2)
 
 
-def health_of(processor: Processor | None) -> tuple[Health, Shutdown]:
-    host, shutdown = host_of(processor), Shutdown(0)
-    return Health(host, ShortWay(host), shutdown), shutdown
+class Played:
+    """Health and rounds over a played host; `told` is what the figures heard."""
 
+    def __init__(self, processor: Processor | None) -> None:
+        host = host_of(processor)
+        self.told: list[Mapping[str, bool]] = []
+        self.rounds = GoldenRounds(host, ShortWay(host), self.told.append)
+        self.shutdown = Shutdown(0)
+        self.health = Health(host, self.rounds, self.shutdown)
 
-async def get(health: Health, name: str) -> tuple[int, Any]:
-    sent: list[Any] = []
+    async def get(self, name: str) -> tuple[int, Any]:
+        sent: list[Any] = []
 
-    async def send(message: Any) -> None:
-        sent.append(message)
+        async def send(message: Any) -> None:
+            sent.append(message)
 
-    await health.answer(f"/health/{name}", send)
-    return sent[0]["status"], health_module.orjson.loads(sent[1]["body"])
+        await self.health.answer(f"/health/{name}", send)
+        return sent[0]["status"], orjson.loads(sent[1]["body"])
 
-
-async def first_round(health: Health) -> None:
-    health.start_round()
-    while health.not_ready() == "first golden requests under way":
-        await asyncio.sleep(0.01)
+    @asynccontextmanager
+    async def running(self, rounds: int = 1) -> AsyncIterator[Played]:
+        """From the start until so many rounds are done, and to the end."""
+        self.rounds.start()
+        try:
+            async with asyncio.timeout(60):
+                while not self.rounds.first_done or len(self.told) < rounds:
+                    await asyncio.sleep(0.01)
+            yield self
+        finally:
+            self.rounds.stop()
 
 
 async def test_one_bad_endpoint_does_not_make_the_worker_unready() -> None:
@@ -72,48 +107,149 @@ async def test_one_bad_endpoint_does_not_make_the_worker_unready() -> None:
             "bad": Response(b'{"code": "unavailable", "message": "no engine"}', 503),
             "plain": Response(b"no", 500),
             "raising": KeyError("x"),
+            "panicking": Panic(),
             "silent": "never",
         }
     )
-    health, _ = health_of(processor)
-    status, body = await get(health, "ready")
+    played = Played(processor)
+    status, body = await played.get("ready")
     assert (status, body["reason"]) == (503, "first golden requests under way")
-    await first_round(health)
-    assert (await get(health, "ready"))[0] == 200
-    _, body = await get(health, "endpoints")
+    async with played.running():
+        assert (await played.get("ready"))[0] == 200
+        _, body = await played.get("endpoints")
     states = {row["endpoint"]: (row["state"], row["reason"]) for row in body["endpoints"]}
     assert states["good"] == ("ok", None)
     assert states["bad"] == ("failed", "503 unavailable: no engine")
     assert states["plain"] == ("failed", "answers 500")
     assert states["raising"][1].startswith("500 internal: ")
+    assert states["panicking"][1].startswith("500 internal: ")
     assert states["silent"] == ("failed", "no answer within 0.2 s")
+    assert not any(row["compared"] for row in body["endpoints"])
+    assert played.told[0] == {name: name == "good" for name in processor.answers}
     assert processor._request_processing_state.value == 0
 
 
-async def test_rounds_are_rate_limited() -> None:
+class Panic(BaseException):
+    pass
+
+
+def recording(processor: Processor, url: str, recorded: Any, *, version: int = 7) -> None:
+    """An endpoint whose bundle says what its golden request answers."""
+    preprocess = Ours()
+    preprocess.endpoint = SimpleNamespace(  # type: ignore[attr-defined]
+        golden={"text": url}, recorded=recorded, bundle_version=version
+    )
+    processor.built(url, preprocess)
+
+
+def from_bundle(answer: Any, version: int = 7) -> Response:
+    return Response(orjson.dumps(answer), headers={VERSION_HEADER: str(version)})
+
+
+async def test_an_answer_is_held_against_the_recorded_one() -> None:
+    right = {"label": SECRET, "score": 0.5}
+    answers = {
+        "right": from_bundle({**right, "score": 0.5004}),
+        "wrong": from_bundle({"label": SECRET, "score": 0.9}),
+        "text": from_bundle({"label": "other words", "score": 0.5}),
+        "no json": Response(b"{", headers={VERSION_HEADER: "7"}),
+        "older": from_bundle({"any": "thing"}),
+        "updating/3": from_bundle({"label": "other words", "score": 0.1}, version=6),
+    }
+    processor = Processor(answers)
+    for url in answers:
+        recording(processor, url, None if url == "older" else Recorded(right, 0.001))
+    async with Played(processor).running() as played:
+        found = {url: await played.get(f"endpoints/{url}") for url in answers}
+        assert (await played.get("ready"))[0] == 200
+    rows = {url: (status, row["compared"], row["reason"]) for url, (status, row) in found.items()}
+    differs = "the answer differs from the recorded one: its"
+    assert rows == {
+        "right": (200, True, None),
+        "wrong": (503, True, f"{differs} numbers by up to 0.4 where 0.001 is allowed"),
+        "text": (503, True, f"{differs} texts or its form"),
+        "no json": (503, False, "its answer could not be judged; see the worker's log"),
+        "older": (200, False, None),
+        "updating/3": (200, False, "another bundle answers: its engine is not loaded yet"),
+    }
+    assert SECRET not in repr(rows)
+
+
+async def test_the_route_of_one_endpoint() -> None:
+    processor = Processor({"good": Response(b"{}"), "slow/2": "never"})
+    played = Played(processor)
+    status, row = await played.get("endpoints/good")
+    assert (status, row["reason"]) == (503, "first golden requests under way")
+    async with played.running():
+        assert (await played.get("endpoints/good"))[0] == 200
+        assert (await played.get("endpoints/slow/2"))[0] == 503
+        status, body = await played.get("endpoints/unknown")
+        assert (status, body["code"]) == (404, "unknown_endpoint")
+        assert (await played.get("endpoints/"))[0] == 404
+        processor.answers["new"] = Response(b"{}")
+        processor.changed()
+        status, row = await played.get("endpoints/new")
+        assert (status, row["reason"]) == (503, "its first golden request is under way")
+        played.shutdown.stopping = True
+        status, row = await played.get("endpoints/good")
+        assert (status, row["state"], row["reason"]) == (503, "ok", "shutting down")
+
+
+async def test_a_result_of_long_ago_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Played(Processor({"good": Response(b"{}")})).running() as played:
+        monkeypatch.setattr(health_module, "_STALE_S", -1.0)
+        status, row = await played.get("endpoints/good")
+        assert (status, row["reason"]) == (503, "its last golden request is too long ago")
+
+
+async def test_rounds_follow_each_other_whatever_anybody_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One after the other: none begins while one is under way, and asking starts none."""
+    processor = Processor({"slow": "never"})
+    monkeypatch.setattr(golden_rounds, "EVERY_S", 0.01)
+    async with Played(processor).running(rounds=3) as played:
+        asked = len(processor.asked)
+        for _ in range(20):
+            await played.get("ready")
+            await played.get("endpoints")
+            await played.get("endpoints/slow")
+        assert len(processor.asked) == asked
+        # Each lasts as long as its one endpoint may, and there is no other one beside it.
+        assert asked <= len(played.told) + 1
+    left = len(processor.asked)
+    await asyncio.sleep(0.3)
+    assert len(processor.asked) == left, "rounds end with the app"
+
+
+@pytest.mark.parametrize("fault", [ValueError(SECRET), Panic()])
+async def test_after_a_round_that_fails_the_next_one_comes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: BaseException
+) -> None:
     processor = Processor({"good": Response(b"{}")})
-    health, _ = health_of(processor)
-    await first_round(health)
-    for _ in range(20):
-        await get(health, "ready")
-        await get(health, "endpoints")
-        await asyncio.sleep(0)
-    assert len(processor.asked) == 1
-    health._last_round -= 16
-    await get(health, "ready")
-    await get(health, "ready")
-    await asyncio.sleep(0.05)
-    assert processor.asked == [("good", None, {"text": "ready"})] * 2
+    monkeypatch.setattr(golden_rounds, "EVERY_S", 0.01)
+    get_endpoints, faults = processor.get_endpoints, [fault]
+
+    def failing() -> Any:
+        if faults:
+            raise faults.pop()
+        return get_endpoints()
+
+    monkeypatch.setattr(processor, "get_endpoints", failing)
+    async with Played(processor).running() as played:
+        assert (await played.get("endpoints/good"))[0] == 200
+    assert "a round of golden requests failed" in caplog.text
+    assert SECRET not in caplog.text
 
 
 async def test_the_golden_body_of_a_bundle_is_asked() -> None:
     processor = Processor({"questions": Response(b"{}")})
-    health, _ = health_of(processor)
     golden = {"question": "who?", "context": "me"}
     preprocess = Ours()
     preprocess.endpoint = SimpleNamespace(golden=golden)  # type: ignore[attr-defined]
     processor.built("questions", preprocess)
-    await first_round(health)
+    async with Played(processor).running():
+        pass
     assert processor.asked == [("questions", None, golden)]
     assert processor.asked[0][2].is_golden
 
@@ -121,26 +257,27 @@ async def test_the_golden_body_of_a_bundle_is_asked() -> None:
 async def test_building_waits_for_a_change_of_the_configuration() -> None:
     processor = Processor({"good": Response(b"{}")})
     processor._update_lock_flag = True
-    health, _ = health_of(processor)
-    health.start_round()
+    played = Played(processor)
+    played.rounds.start()
     await asyncio.sleep(0.05)
     assert processor._request_processing_state.value == 0
     assert not processor._engine_processor_lookup
     processor._update_lock_flag = False
-    await first_round(health)
+    async with played.running():
+        pass
     assert len(processor.asked) == 1
 
 
 async def test_not_ready_without_a_host_or_its_sync_or_when_stopping() -> None:
-    assert (await get(health_of(None)[0], "ready"))[1]["reason"] == "starting"
+    assert (await Played(None).get("ready"))[1]["reason"] == "starting"
+    assert (await Played(None).get("endpoints/any"))[0] == 503
     processor = Processor({})
-    health, shutdown = health_of(processor)
-    await first_round(health)
-    assert health.not_ready() is None
+    async with Played(processor).running() as played:
+        assert played.health.not_ready() is None
     processor.alive = False
-    assert health.not_ready() == "the configuration's sync thread has ended"
+    assert played.health.not_ready() == "the configuration's sync thread has ended"
     processor.alive = True
-    shutdown.stopping = True
-    status, body = await get(health, "ready")
+    played.shutdown.stopping = True
+    status, body = await played.get("ready")
     assert (status, body) == (503, {"ready": False, "reason": "shutting down"})
-    assert (await get(health, "live"))[0] == 200
+    assert (await played.get("live"))[0] == 200

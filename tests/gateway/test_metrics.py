@@ -6,6 +6,8 @@ import http.server
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -143,6 +145,32 @@ def test_dead_workers_count_on_and_refusals_count(
         assert of(seen, "gateway_refused_total", code="malformed_body") == 3
     finally:
         server.stop()
+
+
+def test_what_is_told_of_golden_requests(tmp_path: Path) -> None:
+    """A row a worker and endpoint; none of an endpoint that is served no more."""
+    done = subprocess.run(
+        [sys.executable, "-c", GOLDENS],
+        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    seen = {
+        (name, dict(labels).get("endpoint")): value
+        for (name, labels), value in read(done.stdout).items()
+        if name.startswith("gateway_golden")
+    }
+    assert seen.pop(("gateway_golden_round_timestamp_seconds", None)) > 1.7e9
+    assert seen == {("gateway_golden_ok", "a"): 0.0, ("gateway_golden_ok", "c"): 1.0}
+
+
+GOLDENS = """
+import sys
+from gateway.metrics import Metrics, _text
+metrics = Metrics()
+metrics.goldens({"a": True, "b": True})
+metrics.goldens({"a": False, "c": True})
+sys.stdout.write(_text().decode())
+"""
 
 
 class Collector(http.server.BaseHTTPRequestHandler):

@@ -136,6 +136,10 @@ async def test_only_a_class_that_says_true_counts(preprocess: object) -> None:
     assert not await ShortWay(host_of(None)).is_ours(Target("a", None))
 
 
+class PanicError(BaseException):
+    """As what libraries written in Rust raise."""
+
+
 SECRET = "the caller's words"
 CUDA = "CUDA out of memory. Tried to allocate"
 
@@ -152,11 +156,12 @@ CUDA = "CUDA out of memory. Tried to allocate"
         (RpcError(SECRET), 500, "internal", "[this] Exception [AioRpcError] status=UNAVAILABLE "),
         (KeyError(SECRET), 500, "internal", "KeyError (not logged)"),
         (ValueError(CUDA), 500, "internal", "ValueError (not logged)"),
+        (PanicError(SECRET), 500, "internal", "PanicError (not logged)"),
     ],
 )
 async def test_what_an_endpoint_raises(
     caplog: pytest.LogCaptureFixture,
-    raised: Exception,
+    raised: BaseException,
     status: int,
     code: str,
     reported: str | None,

@@ -8,21 +8,32 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from contract.endpoint import read_endpoint
+from preprocess.tensors import Tensor
 from tests.engine.triton_server import TritonServer, running_triton
 from tests.gateway.conftest import ENDPOINTS, ROOT, Server, Session, running_session
-from tests.triton_text import end, endpoint, load, tokenizer, write_model
+from tests.triton_text import INPUTS, end, endpoint, load, tokenizer, write_model
 from transformer_serving import preprocess_file
+from transformer_serving.local_engine import LocalEndpoint
 
 # Triton models by name: width of the output, longest queue (0: no limit).
-MODELS = {"texts": (2, 0), "vectors": (4, 0), "narrow": (2, 1), "faulty": (2, 0)}
+MODELS = {"texts": (2, 0), "vectors": (4, 0), "narrow": (2, 1), "faulty": (2, 0), "swayed": (4, 0)}
+# The modulus of the models' arithmetic (triton_text/model.py).
+PRIME = 65521
 # Endpoints whose models are not in Triton.
-MISSING, QUESTIONS = "missing", "questions"
+MISSING, QUESTIONS, PANICKING = "missing", "questions", "panicking"
+# What the health check asks the endpoint "swayed", whose bundle knows the right answer.
+GOLDEN = {"text": "a kettle of tea"}
+# Searching this in a row of x gives up after very many steps, and the tokenizers library panics.
+BACKTRACKING = "(x+x+)+y"
 FAULT = """
 
 def _render(rows, work):
@@ -78,7 +89,14 @@ def running_text_serving(session: Session, folder: Path) -> Iterator[TextServing
             write_model(triton.repository, name, width, max_queue_size=queue)
         load(triton, *MODELS)
         write_endpoints(folder)
-        names = [*MODELS, MISSING, QUESTIONS, "holdings=custom_async", "queued=custom_async"]
+        names = [
+            *MODELS,
+            MISSING,
+            QUESTIONS,
+            PANICKING,
+            "holdings=custom_async",
+            "queued=custom_async",
+        ]
         environment = {
             **session.environment,
             "CLEARML_SERVING_TASK_ID": register(session, folder, names),
@@ -102,16 +120,46 @@ def text_serving_alone() -> Iterator[TextServing]:
 
 
 def write_endpoints(folder: Path) -> None:
-    for name, (width, _) in {**MODELS, MISSING: (2, 0), QUESTIONS: (2, 0)}.items():
+    for name, (width, _) in {
+        **MODELS,
+        **dict.fromkeys((MISSING, QUESTIONS, PANICKING), (2, 0)),
+    }.items():
         fields = endpoint(width, **({"max_tokens": 5000} if name == "narrow" else {}))
         if name == QUESTIONS:
             fields |= {"task": "question-answering", "head": "spans", "classification": None}
             fields["outputs"][0]["dims"] = [-1, 2]
             fields["golden"] = {"question": "what?", "context": "tea"}
-        text = preprocess_file.build(json.dumps(fields), tokenizer())
+        if name == "swayed":
+            fields |= {
+                "golden": GOLDEN,
+                "recorded": {"answer": recorded(fields), "tolerance": 1e-3},
+            }
+        pattern = BACKTRACKING if name == PANICKING else None
+        text = preprocess_file.build(json.dumps(fields), tokenizer(pattern))
         (folder / f"{name}.py").write_text(text + (FAULT if name == "faulty" else ""))
     for name in ("holdings", "queued"):
         (folder / f"{name}.py").write_text((ENDPOINTS / f"{name}.py").read_text())
+
+
+def recorded(fields: dict[str, Any]) -> Any:
+    """What the arithmetic of triton_text answers to GOLDEN, without Triton."""
+
+    def call(tensors: Sequence[Tensor]) -> list[Any]:
+        ids, mask = (
+            next(tensor.array for tensor in tensors if tensor.name == name) for name in INPUTS
+        )
+        return [arithmetic(ids, mask)]
+
+    return LocalEndpoint(read_endpoint(json.dumps(fields)), tokenizer(), call).answer(GOLDEN)
+
+
+def arithmetic(ids: Any, mask: Any) -> Any:
+    """As model.py has it, for width 4."""
+    output = np.ones((len(ids), 4), np.float32)
+    places = np.cumsum(mask, axis=1)
+    output[:, 0] = (ids.astype(np.int64) * mask * places).sum(axis=1) % PRIME
+    output[:, 1] = mask.sum(axis=1)
+    return output
 
 
 def register(session: Session, folder: Path, names: list[str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 import tritonclient.grpc as triton
-from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors, trainers
 from tritonclient.utils import InferenceServerException
 
 from engine.model_config import TensorConfig, build_config, to_text
@@ -21,10 +21,15 @@ VERSION = 77
 INPUTS = ("input_ids", "attention_mask")
 
 
-def tokenizer() -> bytes:
-    """A WordPiece tokenizer with the two marks of model.py as special tokens 5 and 6."""
+def tokenizer(pattern: str | None = None) -> bytes:
+    """A WordPiece tokenizer with the two marks of model.py as special tokens 5 and 6.
+
+    It splits texts as BERT does, or at what a pattern matches.
+    """
     made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    if pattern is not None:
+        made.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[FAIL]", "[SLOW]"]
     made.train_from_iterator(
         SENTENCES, trainers.WordPieceTrainer(vocab_size=200, special_tokens=special)
