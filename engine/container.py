@@ -27,6 +27,8 @@ from engine.triton_process import TritonAddresses, triton_command
 
 TRITONSERVER = Path("/opt/tritonserver/bin/tritonserver")
 BACKENDS = Path("/opt/tritonserver/backends")
+# The controller's figures and Triton's, for a Prometheus in the containers' network.
+METRICS_PORT = 8003
 STATE = Path("/var/lib/transformer-serving")
 # Minutes, as clearml-serving has it.
 POLL_VARIABLE = "CLEARML_TRITON_POLL_FREQ"
@@ -81,6 +83,7 @@ def commands(environment: Mapping[str, str], state: Path) -> tuple[list[str], li
         "engine.controller",
         f"--serving-id={environment.get('CLEARML_SERVING_TASK_ID', '')}",
         "--triton-metrics=http://127.0.0.1:8002/metrics",
+        f"--metrics-address=0.0.0.0:{METRICS_PORT}",
         f"--triton-log={state / 'triton.log'}",
         f"--repository={state / 'models'}",
         f"--state={state / 'controller.json'}",

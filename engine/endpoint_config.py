@@ -12,7 +12,7 @@ from tritonclient.grpc import model_config_pb2
 
 from engine.auxiliary_config import parse_auxiliary
 from engine.errors import ConfigError
-from engine.model_config import ModelConfig, TensorConfig, data_type
+from engine.model_config import ModelConfig, TensorConfig, data_type, type_name
 
 _TRITON_TYPES = {
     "bool": "BOOL",
@@ -164,7 +164,7 @@ def contradiction(config: ModelConfig, fields: EndpointFields, *, tuning: bool) 
         ("input", config.input, fields.inputs),
         ("output", config.output, fields.outputs),
     ):
-        wanted = {entry.name: _type_name(entry.data_type) for entry in row}
+        wanted = {entry.name: type_name(entry.data_type) for entry in row}
         got = {tensor.name: tensor.dtype for tensor in tensor_configs(kind, given)}
         if set(wanted) != set(got):
             return f"field '--{kind}-name' must be {', '.join(wanted)}; the bundle has them so"
@@ -202,10 +202,6 @@ def tuned(config: ModelConfig, fields: EndpointFields) -> ModelConfig:
     if auxiliary.HasField("dynamic_batching"):
         copy.dynamic_batching.CopyFrom(auxiliary.dynamic_batching)
     return copy
-
-
-def _type_name(number: int) -> str:
-    return str(model_config_pb2.DataType.Name(number)).removeprefix("TYPE_")
 
 
 def backend_of(config: ModelConfig) -> str:

@@ -88,6 +88,11 @@ def data_type(name: str) -> int:
         raise ConfigError(f"field 'data_type' has no type '{name}'") from None
 
 
+def type_name(number: int) -> str:
+    """Triton's name of the number, without TYPE_."""
+    return str(model_config_pb2.DataType.Name(number)).removeprefix("TYPE_")
+
+
 def _add_warmup(config: ModelConfig, inputs: Sequence[TensorConfig], length: int) -> None:
     """Zeros: Triton's random data covers the whole integer range, which no embedding table has."""
     sample = config.model_warmup.add(name=f"tokens{length}", batch_size=1)

@@ -30,6 +30,16 @@ def end_orphans(repository: Path) -> int:
     return len(gone)
 
 
+def server_of(repository: Path) -> psutil.Process | None:
+    """The Triton that serves `repository`; None while it is away, or runs out of our sight."""
+    wanted = f"--model-repository={repository}"
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if wanted in process.cmdline():
+                return process
+    return None
+
+
 def model_of(stub: psutil.Process, repository: Path) -> str:
     """Its first argument is the model's file, REPOSITORY/MODEL/VERSION/FILE; '' of another one."""
     command = stub.cmdline()

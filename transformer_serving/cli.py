@@ -37,8 +37,9 @@ for bundle_command in BUNDLE_COMMANDS:
 @main.command()
 @state_option
 @click.option("--port-base", type=click.IntRange(1024, 65530), metavar="N",
-              help="First of five ports in a row: inference, control plane, Triton HTTP, gRPC and "
-              "metrics.  [default: 8080, 8008, 8000, 8001, 8002, or as before]")  # fmt: skip
+              help="First of six ports in a row: inference, control plane, Triton HTTP, gRPC and "
+              "metrics, controller's metrics.  "
+              "[default: 8080, 8008, 8000 to 8003, or as before]")  # fmt: skip
 @click.option("--demo/--no-demo", default=False, help="Also build and deploy the two demo models.")
 @json_option
 def up(state: str | None, port_base: int | None, demo: bool, as_json: bool) -> None:

@@ -16,8 +16,9 @@ from transformer_serving.bundle_folder import Bundle
 from transformer_serving.clearml_api import ClearmlApi
 from transformer_serving.clearml_cli import ClearmlCli, listed_endpoints
 from transformer_serving.failure import Failure
-from transformer_serving.golden import ask, wait_for_golden
+from transformer_serving.golden import Refused, ask, wait_for_golden
 from transformer_serving.model_registry import ModelRegistry, registry_folder
+from transformer_serving.refusals import Refusals
 
 PROJECT = "transformer-serving"
 # What names a serving service, its file server and its front door, where there is no stack.
@@ -58,6 +59,9 @@ class Target:
     def registry(self) -> ModelRegistry:
         return ModelRegistry(ClearmlApi(self.cli.environment), self.cli.serving_id or "")
 
+    def refusals(self, model_id: str) -> Refusals:
+        return Refusals(ClearmlApi(self.cli.environment), self.cli.serving_id or "", model_id)
+
 
 def target_of(environment: Mapping[str, str], state: Path) -> Target | None:
     """The ClearML server and front door that an environment names; None when it does not."""
@@ -83,8 +87,9 @@ def deploy(
 ) -> Deployed:
     """Serve a bundle under a name and return when its golden request answers as recorded.
 
-    Raises Failure: a name that cannot be served (exit code 2), or an endpoint that did
-    not come to answer within `timeout_s`.
+    Raises Failure: a name that cannot be served (exit code 2), an endpoint that did
+    not come to answer within `timeout_s`, or, at once, a bundle whose engine answers otherwise
+    than the reference where it is served.
     """
     check_name(endpoint)
     version = bundle.manifest.bundle_version
@@ -95,18 +100,26 @@ def deploy(
         report(f"uploading {endpoint}")
         model_id = _upload(target, bundle, endpoint)
         report(f"adding {endpoint}")
+        refusals = target.refusals(model_id)
         add_and_look(target, bundle, endpoint, model_id)
     report(f"waiting for {endpoint}")
-    until_golden(target, endpoint, bundle.manifest, timeout_s)
+    until_golden(target, endpoint, bundle.manifest, timeout_s, refusals)
     target.registry().mark_served(endpoint, version)
     return Deployed(endpoint, target.url(endpoint), version, model_id, True)
 
 
-def until_golden(target: Target, endpoint: str, manifest: Manifest, timeout_s: float) -> None:
+def until_golden(
+    target: Target, endpoint: str, manifest: Manifest, timeout_s: float, refusals: Refusals
+) -> None:
     """Wait for the golden answer of exactly this bundle. Raises Failure with why none came."""
     reason = wait_for_golden(
-        target.url(endpoint), manifest.golden, manifest.bundle_version, timeout_s
+        target.url(endpoint), manifest.golden, manifest.bundle_version, timeout_s, refusals.reason
     )
+    if isinstance(reason, Refused):
+        raise Failure(
+            f"{endpoint}: {reason}; the bundle before is asked for again with "
+            f"'transformer-serving rollback {endpoint}'"
+        )
     if reason is not None:
         raise Failure(
             f"{endpoint} did not answer within {timeout_s:.0f} s: {reason}; see "

@@ -6,6 +6,7 @@ import json
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,10 +54,21 @@ def _reply(status: int, headers: Any, raw: bytes) -> Reply:
     return Reply(status, body, int(version) if version else None)
 
 
-def wait_for_golden(url: str, golden: Golden, version: int, timeout_s: float) -> str | None:
+class Refused(str):
+    """Why the bundle will not be served, however long one waits."""
+
+
+def wait_for_golden(
+    url: str,
+    golden: Golden,
+    version: int,
+    timeout_s: float,
+    refused: Callable[[], str | None] = lambda: None,
+) -> str | None:
     """Ask until every process behind the address gives the golden answer from exactly `version`.
 
-    Returns None when they did, 32 answers in a row; else why not, as last seen.
+    Returns None when they did, 32 answers in a row; else why not, as last seen, or Refused as soon
+    as `refused` has a reason.
     """
     deadline = time.monotonic() + timeout_s
     reason = "it was never asked"
@@ -72,6 +84,9 @@ def wait_for_golden(url: str, golden: Golden, version: int, timeout_s: float) ->
             reason = f"{right} of the {_IN_A_ROW} answers in a row that are wanted came in time"
             continue
         right, reason = 0, describe(reply, version)
+        said = refused()
+        if said is not None:
+            return Refused(said)
         time.sleep(_PAUSE_S)
     return reason
 

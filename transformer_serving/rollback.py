@@ -53,10 +53,11 @@ def rollback(target: Target, endpoint: str, *, timeout_s: float, report: Report)
             if present is not None:
                 registry.mark_withdrawn(present)
             report(f"adding {endpoint}")
+            refusals = target.refusals(before.model_id)
             add_and_look(target, bundle, endpoint, before.model_id)
             manifest = bundle.manifest
     report(f"waiting for {endpoint}")
-    until_golden(target, endpoint, manifest, timeout_s)
+    until_golden(target, endpoint, manifest, timeout_s, refusals)
     return RolledBack(
         endpoint,
         target.url(endpoint),

@@ -20,6 +20,8 @@ os.environ.setdefault("CLEARML_LOG_LEVEL", "ERROR")
 _log = logging.getLogger("engine.controller")
 # After a signal: time for the loop to come round and for a word to the control plane.
 _LEAVE_S = 1.5
+# Beside the state file.
+_PROOFS = "proofs.json"
 
 
 def main() -> None:
@@ -48,6 +50,10 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
     # Late: gRPC takes a while to import, and a signal must be heard before that.
     from engine.controller.figures import Figures
     from engine.controller.late_control_plane import LateControlPlane
+    from engine.controller.metrics import MetricsPage
+    from engine.controller.metrics_server import serve_metrics
+    from engine.controller.proofs import Proofs
+    from engine.controller.prover import Prover
     from engine.controller.repository import Repository
     from engine.controller.service import Service, Settings
     from engine.controller.state import StateFile
@@ -57,16 +63,34 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
 
     name = "triton engine" if options.filter == "*" else f"triton engine {options.filter}"
     control_plane = LateControlPlane(options.serving_id, name)
+    triton = Triton(
+        options.triton_grpc, TritonLog(options.triton_log), StuckLoads(options.repository)
+    )
+    repository = Repository(options.repository)
+    page = MetricsPage(options.triton_metrics)
     service = Service(
         Settings(options.poll_seconds, options.grace_seconds, options.filter),
         control_plane,
-        Triton(options.triton_grpc, TritonLog(options.triton_log), StuckLoads(options.repository)),
-        Repository(options.repository),
+        triton,
+        repository,
         StateFile(options.state),
+        Prover(triton, repository, Proofs(options.state.with_name(_PROOFS))),
         Figures(options.triton_metrics),
+        page,
     )
+    serve_metrics(options.metrics_address, page.text)
     service.run(stop)
     control_plane.close()
+
+
+def _address(text: str) -> str:
+    from engine.controller.metrics_server import parse_address
+
+    try:
+        parse_address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -98,7 +122,16 @@ def _parser() -> argparse.ArgumentParser:
         default="*",
         help="only endpoints whose address fits this pattern, as in a shell",
     )
-    parser.add_argument("--triton-metrics", help="address of Triton's metrics page, for ClearML")
+    parser.add_argument(
+        "--triton-metrics",
+        help="address of Triton's metrics page, for ClearML and after the controller's own",
+    )
+    parser.add_argument(
+        "--metrics-address",
+        default="127.0.0.1:8003",
+        type=_address,
+        help="host:port where GET /metrics answers, for Prometheus (default 127.0.0.1:8003)",
+    )
     parser.add_argument(
         "--triton-log", type=Path, help="Triton's log file, for the cause of a failed load"
     )

@@ -155,6 +155,8 @@ class ClearmlControlPlane:
         processor = self._connected()
         for task in (processor._task, self._engine_task(processor)):
             task.get_logger().report_text(text, print_console=False)
+            # Somebody may wait for it at the desk; by itself the SDK sends every few seconds.
+            task.flush()
 
     def report_figures(self, metrics: str) -> None:
         processor = self._connected()

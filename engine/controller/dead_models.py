@@ -12,7 +12,7 @@ import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 _ASK_S = 5.0
-_DEAD = "is not healthy"
+DEAD = "is not healthy"
 
 
 class DeadModels:
@@ -46,7 +46,7 @@ class DeadModels:
                 model, _smallest(config), model_version=version, client_timeout=_ASK_S
             )
         except InferenceServerException as error:
-            return _DEAD in str(error.message())
+            return DEAD in str(error.message())
         return False
 
 

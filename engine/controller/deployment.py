@@ -7,8 +7,10 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from engine.controller.control_plane import ControlPlane, Served
+from engine.controller.prover import ProofFailed, Prover, subject_of
 from engine.controller.records import Record, Version
 from engine.controller.repository import Repository
 from engine.controller.shared_config import shared
@@ -34,26 +36,43 @@ class Deployment:
     control_plane: ControlPlane
     triton: Triton
     repository: Repository
+    prover: Prover
     commit: Commit
     grace_s: float
 
     def prepare(self, served: Served, record: Record | None) -> None:
-        """Fetch, verify and load an endpoint's model; put the last good state back on a failure."""
+        """Fetch, verify, prove and load an endpoint's model.
+
+        The last good state is put back on a failure.
+        """
         with contextlib.ExitStack() as undo:
             undo.callback(self._put_back, served.model, record)
             token = self._stage(served, record)
-            verified = verify(
-                served,
-                self.repository.files(served.model, token),
-                self.control_plane.preprocess(served),
-            )
-            self._load(served, record, _version(served, verified, token))
+            files = self.repository.files(served.model, token)
+            verified = verify(served, files, self.control_plane.preprocess(served))
+            new = _version(served, verified, token, files)
+            self._prove(served.model, new, record)
+            self._load(served, record, new)
             undo.pop_all()
 
     def reload(self, record: Record) -> None:
-        """Load the last good state again; its links and configuration are written anew."""
-        self._install(record)
-        self.triton.load(record.model, record.current.number)
+        """Load the last good state again; its links and configuration are written anew.
+
+        A state that came from another machine is proven on this one first: what is not, is not
+        served.
+        """
+        try:
+            self._prove(record.model, record.current, None)
+        except ProofFailed:
+            self.triton.unload(record.model)
+            raise
+        older = [v for v in record.versions[1:] if not v.subject or self.prover.passed(v)]
+        kept = _reduced(record, (record.current, *older))
+        self._install(kept)
+        self.triton.load(kept.model, kept.current.number)
+        if kept != record:
+            self.commit(kept.model, kept)
+            self._clean(kept)
 
     def restore(self, record: Record) -> None:
         """Make the files say what the record says, as after a crash in the middle of a change."""
@@ -62,11 +81,7 @@ class Deployment:
 
     def retire(self, record: Record, now: float) -> None:
         """Drop the versions whose grace is over."""
-        kept = record.kept(now)
-        config = _together(kept) or from_text(record.served_config)
-        after = dataclasses.replace(
-            record, versions=kept, served_config=_served_config(record.model, config, kept)
-        )
+        after = _reduced(record, record.kept(now))
         self._install(after)
         try:
             self.triton.load(record.model, after.current.number)
@@ -81,6 +96,25 @@ class Deployment:
         self.triton.unload(model)
         self.commit(model, None)
         self.repository.remove(model)
+
+    def _prove(self, model: str, version: Version, record: Record | None) -> None:
+        """Raises ProofFailed saying what serves instead and what to do."""
+        try:
+            self.prover.require(model, version)
+        except ProofFailed as failure:
+            before = None if record is None else record.current
+            serving = before is not None and before.number in self.triton.loaded().get(model, ())
+            instead = "nothing is served"
+            if before is not None and serving:
+                what = (
+                    f"bundle {before.bundle_version}" if before.bundle_version else "the last one"
+                )
+                instead = f"{what} serves on"
+            raise ProofFailed(
+                f"bundle {version.bundle_version} is not served: {failure}; {instead}; convert "
+                "it again on this kind of processor, or with a safer --precision, and deploy that",
+                version,
+            ) from None
 
     def _stage(self, served: Served, record: Record | None) -> str:
         """The token of the endpoint's files; those of the current version when it is the same."""
@@ -136,7 +170,7 @@ class Deployment:
         self.repository.keep_only(record.model, [version.token for version in record.versions])
 
 
-def _version(served: Served, verified: Verified, token: str) -> Version:
+def _version(served: Served, verified: Verified, token: str, files: Path) -> Version:
     config = with_versions(verified.config, served.model, [verified.number])
     return Version(
         number=verified.number,
@@ -148,6 +182,17 @@ def _version(served: Served, verified: Verified, token: str) -> Version:
         model_id=served.model_id,
         content=served.content,
         since=time.time(),
+        subject=subject_of(files, config) if verified.verified else "",
+    )
+
+
+def _reduced(record: Record, kept: tuple[Version, ...]) -> Record:
+    """The record with these of its versions only."""
+    if kept == record.versions:
+        return record
+    config = _together(kept) or from_text(record.served_config)
+    return dataclasses.replace(
+        record, versions=kept, served_config=_served_config(record.model, config, kept)
     )
 
 

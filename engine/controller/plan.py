@@ -15,7 +15,7 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Reload:
-    """Load the last good state again: Triton lost it."""
+    """Load the last good state again: Triton lost it, or it is not proven on this machine."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,15 @@ Action = Prepare | Reload | Retire | Remove
 @dataclass(frozen=True)
 class Situation:
     """One look at the world. `wanted` maps models to fingerprints, None while the control plane
-    was never reached; `loaded` maps models to ready versions, None while Triton is away."""
+    was never reached; `loaded` maps models to ready versions, None while Triton is away. `unproven`
+    are models whose version in service must first be proven on this machine."""
 
     wanted: Mapping[str, str] | None
     records: Mapping[str, Record]
     failures: Mapping[str, Failure]
     loaded: Mapping[str, frozenset[int]] | None
     now: float
+    unproven: frozenset[str] = frozenset()
 
 
 def plan(situation: Situation) -> dict[str, Action]:
@@ -60,7 +62,7 @@ def _action(model: str, situation: Situation) -> Action | None:
     if situation.wanted is not None and wanted is None:
         return Remove()
     lost = not record.numbers <= (situation.loaded or {}).get(model, frozenset())
-    if lost and _free(model, record.fingerprint, situation):
+    if (lost or model in situation.unproven) and _free(model, record.fingerprint, situation):
         # Its files may be the reason that it could not be loaded last time: fetch them again.
         broken = _failed(model, record.fingerprint, situation)
         return Prepare() if broken and wanted == record.fingerprint else Reload()

@@ -12,6 +12,7 @@ class Version:
     """One loaded version. `token` names its files; `config` is its own configuration as text.
 
     `content` identifies the bytes it came from, `drop_at` is set once a newer version serves.
+    `subject` names what a proof of it is a proof of, '' where nothing says what it should answer.
     """
 
     number: int
@@ -24,6 +25,7 @@ class Version:
     content: str
     since: float
     drop_at: float | None = None
+    subject: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,17 @@ class Record:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a change did not happen, and when it is tried again if nothing changes."""
+    """Why a change did not happen, and when it is tried again if nothing changes.
+
+    `unproven_bundle` is the version of a bundle whose proof failed, None for any other failure.
+    """
 
     fingerprint: str
     reason: str
     at: float
     tries: int
     retry_at: float
+    unproven_bundle: int | None = None
 
     def pause_over(self, now: float) -> bool:
         return now >= self.retry_at or now < self.at - CLOCK_TOLERANCE_S
@@ -87,6 +93,8 @@ FAILED = Pauses(10.0, 2, 300.0)
 AWAY = Pauses(2.0, 2, 300.0)
 # Each try may cost every endpoint a restart of Triton: a model too large for the memory has few.
 DIED = Pauses(2.0, 8, 3600.0)
+# An engine that is wrong on this machine is so the next time; each try costs a load.
+DIFFERS = Pauses(60.0, 4, 3600.0)
 
 
 def failed_again(

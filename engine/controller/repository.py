@@ -27,7 +27,7 @@ class Repository:
     """The folder that Triton was started on; only what lies in `.versions` is ours to delete."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self.root = root
         self._store = root / _STORE
         self._store.mkdir(parents=True, exist_ok=True)
 
@@ -59,15 +59,19 @@ class Repository:
     def files(self, model: str, token: str) -> Path:
         return self._store / model / token
 
-    def install(self, model: str, versions: Mapping[int, str], config: str) -> None:
+    def install(
+        self, model: str, versions: Mapping[int, str], config: str, *, files_of: str | None = None
+    ) -> None:
         """Make the model's folder hold exactly these versions (number to token) and this config.
 
-        New versions come before the config that names them, old ones go after it.
+        New versions come before the config that names them, old ones go after it. `files_of` is
+        the model whose files they are, where it is another one.
         """
-        folder = self._root / model
+        folder = self.root / model
         folder.mkdir(exist_ok=True)
         for number, token in versions.items():
-            self._link(folder / str(number), PurePosixPath("..", _STORE, model, token))
+            target = PurePosixPath("..", _STORE, files_of or model, token)
+            self._link(folder / str(number), target)
         self._write(folder / FILE_NAME, config)
         for entry in folder.iterdir():
             if entry.is_symlink() and entry.name not in {str(number) for number in versions}:
@@ -76,7 +80,7 @@ class Repository:
 
     def remove(self, model: str) -> None:
         """Delete the model's folder and files."""
-        folder = self._root / model
+        folder = self.root / model
         if folder.is_dir():
             for entry in folder.iterdir():
                 if entry.is_symlink() or entry.name == FILE_NAME:

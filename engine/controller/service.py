@@ -2,38 +2,54 @@
 
 from __future__ import annotations
 
-import fnmatch
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from engine.controller.control_plane import ControlPlane, Problem, Served
+from engine.controller.control_plane import ControlPlane
 from engine.controller.deployment import Deployment
 from engine.controller.figures import Figures
+from engine.controller.machine import read_machine
+from engine.controller.metrics import MetricsPage
 from engine.controller.plan import Action, Prepare, Reload, Remove, Situation, plan
-from engine.controller.records import AWAY, DIED, FAILED, Failure, Pauses, failed_again
+from engine.controller.prover import PROOF_MODEL, ProofFailed, Prover
+from engine.controller.records import (
+    AWAY,
+    DIED,
+    DIFFERS,
+    FAILED,
+    Failure,
+    Pauses,
+    failed_again,
+)
+from engine.controller.refusal_line import refusal_line
 from engine.controller.repository import Repository
 from engine.controller.state import StateFile
-from engine.controller.status import EndpointStatus, as_json, changes, endpoint_rows
+from engine.controller.status import EndpointStatus, Proving, as_json, changes, endpoint_rows
+from engine.controller.sync import Sync
 from engine.controller.triton import BackendDied, Triton, TritonAway
 from engine.errors import EngineError
 
 _log = logging.getLogger(__name__)
 
 _TICK_S = 0.5
-# A sync that takes longer is shown as an error: the SDK never gives up, it only comes back late.
-_SLOW_SYNC_S = 10.0
 # A Triton that hangs must not make the loop look hung, too.
 _LOOK_S = 1.0
 # After a start, what was served before is loaded again without the first sync beside it, whose
 # import of the SDK would take the processor from it; no longer than this.
 _HEAD_START_S = 15.0
-_PAUSES: Mapping[type[BaseException], Pauses] = {TritonAway: AWAY, BackendDied: DIED}
+_PAUSES: Mapping[type[BaseException], Pauses] = {
+    TritonAway: AWAY,
+    BackendDied: DIED,
+    ProofFailed: DIFFERS,
+}
+# A proof's fault names lengths and batches, and what to do comes after it.
+_REASON_CHARACTERS = 800
 
 
 @dataclass(frozen=True)
@@ -55,16 +71,20 @@ class Service:
         triton: Triton,
         repository: Repository,
         state: StateFile,
+        prover: Prover,
         figures: Figures,
+        page: MetricsPage,
     ) -> None:
         self._settings = settings
         self._control_plane = control_plane
         self._triton = triton
         self._repository = repository
         self._state = state
+        self._prover = prover
         self._figures = figures
+        self._page = page
         self._deployment = Deployment(
-            control_plane, triton, repository, state.commit, settings.grace_s
+            control_plane, triton, repository, prover, state.commit, settings.grace_s
         )
         self._wake = threading.Event()
         # The SDK's calls in a thread of their own: they may block for long. Triton's loads apart
@@ -75,17 +95,14 @@ class Service:
         self._looks = ThreadPoolExecutor(1, "look")
         self._asked: Future[dict[str, frozenset[int]] | None] | None = None
         self._jobs: dict[str, tuple[Future[None], str]] = {}
-        self._sync: Future[Sequence[Served]] | None = None
-        self._sync_started = float("-inf")
+        self._sync = Sync(
+            control_plane, self._sdk, settings.poll_s, settings.endpoint_filter, _reason
+        )
         self._head_start_ends = time.monotonic() + (_HEAD_START_S if state.records() else 0.0)
-        self._wanted: dict[str, Served] | None = None
-        self._problems: list[Problem] = []
         self._failures: dict[str, Failure] = {}
         self._rows: list[EndpointStatus] = []
         self._reported: list[EndpointStatus] = []
         self._started = time.time()
-        self._last_sync: float | None = None
-        self._sync_error: str | None = None
         self._triton_version: str | None = None
 
     def run(self, stop: threading.Event) -> None:
@@ -97,6 +114,7 @@ class Service:
 
     def recover(self) -> None:
         """Make the repository say what the state file says, whatever a crash left behind."""
+        self._repository.remove(PROOF_MODEL)
         for model, record in self._state.records().items():
             if self._repository.has_files(model, record.current.token):
                 self._deployment.restore(record)
@@ -106,9 +124,11 @@ class Service:
 
     def round(self) -> None:
         now = time.time()
-        self._finish_sync()
+        if self._sync.finish():
+            self._forget_what_is_over()
         self._finish_jobs(now)
-        self._start_sync()
+        if time.monotonic() >= self._head_start_ends:
+            self._sync.start_when_due(self._wake.set)
         loaded = self._loaded()
         for model, action in self._plan(loaded, now).items():
             if model not in self._jobs:
@@ -120,31 +140,37 @@ class Service:
         self._figures.report_when_due(self._sdk, self._control_plane)
 
     def _plan(self, loaded: Mapping[str, frozenset[int]] | None, now: float) -> dict[str, Action]:
-        wanted = self._wanted
+        wanted, records = self._sync.wanted, self._state.records()
         actions = plan(
             Situation(
                 wanted=None if wanted is None else {m: s.fingerprint for m, s in wanted.items()},
-                records=self._state.records(),
+                records=records,
                 failures=self._failures,
                 loaded=loaded,
                 now=now,
+                unproven=self._prover.unproven(records.values()),
             )
         )
+        # A proof that was cut short, by a crash of ours or a Triton that hung.
+        if PROOF_MODEL in (loaded or ()) and not self._prover.proving:
+            actions[PROOF_MODEL] = Remove()
         if wanted is not None and loaded is not None:
             # Files of ours that no record knows: a crash in the middle of a first load.
-            known = set(wanted) | set(self._state.records())
+            known = set(wanted) | set(records)
             actions.update({model: Remove() for model in self._repository.models() - known})
         return actions
 
     def _start(self, model: str, action: Action, now: float) -> None:
         record = self._state.records().get(model)
-        served = (self._wanted or {}).get(model)
+        served = (self._sync.wanted or {}).get(model)
         steps = self._deployment
         fingerprint = record.fingerprint if record is not None else ""
         pool, job = self._loads, _nothing
         if isinstance(action, Prepare) and served is not None:
             pool, fingerprint = self._downloads, served.fingerprint
             job = _bind(steps.prepare, served, record)
+        elif model == PROOF_MODEL:
+            job = self._prover.clear
         elif isinstance(action, Remove):
             job = _bind(steps.remove, model)
         elif record is not None:
@@ -172,56 +198,16 @@ class Service:
             reason = _reason(error)
             _log.error("%s: %s", model, reason, exc_info=_unexpected(error))
             pauses = _PAUSES.get(type(error), FAILED)
-            self._failures[model] = failed_again(before, fingerprint, reason, now, pauses)
+            failure = failed_again(before, fingerprint, reason, now, pauses)
+            if isinstance(error, ProofFailed):
+                failure = replace(failure, unproven_bundle=error.bundle_version)
+                line = refusal_line(model, error.model_id, reason)
+                self._sdk.submit(self._control_plane.report, line)
+            self._failures[model] = failure
 
-    def _start_sync(self) -> None:
-        due = time.monotonic() - self._sync_started >= self._settings.poll_s
-        if self._sync is None and due and time.monotonic() >= self._head_start_ends:
-            self._sync_started = time.monotonic()
-            self._sync = self._sdk.submit(self._control_plane.endpoints)
-            self._sync.add_done_callback(lambda _: self._wake.set())
-
-    def _finish_sync(self) -> None:
-        if self._sync is None:
-            return
-        if not self._sync.done():
-            waited = time.monotonic() - self._sync_started
-            if waited > _SLOW_SYNC_S and self._sync_error is None:
-                self._sync_error = f"no answer for more than {_SLOW_SYNC_S:.0f} s"
-                _log.error("control plane: %s", self._sync_error)
-            return
-        error = self._sync.exception()
-        if error is not None:
-            reason = _reason(error)
-            if reason != self._sync_error:
-                _log.error("control plane: %s", reason)
-            self._sync_error = reason
-        else:
-            self._take_up(self._sync.result())
-        self._sync = None
-
-    def _take_up(self, endpoints: Sequence[Served]) -> None:
-        """Two addresses can mean one Triton name: the first keeps it, the other is told."""
-        self._sync_error, self._last_sync = None, time.time()
-        wanted: dict[str, Served] = {}
-        self._problems = list(self._control_plane.problems())
-        for served in sorted(endpoints, key=lambda served: served.endpoint):
-            if not fnmatch.fnmatchcase(served.endpoint, self._settings.endpoint_filter):
-                continue
-            # Such a folder would be ours, or outside the repository.
-            if served.model.startswith(".") or not served.model:
-                self._problems.append(_problem(served, "an endpoint name must not begin with '.'"))
-                continue
-            other = wanted.setdefault(served.model, served)
-            if other is not served:
-                reason = (
-                    f"its Triton model name '{served.model}' is taken by endpoint "
-                    f"'{other.endpoint}'; choose another endpoint name"
-                )
-                self._problems.append(_problem(served, reason))
-        self._wanted = wanted
-        # A failure of something that is no longer asked for is over.
-        asked = {served.fingerprint for served in wanted.values()}
+    def _forget_what_is_over(self) -> None:
+        """A failure of something that is no longer asked for is over."""
+        asked = {served.fingerprint for served in (self._sync.wanted or {}).values()}
         asked |= {record.fingerprint for record in self._state.records().values()}
         self._failures = {m: f for m, f in self._failures.items() if f.fingerprint in asked}
 
@@ -241,6 +227,7 @@ class Service:
                 _log.error("%s: its backend process died as it loaded; Triton is restarted", model)
             if self._triton_version is None:
                 self._triton_version = self._triton.version()
+                self._prover.on(read_machine(self._triton_version, self._repository.root))
             for model in self._triton.unload_dead():
                 _log.error("%s: its backend process died; it is loaded again", model)
             return self._triton.loaded()
@@ -249,15 +236,22 @@ class Service:
             return None
 
     def _publish(self, loaded: Mapping[str, frozenset[int]] | None) -> None:
+        proving = Proving(self._prover.proving, self._prover.passed)
         rows = endpoint_rows(
-            self._wanted, self._problems, self._state.records(), self._failures, loaded
+            self._sync.wanted,
+            self._sync.problems,
+            self._state.records(),
+            self._failures,
+            loaded,
+            proving,
         )
         self._state.publish({"controller": self._own_status(loaded), "endpoints": as_json(rows)})
+        self._page.show(rows, self._sync.last, triton_ready=loaded is not None)
         for line in changes(self._rows, rows):
             _log.info("%s", line)
         self._rows = rows
         # Before the first sync there is nobody to tell; afterwards everything at once.
-        lines = changes(self._reported, rows) if self._last_sync is not None else []
+        lines = changes(self._reported, rows) if self._sync.last is not None else []
         if lines:
             self._sdk.submit(self._control_plane.report, "\n".join(lines))
             self._reported = rows
@@ -266,15 +260,11 @@ class Service:
         return {
             "pid": os.getpid(),
             "started": self._started,
-            "last_sync": self._last_sync,
-            "last_sync_ok": self._sync_error is None and self._last_sync is not None,
-            "control_plane_error": self._sync_error,
+            "last_sync": self._sync.last,
+            "last_sync_ok": self._sync.error is None and self._sync.last is not None,
+            "control_plane_error": self._sync.error,
             "triton": {"version": self._triton_version, "ready": loaded is not None},
         }
-
-
-def _problem(served: Served, reason: str) -> Problem:
-    return Problem(served.endpoint, served.model, served.model_id, reason)
 
 
 def _bind(step: Callable[..., None], *arguments: Any) -> Callable[[], None]:
@@ -291,7 +281,7 @@ def _unexpected(error: BaseException) -> BaseException | None:
 
 
 def _reason(error: BaseException) -> str:
-    text = " ".join(str(error).split())[:500]
+    text = " ".join(str(error).split())[:_REASON_CHARACTERS]
     return (
         text
         if isinstance(error, EngineError | ValueError) and text

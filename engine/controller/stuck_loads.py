@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from engine.orphans import STUB, model_of
+from engine.orphans import STUB, model_of, server_of
 
 # Of a process that dies later in its load Triton takes notice: the load then fails after 2.3 s.
 NOTICE_S = 5.0
@@ -104,17 +104,8 @@ class StuckLoads:
 
     def _children(self) -> list[psutil.Process]:
         if self._server is None or not self._server.is_running():
-            self._server = self._find_server()
+            self._server = server_of(self._repository)
         try:
             return [] if self._server is None else self._server.children()
         except psutil.NoSuchProcess:
             return []
-
-    def _find_server(self) -> psutil.Process | None:
-        """None while Triton is away, or where it runs out of our sight."""
-        wanted = f"--model-repository={self._repository}"
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if wanted in process.cmdline():
-                    return process
-        return None

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tritonclient.grpc as triton_grpc
-from tritonclient.utils import InferenceServerException
+from numpy.typing import NDArray
+from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
-from engine.controller.dead_models import DeadModels
+from engine.controller.dead_models import DEAD, DeadModels
 from engine.controller.stuck_loads import StuckLoads
 from engine.controller.triton_log import TritonLog
 from engine.errors import EngineError
+from engine.model_config import ModelConfig, type_name
 
 _ASK_S = 5.0
+# One request of a proof: the largest batch of a large model on a slow processor.
+_INFER_S = 300.0
+# A model's process ends 1 to 2 s after the call that unloads it has returned.
+_UNLOADED_S = 30.0
+_LOOK_S = 0.02
 # A TensorRT engine of a large model takes minutes to deserialize and warm up.
 _LOAD_S = 1800.0
 _AWAY = ("StatusCode.UNAVAILABLE", "StatusCode.DEADLINE_EXCEEDED", "StatusCode.CANCELLED")
+_PRESENT = ("READY", "LOADING", "UNLOADING")
+_UNKNOWN = "StatusCode.NOT_FOUND"
 _CHANNEL = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -43,6 +54,10 @@ class LoadFailed(EngineError):
     def __init__(self, reason: str, versions: frozenset[int] = frozenset()) -> None:
         super().__init__(reason)
         self.versions = versions
+
+
+class RequestFailed(EngineError):
+    """A model refused a request, or failed on it."""
 
 
 class Triton:
@@ -101,8 +116,59 @@ class Triton:
         if model in self.loaded():
             self._ask("unload_model", model)
 
+    def unload_wholly(self, model: str) -> None:
+        """Unload, and return when the model's memory is free again.
+
+        Raises EngineError for a model that does not go.
+        """
+        self.unload(model)
+        deadline = time.monotonic() + _UNLOADED_S
+        while self._state(model) in _PRESENT:
+            if time.monotonic() > deadline:
+                raise EngineError(f"Triton did not unload '{model}' within {_UNLOADED_S:.0f} s")
+            time.sleep(_LOOK_S)
+
+    def infer(
+        self,
+        config: ModelConfig,
+        version: int,
+        tensors: Mapping[str, NDArray[Any]],
+        wanted: Sequence[str],
+    ) -> dict[str, NDArray[Any]]:
+        """The outputs of that version of the configuration's model, inputs cast to its types.
+
+        Raises RequestFailed, TritonAway.
+        """
+        types = {tensor.name: type_name(tensor.data_type) for tensor in config.input}
+        inputs = []
+        for name, array in tensors.items():
+            value = triton_grpc.InferInput(name, array.shape, types[name])
+            value.set_data_from_numpy(array.astype(triton_to_np_dtype(types[name])))
+            inputs.append(value)
+        try:
+            answer = self._client.infer(
+                config.name,
+                inputs,
+                model_version=str(version),
+                outputs=[triton_grpc.InferRequestedOutput(name) for name in wanted],
+                client_timeout=_INFER_S,
+            )
+        except InferenceServerException as error:
+            reason = _first_paragraph(error)
+            # A model that is not there any more was lost with its Triton.
+            if error.status() in (*_AWAY, _UNKNOWN) and DEAD not in reason:
+                raise TritonAway("Triton went away while it was asked") from None
+            raise RequestFailed(reason) from None
+        return {name: answer.as_numpy(name) for name in wanted}
+
     def close(self) -> None:
         self._client.close()
+
+    def _state(self, model: str) -> str:
+        """Of any of its versions that is still there; '' when none is."""
+        rows = self._ask("get_model_repository_index").models
+        states = [row.state for row in rows if row.name == model and row.state in _PRESENT]
+        return next(iter(states), "")
 
     def _ask(self, call: str, *arguments: str) -> Any:
         try:

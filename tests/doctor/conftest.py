@@ -187,7 +187,7 @@ def scene(
     subject = Subject(
         state=state,
         environment=environment,
-        record=Record(Ports(*free_ports(5)), ACCESS, SECRET),
+        record=Record(Ports(*free_ports(6)), ACCESS, SECRET),
         bundle=bundle,
         log=log,
     )

@@ -14,6 +14,9 @@ from typing import Any
 from contract.manifest import Golden, Manifest, entry_of
 from engine.controller.control_plane import Problem, Served
 from engine.controller.figures import Figures
+from engine.controller.metrics import MetricsPage
+from engine.controller.proofs import Proofs
+from engine.controller.prover import Prover
 from engine.controller.repository import Repository
 from engine.controller.service import Service, Settings
 from engine.controller.state import StateFile
@@ -22,6 +25,8 @@ from engine.controller.triton import Triton
 from engine.controller.triton_log import TritonLog
 from engine.endpoint_config import EndpointFields, TensorFields
 from engine.model_config import TensorConfig, build_config, to_text
+from engine.proof.parity_set import FILE_NAME as PARITY_SET
+from tests.engine.small_parity import small_parity_set
 from tests.engine.text_models import LABELS, write_onnx
 from tests.engine.triton_server import TritonServer, wait_until
 
@@ -33,10 +38,19 @@ FIELDS = EndpointFields(
 )
 
 
-def write_bundle(folder: Path, version: int, *, scale: float = 1.0) -> Path:
-    """The model/ folder of a bundle as the desk makes it."""
+def write_bundle(
+    folder: Path,
+    version: int,
+    *,
+    scale: float = 1.0,
+    parity: bool = False,
+    wrong_at: int | None = None,
+) -> Path:
+    """The model/ folder of a bundle as the desk makes it; `parity` gives it a parity set."""
     model = folder / "model"
-    write_onnx(model, scale=scale)
+    write_onnx(model, scale=scale, wrong_at=wrong_at)
+    if parity:
+        (model / PARITY_SET).write_text(small_parity_set(scale).to_json())
     config = build_config(
         name="",
         backend="onnxruntime",
@@ -139,17 +153,22 @@ class Serving:
     stop: threading.Event = dataclasses.field(default_factory=threading.Event)
     thread: threading.Thread | None = None
     triton: Triton | None = None
+    page: MetricsPage | None = None
 
     def start(self) -> None:
         loads = StuckLoads(self.server.repository)
         self.triton = Triton(self.server.grpc, TritonLog(self.server.log), loads)
+        repository = Repository(self.server.repository)
+        self.page = MetricsPage(None)
         service = Service(
             Settings(poll_s=0.1, grace_s=self.grace_s),
             self.control_plane,
             self.triton,
-            Repository(self.server.repository),
+            repository,
             StateFile(self.folder / "state.json"),
+            Prover(self.triton, repository, Proofs(self.folder / "proofs.json")),
             Figures(None),
+            self.page,
         )
         self.stop.clear()
         self.thread = threading.Thread(target=service.run, args=(self.stop,), daemon=True)

@@ -8,7 +8,7 @@ import pytest
 
 from engine.controller.figures import Figure, read_figures
 from engine.controller.shared_config import shared
-from engine.controller.status import changes, endpoint_rows
+from engine.controller.status import Proving, changes, endpoint_rows
 from engine.controller.triton_log import TritonLog
 from engine.controller.verification import bundle_line
 from engine.model_config import ModelConfig, TensorConfig, build_config
@@ -94,6 +94,6 @@ def test_the_bundle_line_counts_in_the_first_twenty_lines(
 
 
 def test_only_changes_are_told() -> None:
-    rows = endpoint_rows(None, [], {}, {}, None)
+    rows = endpoint_rows(None, [], {}, {}, None, Proving((), lambda _: None))
     assert rows == []
     assert changes(rows, rows) == []

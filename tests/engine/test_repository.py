@@ -2,32 +2,59 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from engine.controller.deployment import Deployment
+from engine.controller.machine import Machine as Hardware
+from engine.controller.proofs import Proofs
+from engine.controller.prover import PROOF_MODEL, ProofFailed, Prover
 from engine.controller.records import Record
 from engine.controller.repository import Repository
+from engine.controller.service import Service, Settings
 from engine.controller.state import StateFile
 from engine.controller.triton import LoadFailed
 from engine.errors import EngineError
 from tests.engine.serving import ListedEndpoints, preprocess_of, write_bundle
-from tests.engine.text_models import write_onnx
+from tests.engine.text_models import expected, write_onnx
+
+MACHINE = Hardware("a processor", "0", "2.51.0", (), (), ())
 
 
 class FakeTriton:
-    """Accepts what `accepts` accepts; tells `watch` before and after each load."""
+    """Accepts what `accepts` accepts; tells `watch` before and after each load.
+
+    The versions in `wrong` answer wrongly, the others as the small graph of scale 1.
+    """
 
     def __init__(self, watch: Callable[[], None], accepts: Callable[[int], bool]) -> None:
         self.watch, self.accepts = watch, accepts
+        self.wrong: set[int] = set()
 
     def load(self, model: str, version: int) -> None:
         self.watch()
         if not self.accepts(version):
             raise LoadFailed("bad", frozenset({version}))
+        self.watch()
+
+    def infer(
+        self, config: Any, version: int, tensors: Mapping[str, np.ndarray], wanted: Sequence[str]
+    ) -> dict[str, np.ndarray]:
+        self.watch()
+        ids, mask = tensors["input_ids"], tensors["attention_mask"]
+        wrong = 5.0 if version in self.wrong else 0.0
+        return {wanted[0]: (expected(ids, mask) + [wrong, 0, 0]).astype(np.float32)}
+
+    def loaded(self) -> dict[str, frozenset[int]]:
+        return {}
+
+    def unload_wholly(self, model: str) -> None:
         self.watch()
 
     def unload(self, model: str) -> None:
@@ -44,10 +71,15 @@ class Machine:
         self.repository = Repository(self.disk / "models")
         self.state = StateFile(self.disk / "state.json")
         self.plane = ListedEndpoints()
+        self.triton = FakeTriton(self.photograph, accepts)
+        self.proofs = Proofs(self.disk / "proofs.json")
+        self.prover = Prover(self.triton, self.repository, self.proofs)  # type: ignore[arg-type]
+        self.prover.on(MACHINE)
         self.steps = Deployment(
             self.plane,
-            FakeTriton(self.photograph, accepts),  # type: ignore[arg-type]
+            self.triton,  # type: ignore[arg-type]
             self.repository,
+            self.prover,
             self.commit,
             30.0,
         )
@@ -70,7 +102,8 @@ class Machine:
 def recovered(disk: Path) -> Record | None:
     """What the next start makes of a disk; checks that it is whole."""
     repository, state = Repository(disk / "models"), StateFile(disk / "state.json")
-    steps = Deployment(None, None, repository, state.commit, 30.0)  # type: ignore[arg-type]
+    prover: Any = None
+    steps = Deployment(None, None, repository, prover, state.commit, 30.0)  # type: ignore[arg-type]
     record = state.records().get("m")
     if record is None:
         return None
@@ -101,6 +134,54 @@ def test_a_crash_at_any_moment_leaves_the_old_state_or_the_new_one(tmp_path: Pat
     assert numbers == sorted(numbers[:-1], key=lambda n: (n is not None, n or 0)) + [None]
     assert set(numbers) == {None, 101, 202}
     assert not (machine.disk / "models" / "m").exists()
+
+
+def test_a_crash_in_the_middle_of_a_proof_leaves_nothing_of_it(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, lambda version: True)
+    machine.prepare(write_bundle(tmp_path / "a", 101, parity=True), preprocess_of(101))
+    machine.triton.wrong = {202}
+    with pytest.raises(ProofFailed, match="at every length, any batch.*convert it again"):
+        machine.prepare(write_bundle(tmp_path / "b", 202, parity=True), preprocess_of(202))
+    assert machine.state.records()["m"].current.number == 101
+    asked = [disk for disk in machine.photographs if (disk / "models" / PROOF_MODEL).is_dir()]
+    assert len(asked) > 30
+    for disk in machine.photographs:
+        repository, state = Repository(disk / "models"), StateFile(disk / "state.json")
+        service = Service(
+            Settings(1.0, 1.0),
+            *[None] * 2,
+            repository,
+            state,
+            None,
+            *[None] * 2,  # type: ignore[arg-type]
+        )
+        service.recover()
+        assert not (disk / "models" / PROOF_MODEL).exists()
+        # Nothing that is half of one and half of the other.
+        record = recovered(disk)
+        assert record is None or record.current.number == 101
+
+
+def test_a_proof_is_run_once_for_each_bundle_and_machine(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, lambda version: True)
+    source = write_bundle(tmp_path / "a", 101, parity=True)
+
+    def asked() -> int:
+        before = len(machine.photographs)
+        machine.prepare(source, preprocess_of(101))
+        return len(machine.photographs) - before
+
+    first, again = asked(), asked()
+    assert first > again + 15
+    machine.prover.on(dataclasses.replace(MACHINE, features="others"))
+    assert asked() > again + 15
+    # What was passed is known to the next start, too.
+    machine.prover = Prover(
+        machine.triton, machine.repository, Proofs(machine.disk / "proofs.json")
+    )  # type: ignore[arg-type]
+    machine.prover.on(MACHINE)
+    machine.steps = dataclasses.replace(machine.steps, prover=machine.prover)
+    assert asked() == again
 
 
 def test_the_same_version_number_goes_back_to_the_old_files(tmp_path: Path) -> None:

@@ -16,10 +16,17 @@ WIDTH = 4
 BEST = 5
 
 
-def onnx_model(*, scale: float = 1.0, per_token: bool = False, pooling: str = "mean") -> bytes:
+def onnx_model(
+    *,
+    scale: float = 1.0,
+    per_token: bool = False,
+    pooling: str = "mean",
+    wrong_at: int | None = None,
+) -> bytes:
     """input_ids and attention_mask (int32) -> output; `scale` tells versions apart.
 
     `pooling` is 'mean', or 'last' for a graph that wrongly reads the last position, padded or not.
+    At exactly `wrong_at` tokens the first column is wrong, as a kernel's fault would have it.
     """
     random = np.random.default_rng(7)
     table = random.normal(size=(VOCABULARY, WIDTH)).astype(np.float32)
@@ -30,7 +37,7 @@ def onnx_model(*, scale: float = 1.0, per_token: bool = False, pooling: str = "m
         helper.make_node("Unsqueeze", ["mask", "two"], ["mask3"]),
         helper.make_node("Mul", ["tokens", "mask3"], ["masked"]),
         *_pooled(pooling),
-        helper.make_node("MatMul", ["pooled", "weight"], ["output"]),
+        *_last_layer(wrong_at),
     ]
     outputs = [helper.make_tensor_value_info("output", TensorProto.FLOAT, ["batch", LABELS])]
     if per_token:
@@ -54,6 +61,8 @@ def onnx_model(*, scale: float = 1.0, per_token: bool = False, pooling: str = "m
             numpy_helper.from_array(np.array([1], np.int64), "one"),
             numpy_helper.from_array(np.array([2], np.int64), "two"),
             numpy_helper.from_array(np.array(-1, np.int64), "last"),
+            numpy_helper.from_array(np.array([wrong_at or 0], np.int64), "wrong_at"),
+            numpy_helper.from_array(np.array([3, 0, 0], np.float32), "wrong_by"),
         ],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -138,6 +147,19 @@ def expected_masks(
         "token_ids": best,
         "candidate_scores": np.take_along_axis(scores, asked, -1),
     }
+
+
+def _last_layer(wrong_at: int | None) -> list[onnx.NodeProto]:
+    if wrong_at is None:
+        return [helper.make_node("MatMul", ["pooled", "weight"], ["output"])]
+    return [
+        helper.make_node("MatMul", ["pooled", "weight"], ["right"]),
+        helper.make_node("Shape", ["input_ids"], ["length"], start=1, end=2),
+        helper.make_node("Equal", ["length", "wrong_at"], ["is_wrong"]),
+        helper.make_node("Cast", ["is_wrong"], ["share"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["share", "wrong_by"], ["error"]),
+        helper.make_node("Add", ["right", "error"], ["output"]),
+    ]
 
 
 def _pooled(pooling: str) -> list[onnx.NodeProto]:

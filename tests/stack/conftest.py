@@ -30,17 +30,17 @@ CLI = str(Path(sys.executable).with_name("transformer-serving"))
 
 
 def free_port_base() -> int:
-    """The first of five free ports in a row, below those that clients' connections get."""
+    """The first of six free ports in a row, below those that clients' connections get."""
     begin = 10_000 + 7 * (os.getpid() % 2_900)
     for base in (*range(begin, 32_000, 7), *range(10_000, begin, 7)):
         try:
-            for port in range(base, base + 5):
+            for port in range(base, base + 6):
                 with socket.socket() as probe:
                     probe.bind(("127.0.0.1", port))
         except OSError:
             continue
         return base
-    raise AssertionError("no five free ports in a row")
+    raise AssertionError("no six free ports in a row")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from contract.endpoint import Classification, Endpoint, InputTensor, Limits, OutputTensor, Tokens
 from contract.manifest import Golden
 from engine.backends.openvino_quiet import openvino
+from engine.proof.parity_set import FILE_NAME as PARITY_SET
+from tests.engine.small_parity import small_parity_set
 from tests.engine.text_models import LABELS, VOCABULARY, expected, write_onnx
 from transformer_serving import preprocess_file
 from transformer_serving.bundle import BundleContent, write_bundle
@@ -36,6 +38,8 @@ class Parts:
     revision: str = ""  # a comment in the preprocess code
     engine: str = "onnxruntime"
     broken: bool = False  # the engine cannot be loaded, though every file is the manifest's
+    parity: bool = False  # with a parity set, so that it is proven where it is served
+    wrong_at: int | None = None  # the engine is wrong at exactly so many tokens
 
 
 def write_small(target: Path, parts: Parts | None = None) -> Bundle:
@@ -113,13 +117,17 @@ def _scratch(target: Path) -> Path:
 
 def _engine_files(target: Path, parts: Parts) -> tuple[Path, ...]:
     scratch = _scratch(target)
-    path = write_onnx(scratch, scale=parts.scale)
+    path = write_onnx(scratch, scale=parts.scale, wrong_at=parts.wrong_at)
+    proof: tuple[Path, ...] = ()
+    if parts.parity:
+        proof = (scratch / PARITY_SET,)
+        proof[0].write_text(small_parity_set(parts.scale).to_json())
     if parts.engine == "onnxruntime":
-        return (path,)
+        return (path, *proof)
     openvino.save_model(openvino.convert_model(path), scratch / "model.xml", compress_to_fp16=False)
     if parts.broken:
         (scratch / "model.xml").write_text("<net/>")
-    return (scratch / "model.xml", scratch / "model.bin")
+    return (scratch / "model.xml", scratch / "model.bin", *proof)
 
 
 class _other_code:

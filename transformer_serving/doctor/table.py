@@ -35,7 +35,7 @@ CHECKS = (
     ),
     Check(
         "ports",
-        "the five ports of the embedded stack",
+        "the six ports of the embedded stack",
         "another program listens on one",
         machine.check_ports,
     ),

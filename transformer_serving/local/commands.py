@@ -154,12 +154,12 @@ def _status_tables(state: Path, values: dict[str, Any]) -> Group:
     parts = Table("part", "pid", "port", "health", "version", title=f"stack in {state}")
     for part in values["parts"]:
         parts.add_row(*(_cell(part[name]) for name in ("name", "pid", "port", "health", "version")))
-    endpoints = Table("endpoint", "bundle version", "engine", "ready", "why not")
+    endpoints = Table("endpoint", "bundle version", "engine", "proof", "ready", "why not")
     for row in values["endpoints"]:
         version = _cell(row.get("bundle_version")) if row.get("verified") else "unverified"
         ready = "yes" if row.get("ready") else "no"
-        engine = _cell(row.get("backend"))
-        endpoints.add_row(_cell(row.get("endpoint")), version, engine, ready, _cell(row["reason"]))
+        cells = (row.get("endpoint"), version, row.get("backend"), row.get("proof"))
+        endpoints.add_row(*map(_cell, cells), ready, _cell(row["reason"]))
     return Group(parts, endpoints)
 
 

@@ -101,6 +101,7 @@ def _controller(state: Path, record: Record) -> Launch:
         f"--serving-id={record.serving_id}",
         f"--triton-grpc=127.0.0.1:{record.ports.triton_grpc}",
         f"--triton-metrics=http://127.0.0.1:{record.ports.triton_metrics}/metrics",
+        f"--metrics-address=127.0.0.1:{record.ports.controller_metrics}",
         f"--triton-log={state / 'logs' / 'triton.log'}",
         f"--repository={state / 'triton' / 'models'}",
         f"--state={controller_state(state)}",

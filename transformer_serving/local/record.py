@@ -25,11 +25,12 @@ class Ports:
     triton_http: int = 8000
     triton_grpc: int = 8001
     triton_metrics: int = 8002
+    controller_metrics: int = 8003
 
     @staticmethod
     def from_base(base: int) -> Ports:
-        """Five ports in a row, the front door first."""
-        return Ports(*range(base, base + 5))
+        """Six ports in a row, the front door first."""
+        return Ports(*range(base, base + 6))
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,10 @@ def load_record(state: Path) -> Record | None:
     path = state / "stack.json"
     try:
         values = json.loads(path.read_text("utf-8"))
-        return Record(**{**values, "ports": Ports(**values["ports"])})
+        ports = values["ports"]
+        # Of an older stack: the controller's own figures are newer.
+        ports.setdefault("controller_metrics", ports["triton_metrics"] + 1)
+        return Record(**{**values, "ports": Ports(**ports)})
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:

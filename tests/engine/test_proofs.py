@@ -1,0 +1,184 @@
+"""What a proof is of, where it is kept, and the page that shows it."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from contract.server_facts import Gpu
+from engine.controller import proofs as kept, refusal_line as lines
+from engine.controller.machine import Machine, read_machine
+from engine.controller.metrics import MetricsPage
+from engine.controller.metrics_server import parse_address, serve_metrics
+from engine.controller.proofs import Passed, Proofs
+from engine.controller.prover import subject_of
+from engine.controller.status import EndpointStatus
+from engine.model_config import ModelConfig, from_text
+from tests.engine.serving import write_bundle
+
+MACHINE = Machine(
+    "a processor", "f", "2.51.0", (("onnxruntime", "1.31.1"), ("openvino", "2026.4.1")), (), ()
+)
+
+
+def passed(key: str, at: float = 1.0) -> Passed:
+    return Passed(key, 101, at, 2.5, 1e-4, None)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("processor", "another"),
+        ("features", "g"),
+        ("triton", "2.52.0"),
+        ("runtimes", (("onnxruntime", "1.31.1"), ("openvino", "2026.5.0"))),
+        ("switches", (("ONEDNN_MAX_CPU_ISA", "AVX2"),)),
+        ("gpus", (Gpu("a GPU", "560.35", "9.0"),)),
+    ],
+)
+def test_a_proof_is_of_one_machine(field: str, value: object) -> None:
+    other = dataclasses.replace(MACHINE, **{field: value})
+    assert other.key("s", "openvino_text") != MACHINE.key("s", "openvino_text")
+
+
+def test_another_runtime_is_none_of_its_business() -> None:
+    runtimes = (("onnxruntime", "1.32.0"), ("openvino", "2026.4.1"))
+    other = dataclasses.replace(MACHINE, runtimes=runtimes)
+    assert other.key("s", "openvino_text") == MACHINE.key("s", "openvino_text")
+    assert other.key("s", "onnxruntime") != MACHINE.key("s", "onnxruntime")
+    gpus = [(Gpu("a GPU", *rest),) for rest in (("560.35", "9.0"), ("570.1", "9.0"))]
+    keys = {dataclasses.replace(MACHINE, gpus=one).key("s", "tensorrt") for one in gpus}
+    assert len(keys) == 2
+
+
+def test_this_machine_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = read_machine("2.51.0", tmp_path)
+    assert before.processor != "unknown processor"
+    assert before == read_machine("2.51.0", tmp_path)
+    assert dict(before.runtimes).keys() >= {"openvino", "onnxruntime"}
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert ("ONEDNN_MAX_CPU_ISA", "AVX2") in read_machine("2.51.0", tmp_path).switches
+
+
+def test_a_subject_is_the_files_and_what_the_answers_depend_on(tmp_path: Path) -> None:
+    folder = write_bundle(tmp_path / "a", 101, parity=True)
+    config = from_text((folder / "config.pbtxt").read_text())
+    before = subject_of(folder, config)
+
+    def changed(**parameters: str) -> ModelConfig:
+        copy = from_text((folder / "config.pbtxt").read_text())
+        for key, value in parameters.items():
+            copy.parameters[key].string_value = value
+        return copy
+
+    assert subject_of(folder, changed(intra_op_thread_count="4", num_streams="2")) == before
+    assert subject_of(folder, changed(precision="bf16")) != before
+    tuned = changed()
+    tuned.max_batch_size, tuned.instance_group[0].count = 4, 2
+    assert subject_of(folder, tuned) == before
+    other = write_bundle(tmp_path / "b", 101, parity=True, wrong_at=8)
+    assert subject_of(other, config) != before
+    assert subject_of(write_bundle(tmp_path / "c", 101), config) == ""
+
+
+def test_proofs_are_kept_bounded_and_unreadable_ones_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "MOST", 3)
+    path = tmp_path / "proofs.json"
+    proofs = Proofs(path)
+    for key in ("a", "b", "c", "a", "d"):
+        proofs.add(passed(key))
+    again = Proofs(path)
+    assert [key for key in "abcd" if again.get(key)] == ["a", "c", "d"]
+    assert again.get("a") == passed("a")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["proofs.json"]
+    for content in ("{", '{"passed": [{}]}', "[]"):
+        path.write_text(content)
+        assert Proofs(path).get("a") is None
+
+
+def test_a_folder_that_cannot_be_written_costs_the_next_start_a_proof(tmp_path: Path) -> None:
+    proofs = Proofs(tmp_path / "absent" / "proofs.json")
+    proofs.add(passed("a"))
+    assert proofs.get("a") is not None
+
+
+def test_a_refusal_is_told_to_the_one_who_deployed_it() -> None:
+    line = lines.refusal_line("a/b: c", "0af", "at 32 tokens:\n any batch")
+    assert lines.refusal_in(line, "0af") == "at 32 tokens: any batch"
+    assert lines.refusal_in(line, "0a") is None
+    assert lines.refusal_in("x: ready bundle 1 (refused)", "0af") is None
+
+
+def row(endpoint: str, **values: object) -> EndpointStatus:
+    return EndpointStatus(
+        **{
+            **{"endpoint": endpoint, "model": "m", "bundle_version": 1, "verified": True},
+            **{"backend": "onnxruntime", "ready": True, "reason": None, "reason_since": None},
+            **{"versions_loaded": (1,), "model_id": "x", "since": 0.0},
+            **{"proof": "proven", "proof_of": 1},
+            **values,
+        }  # type: ignore[arg-type]
+    )
+
+
+def test_the_page_has_our_figures_and_then_tritons(tmp_path: Path) -> None:
+    page = MetricsPage(None)
+    assert "transformer_serving_engine_triton_ready 0\n" in page.text()
+    page.show(
+        [
+            row('odd"\\\nname', proof_seconds=2.5, largest_difference=1e-4),
+            row("refused", proof="failed", proof_of=2, ready=False),
+        ],
+        1.0,
+        triton_ready=True,
+    )
+    triton = serve_metrics("127.0.0.1:0", lambda: "nv_inference_count 5\n")
+    assert triton is not None
+    whole = MetricsPage(f"http://127.0.0.1:{triton.server_address[1]}/metrics")
+    whole._shown = page._shown
+    server = serve_metrics("127.0.0.1:0", whole.text)
+    assert server is not None
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        with urllib.request.urlopen(f"{address}/metrics", timeout=20) as answer:
+            text = answer.read().decode()
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"{address}/other", timeout=20)
+    finally:
+        server.shutdown()
+        triton.shutdown()
+        server.server_close()
+        triton.server_close()
+    lines = text.splitlines()
+    name = "transformer_serving_engine_proof"
+    odd = 'endpoint="odd\\"\\\\\\nname",bundle="1"'
+    assert f'{name}{{{odd},state="proven"}} 1' in lines
+    assert f'{name}{{endpoint="refused",bundle="2",state="failed"}} 1' in lines
+    assert f'{name}{{endpoint="refused",bundle="2",state="proven"}} 0' in lines
+    assert f"{name}_seconds{{{odd}}} 2.5" in lines
+    assert f"{name}_largest_difference{{{odd}}} 0.0001" in lines
+    assert 'transformer_serving_engine_ready{endpoint="refused",bundle="1"} 0' in lines
+    assert "transformer_serving_engine_triton_ready 1" in lines
+    assert any(line.startswith("transformer_serving_engine_last_sync_age_s") for line in lines)
+    assert lines[-1] == "nv_inference_count 5"
+    samples = [line.split("{")[0] for line in lines if not line.startswith("#")]
+    assert len({line for line in lines if line.startswith("# TYPE")}) == len(set(samples)) - 1 + (
+        "transformer_serving_engine_proof_lowest_cosine" not in samples
+    )
+
+
+def test_a_taken_address_is_told_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert serve_metrics(f"127.0.0.1:{taken.getsockname()[1]}", str) is None
+    assert "choose another --metrics-address" in caplog.text
+    for text in ("8003", "host:", ":1", "host:99999"):
+        with pytest.raises(ValueError, match="must be host:port"):
+            parse_address(text)

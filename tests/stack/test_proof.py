@@ -1,0 +1,115 @@
+"""An engine that is wrong at one length is found where it is served, and never answers a client.
+
+The bundle's golden request is of another length, so that without a proof it would be served.
+"""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.stack.conftest import Stack, free_port_base
+from tests.stack.load import load
+from tests.stack.small_bundles import TEXT, Parts, write_small
+from transformer_serving.local.record import require_record
+
+pytestmark = pytest.mark.long
+
+BODY = {"text": TEXT}
+# Far longer than a test waits for a command.
+PATIENCE = ("--timeout", "900")
+RIGHT = {engine: Parts(engine=engine, parity=True) for engine in ("onnxruntime", "openvino")}
+WRONG = Parts(scale=2.0, parity=True, wrong_at=16)
+
+
+@pytest.fixture
+def endpoint(plain: Stack) -> Iterator[str]:
+    yield "proven"
+    if "proven" in plain.rows():
+        plain.run("remove", "proven")
+        plain.until(lambda: "proven" not in plain.rows(), "it is gone")
+
+
+def metrics(stack: Stack) -> str:
+    port = require_record(stack.state).ports.controller_metrics
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        return str(answer.read().decode())
+
+
+def state_line(bundle: int, state: str) -> str:
+    labels = f'endpoint="proven",bundle="{bundle}",state="{state}"'
+    return f"transformer_serving_engine_proof{{{labels}}} 1\n"
+
+
+def test_a_first_deploy_of_a_wrong_engine_fails_at_once_and_answers_nobody(
+    plain: Stack, endpoint: str, tmp_path: Path
+) -> None:
+    bundle = write_small(tmp_path / "wrong", WRONG)
+    number = bundle.manifest.bundle_version
+    with load(plain.base, endpoint, BODY, clients=6) as log:
+        said = plain.run("deploy", str(bundle.folder), "--endpoint", endpoint, *PATIENCE, code=1)
+    print(said)  # noqa: T201 - pytest -s shows the message as a user reads it
+    assert f"{endpoint}: bundle {number} is not served: its engine's answers differ from" in said
+    assert "at 16 tokens, any batch: " in said
+    assert "; nothing is served; convert it again on this kind of processor, or with a safer" in (
+        " ".join(said.split())
+    )
+    assert 200 not in log.statuses(), log.counts
+    assert f"'transformer-serving rollback {endpoint}'" in " ".join(said.split())
+    assert not log.hung
+    row = plain.rows()[endpoint]
+    assert (row["ready"], row["proof"], row["proof_of"]) == (False, "failed", number)
+    assert "at 16 tokens, any batch" in row["reason"]
+    plain.until(lambda: state_line(number, "failed") in metrics(plain), "the page says so")
+    assert "nv_" in metrics(plain)
+    assert "failed" in plain.run("status")
+
+
+@pytest.mark.parametrize("engine", RIGHT)
+def test_the_bundle_before_serves_on_through_a_wrong_update(
+    plain: Stack, endpoint: str, tmp_path: Path, engine: str
+) -> None:
+    right = write_small(tmp_path / "right", RIGHT[engine])
+    plain.run("deploy", str(right.folder), "--endpoint", endpoint)
+    good = plain.seen(endpoint, BODY)
+    number = right.manifest.bundle_version
+    assert (good.status, good.version) == (200, number)
+    assert plain.rows()[endpoint]["proof"] == "proven"
+    plain.until(lambda: state_line(number, "proven") in metrics(plain), "the page says so")
+    wrong = write_small(tmp_path / "wrong", WRONG)
+    with load(plain.base, endpoint, BODY, clients=8) as log:
+        said = plain.run("deploy", str(wrong.folder), "--endpoint", endpoint, *PATIENCE, code=1)
+        seen = log.total()
+        plain.until(lambda: log.total() > seen + 50, "clients ask on")
+    assert f"bundle {number} serves on" in " ".join(said.split())
+    assert not log.except_(good), log.counts
+    row = plain.rows()[endpoint]
+    assert (row["ready"], row["bundle_version"], row["proof"]) == (True, number, "failed")
+    # Taken back, the matter ends without another proof.
+    plain.run("rollback", endpoint)
+    plain.until(lambda: plain.rows()[endpoint]["reason"] is None, "the reason is gone")
+    assert plain.rows()[endpoint]["proof"] == "proven"
+
+
+def test_a_restart_costs_no_proof_and_a_moved_state_one(tmp_path: Path) -> None:
+    """Where the kept proofs are of another processor, everything is proven on this one first."""
+    stack = Stack(tmp_path / "state", free_port_base())
+    kept = stack.state / "triton" / "proofs.json"
+    bundle = write_small(tmp_path / "right", RIGHT["openvino"])
+    stack.run("up", "--port-base", str(stack.base))
+    try:
+        stack.run("deploy", str(bundle.folder), "--endpoint", "proven")
+        before = kept.read_text()
+        for restart in ("same machine", "another"):
+            stack.run("down")
+            if restart == "another":
+                kept.write_text(before.replace('"key": "', '"key": "of another machine '))
+            stack.run("up")
+            stack.until(lambda: stack.post("proven", BODY)[0] == 200, "it is served again")
+            stack.until(lambda: stack.rows()["proven"]["proof"] == "proven", "it is proven")
+            assert (kept.read_text() == before) == (restart == "same machine")
+    finally:
+        stack.run("down")
