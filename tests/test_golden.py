@@ -12,7 +12,7 @@ import pytest
 
 from contract.manifest import Golden
 from contract.naming import VERSION_HEADER
-from transformer_serving.golden import wait_for_golden
+from transformer_serving.golden import Refused, wait_for_golden
 
 GOLDEN = Golden(
     request={"text": "Good."}, answer={"label": "POSITIVE", "score": 0.9}, tolerance=0.001
@@ -61,6 +61,14 @@ def test_an_address_is_ready_when_its_last_worker_has_the_bundle(late: tuple[int
     with address(worker) as url:
         assert wait_for_golden(url, GOLDEN, VERSION, 60) is None
     assert len(asked) == 24 + 32
+
+
+def test_a_bundle_that_was_refused_is_not_waited_for() -> None:
+    said = iter([None, None, "at 32 tokens, any batch"])
+    with address(lambda number: (503, VERSION)) as url:
+        reason = wait_for_golden(url, GOLDEN, VERSION, 600, lambda: next(said))
+    assert isinstance(reason, Refused)
+    assert reason == "at 32 tokens, any batch"
 
 
 def test_an_address_where_one_worker_never_gets_the_bundle_is_not_ready() -> None:

@@ -116,10 +116,7 @@ def until_golden(
         target.url(endpoint), manifest.golden, manifest.bundle_version, timeout_s, refusals.reason
     )
     if isinstance(reason, Refused):
-        raise Failure(
-            f"{endpoint}: {reason}; the bundle before is asked for again with "
-            f"'transformer-serving rollback {endpoint}'"
-        )
+        raise Failure(f"{endpoint}: {reason}")
     if reason is not None:
         raise Failure(
             f"{endpoint} did not answer within {timeout_s:.0f} s: {reason}; see "

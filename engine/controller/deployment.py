@@ -102,19 +102,25 @@ class Deployment:
         try:
             self.prover.require(model, version)
         except ProofFailed as failure:
-            before = None if record is None else record.current
-            serving = before is not None and before.number in self.triton.loaded().get(model, ())
-            instead = "nothing is served"
-            if before is not None and serving:
-                what = (
-                    f"bundle {before.bundle_version}" if before.bundle_version else "the last one"
-                )
-                instead = f"{what} serves on"
             raise ProofFailed(
-                f"bundle {version.bundle_version} is not served: {failure}; {instead}; convert "
-                "it again on this kind of processor, or with a safer --precision, and deploy that",
+                f"bundle {version.bundle_version} is not served: {failure}; "
+                f"{self._instead(record)}; convert it again on this kind of processor, or with a "
+                "safer --precision, and deploy that",
                 version,
             ) from None
+
+    def _instead(self, record: Record | None) -> str:
+        """What serves where the new version does not."""
+        if record is None or record.current.number not in self.triton.loaded().get(
+            record.model, ()
+        ):
+            return "nothing is served"
+        if record.current.bundle_version is None:
+            return "what was served before serves on"
+        return (
+            f"bundle {record.current.bundle_version} serves on, and 'transformer-serving rollback "
+            f"{record.endpoint}' asks for it again"
+        )
 
     def _stage(self, served: Served, record: Record | None) -> str:
         """The token of the endpoint's files; those of the current version when it is the same."""

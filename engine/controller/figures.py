@@ -31,11 +31,14 @@ class Figure:
 
 
 def read_figures(text: str) -> Iterator[Figure]:
-    """The figures of models in Triton's metrics page; the machine's own are left out."""
+    """The figures of models in Triton's metrics page; the machine's own are left out.
+
+    So are those of a model that no endpoint can be: one that is only being proven.
+    """
     for line in text.splitlines():
         found = _LINE.match(line.strip())
         labels = dict(_LABEL.findall(found["labels"])) if found else {}
-        if found and "model" in labels and "version" in labels:
+        if found and "version" in labels and labels.get("model", ".")[:1] != ".":
             yield Figure(found["name"], labels["model"], labels["version"], float(found["value"]))
 
 

@@ -87,6 +87,7 @@ def test_commands_follow_the_variables(tmp_path: Path) -> None:
         {"CLEARML_TRITON_POLL_FREQ": "0.5", "TRANSFORMER_SERVING_VERSION_COMPATIBLE": "1"}, tmp_path
     )
     assert "--backend-config=tensorrt,version-compatible=true" in triton
+    assert "--metrics-address=0.0.0.0:8003" in controller
     assert {"--poll-seconds=30", "--grace-seconds=30", "--filter=*"} <= set(controller)
     with pytest.raises(ValueError, match="CLEARML_TRITON_POLL_FREQ must be a number"):
         commands({"CLEARML_TRITON_POLL_FREQ": "often"}, tmp_path)

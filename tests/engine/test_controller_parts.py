@@ -68,6 +68,7 @@ def test_figures_of_models_are_read_from_the_metrics_page() -> None:
 # HELP nv_inference_count Number of inferences
 nv_inference_count{model="senti_ment",version="101"} 25
 nv_inference_queue_duration_us{gpu_uuid="GPU-1",model="m",version="1"} 1.5e+06
+nv_inference_count{model=".proof",version="101"} 7
 nv_cpu_utilization 0.5
 nv_gpu_power_usage{gpu_uuid="GPU-1"} 40
 """

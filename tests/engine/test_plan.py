@@ -14,7 +14,7 @@ from hypothesis.stateful import (
 )
 
 from engine.controller.plan import Action, Prepare, Reload, Remove, Retire, Situation, plan
-from engine.controller.records import Failure, Record, Version, failed_again
+from engine.controller.records import DIFFERS, Failure, Record, Version, failed_again
 
 MODELS = st.sampled_from(["a", "b", "c"])
 FINGERPRINTS = st.sampled_from(["good1", "good2", "good3", "bad1", "bad2"])
@@ -47,6 +47,7 @@ class World(RuleBasedStateMachine):
         self.failures: dict[str, Failure] = {}
         self.now = 1000.0
         self.lost: set[str] = set()
+        self.unproven: set[str] = set()
 
     @rule(model=MODELS, fingerprint=FINGERPRINTS)
     def add(self, model: str, fingerprint: str) -> None:
@@ -75,6 +76,10 @@ class World(RuleBasedStateMachine):
             self.triton = {}
             self.lost = set(self.records)
 
+    @rule()
+    def the_state_comes_to_another_machine(self) -> None:
+        self.unproven = set(self.records)
+
     @rule(seconds=st.floats(0.1, 400))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
@@ -99,7 +104,8 @@ class World(RuleBasedStateMachine):
 
     def planned(self) -> dict[str, Action]:
         wanted = dict(self.endpoints) if self.reached else None
-        return plan(Situation(wanted, self.records, self.failures, self.triton, self.now))
+        unproven = frozenset(self.unproven)
+        return plan(Situation(wanted, self.records, self.failures, self.triton, self.now, unproven))
 
     def apply(self, model: str, action: Action) -> None:
         assert self.triton is not None, "nothing is planned while Triton is away"
@@ -107,6 +113,7 @@ class World(RuleBasedStateMachine):
             assert self.reached
             assert model not in self.endpoints
             del self.records[model]
+            self.unproven.discard(model)
             self.triton.pop(model, None)
         elif isinstance(action, Prepare):
             self.prepare(model)
@@ -138,6 +145,7 @@ class World(RuleBasedStateMachine):
         self.records[record.model] = record
         self.triton[record.model] = record.numbers
         self.lost.discard(record.model)
+        self.unproven.discard(record.model)
         self.failures.pop(record.model, None)
 
     @invariant()
@@ -162,6 +170,26 @@ def test_pauses_double_up_to_five_minutes_and_start_anew_for_another_thing() -> 
         pauses.append(failure.retry_at)
     assert pauses == [10, 20, 40, 80, 160, 300, 300, 300]
     assert failed_again(failure, "y", "reason", 0.0).retry_at == 10
+
+
+def test_what_is_unproven_is_loaded_again_even_where_it_is_ready() -> None:
+    record = Record("a", "a", "good1", (version(1, "good1"),), "")
+    loaded = {"a": frozenset({1})}
+    situation = Situation({"a": "good1"}, {"a": record}, {}, loaded, 11.0, frozenset({"a"}))
+    assert plan(situation) == {"a": Reload()}
+    refused = failed_again(None, "good1", "at 32 tokens", 11.0, DIFFERS)
+    assert plan(dataclasses.replace(situation, failures={"a": refused})) == {}
+    # What is deployed instead is not held back by that.
+    newer = dataclasses.replace(situation, wanted={"a": "good2"}, failures={"a": refused})
+    assert plan(newer) == {"a": Prepare()}
+
+
+def test_a_failed_proof_is_tried_again_rarely() -> None:
+    failure, pauses = None, []
+    for _ in range(5):
+        failure = failed_again(failure, "x", "reason", 0.0, DIFFERS)
+        pauses.append(failure.retry_at)
+    assert pauses == [60, 240, 960, 3600, 3600]
 
 
 def test_a_model_that_cannot_be_loaded_again_is_fetched_again() -> None:
