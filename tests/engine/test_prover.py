@@ -157,6 +157,7 @@ def test_a_triton_that_dies_in_a_proof_is_asked_again(tmp_path: Path) -> None:
     with running_triton(tmp_path / "t") as server, serving(server, tmp_path) as one:
         model = write_bundle(tmp_path / "a", 101, parity=True)
         one.control_plane.add("again", model, preprocess_of(101))
+        one.wait("again", 30, ready=False, proof="proving", proof_of=None)
         wait_until(lambda: PROOF_MODEL in index(server), 30)
         server.kill()
         server.start()

@@ -14,7 +14,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from contract.endpoint import Classification, Endpoint, InputTensor, Limits, OutputTensor, Tokens
 from contract.manifest import Golden
 from engine.backends.openvino_quiet import openvino
-from engine.proof.parity_set import FILE_NAME as PARITY_SET
 from tests.engine.small_parity import small_parity_set
 from tests.engine.text_models import LABELS, VOCABULARY, expected, write_onnx
 from transformer_serving import preprocess_file
@@ -53,6 +52,7 @@ def write_small(target: Path, parts: Parts | None = None) -> Bundle:
         golden=Golden({"text": TEXT}, answer_of(parts), 1e-3),
         parity={},
         source={},
+        parity_set=small_parity_set(parts.scale) if parts.parity else None,
     )
     try:
         if not parts.revision:
@@ -118,16 +118,12 @@ def _scratch(target: Path) -> Path:
 def _engine_files(target: Path, parts: Parts) -> tuple[Path, ...]:
     scratch = _scratch(target)
     path = write_onnx(scratch, scale=parts.scale, wrong_at=parts.wrong_at)
-    proof: tuple[Path, ...] = ()
-    if parts.parity:
-        proof = (scratch / PARITY_SET,)
-        proof[0].write_text(small_parity_set(parts.scale).to_json())
     if parts.engine == "onnxruntime":
-        return (path, *proof)
+        return (path,)
     openvino.save_model(openvino.convert_model(path), scratch / "model.xml", compress_to_fp16=False)
     if parts.broken:
         (scratch / "model.xml").write_text("<net/>")
-    return (scratch / "model.xml", scratch / "model.bin", *proof)
+    return (scratch / "model.xml", scratch / "model.bin")
 
 
 class _other_code:
