@@ -70,11 +70,15 @@ class ConvertRequest:
 
 @dataclass(frozen=True)
 class Converted:
-    """A finished bundle and how far its answers are from the reference's."""
+    """A finished bundle and how far its answers are from the reference's.
+
+    `refused` is what was said of each faster precision that did not pass.
+    """
 
     bundle: Bundle
     parity: ParityReport
     latencies: tuple[Latency, ...] = ()
+    refused: tuple[str, ...] = ()
 
 
 def convert(
@@ -98,11 +102,14 @@ def convert(
     # Beside the target, so that moving the engine's files there costs nothing.
     with tempfile.TemporaryDirectory(prefix=".convert.", dir=target.parent) as scratch:
         workshop = _workshop(request, source, tokens, Path(scratch), samples, progress)
+        refused: list[str] = []
+
+        def say(line: str) -> None:
+            refused.append(line)
+            progress("parity", line)
+
         files, parity = choose(
-            precisions,
-            partial(workshop.build, request.engine),
-            workshop.case,
-            lambda line: progress("parity", line),
+            precisions, partial(workshop.build, request.engine), workshop.case, say
         )
         latencies = _compared(request, workshop, measuring)
         content = BundleContent(
@@ -117,7 +124,7 @@ def convert(
             ),
         )
         progress("bundle", str(target))
-        return Converted(write_bundle(content, target), parity, tuple(latencies))
+        return Converted(write_bundle(content, target), parity, tuple(latencies), tuple(refused))
 
 
 def _checked(request: ConvertRequest, target: Path) -> tuple[tuple[str, ...], Bodies | None]:

@@ -109,6 +109,7 @@ def _values(done: Converted, output: Path) -> dict[str, Any]:
         "engine": manifest.engine,
         "precision": manifest.precision,
         "parity": asdict(done.parity),
+        "refused": list(done.refused),
     }
     if done.latencies:
         values["measured"] = facts()

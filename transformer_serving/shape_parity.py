@@ -14,6 +14,7 @@ import numpy as np
 from contract.endpoint import Endpoint
 from contract.heads import HEADS, TOKENS
 from engine.proof.arrays import Array
+from engine.proof.measure import scale_of
 from engine.proof.parity_set import ParitySet, Tolerance
 from engine.proof.proof import Proof, prove
 from engine.proof.rows import ParityRow, ProofInput
@@ -58,7 +59,9 @@ class ShapeCase:
     def prove(self, call: Call, precision: str, tolerance: Tolerance) -> ShapeReport:
         """The engine's answers against the reference's; no refusal."""
         asked = replace(self.parity_set, precision=precision, tolerance=tolerance)
-        return report_of(prove(asked, infer_of(asked, call), self.lengths))
+        # Measured as it will be where the bundle is served: what passes here passes there.
+        scale = scale_of(self.kept(precision, tolerance))
+        return report_of(prove(asked, infer_of(asked, call), self.lengths, scale))
 
     def kept(self, precision: str, tolerance: Tolerance) -> ParitySet:
         """What a bundle carries: the rows that prove its buckets, and no others."""

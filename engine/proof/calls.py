@@ -37,12 +37,13 @@ def largest_batch(parity_set: ParitySet, length: int) -> int:
 def calls(parity_set: ParitySet, lengths: Sequence[int] | None = None) -> Iterator[Call]:
     """The calls at each of `lengths`, the buckets unless given.
 
-    Every row near a length's edge is asked alone; then a batch of two and the largest are made of
-    them, the longest first, so that texts of different lengths are padded to one.
+    At a bucket every row near its edge is asked alone, at another length the longest; then a batch
+    of two and the largest are made of them, the longest first, so that texts of different lengths
+    are padded to one.
     """
     for length in parity_set.buckets if lengths is None else lengths:
         near = _near(parity_set, length)
-        for row in near:
+        for row in near if length in parity_set.buckets else near[:1]:
             yield make_call(parity_set, length, (row,))
         for batch in sorted({2, largest_batch(parity_set, length)}):
             if 1 < batch <= largest_batch(parity_set, length):

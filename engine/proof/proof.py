@@ -39,10 +39,18 @@ class Proof:
     fault: str | None
 
 
-def prove(parity_set: ParitySet, infer: Infer, lengths: Sequence[int] | None = None) -> Proof:
-    """Ask every call of `calls` and compare with the reference's answers."""
+def prove(
+    parity_set: ParitySet,
+    infer: Infer,
+    lengths: Sequence[int] | None = None,
+    scale: float | None = None,
+) -> Proof:
+    """Ask every call of `calls` and compare with the reference's answers.
+
+    `scale` is the set's own largest logit unless given.
+    """
     began = time.monotonic()
-    scale = scale_of(parity_set)
+    scale = scale_of(parity_set) if scale is None else scale
     worst: dict[tuple[int, int], Finding] = {}
     for call in calls(parity_set, lengths):
         found = _asked(parity_set, call, infer, scale)
