@@ -40,7 +40,6 @@ class Engine:
 class Text:
     length: int
     due: float
-    done: bool = False
 
 
 @dataclass
@@ -70,7 +69,7 @@ class Queue:
                 self._note(texts, now)
                 texts = [] if rate else [self._text(now) for _ in texts]
             for text in texts:
-                waiting.push(text)
+                waiting.push([text])
             while running < _SLOTS and (batch := waiting.take()) is not None:
                 running += 1
                 self.calls.append(len(batch.items))

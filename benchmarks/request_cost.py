@@ -113,7 +113,7 @@ async def parts(count: int) -> dict[str, float]:
 def _admission(made: Any) -> Any:
     from preprocess.engine import admission
 
-    return admission(made.settings.max_waiting_tokens)
+    return admission(made.settings.max_waiting_tokens, made.settings.max_wait_s)
 
 
 def profile(count: int, rounds: int) -> dict[str, list[float]]:

@@ -29,6 +29,7 @@ KINDS: Final[dict[str, ErrorKind]] = {
         _row("too_large", 413, "more bytes, texts or tokens than the endpoint accepts"),
         _row("impossible", 422, "well-formed, but the task cannot answer it"),
         _row("refused", 422, "the endpoint's own code or model refused the request"),
+        _row("left", 499, "the caller closed the connection; only figures show it"),
         _row("overloaded", 503, "too much work is waiting", retry_after_s=1),
         _row("unavailable", 503, "the engine is not reachable or not ready", retry_after_s=2),
         _row("deadline", 504, "the answer did not come in time"),
@@ -42,7 +43,8 @@ class ServingError(Exception):
     """An error the caller sees. The message never repeats request data.
 
     `field`, `limit` and `got` are sizes and names: `field` is the body's field, `limit` what is
-    allowed, `got` what was found (a length, a count, a type name).
+    allowed, `got` what was found (a length, a count, a type name). `retry_after_s` is the kind's
+    where it is not known better.
     """
 
     def __init__(
@@ -53,9 +55,11 @@ class ServingError(Exception):
         field: str | None = None,
         limit: int | str | None = None,
         got: int | str | None = None,
+        retry_after_s: int | None = None,
     ) -> None:
         super().__init__(message)
         self.kind: Final = KINDS[code]
+        self.retry_after_s: Final = retry_after_s or self.kind.retry_after_s
         self.message: Final = message
         self.field: Final = field
         self.limit: Final = limit

@@ -1,7 +1,8 @@
-"""What the gateway knows of a request and preprocess wants to know: its id and its trace."""
+"""What the gateway knows of a request and preprocess wants to know: id, trace and caller."""
 
 from __future__ import annotations
 
+from asyncio import Future
 from contextvars import ContextVar
 
 from contract.process_wide import process_wide
@@ -15,6 +16,15 @@ def _make() -> ContextVar[Context | None]:
 
 
 current_request: ContextVar[Context | None] = process_wide("request", _make)
+
+
+def _make_caller() -> ContextVar[Future[None] | None]:
+    return ContextVar("transformer_serving_caller", default=None)
+
+
+# Done when the caller has left: whoever works for it may stop. Not a cancellation, which would end
+# the host's and others' code wherever it stands. None where nobody watches the connection.
+current_caller: ContextVar[Future[None] | None] = process_wide("caller", _make_caller)
 
 
 class GoldenBody(dict[str, object]):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from contract.errors import KINDS, ServingError
 from contract.log_lines import write_json_lines
-from contract.request_context import current_request
+from contract.request_context import current_caller, current_request
 from gateway.asgi import Headers, Message, Receive, Scope, Send, adding, send_json
 from gateway.body import (
     ClientGoneError,
@@ -17,6 +17,7 @@ from gateway.body import (
     parse_object,
     says_json,
 )
+from gateway.callers import Caller, Callers
 from gateway.golden_rounds import GoldenRounds
 from gateway.health import PREFIX, Health
 from gateway.metrics import PATH as METRICS, Metrics
@@ -57,6 +58,7 @@ class FrontDoor:
         self._shutdown = Shutdown(settings.drain_seconds)
         self._short_way = ShortWay(host)
         self._metrics = Metrics()
+        self._callers = Callers()
         self._rounds = GoldenRounds(host, self._short_way, self._metrics.goldens)
         self._health = Health(host, self._rounds, self._shutdown)
         write_json_lines()
@@ -99,16 +101,23 @@ class FrontDoor:
             return
         except ClientGoneError:
             return
-        if ours or not known:
+        caller = self._callers.enter(exchange.receive)
+        current_caller.set(caller.left)
+        try:
+            if not ours and known:
+                await self._host.app(*_replayed(raw, exchange, caller))
+                return
             # The host would repeat an unknown endpoint's name, up to 60 kB of it.
             response = await self._short_way.answer(target, body)
-            if not known and response.status_code == KINDS[_UNKNOWN].status:
-                self._metrics.refused(_UNKNOWN)
+        finally:
+            self._callers.leave(caller)
+        if not known and response.status_code == KINDS[_UNKNOWN].status:
+            self._metrics.refused(_UNKNOWN)
+        # Nobody reads the answer of one who left; a server may even object to it.
+        if not caller.left.done() or response.background is not None:
             await send_response(
                 response, exchange.scope, exchange.receive, exchange.send, exchange.answer_headers
             )
-        else:
-            await self._host.app(*_replayed(raw, exchange))
 
     def _started_or_ended(self, send: Send) -> Send:
         async def forward(message: Message) -> None:
@@ -151,7 +160,7 @@ def _checked(raw: bytes, is_json: bool, ours: bool) -> Any:
     return raw
 
 
-def _replayed(raw: bytes, exchange: Exchange) -> tuple[Scope, Receive, Send]:
+def _replayed(raw: bytes, exchange: Exchange, caller: Caller) -> tuple[Scope, Receive, Send]:
     """The request for the host's app, its body read and inflated already."""
     scope = exchange.scope
     if b"content-encoding" in exchange.headers:
@@ -161,7 +170,7 @@ def _replayed(raw: bytes, exchange: Exchange) -> tuple[Scope, Receive, Send]:
     first: list[Message] = [{"type": "http.request", "body": raw, "more_body": False}]
 
     async def receive() -> Message:
-        return first.pop() if first else await exchange.receive()
+        return first.pop() if first else await caller.receive()
 
     return scope, receive, adding(exchange.send, exchange.answer_headers)
 

@@ -78,8 +78,10 @@ class Preprocess:
         if isinstance(request, ServingError):
             return request
         passage = state["passage"]
+        passage.own_deadline = request.timeout_s is not None
         deadline = passage.arrived + (request.timeout_s or self.settings.timeout_s)
         try:
+            self.engine.check_wait(passage, deadline)
             state["work"] = work = await off_loop(
                 request.characters,
                 lambda: self.task.encode(request, self.tokenizer),

@@ -11,18 +11,21 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-from weakref import WeakValueDictionary
+from functools import partial
+from typing import Protocol
 
 from contract.endpoint import Endpoint
 from contract.errors import ServingError
+from preprocess.admission import SURE, Admission, Newcomer, check_wait
+from preprocess.pace import Pace
 from preprocess.passage import Passage
 from preprocess.rows import Row, pad, unpad
-from preprocess.stats import Figures, waiting_tokens
+from preprocess.stats import DEADLINE, DISCONNECT, Figures
 from preprocess.tensors import Array, Tensor
+from preprocess.ticket import Text, Ticket
 from preprocess.tokens import Encoded
 from preprocess.triton_errors import too_late
-from preprocess.waiting import WaitingTexts
+from preprocess.waiting import Batch, WaitingTexts
 
 # Turns of the loop to wait for more texts while the queue still grows.
 GROW_TURNS = 8
@@ -38,77 +41,6 @@ class Call(Protocol):
 
 
 @dataclass(eq=False)
-class Ticket:
-    """One request in the queue: a row for each text, and who waits for all of them."""
-
-    rows: list[Row | None]
-    future: asyncio.Future[None]
-    passage: Passage
-    missing: int
-
-    @property
-    def done(self) -> bool:
-        return self.future.done()
-
-    def fail(self, error: Exception) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-
-    def be_late(self) -> None:
-        self.fail(too_late())
-
-
-@dataclass(eq=False)
-class Text:
-    """One text of a ticket."""
-
-    ticket: Ticket
-    position: int
-    encoded: Encoded
-
-    @property
-    def length(self) -> int:
-        return len(self.encoded.ids)
-
-    @property
-    def done(self) -> bool:
-        return self.ticket.done
-
-    def answer(self, row: Row) -> None:
-        ticket = self.ticket
-        ticket.rows[self.position] = row
-        ticket.missing -= 1
-        if not ticket.missing and not ticket.future.done():
-            ticket.passage.answered = time.monotonic()
-            ticket.future.set_result(None)
-
-
-@dataclass
-class Admission:
-    """Tokens that wait or are being computed, over all endpoints of the worker."""
-
-    limit: int
-    tokens: int = 0
-    gauge: Any = field(default_factory=waiting_tokens)
-
-    def enter(self, tokens: int) -> None:
-        """Count a request in. Raises ServingError `overloaded`; an idle worker takes anything."""
-        if self.tokens and self.tokens + tokens > self.limit:
-            raise ServingError(
-                "overloaded",
-                "too many tokens wait for the engine; try again shortly",
-                limit=self.limit,
-                got=self.tokens + tokens,
-            )
-        self.tokens += tokens
-        self.gauge.set(self.tokens)
-
-    def leave(self, tokens: int) -> None:
-        self.tokens -= tokens
-        self.gauge.set(self.tokens)
-
-
-@dataclass(eq=False)
 class Coalescer:
     """The queue in front of one model version, used from one event loop.
 
@@ -120,7 +52,10 @@ class Coalescer:
     admission: Admission
     slots: Callable[[], int]
     figures: Figures
+    pace: Pace = field(default_factory=Pace)
     _in_flight: int = 0
+    # What is to be answered before this moment cannot be, of what is taken now.
+    _ends: float = 0.0
     _starting: bool = False
     # The loop holds tasks weakly: one that nobody else holds may vanish while it waits.
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -131,13 +66,35 @@ class Coalescer:
             self.endpoint.tokens.buckets, limits.max_batch_size, limits.max_call_tokens
         )
 
+    def check_wait(
+        self, passage: Passage, deadline: float, encoded: Sequence[Encoded] = ()
+    ) -> None:
+        """Raises ServingError `overloaded` where this request would wait too long.
+
+        Also before it is tokenized: a refusal must cost little.
+        """
+        waiting = self._waiting
+        if passage.golden or (not len(waiting) and self._in_flight < self.slots()):
+            return
+        now = time.monotonic()
+        left = deadline - now
+        if left <= 0:
+            raise too_late()
+        newcomer = Newcomer(
+            left if passage.own_deadline else None,
+            sum(len(text.ids) for text in encoded),
+            len(encoded[-1].ids) if encoded else 0,
+        )
+        check_wait(newcomer, waiting, self.pace, self.admission.max_wait_s, now)
+
     async def infer(
         self, encoded: Sequence[Encoded], deadline: float, passage: Passage
     ) -> list[Row]:
         """One row a text, in order. Raises ServingError.
 
         `deadline` is on time.monotonic's clock: what is late is answered with `deadline` at once,
-        while the engine's call goes on for the others.
+        while the engine's call goes on for the others. So is what cannot be answered in time any
+        more when its turn comes.
         """
         if not encoded:
             return []
@@ -146,32 +103,69 @@ class Coalescer:
         passage.tokens = tokens = sum(len(text.ids) for text in encoded)
         if passage.golden:
             # Neither refused nor counted: a health check must not turn callers away.
-            return await self._wait(encoded, deadline - passage.tokenized, passage)
-        self.admission.enter(tokens)
+            return await self._wait(encoded, deadline, passage)
+        self.check_wait(passage, deadline, encoded)
+        self.admission.enter(tokens, self.pace.wait_s(self._waiting.tokens, passage.tokenized))
         try:
-            return await self._wait(encoded, deadline - passage.tokenized, passage)
+            return await self._wait(encoded, deadline, passage)
         finally:
             self.admission.leave(tokens)
 
     async def _wait(
-        self, encoded: Sequence[Encoded], seconds: float, passage: Passage
+        self, encoded: Sequence[Encoded], deadline: float, passage: Passage
     ) -> list[Row]:
-        loop = asyncio.get_running_loop()
-        ticket = Ticket([None] * len(encoded), loop.create_future(), passage, len(encoded))
-        for position, text in enumerate(encoded):
-            self._waiting.push(Text(ticket, position, text))
+        ticket = Ticket.of(len(encoded), passage, deadline)
+        caller = passage.caller
+        if caller is not None:
+            if caller.done():
+                self._abandon(ticket, DISCONNECT)
+                raise caller_left()
+            left = partial(self._left, ticket)
+            caller.add_done_callback(left)
+        ticket.stand_in(self._waiting, encoded)
         self._wake()
         # Cheaper than a timeout's context, which also has to tell its own cancellation apart.
-        timer = loop.call_later(max(0.0, seconds), ticket.be_late)
+        seconds = max(0.0, deadline - passage.tokenized)
+        timer = asyncio.get_running_loop().call_later(seconds, self._late, ticket)
         try:
             await ticket.future
+        except asyncio.CancelledError:
+            # A server that cancels the requests of callers that left.
+            self._abandon(ticket, DISCONNECT)
+            raise
         finally:
             timer.cancel()
-            # A caller that was cancelled wants no row any more.
-            ticket.future.cancel()
+            if caller is not None:
+                caller.remove_done_callback(left)
             if ticket.missing:
-                self._waiting.given_up(ticket.missing)
+                ticket.give_up(self._waiting)
         return [row for row in ticket.rows if row is not None]
+
+    def _late(self, ticket: Ticket) -> None:
+        if ticket.fail(self._waiting, too_late()):
+            self._abandon(ticket, DEADLINE)
+
+    def _left(self, ticket: Ticket, caller: object) -> None:
+        if ticket.fail(self._waiting, caller_left()):
+            self._abandon(ticket, DISCONNECT)
+
+    def _abandon(self, ticket: Ticket, reason: str) -> None:
+        if not ticket.passage.golden:
+            self.figures.abandoned(reason, ticket.missing)
+
+    def _can_end(self, text: Text) -> bool:
+        """Whether a call that leaves now may answer it in time; what cannot is late already."""
+        if text.ticket.deadline >= self._ends:
+            return True
+        self._late(text.ticket)
+        return False
+
+    def _take(self) -> Batch[Text] | None:
+        self._ends = 0.0
+        if self.pace.calls:
+            now = time.monotonic()
+            self._ends = now + SURE * self.pace.call_ends_s(self._waiting.tokens, now)
+        return self._waiting.take(self._can_end)
 
     def _wake(self) -> None:
         if not self._starting and self._in_flight < self.slots() and len(self._waiting):
@@ -187,7 +181,7 @@ class Coalescer:
             while True:
                 await self._grow()
                 self._starting = False
-                batch = self._waiting.take()
+                batch = self._take()
                 if batch is None:
                     return
                 self._wake()
@@ -213,7 +207,7 @@ class Coalescer:
         if error is None:
             return
         if len(texts) == 1 or not _may_be_one_texts(error):
-            _fail(texts, error)
+            self._fail(texts, error)
             return
         await self._narrow(texts, length)
 
@@ -243,7 +237,7 @@ class Coalescer:
         if error is None:
             return
         if len(texts) == 1 or not _may_be_one_texts(error):
-            _fail(texts, error)
+            self._fail(texts, error)
             return
         half = len(texts) // 2
         await self._halve(texts[:half], length)
@@ -252,10 +246,10 @@ class Coalescer:
     async def _try(self, texts: list[Text], length: int) -> Exception | None:
         """One engine call. The error, or None after every text has its row."""
         encoded = [text.encoded for text in texts]
-        self._tell(texts, length)
+        tokens = self._tell(texts, length)
         try:
             tensors = pad(encoded, length, self.endpoint.inputs, self.endpoint.tokens)
-            outputs = await self.engine(tensors, time.monotonic() + CALL_LIMIT_S)
+            outputs = await self._timed(tensors, tokens)
             if any(array.shape[:1] != (len(texts),) for array in outputs):
                 raise ServingError("engine_failed", "the engine answered another number of texts")
             rows = [
@@ -269,8 +263,23 @@ class Coalescer:
             text.answer(row)
         return None
 
-    def _tell(self, texts: list[Text], length: int) -> None:
-        """The call to the figures, and its time to the requests that leave for the first time."""
+    async def _timed(self, tensors: list[Tensor], tokens: int) -> list[Array]:
+        """The engine's outputs; its time counts where it answers."""
+        began = time.monotonic()
+        self.pace.begin(tokens, began)
+        answered = False
+        try:
+            outputs = await self.engine(tensors, began + CALL_LIMIT_S)
+            answered = True
+            return outputs
+        finally:
+            self.pace.end(tokens, time.monotonic(), answered=answered)
+
+    def _tell(self, texts: list[Text], length: int) -> int:
+        """The call to the figures, and its time to the requests that leave for the first time.
+
+        The call's tokens, without padding.
+        """
         now = time.monotonic()
         tokens = 0
         only_golden = True
@@ -281,6 +290,11 @@ class Coalescer:
             only_golden = only_golden and passage.golden
         if not only_golden:
             self.figures.call(len(texts), tokens, len(texts) * length - tokens)
+        return tokens
+
+    def _fail(self, texts: list[Text], error: Exception) -> None:
+        for text in texts:
+            text.ticket.fail(self._waiting, error)
 
 
 def _wanted(texts: list[Text]) -> list[Text]:
@@ -291,26 +305,5 @@ def _may_be_one_texts(error: Exception) -> bool:
     return isinstance(error, ServingError) and error.kind.code == "engine_failed"
 
 
-def _fail(texts: list[Text], error: Exception) -> None:
-    for text in texts:
-        text.ticket.fail(error)
-
-
-_shared: WeakValueDictionary[tuple[object, ...], Coalescer] = WeakValueDictionary()
-
-
-def shared_coalescer(
-    key: tuple[object, ...],
-    endpoint: Endpoint,
-    engine: Call,
-    admission: Admission,
-    slots: Callable[[], int],
-    figures: Figures,
-) -> Coalescer:
-    """The loop's one queue for this engine, however often the host rebuilds the Preprocess."""
-    full_key = (asyncio.get_running_loop(), *key)
-    coalescer = _shared.get(full_key)
-    if coalescer is None:
-        coalescer = Coalescer(endpoint, engine, admission, slots, figures)
-        _shared[full_key] = coalescer
-    return coalescer
+def caller_left() -> ServingError:
+    return ServingError("left", "the caller closed the connection before its answer")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
+from weakref import WeakValueDictionary
 
+from contract.endpoint import Endpoint
 from contract.naming import triton_model_name
-from preprocess.coalesce import Admission, Coalescer, shared_coalescer
+from preprocess.admission import Admission
+from preprocess.coalesce import Call, Coalescer
 from preprocess.handover import Handover
 from preprocess.passage import Departures, Passage
 from preprocess.rows import Row
 from preprocess.settings import Settings
-from preprocess.stats import listen
+from preprocess.stats import Figures, listen
 from preprocess.tensors import Array, Tensor
 from preprocess.tokens import Encoded
 from preprocess.tracing import tracer
@@ -41,11 +45,18 @@ class Engine:
     ) -> list[Row]:
         """One row a text, in order. Raises ServingError."""
         listen(self._settings.metrics_host, self._settings.metrics_port)
-        if self._coalescer is None:
-            self._coalescer = self._queue()
-        return await self._coalescer.infer(encoded, deadline, passage)
+        return await self._queue().infer(encoded, deadline, passage)
+
+    def check_wait(self, passage: Passage, deadline: float) -> None:
+        """Raises ServingError `overloaded` before the request costs anything."""
+        self._queue().check_wait(passage, deadline)
 
     def _queue(self) -> Coalescer:
+        if self._coalescer is None:
+            self._coalescer = self._shared_queue()
+        return self._coalescer
+
+    def _shared_queue(self) -> Coalescer:
         """The queue before this model version; shared with earlier and later rebuilds."""
         client, settings = self._client, self._settings
         model, version = self._model, self._endpoint.bundle_version
@@ -58,13 +69,33 @@ class Engine:
             (settings.transport, settings.triton, model, version),
             self._endpoint,
             call,
-            admission(settings.max_waiting_tokens),
+            admission(settings.max_waiting_tokens, settings.max_wait_s),
             lambda: settings.calls_in_flight * client.servers,
             self.departures.figures,
         )
 
 
 @cache
-def admission(max_waiting_tokens: int) -> Admission:
+def admission(max_waiting_tokens: int, max_wait_s: float) -> Admission:
     """The worker's one count of waiting tokens."""
-    return Admission(max_waiting_tokens)
+    return Admission(max_waiting_tokens, max_wait_s)
+
+
+_shared: WeakValueDictionary[tuple[object, ...], Coalescer] = WeakValueDictionary()
+
+
+def shared_coalescer(
+    key: tuple[object, ...],
+    endpoint: Endpoint,
+    engine: Call,
+    admission: Admission,
+    slots: Callable[[], int],
+    figures: Figures,
+) -> Coalescer:
+    """The loop's one queue for this engine, however often the host rebuilds the Preprocess."""
+    full_key = (asyncio.get_running_loop(), *key)
+    coalescer = _shared.get(full_key)
+    if coalescer is None:
+        coalescer = Coalescer(endpoint, engine, admission, slots, figures)
+        _shared[full_key] = coalescer
+    return coalescer

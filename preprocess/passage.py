@@ -8,7 +8,7 @@ import uuid
 from typing import Any
 
 from contract.errors import ServingError
-from contract.request_context import current_request
+from contract.request_context import current_caller, current_request
 from preprocess.stats import STAGES, Figures
 from preprocess.tracing import record
 
@@ -21,12 +21,14 @@ _LOG_EVERY_S = 1.0
 class Passage:
     """`tokenized`, `left` (its first text went to the engine) and `answered` are set on the way.
 
-    Times are time.monotonic's. `tokens` counts its tokens, special ones included.
+    Times are time.monotonic's. `tokens` counts its tokens, special ones included. `caller` is done
+    when the caller has left, None where nobody would know; `own_deadline` is set where the request
+    brought one.
     """
 
     __slots__ = (
-        "answered", "arrived", "from_gateway", "golden", "left", "request_id", "texts", "tokenized",
-        "tokens", "traceparent",
+        "answered", "arrived", "caller", "from_gateway", "golden", "left", "own_deadline",
+        "request_id", "texts", "tokenized", "tokens", "traceparent",
     )  # fmt: skip
 
     def __init__(self, body: Any) -> None:
@@ -34,6 +36,8 @@ class Passage:
         self.tokenized = self.left = self.answered = 0.0
         self.texts = self.tokens = 0
         self.golden: bool = getattr(body, "is_golden", False)
+        self.own_deadline = False
+        self.caller = current_caller.get()
         context = current_request.get()
         self.from_gateway = context is not None
         self.request_id, self.traceparent = context or (uuid.uuid4().hex, None)

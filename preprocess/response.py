@@ -62,6 +62,8 @@ def answer_response(answer: Any, body: bytes, headers: dict[str, str]) -> Answer
 
 def error_response(error: ServingError, headers: dict[str, str]) -> Answer:
     """The status of the error's kind, and Retry-After where coming back helps."""
-    if error.kind.retry_after_s is not None:
-        headers["retry-after"] = str(error.kind.retry_after_s)
+    # An update's error may be of older code, which has no time of its own.
+    retry_after_s = getattr(error, "retry_after_s", error.kind.retry_after_s)
+    if retry_after_s is not None:
+        headers["retry-after"] = str(retry_after_s)
     return Answer(orjson.dumps(error.body()), error.kind.status, headers)

@@ -43,6 +43,12 @@ SETTINGS = (
         "Seconds after which a request that brings no timeout_ms of its own is answered with 504.",
     ),
     Setting(
+        "TRANSFORMER_SERVING_MAX_WAIT_S",
+        "2",
+        "Seconds that a request without timeout_ms may wait for others. It gets 503 at once where "
+        "that would take longer at the rate measured lately.",
+    ),
+    Setting(
         "TRANSFORMER_SERVING_MAX_WAITING_TOKENS",
         "400000",
         "Tokens that may wait or be computed in one worker; beyond it requests get 503.",
@@ -73,6 +79,7 @@ class Settings:
     transport: str
     triton: str
     timeout_s: float
+    max_wait_s: float
     max_waiting_tokens: int
     calls_in_flight: int
     metrics_port: int
@@ -89,6 +96,7 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
         transport=transport,
         triton=_ADDRESSES[transport](values, environment),
         timeout_s=_seconds(values, "TRANSFORMER_SERVING_TIMEOUT_S", 86_400),
+        max_wait_s=_seconds(values, "TRANSFORMER_SERVING_MAX_WAIT_S", 86_400),
         max_waiting_tokens=_whole(values, "TRANSFORMER_SERVING_MAX_WAITING_TOKENS", 1, 10**9),
         calls_in_flight=_whole(values, "TRANSFORMER_SERVING_CALLS_IN_FLIGHT", 1, 64),
         metrics_port=_whole(values, "TRANSFORMER_SERVING_METRICS_PORT", 0, 65_535),

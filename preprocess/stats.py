@@ -27,6 +27,9 @@ _SECONDS = (
 )  # fmt: skip
 _CALL_TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _LISTEN_AGAIN_S = 5.0
+# Why a request in the queue is given up.
+DISCONNECT, DEADLINE = "disconnect", "deadline"
+_WHY = ("reason",)
 
 
 class Figures:
@@ -35,6 +38,7 @@ class Figures:
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
         self._requests: dict[int, Any] = {}
+        self._abandoned: dict[str, tuple[Any, Any]] = {}
         self._texts = _of(_counter("texts", "Texts answered."), endpoint)
         self._tokens = _of(_counter("tokens", "Their tokens, special ones included."), endpoint)
         seconds = _histogram(
@@ -62,6 +66,18 @@ class Figures:
             self._tokens.inc(tokens)
             for part, seconds in zip(self._stages, stages.values(), strict=True):
                 part.observe(seconds)
+
+    def abandoned(self, reason: str, texts: int) -> None:
+        """A request in the queue that nobody waits for any more, with texts not answered."""
+        if reason not in self._abandoned:
+            requests = _counter("abandoned_requests", "Requests given up in the queue.", _WHY)
+            left = _counter("abandoned_texts", "Their texts without an answer.", _WHY)
+            self._abandoned[reason] = (
+                _of(requests, self._endpoint, reason),
+                _of(left, self._endpoint, reason),
+            )
+        for figure, count in zip(self._abandoned[reason], (1, texts), strict=True):
+            figure.inc(count)
 
     def call(self, texts: int, tokens: int, padding: int) -> None:
         """One call of the engine."""

@@ -1,25 +1,34 @@
-"""The texts that wait for the engine, by length bucket: pure, no clock and no loop."""
+"""The texts that wait for the engine, by length bucket: pure, no clock and no loop.
+
+Whose turn it is: a request's first text stands in line as it comes. Each further one stands where a
+request would stand that came when the engine had taken PACE times the tokens of those before it.
+So a request of many texts has one part in PACE of the engine while others wait, and all of it when
+nobody does; and what came behind a text passes it only for so long, never without end.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from heapq import heapify, heappop, heappush
+from typing import Any, Generic, Protocol, TypeVar
 
 
 class Waiting(Protocol):
-    """A text in the queue; `done` when nobody wants its answer any more."""
+    """A text in the queue."""
 
     @property
     def length(self) -> int: ...
 
-    @property
-    def done(self) -> bool: ...
-
 
 Item = TypeVar("Item", bound=Waiting)
+# A text's place in line: its turn in tokens taken, its number among all, and the text itself or
+# None once it has left. A list, because it stands in two heaps and leaves both at once.
+Place = list[Any]
+
+# One request's texts get this part of the engine, one in so many, while others wait.
+PACE = 4
 
 # What a call costs beyond its tokens, as tokens: calls of 20-token texts took a MiniLM 1.3 ms and
 # 0.035 ms a token on two cores, and its call 0.5 to 1 ms on its way. An engine whose calls have no
@@ -37,7 +46,11 @@ class Batch(Generic[Item]):
 
 
 class WaitingTexts(Generic[Item]):
-    """First come, first served by bucket: the oldest text picks the next call's length."""
+    """The oldest turn picks the next call's length; within a length, turns go in order.
+
+    `tokens` counts all that wait, `due_tokens` those whose turn has come: what a text that comes
+    now would wait for. Both are exact at once, also when texts leave without an answer.
+    """
 
     def __init__(
         self, buckets: Sequence[int], max_batch_size: int, max_call_tokens: int | None = None
@@ -46,77 +59,120 @@ class WaitingTexts(Generic[Item]):
         self._call_cost = CALL_COST if max_call_tokens else UNLIMITED_CALL_COST
         most = max_call_tokens or max_batch_size * self._buckets[-1]
         self._room = [max(1, min(max_batch_size, most // size)) for size in self._buckets]
-        self._queues: list[deque[tuple[int, Item]]] = [deque() for _ in buckets]
-        self._arrivals = 0
+        self._queues: list[list[Place]] = [[] for _ in buckets]
+        self._later: list[Place] = []
+        self._numbers = 0
+        self._taken = self._ripe = 0
         self._size = 0
-        self._given_up = 0
+        self._left_behind = 0
+        self.tokens = 0
+        self.due_tokens = 0
 
     def __len__(self) -> int:
-        """Texts in the queue, also those that nobody wants any more."""
         return self._size
 
-    def push(self, item: Item) -> None:
-        bucket = bisect_left(self._buckets, item.length)
-        self._queues[bucket].append((self._arrivals, item))
-        self._arrivals += 1
-        self._size += 1
+    def push(self, items: Sequence[Item]) -> list[Place]:
+        """One request's texts in their order; their places, by which they can be removed."""
+        turn = self._taken
+        places: list[Place] = []
+        for item in items:
+            length = item.length
+            place: Place = [turn, self._numbers, item]
+            self._numbers += 1
+            heappush(self._queues[bisect_left(self._buckets, length)], place)
+            if turn > self._taken:
+                heappush(self._later, place)
+            else:
+                self.due_tokens += length
+            self.tokens += length
+            turn += PACE * length
+            places.append(place)
+        self._size += len(places)
+        return places
 
-    def take(self) -> Batch[Item] | None:
+    def remove(self, places: Sequence[Place]) -> int:
+        """Take out those that still wait; how many they were."""
+        left = 0
+        for place in places:
+            if place[2] is not None:
+                self._leave(place)
+                left += 1
+        self._left_behind += left
+        if 2 * self._left_behind > self._size + 16:
+            self._tidy()
+        return left
+
+    def take(self, is_wanted: Callable[[Item], bool] = lambda item: True) -> Batch[Item] | None:
         """The next call, as large as the limits let it be; None when nothing waits.
 
         Room that the bucket leaves is filled from smaller ones, longest texts first, while each
         adds no smaller a share of useful tokens than the call has without it: until then padding
-        the text costs less than its part of another call.
+        the text costs less than its part of another call. A text that `is_wanted` says no to is
+        left out; it may remove its own request's places, no others.
         """
-        self._drop_done()
-        heads = [(queue[0][0], at) for at, queue in enumerate(self._queues) if queue]
+        heads = [
+            (place[0], place[1], at)
+            for at, queue in enumerate(self._queues)
+            if queue and (place := self._first(queue, is_wanted)) is not None
+        ]
         if not heads:
             return None
-        bucket = min(heads)[1]
+        bucket = min(heads)[2]
         length, room = self._buckets[bucket], self._room[bucket]
-        items = self._popped(self._queues[bucket], room)
+        items = self._popped(self._queues[bucket], room, is_wanted)
         tokens = sum(item.length for item in items)
         for queue in reversed(self._queues[:bucket]):
-            while len(items) < room and (guest := self._first(queue)) is not None:
-                if guest.length * (self._call_cost + len(items) * length) < length * tokens:
-                    return Batch(items, length)
-                items += self._popped(queue, 1)
-                tokens += guest.length
+            while len(items) < room and (place := self._first(queue, is_wanted)) is not None:
+                size = place[2].length
+                if size * (self._call_cost + len(items) * length) < length * tokens:
+                    break
+                items += self._popped(queue, 1, is_wanted)
+                tokens += size
+        self._taken += tokens
+        self._ripen()
         return Batch(items, length)
 
-    def given_up(self, texts: int) -> None:
-        """So many texts are done without an answer; they go once they are half of the queue.
-
-        An engine that hangs takes nothing: without this the queue would grow with every request
-        that came and gave up meanwhile.
-        """
-        self._given_up += texts
-        if 2 * self._given_up <= self._size:
-            return
-        self._given_up = 0
-        for bucket, queue in enumerate(self._queues):
-            self._queues[bucket] = deque(entry for entry in queue if not entry[1].done)
-        self._size = sum(map(len, self._queues))
-
-    def _popped(self, queue: deque[tuple[int, Item]], most: int) -> list[Item]:
-        """Up to so many texts that are still wanted, oldest first."""
+    def _popped(
+        self, queue: list[Place], most: int, is_wanted: Callable[[Item], bool]
+    ) -> list[Item]:
         items: list[Item] = []
-        while len(items) < most and (item := self._first(queue)) is not None:
-            queue.popleft()
-            self._size -= 1
-            items.append(item)
+        while len(items) < most and (place := self._first(queue, is_wanted)) is not None:
+            heappop(queue)
+            items.append(place[2])
+            self._leave(place)
         return items
 
-    def _first(self, queue: deque[tuple[int, Item]]) -> Item | None:
-        """The oldest text that is still wanted; what is older goes."""
+    def _first(self, queue: list[Place], is_wanted: Callable[[Item], bool]) -> Place | None:
+        """The next in line of a bucket that is still wanted; those before it go."""
         while queue:
-            item = queue[0][1]
-            if not item.done:
-                return item
-            queue.popleft()
-            self._size -= 1
+            place = queue[0]
+            if place[2] is not None and is_wanted(place[2]):
+                return place
+            if place[2] is not None:
+                self._leave(place)
+            if queue and queue[0] is place:
+                heappop(queue)
         return None
 
-    def _drop_done(self) -> None:
-        for queue in self._queues:
-            self._first(queue)
+    def _leave(self, place: Place) -> None:
+        length = place[2].length
+        place[2] = None
+        self._size -= 1
+        self.tokens -= length
+        if place[0] <= self._ripe:
+            self.due_tokens -= length
+
+    def _ripen(self) -> None:
+        """Count in whose turn has come by what was taken."""
+        self._ripe = self._taken
+        while self._later and self._later[0][0] <= self._ripe:
+            item = heappop(self._later)[2]
+            if item is not None:
+                self.due_tokens += item.length
+
+    def _tidy(self) -> None:
+        """Drop the places of texts that left: before an engine that hangs they would pile up."""
+        self._left_behind = 0
+        for queue in (*self._queues, self._later):
+            queue[:] = [place for place in queue if place[2] is not None]
+            heapify(queue)

@@ -14,7 +14,8 @@ import pytest
 from contract.endpoint import Endpoint, read_endpoint
 from contract.errors import ServingError
 from contract.request_context import GoldenBody
-from preprocess.coalesce import Admission, Coalescer
+from preprocess.admission import Admission
+from preprocess.coalesce import Coalescer
 from preprocess.passage import Passage
 from preprocess.stats import Figures
 from preprocess.tensors import Tensor
@@ -56,7 +57,7 @@ class SumEngine:
 
 
 def coalescer(endpoint: Endpoint, engine: Any, *, limit: int = 10**6, slots: int = 2) -> Coalescer:
-    return Coalescer(endpoint, engine, Admission(limit), lambda: slots, Figures("test"))
+    return Coalescer(endpoint, engine, Admission(limit, 2.0), lambda: slots, Figures("test"))
 
 
 def infer(queue: Coalescer, texts: list[Encoded], deadline: float) -> Any:
@@ -227,7 +228,7 @@ async def test_another_number_of_rows_is_the_engines_fault(endpoint: Endpoint) -
 async def test_fewer_calls_run_when_there_are_fewer_slots(endpoint: Endpoint) -> None:
     engine = SumEngine()
     slots = [4]
-    queue = Coalescer(endpoint, engine, Admission(10**6), lambda: slots[0], Figures("test"))
+    queue = Coalescer(endpoint, engine, Admission(10**6, 2.0), lambda: slots[0], Figures("test"))
     requests = [asyncio.create_task(infer(queue, [text(at)] * 8, soon())) for at in range(1, 41)]
     while engine.most < 4:
         await asyncio.sleep(0)

@@ -4,8 +4,9 @@ from bisect import bisect_left
 from dataclasses import dataclass
 
 from hypothesis import given, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from preprocess.waiting import CALL_COST, UNLIMITED_CALL_COST, Batch, WaitingTexts
+from preprocess.waiting import CALL_COST, PACE, UNLIMITED_CALL_COST, Batch, Place, WaitingTexts
 
 BUCKETS = (4, 8, 24, 28, 32)
 
@@ -14,10 +15,20 @@ BUCKETS = (4, 8, 24, 28, 32)
 class Item:
     number: int
     length: int
-    done: bool = False
 
 
-ITEMS = st.lists(st.tuples(st.integers(1, 32), st.booleans()), max_size=200)
+LENGTHS = st.lists(st.integers(1, 32), min_size=1, max_size=40)
+REQUESTS = st.lists(LENGTHS, max_size=40)
+
+
+def pushed(waiting: WaitingTexts[Item], requests: list[list[int]]) -> list[list[Item]]:
+    made: list[list[Item]] = []
+    number = 0
+    for lengths in requests:
+        made.append([Item(number + at, length) for at, length in enumerate(lengths)])
+        number += len(lengths)
+        waiting.push(made[-1])
+    return made
 
 
 def check_guests(batch: Batch[Item], cost: int) -> None:
@@ -32,61 +43,39 @@ def check_guests(batch: Batch[Item], cost: int) -> None:
         tokens += item.length
 
 
-def bucket_of(item: Item) -> int:
-    return bisect_left(BUCKETS, item.length)
-
-
-def could_join(batch: Batch[Item], item: Item, cost: int) -> bool:
-    tokens = sum(one.length for one in batch.items)
-    return item.length * (cost + len(batch.items) * batch.length) >= batch.length * tokens
-
-
-@given(ITEMS, st.integers(1, 64), st.none() | st.integers(1, 300))
+@given(REQUESTS, st.integers(1, 64), st.none() | st.integers(1, 300), st.data())
 def test_every_wanted_text_leaves_once_in_a_call_that_fits(
-    rows: list[tuple[int, bool]], max_batch: int, max_tokens: int | None
+    requests: list[list[int]], max_batch: int, max_tokens: int | None, data: st.DataObject
 ) -> None:
-    items = [Item(number, length, done) for number, (length, done) in enumerate(rows)]
     waiting: WaitingTexts[Item] = WaitingTexts(BUCKETS, max_batch, max_tokens)
-    for item in items:
-        waiting.push(item)
+    items = [item for request in pushed(waiting, requests) for item in request]
+    unwanted = {item.number for item in items if data.draw(st.booleans())}
     left: list[int] = []
-    while batch := waiting.take():
+    while batch := waiting.take(lambda item: item.number not in unwanted):
         assert 1 <= len(batch.items) <= max_batch
         if max_tokens is not None and len(batch.items) > 1:
             assert len(batch.items) * batch.length <= max_tokens
-        assert all(not item.done for item in batch.items)
         assert max(item.length for item in batch.items) <= batch.length
-        cost = CALL_COST if max_tokens else UNLIMITED_CALL_COST
-        check_guests(batch, cost)
+        check_guests(batch, CALL_COST if max_tokens else UNLIMITED_CALL_COST)
         left += [item.number for item in batch.items]
-        stayed = [item for item in items if not item.done and item.number not in left]
-        shorter = [item for item in stayed if bucket_of(item) < BUCKETS.index(batch.length)]
-        room = min(max_batch, (max_tokens or max_batch * BUCKETS[-1]) // batch.length)
-        if shorter and len(batch.items) < room:
-            nearest = max(map(bucket_of, shorter))
-            first = next(item for item in shorter if bucket_of(item) == nearest)
-            assert not could_join(batch, first, cost)
-    assert sorted(left) == [item.number for item in items if not item.done]
-    assert len(waiting) == 0
+    assert sorted(left) == [item.number for item in items if item.number not in unwanted]
+    assert (len(waiting), waiting.tokens, waiting.due_tokens) == (0, 0, 0)
 
 
-@given(ITEMS, st.integers(1, 64))
-def test_the_oldest_text_is_in_the_next_call(rows: list[tuple[int, bool]], max_batch: int) -> None:
-    items = [Item(number, length, done) for number, (length, done) in enumerate(rows)]
-    waiting: WaitingTexts[Item] = WaitingTexts(BUCKETS, max_batch)
-    for item in items:
-        waiting.push(item)
-    wanted = [item for item in items if not item.done]
+@given(st.lists(st.integers(1, 32), max_size=200), st.integers(1, 64))
+def test_of_single_texts_the_oldest_is_in_the_next_call(lengths: list[int], most: int) -> None:
+    waiting: WaitingTexts[Item] = WaitingTexts(BUCKETS, most)
+    wanted = [items[0] for items in pushed(waiting, [[length] for length in lengths])]
     while batch := waiting.take():
         assert wanted[0] in batch.items
         wanted = [item for item in wanted if item not in batch.items]
+    assert not wanted
 
 
 def test_guests_are_those_that_make_the_call_no_worse() -> None:
     def taken(lengths: list[int], most: int | None) -> list[int]:
         waiting: WaitingTexts[Item] = WaitingTexts(BUCKETS, 8, most)
-        for number, length in enumerate(lengths):
-            waiting.push(Item(number, length))
+        pushed(waiting, [[length] for length in lengths])
         batch = waiting.take()
         assert batch is not None
         return [item.length for item in batch.items]
@@ -97,3 +86,106 @@ def test_guests_are_those_that_make_the_call_no_worse() -> None:
     assert taken([32, 8], 500) == [32]
     # Where a call costs as much as 1,024 tokens, company is always welcome.
     assert taken([32, 28, 8], None) == [32, 28, 8]
+
+
+def test_a_text_of_its_own_passes_a_request_of_many() -> None:
+    waiting: WaitingTexts[Item] = WaitingTexts(BUCKETS, 4)
+    pushed(waiting, [[8] * 512])
+    for _ in range(3):
+        waiting.take()
+    lonely = Item(9999, 8)
+    waiting.push([lonely])
+    batch = waiting.take()
+    assert batch is not None
+    assert batch.items[0] is lonely
+    assert waiting.due_tokens == 0
+
+
+def test_beside_single_texts_without_end_many_texts_get_their_part() -> None:
+    """One part in PACE of what is taken, and never none for long."""
+    waiting: WaitingTexts[Item] = WaitingTexts(BUCKETS, 4)
+    pushed(waiting, [[8] * 128])
+    taken = singles = 0
+    while taken < 128:
+        waiting.push([Item(1000 + singles + at, 8) for at in range(1)])
+        for at in range(3):
+            waiting.push([Item(5000 + singles + at, 8)])
+        singles += 4
+        batch = waiting.take()
+        assert batch is not None
+        taken += sum(item.number < 1000 for item in batch.items)
+        assert singles < 8 * PACE * 128
+    assert singles >= (PACE - 1) * 128 * 0.9
+
+
+class Queue(RuleBasedStateMachine):
+    """Requests come, calls leave and callers give up, in any order.
+
+    A text's turn is what was taken when its request came and PACE times the tokens before it. Once
+    so much was taken, nobody can pass it any more: every call takes one of those before it, or it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue: WaitingTexts[Item] = WaitingTexts(BUCKETS, 3, 100)
+        self.places: list[list[Place]] = []
+        self.turns: dict[int, int] = {}
+        self.lengths: dict[int, int] = {}
+        self.owner: dict[int, int] = {}
+        self.taken = 0
+        self.numbers = 0
+
+    @rule(lengths=LENGTHS)
+    def come(self, lengths: list[int]) -> None:
+        items = [Item(self.numbers + at, length) for at, length in enumerate(lengths)]
+        turn = self.taken
+        for item in items:
+            self.turns[item.number], self.lengths[item.number] = turn, item.length
+            self.owner[item.number] = len(self.places)
+            turn += PACE * item.length
+        self.numbers += len(items)
+        self.places.append(self.queue.push(items))
+
+    @precondition(lambda self: self.places)
+    @rule(data=st.data())
+    def give_up(self, data: st.DataObject) -> None:
+        who = data.draw(st.integers(0, len(self.places) - 1))
+        mine = [number for number in self.turns if self.owner[number] == who]
+        assert self.queue.remove(self.places[who]) == len(mine)
+        for number in mine:
+            del self.turns[number]
+
+    @rule()
+    def take(self) -> None:
+        order = sorted((turn, number) for number, turn in self.turns.items())
+        batch = self.queue.take()
+        assert (batch is None) == (not order)
+        if batch is None:
+            return
+        numbers = [item.number for item in batch.items]
+        # The oldest turn leaves now, so what is before a text shrinks with every call.
+        assert order[0][1] in numbers
+        # Within a bucket nobody is passed: of one request least of all.
+        for size in BUCKETS:
+            at = bisect_left(BUCKETS, size)
+            bucket = [n for _, n in order if bisect_left(BUCKETS, self.lengths[n]) == at]
+            mine = [n for n in numbers if n in bucket]
+            assert mine == bucket[: len(mine)]
+        for number in numbers:
+            del self.turns[number]
+            self.taken += self.lengths[number]
+
+    @invariant()
+    def the_counts_are_exact(self) -> None:
+        assert len(self.queue) == len(self.turns)
+        assert self.queue.tokens == sum(self.lengths[number] for number in self.turns)
+        due = [number for number, turn in self.turns.items() if turn <= self.taken]
+        assert self.queue.due_tokens == sum(self.lengths[number] for number in due)
+
+    @invariant()
+    def what_left_is_not_kept(self) -> None:
+        kept = sum(map(len, self.queue._queues))
+        assert kept <= 2 * len(self.turns) + 64
+
+
+TestQueue = Queue.TestCase

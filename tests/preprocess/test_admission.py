@@ -1,0 +1,321 @@
+"""Who is let in, who is told to come back, and what becomes of work that nobody wants any more."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contract.endpoint import Endpoint, read_endpoint
+from contract.errors import ServingError
+from contract.request_context import GoldenBody, current_caller
+from preprocess.admission import Admission
+from preprocess.coalesce import Coalescer
+from preprocess.pace import Pace
+from preprocess.passage import Passage
+from preprocess.tensors import Tensor
+from preprocess.tokens import Encoded
+
+Step = Callable[[], Awaitable[object]]
+
+
+class Figures:
+    """What was told of calls and of requests given up."""
+
+    def __init__(self) -> None:
+        self.given_up: list[tuple[str, int]] = []
+
+    def call(self, texts: int, tokens: int, padding: int) -> None:
+        pass
+
+    def abandoned(self, reason: str, texts: int) -> None:
+        self.given_up.append((reason, texts))
+
+
+class HeldEngine:
+    """Answers zeros, each call when the test lets it."""
+
+    def __init__(self) -> None:
+        self.texts = 0
+        self.held: list[asyncio.Event] = []
+
+    async def __call__(self, inputs: list[Tensor], deadline: float) -> Any:
+        rows = len(inputs[0].array)
+        self.texts += rows
+        self.held.append(asyncio.Event())
+        await self.held[-1].wait()
+        return [np.zeros((rows, 2), np.float32)]
+
+    def release(self) -> None:
+        for event in self.held:
+            event.set()
+
+
+class Line:
+    """A queue before a held engine of so many tokens a second, one call at a time."""
+
+    def __init__(self, endpoint: Endpoint, rate: float | None = None, slots: int = 1) -> None:
+        self.engine, self.figures = HeldEngine(), Figures()
+        self.admission = Admission(10**6, 2.0)
+        figures: Any = self.figures
+        self.queue = Coalescer(endpoint, self.engine, self.admission, lambda: slots, figures)
+        if rate is not None:
+            self.queue.pace.begin(10, 0.0)
+            self.queue.pace.end(10, 10 / rate, answered=True)
+        self.tasks: list[asyncio.Task[Any]] = []
+
+    def ask(
+        self, texts: int, *, seconds: float | None = None, caller: Any = None, length: int = 10
+    ) -> asyncio.Task[Any]:
+        passage = Passage({})
+        passage.own_deadline, passage.caller = seconds is not None, caller
+        deadline = time.monotonic() + (30 if seconds is None else seconds)
+        encoded = [Encoded([1] * length, [0] * length) for _ in range(texts)]
+        self.tasks.append(asyncio.create_task(self.queue.infer(encoded, deadline, passage)))
+        return self.tasks[-1]
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        return len(self.queue._waiting), self.queue._waiting.tokens
+
+
+@pytest.fixture
+def endpoint(endpoint_json: str) -> Endpoint:
+    return read_endpoint(endpoint_json)
+
+
+async def turns() -> None:
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+async def until(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not what():
+            await asyncio.sleep(0.002)
+
+
+def refused(task: asyncio.Task[Any]) -> ServingError | None:
+    error = task.exception() if task.done() else None
+    return error if isinstance(error, ServingError) else None
+
+
+async def test_only_so_much_is_let_in_as_ends_within_the_wait(endpoint: Endpoint) -> None:
+    line = Line(endpoint, rate=100)  # 10 texts a second
+    tasks = [line.ask(1) for _ in range(60)]
+    await turns()
+    out = [error for task in tasks if (error := refused(task))]
+    # The engine's estimate for a call is the one measured: what is let in waits up to 2 s.
+    assert {error.kind.code for error in out} == {"overloaded"}
+    assert 60 - len(out) <= 25
+    assert 60 - len(out) >= 1
+    assert all(error.retry_after_s and 1 <= error.retry_after_s <= 20 for error in out)
+    line.engine.release()
+
+
+async def test_a_request_alone_is_taken_however_long_it_takes(endpoint: Endpoint) -> None:
+    line = Line(endpoint, rate=1)
+    task = line.ask(100)
+    await turns()
+    assert not task.done()
+    assert line.engine.texts == 8
+    line.engine.release()
+
+
+async def test_a_free_slot_is_not_refused(endpoint: Endpoint) -> None:
+    line = Line(endpoint, rate=1, slots=2)
+    first = line.ask(1)
+    await turns()
+    second = line.ask(1)
+    await turns()
+    third = line.ask(1)
+    await turns()
+    assert (first.done(), second.done()) == (False, False)
+    assert refused(third)
+    line.engine.release()
+
+
+async def test_a_faster_engine_takes_more_without_a_setting(endpoint: Endpoint) -> None:
+    taken = []
+    for rate in (1000, 3000, 10_000):
+        line = Line(endpoint, rate=rate)
+        tasks = [line.ask(1) for _ in range(4000)]
+        await turns()
+        taken.append(sum(not task.done() for task in tasks))
+        for task in tasks:
+            task.cancel()
+        line.engine.release()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert line.waiting == (0, 0)
+        assert line.admission.tokens == 0
+    assert taken[0] < taken[1] < taken[2]
+    assert taken[1] == pytest.approx(3 * taken[0], rel=0.6)
+
+
+async def test_an_own_deadline_decides_instead(endpoint: Endpoint) -> None:
+    line = Line(endpoint, rate=1000)
+    for _ in range(100):
+        line.ask(1)
+    await turns()
+    assert line.waiting[0] > 50
+    hasty, patient = line.ask(1, seconds=0.2), line.ask(1, seconds=60)
+    await turns()
+    error = refused(hasty)
+    assert error is not None
+    assert error.kind.code == "overloaded"
+    assert not patient.done()
+    line.engine.release()
+
+
+async def test_before_it_is_tokenized_a_request_is_refused_too(endpoint: Endpoint) -> None:
+    line = Line(endpoint, rate=10)
+    for _ in range(9):
+        line.ask(1)
+    await turns()
+    with pytest.raises(ServingError, match="waits before this request"):
+        line.queue.check_wait(Passage({}), time.monotonic() + 30)
+    golden = Passage(GoldenBody())
+    line.queue.check_wait(golden, time.monotonic() + 30)
+    line.engine.release()
+
+
+async def test_many_texts_do_not_keep_one_text_out(endpoint: Endpoint) -> None:
+    """512 texts are more than 2 s of work; who comes after them waits for a call, not for all."""
+    line = Line(endpoint, rate=100)
+    line.ask(512)
+    await turns()
+    small = line.ask(1)
+    await turns()
+    assert not small.done()
+    line.engine.held[0].set()
+    await until(lambda: len(line.engine.held) == 2)
+    line.engine.held[1].set()
+    await until(small.done)
+    assert len(small.result()) == 1
+    assert line.engine.texts <= 8 * 3
+    line.tasks[0].cancel()
+    line.engine.release()
+
+
+async def test_a_passed_deadline_takes_its_texts_out_at_once(endpoint: Endpoint) -> None:
+    line = Line(endpoint)
+    running = line.ask(1)
+    await turns()
+    late = line.ask(20, seconds=0.05)
+    await turns()
+    assert line.waiting == (20, 200)
+    await until(late.done)
+    error = refused(late)
+    assert error is not None
+    assert error.kind.code == "deadline"
+    assert line.waiting == (0, 0)
+    assert line.admission.tokens == 10
+    assert line.figures.given_up == [("deadline", 20)]
+    line.engine.release()
+    await running
+    assert line.engine.texts == 1
+
+
+async def test_what_cannot_end_in_time_any_more_costs_no_call(endpoint: Endpoint) -> None:
+    """It was let in while nothing was known of the engine, which turns out to be slow."""
+    line = Line(endpoint, slots=2)
+    first = line.ask(1)
+    await turns()
+    line.ask(8)
+    await turns()
+    hopeless = line.ask(4, seconds=5)
+    await turns()
+    assert line.waiting[0] == 4
+    # One text a second: eight run before.
+    pace = Pace()
+    pace.begin(10, 0.0)
+    pace.end(10, 1.0, answered=True)
+    line.queue.pace.rate, line.queue.pace.call_s = pace.rate, pace.call_s
+    line.engine.held[0].set()
+    await until(hopeless.done)
+    error = refused(hopeless)
+    line.queue.pace.rate = None
+    assert error is not None
+    assert line.waiting == (0, 0)
+    line.engine.release()
+    await first
+
+
+@pytest.mark.parametrize("way", ["told", "cancelled"])
+async def test_a_caller_that_leaves_takes_its_texts_out(endpoint: Endpoint, way: str) -> None:
+    line = Line(endpoint)
+    running = line.ask(1)
+    await turns()
+    caller = asyncio.get_running_loop().create_future()
+    gone = line.ask(20, caller=caller)
+    stays = line.ask(1)
+    await turns()
+    assert line.waiting == (21, 210)
+    if way == "told":
+        caller.set_result(None)
+    else:
+        gone.cancel()
+    await until(gone.done)
+    assert line.waiting == (1, 10)
+    assert line.admission.tokens == 20
+    assert line.figures.given_up == [("disconnect", 20)]
+    if way == "told":
+        error = refused(gone)
+        assert error is not None
+        assert error.kind.status == 499
+    line.engine.release()
+    await running
+    await until(lambda: line.engine.texts == 2)
+    line.engine.release()
+    assert len(await stays) == 1
+
+
+async def test_a_caller_that_left_before_its_turn_is_not_queued(endpoint: Endpoint) -> None:
+    line = Line(endpoint)
+    caller = asyncio.get_running_loop().create_future()
+    caller.set_result(None)
+    task = line.ask(3, caller=caller)
+    await until(task.done)
+    assert line.engine.texts == 0
+    assert line.figures.given_up == [("disconnect", 3)]
+
+
+async def test_an_answered_request_leaves_nothing_with_its_caller(endpoint: Endpoint) -> None:
+    line = Line(endpoint)
+    caller = asyncio.get_running_loop().create_future()
+    task = line.ask(3, caller=caller)
+    await turns()
+    line.engine.release()
+    assert len(await task) == 3
+    caller.set_result(None)
+    await turns()
+    assert line.figures.given_up == []
+
+
+async def test_a_hung_engine_turns_new_callers_away_by_and_by(endpoint: Endpoint) -> None:
+    """Nothing was ever measured: what is known is for how long it has been silent."""
+    line = Line(endpoint)
+    line.ask(1)
+    await turns()
+    waits = line.ask(1)
+    await turns()
+    assert not waits.done()
+    line.queue.pace._since -= 2.5
+    away = line.ask(1)
+    await turns()
+    error = refused(away)
+    assert error is not None
+    assert error.kind.code == "overloaded"
+    assert error.retry_after_s == 3
+    line.engine.release()
+
+
+async def test_nobody_watches_by_default() -> None:
+    assert Passage({}).caller is None
+    caller: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    current_caller.set(caller)
+    assert Passage({}).caller is caller
