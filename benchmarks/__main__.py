@@ -145,6 +145,30 @@ def tune(
 
 @main.command()
 @_out
+@click.option(
+    "--seconds", type=click.FloatRange(1), default=60.0, show_default=True,
+    help="Length of one load.",
+)  # fmt: skip
+@click.option(
+    "--engine", "engines", type=click.IntRange(1), multiple=True, metavar="TEXTS",
+    help="Only a sleeping engine of so many texts a second; may be repeated.",
+)  # fmt: skip
+@click.option("--real/--no-real", default=True, help="Also the real engine.")
+@click.option("--tables/--no-tables", default=True, help="Also write docs/performance.md's part.")
+def overload(out: Path, seconds: float, engines: tuple[int, ...], real: bool, tables: bool) -> None:
+    """Four times more than engines can do, and callers that leave; about 15 minutes."""
+    from benchmarks import documents, overload as part, session
+
+    measured = part.Overload(seconds, engines or part.SLEEPING, real)
+    found = session.bench(
+        _plan(1, 1.0), _report, (), (), kind=documents.OVERLOAD,
+        parts={"overload": measured}, keep=_kept(out), models=session.demo_models(_report),
+    )  # fmt: skip
+    _finish(found, out, tables)
+
+
+@main.command()
+@_out
 @click.option("--seconds", type=click.FloatRange(1), default=10.0, show_default=True)
 def flames(out: Path, seconds: float) -> None:
     """Flame graphs of workers and backend under the seed's load."""

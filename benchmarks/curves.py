@@ -1,4 +1,4 @@
-"""Cost curves and what else only `make bench-all` measures: two endpoints, overload."""
+"""Cost curves and what else only `make bench-all` measures."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 import psutil
 
 from benchmarks import bounds, texts, tritons
+from benchmarks.overload import Overload
 from benchmarks.process import Unusable, tree, use
 from benchmarks.servers import gateway
-from benchmarks.session import Session
+from benchmarks.session import Part, Session
 from benchmarks.site import OURS, OURS_AGAIN, Report, deploy
 from transformer_serving.bench import load as generator
 from transformer_serving.bench.connection import Address
@@ -27,8 +28,6 @@ _CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _LENGTHS = (8, 16, 32, 64, 128, 256, 512)
 _ENDPOINTS = (1, 2, 5, 10, 20, 50)
-_OVERLOAD = 3.0
-_WAITING_TOKENS = 20_000
 
 
 @dataclass(frozen=True)
@@ -173,44 +172,6 @@ def two_endpoints(session: Session, report: Report) -> dict[str, Any]:
     return found
 
 
-def overload(session: Session, report: Report) -> dict[str, Any]:
-    """Three times what the endpoint can do, offered for longer than its queue lasts.
-
-    On a gateway that lets about a second of it wait: with the default, a request may wait for as
-    long as its own time limit, 30 s.
-    """
-    report(f"overload at {_OVERLOAD:g} times capacity")
-    waiting = {"TRANSFORMER_SERVING_MAX_WAITING_TOKENS": str(_WAITING_TOKENS)}
-    server = gateway(environment=waiting, name="overload")(session.site, report)
-    try:
-        return {"waiting_tokens": _WAITING_TOKENS, **_overloaded(server.base, session)}
-    finally:
-        server.stop()
-
-
-def _overloaded(base: str, session: Session) -> dict[str, Any]:
-    address = Address.of(f"{base}/serve/{OURS}")
-    payload = [_payload([texts.SEED])]
-    seconds = session.runner.plan.seconds
-    # Twice: before the first one nothing is warm.
-    for _ in range(2):
-        capacity = figures(generator.run(address, payload, generator.Closed(128, seconds))).goodput
-    wanted = generator.Open(_OVERLOAD * capacity, 5 * seconds, connections=4096)
-    found = figures(generator.run(address, payload, wanted))
-    latency = found.latency
-    return {
-        "capacity": capacity,
-        "offered": wanted.rate,
-        "goodput": found.goodput,
-        "share_503": found.statuses.get("503", 0) / max(found.requests, 1),
-        "statuses": found.statuses,
-        "accepted_p50": latency.p50 if latency else None,
-        "accepted_p99": latency.p99 if latency else None,
-        "generator_cpu": found.generator_cpu,
-        "late_ms": found.late_ms,
-    }
-
-
 def _endpoints_curve(session: Session, report: Report) -> dict[str, Any]:
     """1 to 50 endpoints before the null engine, in a serving service of their own.
 
@@ -266,4 +227,8 @@ def _endpoint_points(
 
 
 # What `make bench-all` measures after its rounds, by the name under which it is stored.
-PARTS = {"two_endpoints": two_endpoints, "overload": overload, "curves": measure_curves}
+PARTS: dict[str, Part] = {
+    "two_endpoints": two_endpoints,
+    "overload": Overload(),
+    "curves": measure_curves,
+}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import budget_report, report
+from benchmarks import budget_report, overload_report, report
 from benchmarks.budgets import BENCH, STARTS
 from benchmarks.results import Results
 from benchmarks.site import ROOT
@@ -14,7 +14,8 @@ from benchmarks.site import ROOT
 PERFORMANCE = ROOT / "docs" / "performance.md"
 README = ROOT / "README.md"
 ALL = "bench-all"
-KINDS = (BENCH, ALL, STARTS)
+OVERLOAD = "overload"
+KINDS = (BENCH, ALL, STARTS, OVERLOAD)
 
 Runs = Mapping[str, Results]
 
@@ -38,6 +39,7 @@ PARTS = (
     Part((BENCH,), PERFORMANCE, "side by side", _of(BENCH, report.performance_text)),
     Part((BENCH, STARTS), PERFORMANCE, "budgets", budget_report.budgets_text),
     Part((ALL,), PERFORMANCE, "everything", _of(ALL, report.everything_text)),
+    Part((OVERLOAD,), PERFORMANCE, "overload", _of(OVERLOAD, overload_report.alone_text)),
 )
 
 

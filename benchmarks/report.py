@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import bounds
+from benchmarks import bounds, overload_report
 from benchmarks.bounds import Spread
+from benchmarks.markdown import table as table
 from benchmarks.results import Results, Row
 from transformer_serving.failure import Failure
 
@@ -46,25 +47,7 @@ def everything_text(results: Results) -> str:
 
 def _overload(results: Results) -> str:
     found = results.values.get("overload")
-    if not found:
-        return ""
-    head = ("offered/s", "capacity/s", "answered/s", "refused with 503", "p50 of the answered, ms",
-            "p99, ms")  # fmt: skip
-    row = (
-        f"{found['offered']:.0f}",
-        f"{found['capacity']:.0f}",
-        f"{found['goodput']:.0f}",
-        f"{found['share_503']:.0%}",
-        *("-" if found[key] is None else f"{found[key]:.0f}" for key in _ACCEPTED),
-    )
-    about = (
-        f"On a gateway with TRANSFORMER_SERVING_MAX_WAITING_TOKENS={found['waiting_tokens']}, so "
-        f"that about a second of work may wait.{_renewed(results, 'overload')}"
-    )
-    return f"### Three times more than it can do, gateway\n\n{about}\n\n{table(head, [row])}"
-
-
-_ACCEPTED = ("accepted_p50", "accepted_p99")
+    return overload_report.text(found, _renewed(results, "overload")) if found else ""
 
 
 def _two_endpoints(results: Results) -> str:
@@ -223,16 +206,6 @@ def cpu_table(results: Results) -> str:
 def _padding(results: Results, peer: str) -> str:
     found = results.spread(peer, "mixed", "padding")
     return f"; {found.median:.0%} of what went to the engine was padding" if found else ""
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; columns of figures are set to the right."""
-    numeric = [
-        bool(rows) and all(not row[at] or row[at][0] in "0123456789±≥≤-" for row in rows)
-        for at in range(len(head))
-    ]
-    lines = [head, ["---:" if right else "---" for right in numeric], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _failed(results: Results) -> str:

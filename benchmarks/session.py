@@ -19,7 +19,9 @@ from benchmarks.results import Results
 from benchmarks.rounds import Outcome, measure_rounds, reason, running_servers
 from benchmarks.runners import Plan, Runner
 from benchmarks.servers import Running
-from benchmarks.site import BUILD, Report, Site, close_site, open_site
+from benchmarks.site import BUILD, ROOT, Report, Site, close_site, open_site
+from transformer_serving.bundle_folder import open_bundle
+from transformer_serving.demo import CLASSIFIER, build_demo_models
 from transformer_serving.failure import Failure
 from transformer_serving.versions.lock import read_lock
 
@@ -45,17 +47,18 @@ Keep = Callable[[Results], None]
 @contextlib.contextmanager
 def session(
     peers: Sequence[Peer], plan: Plan, report: Report, work: Path = BUILD / "run",
-    models: Models | None = None,
+    models: Models | None = None, *, by_ab: bool = True,
 ) -> Iterator[Session]:  # fmt: skip
     """Everything started and answering; everything stopped at the end.
 
-    Raises Failure (exit code 2) where a tool is missing.
+    Raises Failure (exit code 2) where a tool is missing; `by_ab` where loads are sent by ab, to
+    other endpoints too.
     """
-    if not available():
+    if by_ab and not available():
         raise Failure("the benchmarks need ab: apt-get install apache2-utils", exit_code=2)
     around = machine.machine()
     null = any((peer.server or "").endswith("-null") for peer in peers)
-    site = open_site(work, report, null=null, models=models)
+    site = open_site(work, report, null=null, models=models, others=by_ab)
     try:
         failed: dict[str, str] = {}
         with (
@@ -76,13 +79,15 @@ def bench(
     plan: Plan, report: Report, peers: Sequence[Peer] = MAIN_PEERS,
     loads: Sequence[Load] = MAIN_LOADS, *, kind: str = "bench", work: Path = BUILD / "run",
     parts: Mapping[str, Part] | None = None, keep: Keep = lambda results: None,
+    models: Models | None = None,
 ) -> Results:  # fmt: skip
     """Measure the peers under the loads, then the parts.
 
     `keep` is given what there is after every round and every part: whatever ends the run early,
     that is not lost. A part that fails is named with its error.
     """
-    with session(peers, plan, report, work) as opened:
+    by_ab = bool(loads or peers)
+    with session(peers, plan, report, work, models, by_ab=by_ab) as opened:
         found = measure(opened, peers, loads, report, kind=kind, keep=keep)
         for name, part in (parts or {}).items():
             try:
@@ -119,6 +124,13 @@ def measure(
 def memory_mib(server: Running) -> float:
     """MiB resident of a server's processes now, after it has worked."""
     return round(use(server.processes()).memory / 2**20, 1)
+
+
+def demo_models(report: Report) -> Models:
+    """The demo's own classifier, for measurements to which the model does not matter."""
+    target = ROOT / "build" / "demo"
+    build_demo_models(target, precision=None, report=report)
+    return Models(target, {"openvino": open_bundle(target / CLASSIFIER)})
 
 
 def triton_version() -> str:

@@ -81,8 +81,11 @@ class Site:
         return next(int(row["pid"]) for row in status["parts"] if row["name"] == part)
 
 
-def open_site(work: Path, report: Report, *, null: bool, models: Models | None = None) -> Site:
-    """Build, start and deploy; `models` are built where they are not given.
+def open_site(
+    work: Path, report: Report, *, null: bool, models: Models | None = None, others: bool = True
+) -> Site:
+    """Build, start and deploy; `models` are built where they are not given, and `others` adds the
+    endpoints that ours are compared with.
 
     Raises Unusable or Failure when that does not work here.
     """
@@ -96,7 +99,7 @@ def open_site(work: Path, report: Report, *, null: bool, models: Models | None =
     environment: dict[str, str] = json.loads(stack_command("env", state, "--json"))
     site = Site(work, models, state, environment, f"127.0.0.1:{base + 2}", base)
     try:
-        _deploy_all(site, f"http://127.0.0.1:{base}/serve", report)
+        _deploy_all(site, f"http://127.0.0.1:{base}/serve", report, others=others)
         if null:
             report("starting the null engine")
             tritons.copy_repository(site.repository, work / "null")
@@ -113,18 +116,21 @@ def close_site(site: Site) -> None:
     stack_command("down", site.state)
 
 
-def _deploy_all(site: Site, serve_url: str, report: Report) -> None:
+def _deploy_all(site: Site, serve_url: str, report: Report, *, others: bool) -> None:
     cli = ClearmlCli(site.environment, site.environment["CLEARML_SERVING_TASK_ID"])
     added = [EMPTY]
     for engine, bundle in site.models.bundles.items():
         ours, stock = _ENDPOINTS[engine]
         report(f"deploying {ours}")
         deploy(site, bundle.folder, ours)
+        if not others:
+            continue
         report(f"adding {stock}")
         _add_stock(cli, bundle, stock, site.work)
         added.append(stock)
-    cli.run(*EMPTY_ARGUMENTS)
-    for name in added:
+    if others:
+        cli.run(*EMPTY_ARGUMENTS)
+    for name in added if others else ():
         report(f"waiting for {name}")
         _wait_for(f"{serve_url}/{name}")
 

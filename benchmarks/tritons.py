@@ -40,23 +40,24 @@ class Triton:
 
 
 def start_triton(
-    name: str, work: Path, *, null: bool = False, socket: bool = False,
+    name: str, work: Path, *, null: bool = False, sleeping: bool = False, socket: bool = False,
     environment: Mapping[str, str] | None = None, packages: Path | None = None,
     edits: Sequence[Edit] = (),
 ) -> Triton:  # fmt: skip
     """Start one on the repository `work`/models and wait until its models are loaded.
 
     Its Python models take the packages of the environment whose programs are in `packages`. `null`
-    puts an engine that answers zeros in the place of ours; `socket` makes it listen on a
-    unix socket for HTTP; `edits` change our backends' code. Raises Unusable with its last words.
+    puts an engine that answers zeros in the place of ours, `sleeping` one that takes its time for
+    it (BENCH_TEXTS_A_SECOND in the environment); `socket` makes it listen on a unix socket for
+    HTTP; `edits` change our backends' code. Raises Unusable with its last words.
     """
     http, grpc, metrics = free_ports(3)
     pytriton = backend_directory.pytriton_tritonserver()
     backends = work / "backends"
     shutil.rmtree(backends, ignore_errors=True)
     backend_directory.assemble(backends, pytriton=pytriton)
-    if null:
-        _take_engines_out(backends)
+    if null or sleeping:
+        _take_engines_out(backends, "sleeping_model.py" if sleeping else "null_model.py")
     edit_backends(backends, edits)
     path = work / "http.sock"
     path.unlink(missing_ok=True)
@@ -124,9 +125,10 @@ def _link_or_copy(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
-def _take_engines_out(backends: Path) -> None:
+def _take_engines_out(backends: Path, stand_in: str) -> None:
     for backend in backend_directory.BACKENDS:
-        shutil.copyfile(_ENGINES / "null_model.py", backends / backend / "model.py")
+        shutil.copyfile(_ENGINES / "null_model.py", backends / backend / "null_model.py")
+        shutil.copyfile(_ENGINES / stand_in, backends / backend / "model.py")
 
 
 def ensemble_repository(target: Path, stack_models: Path, model: str) -> None:

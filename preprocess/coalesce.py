@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from typing import Protocol
 
 from contract.endpoint import Endpoint
@@ -32,6 +33,8 @@ GROW_TURNS = 8
 # How long Triton may take for one call at all; its slot stays taken until it answers, because
 # an engine that is late is still working.
 CALL_LIMIT_S = 300.0
+# A slow engine's calls are cut to about so long, for who waits behind them.
+LONG_CALL_S = 0.25
 
 
 class Call(Protocol):
@@ -161,11 +164,12 @@ class Coalescer:
         return False
 
     def _take(self) -> Batch[Text] | None:
+        pace = self.pace
         self._ends = 0.0
-        if self.pace.calls:
+        if pace.calls:
             now = time.monotonic()
-            self._ends = now + SURE * self.pace.call_ends_s(self._waiting.tokens, now)
-        return self._waiting.take(self._can_end)
+            self._ends = now + SURE * pace.call_ends_s(self._waiting.tokens, now)
+        return self._waiting.take(self._can_end, pace.rate * LONG_CALL_S if pace.rate else inf)
 
     def _wake(self) -> None:
         if not self._starting and self._in_flight < self.slots() and len(self._waiting):

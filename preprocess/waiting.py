@@ -8,6 +8,7 @@ nobody does; and what came behind a text passes it only for so long, never witho
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,9 @@ PACE = 4
 # limit is a GPU's, which computes tokens far faster: an estimate, none was measured.
 CALL_COST = 56
 UNLIMITED_CALL_COST = 1024
+# A call that is cut short in time still has this part of its room: one that takes long by a cost
+# of its own would else be cut to one text, and the engine do nothing but calls.
+_LEAST_ROOM = 4
 
 
 @dataclass(frozen=True)
@@ -102,8 +106,12 @@ class WaitingTexts(Generic[Item]):
             self._tidy()
         return left
 
-    def take(self, is_wanted: Callable[[Item], bool] = lambda item: True) -> Batch[Item] | None:
+    def take(
+        self, is_wanted: Callable[[Item], bool] = lambda item: True, most_tokens: float = math.inf
+    ) -> Batch[Item] | None:
         """The next call, as large as the limits let it be; None when nothing waits.
+
+        It has no more than `most_tokens`, but a quarter of its room in any case.
 
         Room that the bucket leaves is filled from smaller ones, longest texts first, while each
         adds no smaller a share of useful tokens than the call has without it: until then padding
@@ -119,6 +127,7 @@ class WaitingTexts(Generic[Item]):
             return None
         bucket = min(heads)[2]
         length, room = self._buckets[bucket], self._room[bucket]
+        room = int(min(room, max(most_tokens // length, -(-room // _LEAST_ROOM))))
         items = self._popped(self._queues[bucket], room, is_wanted)
         tokens = sum(item.length for item in items)
         for queue in reversed(self._queues[:bucket]):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 from contract.endpoint import Endpoint, read_endpoint
 from contract.errors import ServingError
 from contract.request_context import GoldenBody, current_caller
+from preprocess import Preprocess
 from preprocess.admission import Admission
 from preprocess.coalesce import Coalescer
 from preprocess.pace import Pace
@@ -319,3 +322,42 @@ async def test_nobody_watches_by_default() -> None:
     caller: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     current_caller.set(caller)
     assert Passage({}).caller is caller
+
+
+async def test_behind_a_handover_a_caller_that_leaves_is_heard_of_too(
+    endpoint_fields: dict[str, Any], tokenizer_json: bytes
+) -> None:
+    """The new bundle's engine is not there: the request is served by the one before it."""
+    old, new = (
+        Preprocess(
+            json.dumps({**endpoint_fields, "bundle_version": version}).encode(),
+            lambda: tokenizer_json,
+        )
+        for version in (1, 2)
+    )
+    named = SimpleNamespace(serving_url="handed_over", version=None)
+    old.model_endpoint = new.model_endpoint = named
+    line = Line(old.endpoint)
+    old.engine._coalescer = line.queue
+
+    async def is_ready() -> bool:
+        return False
+
+    new.engine.handover._is_ready = is_ready
+    assert new.engine.handover.server() is old
+    running = line.ask(1)
+    await turns()
+    caller: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    current_caller.set(caller)
+    state: dict[str, Any] = {}
+    request = new.preprocess({"text": ["a cup", "of tea"]}, state)
+    served = asyncio.create_task(new.process(request, state))
+    await turns()
+    assert line.waiting[0] == 2
+    caller.set_result(None)
+    await until(served.done)
+    assert line.waiting == (0, 0)
+    assert line.figures.given_up == [("disconnect", 2)]
+    assert new.postprocess(served.result(), state).status_code == 499
+    line.engine.release()
+    await running

@@ -18,7 +18,7 @@ from typing import Any
 
 import uvloop
 
-from transformer_serving.bench.connection import NO_ANSWER, Address, Connection
+from transformer_serving.bench.connection import NO_ANSWER, Address, Connection, Done
 from transformer_serving.bench.timer import Timer, now
 
 _SEED = 11
@@ -61,24 +61,28 @@ class Run:
 class Closed:
     """N clients, each sending its next request when the last one is answered.
 
-    Ends after `seconds`, or after `requests` where that is given.
+    Ends after `seconds`, or after `requests` where that is given. One that has no answer after
+    `leave_s` closes its connection and goes on with another.
     """
 
     clients: int
     seconds: float
     requests: int | None = None
+    leave_s: float | None = None
 
 
 @dataclass(frozen=True)
 class Open:
     """Requests at random moments (a Poisson process), `rate` a second on average.
 
-    At most `connections` are answered at a time; further ones wait, and their wait counts.
+    At most `connections` are answered at a time; further ones wait, and their wait counts. Who
+    has no answer `leave_s` after it was sent closes its connection.
     """
 
     rate: float
     seconds: float
     connections: int = 512
+    leave_s: float | None = None
 
 
 def run(address: Address, payloads: Sequence[Payload], load: Closed | Open) -> Run:
@@ -113,8 +117,11 @@ def _shuffled(address: Address, payloads: Sequence[Payload]) -> Iterator[tuple[P
 class _Load:
     """What both loops share: exchanges as they end, and connections that replace themselves."""
 
-    def __init__(self, address: Address, payloads: Sequence[Payload]) -> None:
+    def __init__(
+        self, address: Address, payloads: Sequence[Payload], leave_s: float | None
+    ) -> None:
         self._address = address
+        self._leave_s = leave_s
         self._payloads = _shuffled(address, payloads)
         self._exchanges: list[Exchange] = []
         self._connections: set[Connection] = set()
@@ -136,6 +143,19 @@ class _Load:
             task.cancel()
         return Run(tuple(self._exchanges), elapsed, spent)
 
+    def _ask(self, connection: Connection, request: bytes, done: Done) -> None:
+        """Send, and leave where the answer does not come in time."""
+        if self._leave_s is None:
+            connection.send(request, done)
+            return
+        leaving = asyncio.get_running_loop().call_later(self._leave_s, connection.close)
+
+        def told(status: int) -> None:
+            leaving.cancel()
+            done(status)
+
+        connection.send(request, told)
+
     async def _connect(self) -> Connection:
         connection = Connection()
         await connection.open(self._address)
@@ -150,7 +170,7 @@ class _Load:
 
 class _Closed(_Load):
     def __init__(self, address: Address, payloads: Sequence[Payload], load: Closed) -> None:
-        super().__init__(address, payloads)
+        super().__init__(address, payloads, load.leave_s)
         self._load = load
         self._left = load.requests if load.requests is not None else -1
         self._running = 0
@@ -204,12 +224,12 @@ class _Closed(_Load):
             # Not called from here: a server that refuses at once would make this recurse.
             asyncio.get_running_loop().call_soon(self._next, connection)
 
-        connection.send(request, done)
+        self._ask(connection, request, done)
 
 
 class _Open(_Load):
     def __init__(self, address: Address, payloads: Sequence[Payload], load: Open) -> None:
-        super().__init__(address, payloads)
+        super().__init__(address, payloads, load.leave_s)
         self._load = load
         self._moments = deque(arrivals(load.rate, load.seconds))
         self._expected = len(self._moments)
@@ -270,7 +290,7 @@ class _Open(_Load):
             self._exchanges.append(Exchange(payload.label, payload.texts, due, sent, now(), status))
             asyncio.get_running_loop().call_soon(self._free, connection)
 
-        connection.send(request, done)
+        self._ask(connection, request, done)
 
     def _free(self, connection: Connection) -> None:
         if connection.closed:

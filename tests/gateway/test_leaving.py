@@ -1,0 +1,110 @@
+"""Callers that close their connections, and deadlines that pass, before a real Triton."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+from collections.abc import Iterator
+
+import orjson
+import pytest
+
+from tests.engine.triton_server import wait_until
+from tests.gateway.conftest import Server
+from tests.gateway.text_serving import TextServing, text_serving as text_serving
+
+LEAVERS, TEXTS = 8, 3
+
+
+def request(body: object, path: str = "texts") -> bytes:
+    raw = orjson.dumps(body)
+    head = f"POST /serve/{path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(raw)}\r\n\r\n".encode() + raw
+
+
+def figure(server: Server, name: str, **labels: str) -> float:
+    """A figure's sum over whatever other labels it has."""
+    text = server.ask("GET", "/metrics").raw.decode()
+    rows = re.findall(rf"^transformer_serving_{name}(?:\{{(.*)\}})? (\S+)$", text, re.MULTILINE)
+    wanted = [f'{key}="{value}"' for key, value in labels.items()]
+    return sum(float(value) for found, value in rows if all(one in found for one in wanted))
+
+
+@contextlib.contextmanager
+def busy(server: Server, body: object) -> Iterator[socket.socket]:
+    """A call of one second runs; nothing else goes to the engine."""
+    calls = figure(server, "call_texts_count")
+    with server.connect() as connection:
+        connection.sendall(request(body))
+        wait_until(lambda: figure(server, "call_texts_count") == calls + 1, 60)
+        yield connection
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")
+
+
+@pytest.fixture(scope="module")
+def server(text_serving: TextServing) -> Iterator[Server]:
+    settings = {
+        "TRANSFORMER_SERVING_CALLS_IN_FLIGHT": "1",
+        # The test holds the engine up on purpose.
+        "TRANSFORMER_SERVING_MAX_WAIT_S": "600",
+    }
+    started = text_serving.gateway(**settings).start()
+    try:
+        started.wait_for("/health/ready")
+        assert started.post("texts", {"text": "tea"}).status == 200
+        yield started
+    finally:
+        started.stop()
+
+
+SLOW = {"text": "[SLOW] [SLOW]", "timeout_ms": 60_000}
+
+
+def test_texts_of_callers_that_left_are_not_computed(server: Server) -> None:
+    computed = figure(server, "call_texts_sum")
+    body = {"text": ["tea"] * TEXTS}
+    with busy(server, SLOW):
+        leavers = [server.connect() for _ in range(LEAVERS)]
+        for connection in leavers:
+            connection.sendall(request(body))
+        stays = server.connect()
+        stays.sendall(request(body))
+        for connection in leavers:
+            connection.close()
+        # Before the engine is free again: the call takes a second, a look 20 ms.
+        wait_until(
+            lambda: figure(server, "abandoned_requests_total", reason="disconnect") == LEAVERS, 60
+        )
+    with stays:
+        assert stays.recv(100).startswith(b"HTTP/1.1 200")
+    wait_until(lambda: figure(server, "waiting_tokens") == 0, 60)
+    assert figure(server, "abandoned_texts_total", reason="disconnect") == LEAVERS * TEXTS
+    assert figure(server, "requests_total", status="499") == LEAVERS
+    assert figure(server, "call_texts_sum") - computed == 1 + TEXTS
+
+
+def test_texts_whose_deadline_passed_are_not_computed(server: Server) -> None:
+    computed = figure(server, "call_texts_sum")
+    late = {"text": ["tea"] * TEXTS, "timeout_ms": 100}
+    with busy(server, SLOW), server.connect() as connection:
+        connection.sendall(request(late))
+        answer = connection.recv(20)
+    assert answer.startswith((b"HTTP/1.1 504", b"HTTP/1.1 503"))
+    wait_until(lambda: figure(server, "waiting_tokens") == 0, 60)
+    assert figure(server, "call_texts_sum") - computed == 1
+
+
+def test_a_change_of_the_configuration_waits_for_nobody_who_left(
+    server: Server, text_serving: TextServing
+) -> None:
+    """The host counts requests in and out, and holds up all of them while its count is not zero."""
+    for _ in range(3):
+        with busy(server, SLOW), server.connect() as leaver:
+            leaver.sendall(request({"text": "tea"}))
+    text_serving.session.clearml_serving(
+        "model", "add", "--engine", "custom", "--endpoint", "later",
+        "--preprocess", str(text_serving.session.folder / "queued.py"),
+    )  # fmt: skip
+    wait_until(lambda: server.post("later", {}).status != 404, 120)
+    assert server.post("texts", {"text": "tea"}).status == 200

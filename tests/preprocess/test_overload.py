@@ -1,0 +1,214 @@
+"""More than an engine can do, in virtual time: what is answered, how late, and by whom.
+
+The engine takes as long as one that sleeps for each text would; nothing else takes time. What the
+same looks like on a machine, `python -m benchmarks overload` measures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contract.endpoint import Endpoint, read_endpoint
+from contract.errors import ServingError
+from preprocess.admission import Admission
+from preprocess.coalesce import Coalescer
+from preprocess.passage import Passage
+from preprocess.stats import Figures
+from preprocess.tensors import Tensor
+from preprocess.tokens import Encoded
+from tests.preprocess import virtual_time
+
+TEXT = Encoded([1] * 18, [0] * 18)
+WINDOW_S = 5.0
+
+
+@pytest.fixture
+def endpoint(endpoint_fields: dict[str, Any]) -> Endpoint:
+    endpoint_fields["tokens"]["buckets"] = [8, 16, 20, 24, 32]
+    endpoint_fields["limits"] |= {
+        "max_batch_size": 64, "max_call_tokens": 1024, "max_texts": 512, "max_tokens": 60_000,
+    }  # fmt: skip
+    return read_endpoint(json.dumps(endpoint_fields))
+
+
+@dataclass
+class Answer:
+    """How a request ended: when (seconds since the beginning), after how long, with what."""
+
+    at: float
+    took: float
+    status: int
+    retry_after: int | None = None
+
+
+@dataclass
+class Stage:
+    """A queue before an engine of so many texts a second, and who asks it."""
+
+    endpoint: Endpoint
+    rate: float
+    answers: list[Answer] = field(default_factory=list)
+    computed: int = 0
+
+    def __post_init__(self) -> None:
+        self.began = time.monotonic()
+        self.free = self.began
+        admission = Admission(400_000, 2.0)
+        self.queue = Coalescer(self.endpoint, self.engine, admission, lambda: 2, Figures("virtual"))
+
+    async def engine(self, inputs: list[Tensor], deadline: float) -> Any:
+        """One instance: calls one after the other."""
+        texts = len(inputs[0].array)
+        self.computed += texts
+        self.free = max(self.free, time.monotonic()) + texts / self.rate
+        await asyncio.sleep(self.free - time.monotonic())
+        return [np.zeros((texts, 2), np.float32)]
+
+    async def ask(
+        self, *, texts: int = 1, deadline_s: float | None = None, caller: Any = None
+    ) -> Answer:
+        sent = time.monotonic()
+        passage = Passage({})
+        passage.own_deadline, passage.caller = deadline_s is not None, caller
+        until = sent + (deadline_s or 30.0)
+        retry = None
+        try:
+            self.queue.check_wait(passage, until)
+            await self.queue.infer([TEXT] * texts, until, passage)
+            status = 200
+        except ServingError as error:
+            status, retry = error.kind.status, error.retry_after_s
+        now = time.monotonic()
+        self.answers.append(Answer(now - self.began, now - sent, status, retry))
+        return self.answers[-1]
+
+    async def offer(
+        self,
+        times: float,
+        seconds: float,
+        *,
+        deadline_s: float | None,
+        leave_s: float | None = None,
+    ) -> None:
+        """Requests at random moments; returns when the last one was sent."""
+        source = random.Random(5)
+        self.running: set[asyncio.Task[Any]] = set()
+        moment, end = time.monotonic(), time.monotonic() + seconds
+        while (moment := moment + source.expovariate(times * self.rate)) < end:
+            await asyncio.sleep(moment - time.monotonic())
+            work = self.ask(deadline_s=deadline_s) if leave_s is None else self.leaving(leave_s)
+            task = asyncio.ensure_future(work)
+            self.running.add(task)
+            task.add_done_callback(self.running.discard)
+
+    async def leaving(self, seconds: float) -> None:
+        """Asks, and closes its connection when there is no answer by then."""
+        loop = asyncio.get_running_loop()
+        caller: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_later(seconds, lambda: caller.done() or caller.set_result(None))
+        await self.ask(caller=caller)
+        timer.cancel()
+
+    def windows(self, seconds: float) -> list[float]:
+        """What was answered with 200 in each window, of what the engine can do."""
+        counts = Counter(int(a.at / WINDOW_S) for a in self.answers if a.status == 200)
+        whole = int(seconds / WINDOW_S)
+        return [counts[at] / (WINDOW_S * self.rate) for at in range(whole)]
+
+    def took(self, status: int) -> list[float]:
+        return sorted(answer.took for answer in self.answers if answer.status == status)
+
+
+# Longer for the slow ones, whose calls are few.
+SECONDS = {80: 60.0, 300: 30.0, 800: 20.0}
+
+
+@pytest.mark.parametrize("deadline_s", [None, 2.0])
+@pytest.mark.parametrize("rate", SECONDS)
+def test_four_times_more_than_it_can_do(
+    endpoint: Endpoint, rate: int, deadline_s: float | None
+) -> None:
+    async def play() -> tuple[Stage, float, Answer]:
+        stage = Stage(endpoint, rate)
+        await stage.offer(4.0, SECONDS[rate], deadline_s=deadline_s)
+        ended = time.monotonic()
+        while stage.running:
+            await asyncio.wait(stage.running)
+        drained = time.monotonic() - ended
+        return stage, drained, await stage.ask()
+
+    stage, drained, alone = virtual_time.run(play())
+    windows = stage.windows(SECONDS[rate])
+    assert min(windows[1:]) >= 0.9, windows
+    took = stage.took(200)
+    assert took[int(0.99 * len(took))] < 2.5
+    assert drained < 3
+    assert (alone.status, alone.took) == (200, pytest.approx(1 / rate, rel=0.1))
+    # A refusal is immediate, and what it promises is soon.
+    assert max(stage.took(503)) == 0
+    assert all(1 <= a.retry_after <= 3 for a in stage.answers if a.retry_after)
+    if deadline_s is None:
+        assert not stage.took(504)
+    # Nearly all that is computed is answered in time.
+    assert stage.computed <= 1.05 * len(took) + 64
+
+
+def test_who_comes_back_when_it_was_told_to_is_let_in(endpoint: Endpoint) -> None:
+    async def play() -> list[Answer]:
+        stage = Stage(endpoint, 300)
+        await stage.offer(4.0, 10.0, deadline_s=None)
+        refused = await stage.ask()
+        while refused.status == 200:
+            refused = await stage.ask()
+        assert refused.retry_after
+        await asyncio.sleep(refused.retry_after)
+        return [refused, await stage.ask()]
+
+    refused, again = virtual_time.run(play())
+    assert (refused.status, again.status) == (503, 200)
+
+
+@pytest.mark.parametrize("times", [1.5, 4.0])
+def test_after_callers_that_gave_up_the_next_one_is_soon_answered(
+    endpoint: Endpoint, times: float
+) -> None:
+    async def play() -> tuple[Stage, Answer]:
+        stage = Stage(endpoint, 300)
+        await stage.offer(times, 15.0, deadline_s=None, leave_s=1.0)
+        return stage, await stage.ask()
+
+    stage, following = virtual_time.run(play())
+    assert following.status == 503 or following.took < 2.5
+    assert following.took < 2.5
+    # Whoever gives up is not computed, but for what a call held already.
+    answered = len(stage.took(200))
+    assert stage.computed - answered < 0.2 * stage.computed
+
+
+def test_one_with_512_texts_neither_starves_others_nor_starves(endpoint: Endpoint) -> None:
+    async def play() -> tuple[Stage, Answer]:
+        stage = Stage(endpoint, 300)
+        load = asyncio.ensure_future(stage.offer(4.0, 30.0, deadline_s=None))
+        await asyncio.sleep(5)
+        while (big := await stage.ask(texts=512)).status == 503:
+            await asyncio.sleep(0.01)
+        await load
+        return stage, big
+
+    stage, big = virtual_time.run(play())
+    assert big.status == 200
+    singles = [a for a in stage.answers if a is not big and a.status == 200]
+    meanwhile = [a for a in singles if big.at - big.took <= a.at <= big.at]
+    # Its part is a quarter; the others have the rest, less what a call rounds up to.
+    assert len(meanwhile) / big.took >= 0.65 * 300
+    took = sorted(a.took for a in singles)
+    assert took[int(0.99 * len(took))] < 2.5
