@@ -20,6 +20,7 @@ from transformer_serving.bundle_folder import Bundle
 from transformer_serving.clearml_cli import ClearmlCli
 from transformer_serving.deploy import add_arguments
 from transformer_serving.golden import ask
+from transformer_serving.local.record import require_record
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "bench"
@@ -94,10 +95,10 @@ def open_site(
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     report("starting the stack")
-    base = free_row(5)
+    base = free_row(3)
     stack_command("up", state, "--port-base", str(base))
     environment: dict[str, str] = json.loads(stack_command("env", state, "--json"))
-    site = Site(work, models, state, environment, f"127.0.0.1:{base + 2}", base)
+    site = Site(work, models, state, environment, require_record(state).triton.http, base)
     try:
         _deploy_all(site, f"http://127.0.0.1:{base}/serve", report, others=others)
         if null:

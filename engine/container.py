@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -17,13 +18,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from subprocess import PIPE, STDOUT
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import IO
 
 from contract.server_facts import COMPATIBLE_VARIABLE
 from engine.image_pin import refuse_difference
 from engine.orphans import end_orphans
-from engine.triton_process import TritonAddresses, triton_command
+from engine.triton_process import KEY_VARIABLE, LOOPBACK, TritonAddresses, triton_command
 
 TRITONSERVER = Path("/opt/tritonserver/bin/tritonserver")
 BACKENDS = Path("/opt/tritonserver/backends")
@@ -53,18 +54,20 @@ def main() -> None:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
+    key = secrets.token_urlsafe(32)
     try:
-        triton, controller = commands(os.environ, STATE)
+        triton, controller = commands(os.environ, STATE, key)
     except ValueError as error:
         sys.exit(f"error: {error}")
     (STATE / "models").mkdir(parents=True, exist_ok=True)
-    sys.exit(Container(triton, controller, STATE).run())
+    sys.exit(Container(triton, controller, STATE, {KEY_VARIABLE: key}).run())
 
 
-def commands(environment: Mapping[str, str], state: Path) -> tuple[list[str], list[str]]:
+def commands(environment: Mapping[str, str], state: Path, key: str) -> tuple[list[str], list[str]]:
     """The two commands. Raises ValueError naming a variable that is no number.
 
-    Triton listens on every address of the container, of which compose publishes none.
+    Triton listens on every address of the container, of which compose publishes none: for
+    inference, and for control beside the key. Its figures are for this container alone.
     """
     extra = [f"--exit-timeout-secs={_EXIT_S}"]
     if environment.get(COMPATIBLE_VARIABLE) == "1":
@@ -73,7 +76,8 @@ def commands(environment: Mapping[str, str], state: Path) -> tuple[list[str], li
         TRITONSERVER,
         repository=state / "models",
         backend_directory=BACKENDS,
-        addresses=TritonAddresses(host="0.0.0.0"),
+        addresses=TritonAddresses(host="0.0.0.0", metrics_host=LOOPBACK),
+        key=key,
         extra=extra,
     )
     poll = 60 * _number(environment, POLL_VARIABLE, _POLL_MINUTES)
@@ -97,13 +101,19 @@ def commands(environment: Mapping[str, str], state: Path) -> tuple[list[str], li
 class Container:
     """Both processes, from start to end; `state` has models/ and gets Triton's log.
 
-    `run` returns the container's exit code.
+    `private` are variables for the controller only. `run` returns the container's exit code.
     """
 
-    def __init__(self, triton: list[str], controller: list[str], state: Path) -> None:
+    def __init__(
+        self,
+        triton: list[str],
+        controller: list[str],
+        state: Path,
+        private: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._repository = state / "models"
         self._triton = _Child(triton, state / "triton.log")
-        self._controller = _Child(controller, None)
+        self._controller = _Child(controller, None, private)
         self._stopping = threading.Event()
 
     def run(self) -> int:
@@ -151,9 +161,15 @@ class Container:
 class _Child:
     """One of the two processes, started as often as needed; `log` gets a copy of its lines."""
 
-    def __init__(self, command: list[str], log: Path | None) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        log: Path | None,
+        private: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._command = command
         self._log = log
+        self._private = private
         self._process: subprocess.Popen[bytes] | None = None
         self._copying: threading.Thread | None = None
         self._started = 0.0
@@ -162,7 +178,10 @@ class _Child:
         self._started = time.monotonic()
         output = None if self._log is None else PIPE
         self._process = subprocess.Popen(
-            self._command, stdout=output, stderr=STDOUT if output else None
+            self._command,
+            env={**os.environ, **self._private},
+            stdout=output,
+            stderr=STDOUT if output else None,
         )
         if self._log is not None and self._process.stdout is not None:
             arguments = (self._process.stdout, self._log)

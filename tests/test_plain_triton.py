@@ -21,10 +21,12 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from click.testing import CliRunner
+from tritonclient.utils import InferenceServerException
 
 from contract.manifest import Golden
 from engine.model_config import from_text
 from tests.engine.triton_server import free_ports, wait_until
+from tests.stack.intruder import grpc_calls, http_calls, send
 from transformer_serving.bundle_folder import Bundle, open_bundle
 from transformer_serving.calibration import feeds_of
 from transformer_serving.cli import main
@@ -119,6 +121,16 @@ def ready(http: str, model: str) -> bool:
             return True
     except OSError:
         return False
+
+
+def test_nobody_controls_it(plain: Plain, tmp_path: Path) -> None:
+    host, port = plain.http.split(":")
+    for method, path, body in http_calls(str(tmp_path / "ran")):
+        assert send((host, int(port)), method, path, body, "Host: t\r\n")[0] == 403, path
+    with triton.InferenceServerClient(plain.grpc) as client:
+        for method, arguments in grpc_calls(str(tmp_path / "ran")).items():
+            with pytest.raises(InferenceServerException, match="protocol is restricted"):
+                getattr(client, method)(**arguments)
 
 
 def test_json(plain: Plain) -> None:

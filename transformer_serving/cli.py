@@ -37,16 +37,30 @@ for bundle_command in BUNDLE_COMMANDS:
 @main.command()
 @state_option
 @click.option("--port-base", type=click.IntRange(1024, 65530), metavar="N",
-              help="First of six ports in a row: inference, control plane, Triton HTTP, gRPC and "
-              "metrics, controller's metrics.  "
-              "[default: 8080, 8008, 8000 to 8003, or as before]")  # fmt: skip
+              help="First of four ports in a row: inference, control plane, Triton's metrics, "
+              "controller's metrics.  [default: 8080, 8008, 8002, 8003, or as before]")  # fmt: skip
+@click.option("--open-inference", type=click.IntRange(1024, 65535), metavar="PORT",
+              help="Let every program of this machine call Triton's HTTP at 127.0.0.1:PORT, for "
+              "inference only. Without it Triton has no port.")  # fmt: skip
 @click.option("--demo/--no-demo", default=False, help="Also build and deploy the two demo models.")
 @json_option
-def up(state: str | None, port_base: int | None, demo: bool, as_json: bool) -> None:
+def up(
+    state: str | None,
+    port_base: int | None,
+    open_inference: int | None,
+    demo: bool,
+    as_json: bool,
+) -> None:
     """Start the whole stack on this machine and wait until every part answers."""
     from transformer_serving.local import commands
 
-    commands.up(commands.folder(state), port_base, demo=demo, as_json=as_json)
+    commands.up(
+        commands.folder(state),
+        port_base,
+        demo=demo,
+        as_json=as_json,
+        open_inference=open_inference,
+    )
 
 
 @main.command()

@@ -11,7 +11,7 @@ import click
 
 from engine.backend_directory import assemble, pytriton_tritonserver
 from engine.errors import EngineError
-from engine.triton_process import LOOPBACK, triton_environment
+from engine.triton_process import LOOPBACK, closed_grpc, closed_http, triton_environment
 from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.triton_repository import write_repository
 from transformer_serving.versions.lock import read_lock
@@ -69,6 +69,8 @@ def wheel_line(output: Path) -> str | None:
         f"--backend-directory={backends}",
         "--disable-auto-complete-config",
         *(f"--{door}-address={LOOPBACK}" for door in ("http", "grpc", "metrics")),
+        closed_http(),
+        closed_grpc(),
     ]
     return f'LD_LIBRARY_PATH={libraries} PATH={python}:"$PATH" {shlex.join(command)}'
 
@@ -80,5 +82,5 @@ def image_line(models: Path) -> str:
     return (
         "docker run --rm --gpus all --shm-size 1g -p 127.0.0.1:8000:8000 -p 127.0.0.1:8001:8001 "
         f"-v {volume} {image} tritonserver --model-repository=/models "
-        "--disable-auto-complete-config"
+        f"--disable-auto-complete-config {closed_http()} {closed_grpc()}"
     )

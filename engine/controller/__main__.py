@@ -60,11 +60,15 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
     from engine.controller.stuck_loads import StuckLoads
     from engine.controller.triton import Triton
     from engine.controller.triton_log import TritonLog
+    from engine.triton_process import KEY_VARIABLE
 
     name = "triton engine" if options.filter == "*" else f"triton engine {options.filter}"
     control_plane = LateControlPlane(options.serving_id, name)
     triton = Triton(
-        options.triton_grpc, TritonLog(options.triton_log), StuckLoads(options.repository)
+        options.triton_grpc,
+        TritonLog(options.triton_log),
+        StuckLoads(options.repository),
+        os.environ.get(KEY_VARIABLE),
     )
     repository = Repository(options.repository)
     page = MetricsPage(options.triton_metrics)
@@ -100,7 +104,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--serving-id", required=True, help="ClearML id of the serving task")
     parser.add_argument(
-        "--triton-grpc", default="127.0.0.1:8001", help="host:port of Triton's gRPC"
+        "--triton-grpc",
+        default="127.0.0.1:8001",
+        help="Triton's gRPC, host:port or unix:/path:port; where its control is locked, "
+        "TRANSFORMER_SERVING_TRITON_KEY has the key",
     )
     parser.add_argument(
         "--repository", required=True, type=Path, help="the folder of Triton's --model-repository"

@@ -16,6 +16,7 @@ from engine.controller.stuck_loads import StuckLoads
 from engine.controller.triton_log import TritonLog
 from engine.errors import EngineError
 from engine.model_config import ModelConfig, type_name
+from engine.triton_process import KEY_HEADER, KEY_VARIABLE
 
 _ASK_S = 5.0
 # One request of a proof: the largest batch of a large model on a slow processor.
@@ -36,6 +37,8 @@ _CHANNEL = [
 _DIED = (
     "its backend process died while it loaded the model, as without memory; Triton was restarted"
 )
+# Triton says so with UNAVAILABLE, as if it were away.
+_LOCKED = "protocol is restricted"
 _PREFIX = re.compile(r"^load failed for model '[^']*': ")
 _STATE = re.compile(r"version (\d+) is at UNAVAILABLE state: ")
 
@@ -61,10 +64,14 @@ class RequestFailed(EngineError):
 
 
 class Triton:
-    """The one Triton of this controller."""
+    """The one Triton of this controller; `key` opens its control where that is locked."""
 
-    def __init__(self, address: str, log: TritonLog, loads: StuckLoads) -> None:
+    def __init__(
+        self, address: str, log: TritonLog, loads: StuckLoads, key: str | None = None
+    ) -> None:
         self._client = triton_grpc.InferenceServerClient(address, channel_args=_CHANNEL)
+        if key is not None:
+            self._client.register_plugin(_Key(key))
         self._log = log
         self._loads = loads
         self._dead = DeadModels(self._client)
@@ -85,8 +92,8 @@ class Triton:
         try:
             return self._dead.unload()
         except InferenceServerException as error:
-            if error.status() in _AWAY:
-                raise TritonAway("Triton does not answer") from None
+            if away := _away(error, "Triton does not answer"):
+                raise away from None
             return []
 
     def end_stuck_loads(self) -> list[str]:
@@ -105,8 +112,8 @@ class Triton:
         except InferenceServerException as error:
             if load.died:
                 raise BackendDied(_DIED) from None
-            if error.status() in _AWAY:
-                raise TritonAway("Triton went away while it loaded the model") from None
+            if away := _away(error, "Triton went away while it loaded the model"):
+                raise away from None
             raise _load_failed(error, self._log.cause(mark, model)) from None
         if not self._ask("is_model_ready", model, str(version)):
             raise LoadFailed(f"Triton loaded the model, but version {version} is not ready")
@@ -174,9 +181,28 @@ class Triton:
         try:
             return getattr(self._client, call)(*arguments, client_timeout=_ASK_S)
         except InferenceServerException as error:
-            if error.status() in _AWAY:
-                raise TritonAway("Triton does not answer") from None
+            if away := _away(error, "Triton does not answer"):
+                raise away from None
             raise EngineError(f"Triton refused {call}: {_first_paragraph(error)}") from None
+
+
+class _Key(triton_grpc.InferenceServerClientPlugin):  # type: ignore[misc]
+    """Puts the key beside every call."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __call__(self, request: Any) -> None:
+        request.headers[KEY_HEADER] = self._key
+
+
+def _away(error: InferenceServerException, reason: str) -> TritonAway | None:
+    """What to raise where Triton did not answer, or wants another key; None for its answers."""
+    if error.status() not in _AWAY:
+        return None
+    if _LOCKED in str(error.message()):
+        reason = f"Triton's control is locked with a key that is not in {KEY_VARIABLE}"
+    return TritonAway(reason)
 
 
 def _load_failed(error: InferenceServerException, logged: str | None) -> LoadFailed:

@@ -187,9 +187,10 @@ def scene(
     subject = Subject(
         state=state,
         environment=environment,
-        record=Record(Ports(*free_ports(6)), ACCESS, SECRET),
+        record=Record(Ports(*free_ports(4)), ACCESS, SECRET),
         bundle=bundle,
         log=log,
+        usual_triton="127.0.0.1:9",
     )
     found = Scene(tmp_path, subject)
     found.docker()

@@ -73,10 +73,10 @@ def test_2_a_package_that_is_not_the_locks(scene: Scene, tmp_path: Path) -> None
 def test_3_a_taken_port(scene: Scene) -> None:
     assert scene.subject.record is not None
     with socket.socket() as other:
-        other.bind(("127.0.0.1", scene.subject.record.ports.triton_grpc))
+        other.bind(("127.0.0.1", scene.subject.record.ports.triton_metrics))
         other.listen()
         said = only(scene.subject, "ports")
-    assert f"{scene.subject.record.ports.triton_grpc} (triton_grpc)" in said
+    assert f"{scene.subject.record.ports.triton_metrics} (triton_metrics)" in said
     assert "--port-base" in said
 
 

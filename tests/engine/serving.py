@@ -157,7 +157,8 @@ class Serving:
 
     def start(self) -> None:
         loads = StuckLoads(self.server.repository)
-        self.triton = Triton(self.server.grpc, TritonLog(self.server.log), loads)
+        log = TritonLog(self.server.log)
+        self.triton = Triton(self.server.grpc, log, loads, self.server.key)
         repository = Repository(self.server.repository)
         self.page = MetricsPage(None)
         service = Service(

@@ -71,6 +71,18 @@ def test_either_is_started_again_and_sigterm_ends_both(
     stopping.join()
 
 
+def test_only_the_controller_is_given_the_key(tmp_path: Path) -> None:
+    told = {name: tmp_path / name for name in ("triton", "controller")}
+    wait = f"until [ -s {told['controller']} ]; do sleep 0.05; done"
+    triton = shell(f'echo "<$THE_KEY>" > {told["triton"]}; {wait}; exit 1')
+    controller = shell(f'echo "<$THE_KEY>" > {told["controller"]}; exec sleep 600')
+    Container(triton, controller, tmp_path, {"THE_KEY": "secret"}).run()
+    assert {name: path.read_text() for name, path in told.items()} == {
+        "triton": "<>\n",
+        "controller": "<secret>\n",
+    }
+
+
 def test_the_log_for_the_controller_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,14 +95,18 @@ def test_the_log_for_the_controller_is_bounded(
 
 
 def test_commands_follow_the_variables(tmp_path: Path) -> None:
-    triton, controller = commands(
-        {"CLEARML_TRITON_POLL_FREQ": "0.5", "TRANSFORMER_SERVING_VERSION_COMPATIBLE": "1"}, tmp_path
-    )
+    variables = {
+        "CLEARML_TRITON_POLL_FREQ": "0.5",
+        "TRANSFORMER_SERVING_VERSION_COMPATIBLE": "1",
+    }
+    triton, controller = commands(variables, tmp_path, "secret")
     assert "--backend-config=tensorrt,version-compatible=true" in triton
     assert "--metrics-address=0.0.0.0:8003" in controller
+    assert "--metrics-address=127.0.0.1" in triton
+    assert not [word for word in controller if "secret" in word]
     assert {"--poll-seconds=30", "--grace-seconds=30", "--filter=*"} <= set(controller)
     with pytest.raises(ValueError, match="CLEARML_TRITON_POLL_FREQ must be a number"):
-        commands({"CLEARML_TRITON_POLL_FREQ": "often"}, tmp_path)
+        commands({"CLEARML_TRITON_POLL_FREQ": "often"}, tmp_path, "secret")
 
 
 @pytest.mark.parametrize(

@@ -34,16 +34,18 @@ class TritonServer:
     log: Path
     addresses: TritonAddresses
     complete_configurations: bool = False
+    key: str | None = None
     process: subprocess.Popen[bytes] | None = None
 
     @property
     def grpc(self) -> str:
-        return f"{self.addresses.host}:{self.addresses.grpc_port}"
+        return self.addresses.grpc
 
     def client(self) -> triton.InferenceServerClient:
         return triton.InferenceServerClient(self.grpc)
 
     def start(self) -> None:
+        self.addresses.remove_sockets()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 triton_command(
@@ -51,6 +53,7 @@ class TritonServer:
                     repository=self.repository,
                     backend_directory=self.backends,
                     addresses=self.addresses,
+                    key=self.key,
                     complete_configurations=self.complete_configurations,
                 ),
                 env=triton_environment(),
@@ -90,7 +93,11 @@ def wait_until(condition, seconds: float, context=lambda: "") -> None:  # type: 
 
 @contextlib.contextmanager
 def running_triton(
-    folder: Path, *, complete: bool = False, addresses: TritonAddresses | None = None
+    folder: Path,
+    *,
+    complete: bool = False,
+    addresses: TritonAddresses | None = None,
+    key: str | None = None,
 ) -> Iterator[TritonServer]:
     folder.mkdir(parents=True, exist_ok=True)
     repository = folder / "models"
@@ -102,6 +109,7 @@ def running_triton(
         folder / "triton.log",
         addresses or TritonAddresses(*free_ports(3)),
         complete_configurations=complete,
+        key=key,
     )
     server.start()
     try:

@@ -104,10 +104,10 @@ def _persist(change: Callable[[], None]) -> None:
 
 def wait_served(stack: Stack, served: dict[str, int], *, exactly: bool) -> None:
     """Until Triton has ready what `served` says (version by endpoint) and clients get it."""
-    port = require_record(stack.state).ports.triton_grpc
+    address = require_record(stack.state).triton.grpc
     loads = StuckLoads(stack.state / "triton" / "models")
     log = TritonLog(stack.state / "logs" / "triton.log")
-    triton = Triton(f"127.0.0.1:{port}", log, loads)
+    triton = Triton(address, log, loads)
 
     def equal() -> bool:
         try:

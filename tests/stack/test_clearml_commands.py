@@ -217,6 +217,6 @@ def test_config_moves_the_triton_address(plain: Stack, desk: Desk) -> None:
     try:
         desk.until_status("of_file", 500, THEIRS)
     finally:
-        home = f"127.0.0.1:{require_record(plain.state).ports.triton_grpc}"
+        home = require_record(plain.state).triton.grpc
         plain.clearml_serving("config", "--triton-grpc-server", home, "--base-serving-url", "x")
     desk.until_answers("of_file", 2.0)

@@ -126,14 +126,14 @@ def test_refusals_say_what_and_how_to_fix_it(stack: Stack, demo: Path, tmp_path:
 def test_a_taken_port_is_named(tmp_path: Path) -> None:
     base = free_port_base()
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", base + 3))
+        taken.bind(("127.0.0.1", base + 2))
         taken.listen()
         done = subprocess.run(
             [CLI, "up", "--state", str(tmp_path), "--port-base", str(base)],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
     assert done.returncode == 2
-    assert f"port {base + 3} for triton grpc cannot be used" in done.stderr
+    assert f"port {base + 2} for triton metrics cannot be used" in done.stderr
     assert "--port-base" in done.stderr
 
 

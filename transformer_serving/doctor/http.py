@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from transformer_serving.local import listener
+
 _TIMEOUT_S = 4.0
 _MOST = 1 << 20
 
@@ -59,6 +61,17 @@ def ask(url: str, headers: Mapping[str, str] | None = None) -> Answer:
         return _silent(_reason(error.reason), unresolved=isinstance(error.reason, socket.gaierror))
     except (OSError, http.client.HTTPException, ValueError) as error:
         return _silent(_reason(error))
+
+
+def ask_at(address: str, path: str) -> Answer:
+    """GET at host:port or unix:/path. Never raises."""
+    try:
+        status, body = listener.ask(address, path, timeout_s=_TIMEOUT_S)
+    except socket.gaierror as error:
+        return _silent(_reason(error), unresolved=True)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return _silent(_reason(error))
+    return _answer(status, {}, body)
 
 
 def _answer(status: int, headers: Any, body: bytes) -> Answer:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from contract.server_facts import Gpu, read_gpus
 from transformer_serving.doctor.env_file import read_env_file
+from transformer_serving.local.open_triton import USUAL
 from transformer_serving.local.record import Record, clearml_environment, load_record
 from transformer_serving.versions.lock import Lock, read_lock
 
@@ -47,6 +48,7 @@ class Subject:
     package_path: Sequence[str] = field(default_factory=lambda: tuple(sys.path))
     disk_needed: int = 2 * GIB
     driver_file: Path = Path("/proc/driver/nvidia/version")
+    usual_triton: str = USUAL
 
     @cached_property
     def gpus(self) -> tuple[Gpu, ...]:

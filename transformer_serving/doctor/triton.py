@@ -13,12 +13,12 @@ from contract.manifest import FILE_NAME, read_manifest
 from contract.server_facts import ServerFacts, installed
 from transformer_serving.doctor.engine_file import check_engine_file, engine_files
 from transformer_serving.doctor.finding import Finding, Findings, failure, ok, skipped, warning
-from transformer_serving.doctor.http import ask
+from transformer_serving.doctor.http import ask_at
 from transformer_serving.doctor.log_lines import explain
 from transformer_serving.doctor.subject import Subject
 from transformer_serving.local.health import endpoint_rows
+from transformer_serving.local.open_triton import HTTP_VARIABLE, open_tritons
 
-ADDRESS = "TRANSFORMER_SERVING_TRITON_HTTP"
 # The files themselves were hashed when the controller staged them.
 _ENGINE_CHECKS = ("kit", "plan", "onnx")
 
@@ -26,27 +26,45 @@ _ENGINE_CHECKS = ("kit", "plan", "onnx")
 def check_triton(subject: Subject) -> Findings:
     address = _address(subject)
     if address is None:
-        yield skipped(f"no stack and no {ADDRESS}")
+        yield skipped(f"no stack and no {HTTP_VARIABLE}")
         return
-    answer = ask(f"http://{address}/v2")
-    if answer.status == 0 and subject.record is not None and not subject.environment.get(ADDRESS):
+    answer = ask_at(address, "/v2")
+    if (
+        answer.status == 0
+        and subject.record is not None
+        and not subject.environment.get(HTTP_VARIABLE)
+    ):
         yield skipped(f"Triton does not run at {address}; start it: transformer-serving up")
         return
     version = answer.json().get("version")
     if answer.status != 200 or not version:
         yield failure(
             f"Triton does not answer at {address}: {answer.error or answer.status}",
-            f"start Triton or correct {ADDRESS}",
+            f"start Triton or correct {HTTP_VARIABLE}",
         )
         return
     yield _compared(str(version), subject)
+    yield from check_open(subject, address)
+
+
+def check_open(subject: Subject, address: str) -> Findings:
+    """Its control, and that of a Triton of somebody else at the usual port."""
+    fix = (
+        "start it with --http-restricted-api and --grpc-restricted-protocol, or stop it: "
+        "docs/security.md"
+    )
+    opened = list(open_tritons(subject.environment, own=address, usual=subject.usual_triton))
+    for row in opened:
+        yield warning(f"the Triton at {row.address} is open: {row.open}", fix)
+    if not opened:
+        yield ok("Triton's control is closed")
 
 
 def _address(subject: Subject) -> str | None:
-    given = subject.environment.get(ADDRESS)
+    given = subject.environment.get(HTTP_VARIABLE)
     if given:
         return given.removeprefix("http://").rstrip("/")
-    return f"127.0.0.1:{subject.record.ports.triton_http}" if subject.record else None
+    return subject.record.triton.http if subject.record else None
 
 
 def _compared(version: str, subject: Subject) -> Finding:

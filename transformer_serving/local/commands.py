@@ -17,6 +17,7 @@ import click
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.deploy import (
@@ -55,12 +56,19 @@ def _print(value: Any) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
-def up(state: Path, port_base: int | None, *, demo: bool, as_json: bool) -> None:
+def up(
+    state: Path,
+    port_base: int | None,
+    *,
+    demo: bool,
+    as_json: bool,
+    open_inference: int | None = None,
+) -> None:
     phases = Phases(Console(stderr=as_json))
     ports = None if port_base is None else Ports.from_base(port_base)
     bundles = _demo_bundles(phases) if demo else []
     with phases.phase("start the stack"):
-        running = stack.start(state, ports, phases.report)
+        running = stack.start(state, ports, phases.report, open_inference=open_inference)
     deployed = []
     for bundle in bundles:
         with phases.phase(f"deploy {bundle.endpoint}"):
@@ -75,6 +83,12 @@ def up(state: Path, port_base: int | None, *, demo: bool, as_json: bool) -> None
         _print({**stack.status(state, running.record), "deployed": rows, "seconds": times})
         return
     phases.console.print(phases.table())
+    if open_inference is not None:
+        phases.console.print(
+            f"Triton's inference is open at {running.record.triton.http} to every program of this "
+            "machine; its control is not",
+            soft_wrap=True,
+        )
     for done, request in deployed:
         _show_curl(phases.console, done, request)
     phases.console.print("see it with [bold]transformer-serving status[/]")
@@ -153,14 +167,20 @@ def _well(values: dict[str, Any]) -> bool:
 def _status_tables(state: Path, values: dict[str, Any]) -> Group:
     parts = Table("part", "pid", "port", "health", "version", title=f"stack in {state}")
     for part in values["parts"]:
-        parts.add_row(*(_cell(part[name]) for name in ("name", "pid", "port", "health", "version")))
+        socket = "socket" if part["port"] is None and part["address"] else part["port"]
+        row = (part["name"], part["pid"], socket, part["health"], part["version"])
+        parts.add_row(*map(_cell, row))
     endpoints = Table("endpoint", "bundle version", "engine", "proof", "ready", "why not")
     for row in values["endpoints"]:
         version = _cell(row.get("bundle_version")) if row.get("verified") else "unverified"
         ready = "yes" if row.get("ready") else "no"
         cells = (row.get("endpoint"), version, row.get("backend"), row.get("proof"))
         endpoints.add_row(*map(_cell, cells), ready, _cell(row["reason"]))
-    return Group(parts, endpoints)
+    opened = [
+        Text(f"the Triton at {row['address']} is open: {row['open']}", style="bold yellow")
+        for row in values["open_tritons"]
+    ]
+    return Group(parts, endpoints, *opened)
 
 
 def _cell(value: Any) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import http.client
 import json
 import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transformer_serving.local.listener import UNIX, ask
 from transformer_serving.local.parts import PARTS, Part, beat_file, controller_state
-from transformer_serving.local.record import Ports, Record
+from transformer_serving.local.record import Record
 from transformer_serving.local.supervision import Process
 from transformer_serving.version import kit_version
 
@@ -21,44 +20,48 @@ _STALE_S = 15.0
 
 @dataclass(frozen=True)
 class PartStatus:
-    """`health` is 'ok', or why not; `version` of the program that runs, where it says."""
+    """`health` is 'ok', or why not; `version` of the program that runs, where it says.
+
+    `address` is host:port or unix:/path; `port` is its number in the first form.
+    """
 
     name: str
     pid: int | None
     port: int | None
+    address: str | None
     health: str
     version: str | None
     uptime_s: float
 
 
 def part_status(part: Part, state: Path, record: Record, process: Process | None) -> PartStatus:
-    port = part.port(record.ports)
+    address = part.listens(record)
+    port = None if address is None or address.startswith(UNIX) else int(address.split(":")[1])
     if process is None or process.pid is None:
         word = "not running" if process is None else process.state.lower()
-        return PartStatus(part.name, None, port, word, None, 0.0)
-    health, version = _ask(part, state, record.ports, process.pid)
-    return PartStatus(part.name, process.pid, port, health, version, round(process.uptime_s, 1))
+        return PartStatus(part.name, None, port, address, word, None, 0.0)
+    health, version = _ask(part, state, address, process.pid)
+    return PartStatus(
+        part.name, process.pid, port, address, health, version, round(process.uptime_s, 1)
+    )
 
 
-def _ask(part: Part, state: Path, ports: Ports, pid: int) -> tuple[str, str | None]:
+def _ask(part: Part, state: Path, address: str | None, pid: int) -> tuple[str, str | None]:
     if part.name == "controller":
         return _controller(state, pid)
-    if part.health is None:
+    if address is None or part.health is None:
         return _heartbeat(beat_file(state, part)), kit_version()
-    port = part.port(ports)
-    health = probe(f"http://127.0.0.1:{port}{part.health}")
-    return health, _version(part, port) if health == "ok" else None
+    health = probe(address, part.health)
+    return health, _version(part, address) if health == "ok" else None
 
 
-def probe(url: str, timeout_s: float = 3) -> str:
-    """'ok' when the URL answers 200, else why not."""
+def probe(address: str, path: str, timeout_s: float = 3) -> str:
+    """'ok' when it answers 200, else why not."""
     try:
-        with urllib.request.urlopen(url, timeout=timeout_s):
-            return "ok"
-    except urllib.error.HTTPError as error:
-        return f"answers {error.code}"
+        status, _ = ask(address, path, timeout_s=timeout_s)
     except (OSError, http.client.HTTPException):
         return "does not answer"
+    return "ok" if status == 200 else f"answers {status}"
 
 
 def _heartbeat(path: Path) -> str:
@@ -69,11 +72,11 @@ def _heartbeat(path: Path) -> str:
     return "ok" if late < _STALE_S else f"last seen {late:.0f} s ago"
 
 
-def _version(part: Part, port: int | None) -> str | None:
+def _version(part: Part, address: str) -> str | None:
     if part.name == "triton":
-        return _text(_get(f"http://127.0.0.1:{port}/v2").get("version"))
+        return _text(_get(address, "/v2").get("version"))
     if part.name == "inference":
-        return _text(_get(f"http://127.0.0.1:{port}/openapi.json").get("info", {}).get("version"))
+        return _text(_get(address, "/openapi.json").get("info", {}).get("version"))
     return kit_version()
 
 
@@ -81,12 +84,11 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def _get(url: str) -> dict[str, Any]:
+def _get(address: str, path: str) -> dict[str, Any]:
     try:
-        with urllib.request.urlopen(url, timeout=3) as answer:
-            body: dict[str, Any] = json.loads(answer.read())
-            return body
-    except (OSError, ValueError):
+        body: dict[str, Any] = json.loads(ask(address, path)[1])
+        return body
+    except (OSError, ValueError, http.client.HTTPException):
         return {}
 
 

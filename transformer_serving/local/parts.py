@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformer_serving.local.record import Ports, Record, clearml_environment
+from transformer_serving.local.record import LOOPBACK, Record, clearml_environment
 
 POLL_SECONDS = 2
 GRACE_SECONDS = 30
@@ -33,20 +33,20 @@ class Launch:
 class Part:
     """One supervised process. Parts start in the table's order and stop in the reverse one.
 
-    `ports` names the fields of Ports it listens on; on the first one `health` says whether
-    it is ready and `live` answers while it runs. Both are None for a part without a listener, which
+    `address` is where it listens, host:port or unix:/path; there `health` says whether it is
+    ready and `live` answers while it runs. All are None for a part without a listener, which
     shows a heartbeat instead. `needs` are parts that must answer before it starts.
     """
 
     name: str
     launch: Callable[[Path, Record], Launch]
-    ports: tuple[str, ...]
+    address: Callable[[Record], str] | None
     health: str | None
     live: str | None
     needs: tuple[str, ...] = ()
 
-    def port(self, ports: Ports) -> int | None:
-        return getattr(ports, self.ports[0]) if self.ports else None
+    def listens(self, record: Record) -> str | None:
+        return None if self.address is None else self.address(record)
 
 
 def _control_plane(state: Path, record: Record) -> Launch:
@@ -76,16 +76,12 @@ def _triton(state: Path, record: Record) -> Launch:
     orphans.end_orphans(repository)
     pytriton = backend_directory.pytriton_tritonserver()
     backends = backend_directory.assemble(state / "triton" / "backends", pytriton=pytriton)
-    addresses = triton_process.TritonAddresses(
-        http_port=record.ports.triton_http,
-        grpc_port=record.ports.triton_grpc,
-        metrics_port=record.ports.triton_metrics,
-    )
+    record.triton.remove_sockets()
     command = triton_process.triton_command(
         pytriton / "bin" / "tritonserver",
         repository=repository,
         backend_directory=backends,
-        addresses=addresses,
+        addresses=record.triton,
         # Nobody is waited for: the worker has left before, or asks the Triton that comes next.
         extra=(f"--exit-timeout-secs={_TRITON_EXIT_S}",),
     )
@@ -99,9 +95,9 @@ def _controller(state: Path, record: Record) -> Launch:
         "-m",
         "engine.controller",
         f"--serving-id={record.serving_id}",
-        f"--triton-grpc=127.0.0.1:{record.ports.triton_grpc}",
-        f"--triton-metrics=http://127.0.0.1:{record.ports.triton_metrics}/metrics",
-        f"--metrics-address=127.0.0.1:{record.ports.controller_metrics}",
+        f"--triton-grpc={record.triton.grpc}",
+        f"--triton-metrics=http://{record.triton.metrics}/metrics",
+        f"--metrics-address={LOOPBACK}:{record.ports.controller_metrics}",
         f"--triton-log={state / 'logs' / 'triton.log'}",
         f"--repository={state / 'triton' / 'models'}",
         f"--state={controller_state(state)}",
@@ -124,7 +120,7 @@ def _inference(state: Path, record: Record) -> Launch:
         **_clearml(state, record, "inference"),
         # The host reads this in minutes.
         "CLEARML_SERVING_POLL_FREQ": f"{POLL_SECONDS / 60:.5f}",
-        "TRANSFORMER_SERVING_TRITON_HTTP": f"127.0.0.1:{record.ports.triton_http}",
+        "TRANSFORMER_SERVING_TRITON_HTTP": record.triton.http,
         "TOKENIZERS_PARALLELISM": "false",
     }
     return Launch(command, environment)
@@ -165,25 +161,31 @@ def beat_file(state: Path, part: Part) -> Path:
 
 
 PARTS = (
-    Part("control-plane", _control_plane, ("control_plane",), "/health", "/health"),
+    Part(
+        "control-plane",
+        _control_plane,
+        lambda record: f"{LOOPBACK}:{record.ports.control_plane}",
+        "/health",
+        "/health",
+    ),
     Part(
         "triton",
         _triton,
-        ("triton_http", "triton_grpc", "triton_metrics"),
+        lambda record: record.triton.http,
         "/v2/health/ready",
         "/v2/health/live",
     ),
-    Part("controller", _controller, (), None, None),
+    Part("controller", _controller, None, None, None),
     # Without an answer ClearML's SDK would hold the app's start back, without a word.
     Part(
         "inference",
         _inference,
-        ("inference",),
+        lambda record: f"{LOOPBACK}:{record.ports.inference}",
         "/health/ready",
         "/health/live",
         needs=("control-plane",),
     ),
-    Part("watchdog", _watchdog, (), None, None),
+    Part("watchdog", _watchdog, None, None, None),
 )
 
 BY_NAME = {part.name: part for part in PARTS}

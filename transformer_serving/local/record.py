@@ -5,11 +5,18 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from dataclasses import asdict, dataclass, replace
+import stat
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from transformer_serving.failure import Failure
+from transformer_serving.local.sockets import socket_folder
 
+if TYPE_CHECKING:
+    from engine.triton_process import TritonAddresses
+
+LOOPBACK = "127.0.0.1"
 STATE_VARIABLE = "TRANSFORMER_SERVING_STATE"
 DEFAULT_STATE = ".stack"
 # Every process of a stack has this variable: `down` finds what a crash left behind by it.
@@ -22,32 +29,57 @@ class Ports:
 
     inference: int = 8080
     control_plane: int = 8008
-    triton_http: int = 8000
-    triton_grpc: int = 8001
     triton_metrics: int = 8002
     controller_metrics: int = 8003
 
     @staticmethod
     def from_base(base: int) -> Ports:
-        """Six ports in a row, the front door first."""
-        return Ports(*range(base, base + 6))
+        """Four ports in a row, the front door first."""
+        return Ports(*range(base, base + 4))
 
 
 @dataclass(frozen=True)
 class Record:
-    """The stack's ports, credentials, and the serving service once it exists."""
+    """The stack's ports, credentials, and the serving service once it exists.
+
+    `sockets` is the folder where Triton listens, which only this user can enter;
+    `open_inference` the port at which everybody on this machine may call it instead, for
+    inference alone.
+    """
 
     ports: Ports
     access_key: str
     secret_key: str
     serving_id: str | None = None
+    sockets: str = ""
+    open_inference: int | None = None
+
+    @property
+    def triton(self) -> TritonAddresses:
+        """HTTP and gRPC are sockets; the metrics have no way in."""
+        # Here, as the control plane's image has no engine.
+        from engine.triton_process import TritonAddresses
+
+        addresses = TritonAddresses(
+            metrics_port=self.ports.triton_metrics,
+            host=f"unix:{self.sockets}/triton",
+            metrics_host=LOOPBACK,
+        )
+        if self.open_inference is None:
+            return addresses
+        return replace(addresses, http_host=LOOPBACK, http_port=self.open_inference)
 
     def with_serving_id(self, serving_id: str) -> Record:
         return replace(self, serving_id=serving_id)
 
 
-def new_record(ports: Ports) -> Record:
-    return Record(ports, secrets.token_hex(10).upper(), secrets.token_urlsafe(32))
+def new_record(state: Path, ports: Ports) -> Record:
+    return Record(
+        ports,
+        secrets.token_hex(10).upper(),
+        secrets.token_urlsafe(32),
+        sockets=str(socket_folder(state)),
+    )
 
 
 def state_directory(given: str | None = None) -> Path:
@@ -59,14 +91,20 @@ def load_record(state: Path) -> Record | None:
     path = state / "stack.json"
     try:
         values = json.loads(path.read_text("utf-8"))
-        ports = values["ports"]
-        # Of an older stack: the controller's own figures are newer.
-        ports.setdefault("controller_metrics", ports["triton_metrics"] + 1)
-        return Record(**{**values, "ports": Ports(**ports)})
+        return _read(state, values)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise Failure(f"{path} cannot be read; remove that folder and run 'up' again") from error
+
+
+def _read(state: Path, values: dict[str, Any]) -> Record:
+    """Also one that an older release wrote, which had more ports and no folder of sockets."""
+    known = {row.name for row in fields(Ports)}
+    kept = {name: port for name, port in values.pop("ports").items() if name in known}
+    # The controller's own figures are newer.
+    kept.setdefault("controller_metrics", kept["triton_metrics"] + 1)
+    return Record(**{"sockets": str(socket_folder(state)), **values}, ports=Ports(**kept))
 
 
 def require_record(state: Path) -> Record:
@@ -83,6 +121,22 @@ def require_record(state: Path) -> Record:
 def save_record(state: Path, record: Record) -> None:
     """Write stack.json for this user only, replacing it in one step."""
     write_private(state / "stack.json", json.dumps(asdict(record), indent=2) + "\n")
+
+
+def make_private(folder: Path) -> None:
+    """Make the state folder, for this user only. Raises Failure for one that is not a stack's."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if not found.st_mode & 0o077:
+        return
+    shared = found.st_uid != os.getuid() or found.st_mode & stat.S_ISVTX
+    if shared or not ((folder / "stack.json").exists() or not any(folder.iterdir())):
+        raise Failure(
+            f"{folder} is open to other users and is not a stack's own; name a new folder with "
+            f"--state or {STATE_VARIABLE}",
+            exit_code=2,
+        )
+    folder.chmod(0o700)
 
 
 def write_private(path: Path, text: str) -> None:
@@ -107,7 +161,7 @@ def clearml_environment(record: Record) -> dict[str, str]:
         "CLEARML_API_ACCESS_KEY": record.access_key,
         "CLEARML_API_SECRET_KEY": record.secret_key,
         "CLEARML_DEFAULT_BASE_SERVE_URL": f"http://127.0.0.1:{record.ports.inference}/serve",
-        "CLEARML_DEFAULT_TRITON_GRPC_ADDR": f"127.0.0.1:{record.ports.triton_grpc}",
+        "CLEARML_DEFAULT_TRITON_GRPC_ADDR": record.triton.grpc,
     }
     if record.serving_id:
         values["CLEARML_SERVING_TASK_ID"] = record.serving_id

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from transformer_serving.local.health import probe
 from transformer_serving.local.parts import BY_NAME, Part
-from transformer_serving.local.record import MARK, Ports, require_record
+from transformer_serving.local.record import MARK, Record, require_record
 
 _WAIT_S = 30.0
 
@@ -23,19 +23,19 @@ def main(arguments: list[str]) -> None:
     folder = Path(state)
     record = require_record(folder)
     for needed in BY_NAME[name].needs:
-        wait_for(BY_NAME[needed], record.ports)
+        wait_for(BY_NAME[needed], record)
     launch = BY_NAME[name].launch(folder, record)
     environment = {**os.environ, **launch.environment, MARK: state}
     os.execvpe(launch.command[0], launch.command, environment)
 
 
-def wait_for(part: Part, ports: Ports) -> None:
+def wait_for(part: Part, record: Record) -> None:
     """Return once the part answers; leave with an error after a bounded wait."""
-    url = f"http://127.0.0.1:{part.port(ports)}{part.health}"
+    address, path = part.listens(record) or "", part.health or ""
     deadline = time.monotonic() + _WAIT_S
-    while probe(url) == "does not answer":
+    while probe(address, path) == "does not answer":
         if time.monotonic() > deadline:
-            sys.exit(f"error: {part.name} did not answer at {url} within {_WAIT_S:.0f} s")
+            sys.exit(f"error: {part.name} did not answer at {address} within {_WAIT_S:.0f} s")
         time.sleep(0.2)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,19 @@ from transformer_serving.clearml_cli import ClearmlCli
 from transformer_serving.deploy import Target
 from transformer_serving.failure import Failure
 from transformer_serving.local import health
+from transformer_serving.local.open_triton import open_tritons
 from transformer_serving.local.parts import BY_NAME, PARTS
 from transformer_serving.local.record import (
+    LOOPBACK,
     Ports,
     Record,
     clearml_environment,
     load_record,
+    make_private,
     new_record,
     save_record,
 )
+from transformer_serving.local.sockets import socket_folder
 from transformer_serving.local.supervision import Supervisor, leftovers, sweep
 
 SERVICE = "transformer-serving"
@@ -48,36 +53,51 @@ class Stack:
         )
 
 
-def start(state: Path, ports: Ports | None, report: Report) -> Stack:
+def start(
+    state: Path, ports: Ports | None, report: Report, *, open_inference: int | None = None
+) -> Stack:
     """Bring every part up, or find it up. Raises Failure naming a taken port or a silent part.
 
-    `ports` None keeps those of the last time, or the usual ones.
+    `ports` None keeps those of the last time, or the usual ones. `open_inference` is the port at
+    which Triton's inference is open to every program of this machine; it is never kept.
     """
     record = load_record(state)
     supervisor = Supervisor(state)
     running = supervisor.is_up()
-    if record is None or (ports is not None and ports != record.ports):
-        if running:
-            raise Failure(
-                "the stack runs on other ports; stop it first: transformer-serving down",
-                exit_code=2,
-            )
-        record = _with_ports(record, ports or Ports())
-    if not running:
+    if running and record is not None:
+        _refuse_changes(record, ports, open_inference)
+    else:
+        record = _next_record(state, record, ports, open_inference)
         if any(True for _ in leftovers(state)):
             report("ending what a crash left behind")
             sweep(state)
-        check_ports(record.ports)
-        state.mkdir(parents=True, exist_ok=True)
+        check_ports(record)
+        make_private(state)
         save_record(state, record)
         supervisor.start()
     return Stack(state, _start_parts(state, record, supervisor, report), supervisor)
 
 
-def _with_ports(record: Record | None, ports: Ports) -> Record:
-    if record is None:
-        return new_record(ports)
-    return Record(ports, record.access_key, record.secret_key, record.serving_id)
+def _refuse_changes(record: Record, ports: Ports | None, open_inference: int | None) -> None:
+    """Raise Failure for what only a stack that is not running can be given."""
+    asked = ports or record.ports, open_inference or record.open_inference
+    if asked != (record.ports, record.open_inference):
+        raise Failure(
+            "the stack runs on other ports; stop it first: transformer-serving down", exit_code=2
+        )
+
+
+def _next_record(
+    state: Path, record: Record | None, ports: Ports | None, open_inference: int | None
+) -> Record:
+    kept = record or new_record(state, Ports())
+    return replace(
+        kept,
+        ports=ports or kept.ports,
+        # A restart of the machine may have removed it.
+        sockets=str(socket_folder(state)),
+        open_inference=open_inference,
+    )
 
 
 def _start_parts(state: Path, record: Record, supervisor: Supervisor, report: Report) -> Record:
@@ -118,13 +138,16 @@ def wait_until_healthy(
         time.sleep(0.15)
 
 
-def check_ports(ports: Ports) -> None:
+def check_ports(record: Record) -> None:
     """Raise Failure (exit code 2) when something else listens on one of the stack's ports."""
-    for name, port in asdict(ports).items():
+    ports = asdict(record.ports)
+    if record.open_inference is not None:
+        ports["open_inference"] = record.open_inference
+    for name, port in ports.items():
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probe.bind(("127.0.0.1", port))
+                probe.bind((LOOPBACK, port))
             except (OSError, OverflowError) as error:
                 raise Failure(
                     f"port {port} for {name.replace('_', ' ')} cannot be used: "
@@ -153,4 +176,5 @@ def status(state: Path, record: Record) -> dict[str, Any]:
         "serving_id": record.serving_id,
         "parts": [asdict(row) for row in health.all_parts(state, record, processes)],
         "endpoints": health.endpoint_rows(state) if processes else [],
+        "open_tritons": [asdict(row) for row in open_tritons(os.environ, own=record.triton.http)],
     }

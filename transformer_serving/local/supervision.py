@@ -6,12 +6,9 @@ answers over a local socket, and has been kept for two decades (docs/decisions.m
 
 from __future__ import annotations
 
-import hashlib
 import http.client
-import os
 import subprocess
 import sys
-import tempfile
 import time
 import xmlrpc.client
 from collections.abc import Iterator
@@ -22,10 +19,13 @@ from typing import Any
 import psutil
 
 from transformer_serving.failure import Failure
+from transformer_serving.local.listener import UnixConnection
 from transformer_serving.local.parts import PARTS
 from transformer_serving.local.record import MARK, write_private
+from transformer_serving.local.sockets import supervisor_socket
 
 _STOP_S = 40.0
+_RPC_S = 60.0
 # Of each part's log; with its backups a log takes three times as much.
 LOG_BYTES = 20 << 20
 LOG_BACKUPS = 2
@@ -41,20 +41,10 @@ class Process:
     uptime_s: float
 
 
-def socket_path(state: Path) -> Path:
-    """The supervisor's socket, in a short private folder: a socket's path has 107 bytes at most."""
-    digest = hashlib.sha256(str(state).encode()).hexdigest()[:12]
-    folder = Path(tempfile.gettempdir()) / f"transformer-serving-{os.getuid()}-{digest}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o077:
-        raise Failure(f"{folder} belongs to somebody else; remove it or set TMPDIR")
-    return folder / "supervisor.sock"
-
-
 def configuration(state: Path) -> str:
     """supervisord.conf of the stack. Percent signs are doubled, as its format wants."""
     folder = str(state).replace("%", "%%")
-    socket = str(socket_path(state)).replace("%", "%%")
+    socket = str(supervisor_socket(state)).replace("%", "%%")
     head = f"""[supervisord]
 logfile={folder}/logs/supervisor.log
 logfile_maxbytes=5MB
@@ -98,26 +88,13 @@ stdout_logfile_backups={LOG_BACKUPS}
 """
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=60)
-        self._path = path
-
-    def connect(self) -> None:
-        import socket
-
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
-
-
 class _UnixTransport(xmlrpc.client.Transport):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
 
     def make_connection(self, host: Any) -> http.client.HTTPConnection:
-        return _UnixConnection(self._path)
+        return UnixConnection(self._path, _RPC_S)
 
 
 class Supervisor:
@@ -126,7 +103,7 @@ class Supervisor:
     def __init__(self, state: Path) -> None:
         self.state = state
         self._rpc: Any = xmlrpc.client.ServerProxy(
-            "http://localhost", transport=_UnixTransport(socket_path(state))
+            "http://localhost", transport=_UnixTransport(supervisor_socket(state))
         ).supervisor
 
     def is_up(self) -> bool:
@@ -186,7 +163,7 @@ class Supervisor:
                 time.sleep(0.1)
             _wait_for_end(list(leftovers(self.state)), 5.0)
         sweep(self.state)
-        socket_path(self.state).unlink(missing_ok=True)
+        supervisor_socket(self.state).unlink(missing_ok=True)
 
 
 def leftovers(state: Path) -> Iterator[psutil.Process]:

@@ -25,7 +25,7 @@ import psutil
 
 from transformer_serving.local.health import probe
 from transformer_serving.local.parts import PARTS, Part, beat_file
-from transformer_serving.local.record import Ports, require_record
+from transformer_serving.local.record import Record, require_record
 from transformer_serving.local.supervision import Process, Supervisor
 
 LOOK_EVERY_S = 1.0
@@ -54,7 +54,7 @@ class Watchdog:
     """Looks once a second; `stopped` counts the looks at which a process was found stopped."""
 
     state: Path
-    ports: Ports
+    record: Record
     watches: dict[str, Watch] = field(default_factory=dict)
     stopped: dict[int, int] = field(default_factory=dict)
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(len(PARTS)))
@@ -105,9 +105,9 @@ class Watchdog:
         return None
 
     def _answers(self, part: Part, watch: Watch) -> bool:
-        if part.live is not None:
-            url = f"http://127.0.0.1:{part.port(self.ports)}{part.live}"
-            return probe(url, PROBE_TIMEOUT_S) != "does not answer"
+        address = part.listens(self.record)
+        if address is not None and part.live is not None:
+            return probe(address, part.live, PROBE_TIMEOUT_S) != "does not answer"
         # A heartbeat: its time must change, whatever the machine's clock says.
         before, watch.beat = watch.beat, _beat(beat_file(self.state, part))
         time.sleep(PROBE_TIMEOUT_S if before is None or watch.beat == before else 0)
@@ -147,7 +147,7 @@ def _beat(path: Path) -> float | None:
 def main(state: Path) -> None:
     """Look until told to end; a look that fails is logged, and the next one comes."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    watchdog = Watchdog(state, require_record(state).ports)
+    watchdog = Watchdog(state, require_record(state))
     supervisor = Supervisor(state)
     own = beat_file(state, next(part for part in PARTS if part.name == "watchdog"))
     while True:

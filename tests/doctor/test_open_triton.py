@@ -1,0 +1,74 @@
+"""A Triton that somebody else started is told as open, for what it is open for."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.backend_directory import assemble, pytriton_tritonserver
+from engine.triton_process import TritonAddresses, triton_command, triton_environment
+from tests.doctor.test_faults import having
+from tests.engine.triton_server import free_ports, wait_until
+from transformer_serving.doctor.triton import check_triton
+from transformer_serving.local.health import probe
+from transformer_serving.local.open_triton import ANSWERS, LOADS, OpenTriton, open_tritons, openness
+
+
+@contextlib.contextmanager
+def somebodys(folder: Path, *, without: str, more: tuple[str, ...] = ()) -> Iterator[str]:
+    """The address of a Triton whose command lacks one of our options."""
+    addresses = TritonAddresses(*free_ports(3))
+    server = pytriton_tritonserver()
+    (folder / "models").mkdir(parents=True)
+    command = triton_command(
+        server / "bin" / "tritonserver",
+        repository=folder / "models",
+        backend_directory=assemble(folder / "backends", pytriton=server),
+        addresses=addresses,
+        extra=("--exit-timeout-secs=1", *more),
+    )
+    kept = [word for word in command if not without or not word.startswith(without)]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(kept, env=triton_environment(), stdout=log, stderr=log)
+    try:
+        wait_until(lambda: probe(addresses.http, "/v2/health/live") == "ok", 60)
+        yield addresses.http
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def test_one_that_takes_models(tmp_path: Path, scene) -> None:  # type: ignore[no-untyped-def]
+    with somebodys(tmp_path / "open", without="--http-restricted-api") as address:
+        assert openness(address) == LOADS
+        named = {"TRANSFORMER_SERVING_TRITON_HTTP": f"http://{address}, 127.0.0.1:9"}
+        told = [OpenTriton(address, LOADS)]
+        assert list(open_tritons(named, usual="127.0.0.1:9")) == told
+        assert list(open_tritons({}, usual=address)) == told
+        subject = having(scene, TRANSFORMER_SERVING_TRITON_HTTP=address)
+        (finding,) = (row for row in check_triton(subject) if row.status == "warning")
+        assert f"the Triton at {address} is open: whoever reaches it can load" in finding.why
+        assert "--http-restricted-api" in finding.fix
+        beside = dataclasses.replace(scene.subject, usual_triton=address)
+        assert [row.status for row in check_triton(beside)].count("warning") == 1
+
+
+def test_one_that_takes_none(tmp_path: Path) -> None:
+    mode = ("--model-control-mode=none",)
+    with somebodys(tmp_path / "none", without="--http-restricted-api", more=mode) as address:
+        assert openness(address) == ANSWERS
+
+
+def test_ours_is_closed(tmp_path: Path) -> None:
+    with somebodys(tmp_path / "closed", without="") as address:
+        assert openness(address) is None
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "unix:/nowhere", "nonsense", ""])
+def test_where_there_is_none(address: str) -> None:
+    assert openness(address) is None

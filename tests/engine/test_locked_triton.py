@@ -1,0 +1,100 @@
+"""A Triton whose control is locked, as between containers, and one that listens on sockets."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from engine.controller.stuck_loads import StuckLoads
+from engine.controller.triton import Triton, TritonAway
+from engine.controller.triton_log import TritonLog
+from engine.triton_process import KEY_HEADER, LOOPBACK, TritonAddresses
+from tests.engine.serving import preprocess_of, serving, write_bundle
+from tests.engine.test_service import answers
+from tests.engine.triton_server import TritonServer, free_ports, running_triton, wait_until
+from tests.stack.intruder import grpc_calls, http_calls, send
+
+KEY = "what the container made"
+OPEN = ("/v2", "/v2/health/live", "/v2/health/ready")
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+    with running_triton(tmp_path_factory.mktemp("locked"), key=KEY) as server:
+        yield server
+
+
+def test_the_controller_with_the_key_serves_and_updates(
+    locked: TritonServer, tmp_path: Path
+) -> None:
+    with serving(locked, tmp_path) as one:
+        for version in (1, 2):
+            folder = write_bundle(tmp_path / str(version), version, scale=version)
+            one.control_plane.add("held", folder, preprocess_of(version))
+            one.wait("held", ready=True, versions_loaded=[version])
+            # Who calls it needs no key.
+            assert answers(locked, "held", version, version)
+        assert one.triton is not None
+        assert one.triton.unload_dead() == []
+        one.control_plane.remove("held")
+        one.wait_gone("held")
+
+
+def test_without_the_key_the_cause_is_said(locked: TritonServer) -> None:
+    for key in (None, "another"):
+        log, loads = TritonLog(locked.log), StuckLoads(locked.repository)
+        controller = Triton(locked.grpc, log, loads, key)
+        assert controller.version()
+        with pytest.raises(TritonAway, match="locked with a key that is not in TRANSFORMER_"):
+            controller.loaded()
+        with pytest.raises(TritonAway, match="locked with a key"):
+            controller.load("any", 1)
+        with pytest.raises(TritonAway, match="locked with a key"):
+            controller.unload_dead()
+        controller.close()
+
+
+def test_grpc_takes_control_only_beside_the_key(locked: TritonServer, tmp_path: Path) -> None:
+    client = locked.client()
+    for method, arguments in grpc_calls(str(tmp_path / "ran")).items():
+        with pytest.raises(InferenceServerException, match="protocol is restricted"):
+            getattr(client, method)(**arguments)
+    assert client.get_log_settings(headers={KEY_HEADER: KEY}) is not None
+    client.close()
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("headers", ["", f"nobody:: {KEY}\r\n", f"{KEY_HEADER}: {KEY}\r\n"])
+def test_http_takes_no_control_from_anybody(
+    locked: TritonServer, headers: str, tmp_path: Path
+) -> None:
+    address = (LOOPBACK, locked.addresses.http_port)
+    for method, path, body in http_calls(str(tmp_path / "ran")):
+        assert send(address, method, path, body, f"Host: t\r\n{headers}")[0] == 403, path
+    for path in OPEN:
+        assert send(address, "GET", path, b"", "Host: t\r\n")[0] == 200
+    assert not (tmp_path / "ran").exists()
+
+
+def test_one_on_sockets_is_reached_and_comes_back_over_those_that_it_left(
+    tmp_path: Path,
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="t-") as short:
+        (port,) = free_ports(1)
+        addresses = TritonAddresses(
+            host=f"unix:{short}/triton", metrics_host=LOOPBACK, metrics_port=port
+        )
+        with running_triton(tmp_path, addresses=addresses) as server:
+            assert {path.name for path in Path(short).iterdir()} == {"triton:8000", "triton:8001"}
+            server.kill()
+            server.start()
+            with triton.InferenceServerClient(addresses.grpc) as client:
+                assert client.is_server_ready()
+            path = addresses.http.removeprefix("unix:")
+            ready = "/v2/health/ready"
+            wait_until(lambda: send(path, "GET", ready, b"", "Host: t\r\n")[0] == 200, 30)

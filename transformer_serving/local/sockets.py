@@ -1,0 +1,37 @@
+"""The folder of a stack's sockets: short, because a socket's path has 107 bytes at most."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import tempfile
+from pathlib import Path
+
+from transformer_serving.failure import Failure
+
+# Without characters that mean something in an address, or in a list of them.
+_PLAIN = re.compile(r"[\w./-]{1,90}", re.ASCII)
+
+
+def socket_folder(state: Path) -> Path:
+    """The folder, which only this user can enter. Raises Failure where that cannot be had."""
+    digest = hashlib.sha256(str(state).encode()).hexdigest()[:12]
+    folder = Path(tempfile.gettempdir()) / f"transformer-serving-{os.getuid()}-{digest}"
+    if not _PLAIN.fullmatch(str(folder)):
+        raise Failure(
+            f"{folder} cannot hold sockets: at most 90 of letters, digits and ./_-; set TMPDIR "
+            "to another folder",
+            exit_code=2,
+        )
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
+    if found.st_uid != os.getuid() or not private:
+        raise Failure(f"{folder} belongs to somebody else; remove it or set TMPDIR")
+    return folder
+
+
+def supervisor_socket(state: Path) -> Path:
+    return socket_folder(state) / "supervisor.sock"
