@@ -48,8 +48,8 @@ def start_triton(
 
     Its Python models take the packages of the environment whose programs are in `packages`. `null`
     puts an engine that answers zeros in the place of ours, `sleeping` one that takes its time for
-    it (BENCH_TEXTS_A_SECOND in the environment); `socket` makes it listen on a unix socket for
-    HTTP; `edits` change our backends' code. Raises Unusable with its last words.
+    it (BENCH_TEXTS_A_SECOND in the environment); `socket` makes it listen on unix sockets, as the
+    embedded stack's; `edits` change our backends' code. Raises Unusable with its last words.
     """
     http, grpc, metrics = free_ports(3)
     pytriton = backend_directory.pytriton_tritonserver()
@@ -59,20 +59,18 @@ def start_triton(
     if null or sleeping:
         _take_engines_out(backends, "sleeping_model.py" if sleeping else "null_model.py")
     edit_backends(backends, edits)
-    path = work / "http.sock"
-    path.unlink(missing_ok=True)
+    host = f"unix:{work}/triton" if socket else triton_process.LOOPBACK
+    addresses = triton_process.TritonAddresses(
+        http, grpc, metrics, host, metrics_host=triton_process.LOOPBACK
+    )
+    addresses.remove_sockets()
     command = triton_process.triton_command(
         pytriton / "bin" / "tritonserver",
         repository=work / "models",
         backend_directory=backends,
-        addresses=triton_process.TritonAddresses(http, grpc, metrics),
+        addresses=addresses,
         extra=["--load-model=*"],
     )
-    if socket:
-        command = [
-            f"--http-address=unix:{path}" if part.startswith("--http-address=") else part
-            for part in command
-        ]
     variables = {**triton_process.triton_environment(), **(environment or {})}
     if packages is not None:
         variables["PATH"] = f"{packages}{os.pathsep}{variables['PATH']}"
@@ -80,11 +78,11 @@ def start_triton(
     child.start()
     try:
         # Its figures are served once its models are loaded or have failed.
-        child.wait_until(f"http://127.0.0.1:{metrics}/metrics")
+        child.wait_until(f"http://{addresses.metrics}/metrics")
     except BaseException:
         child.stop()
         raise
-    return Triton(child, f"unix:{path}" if socket else f"127.0.0.1:{http}", f"127.0.0.1:{grpc}")
+    return Triton(child, addresses.http, addresses.grpc)
 
 
 def copy_repository(source: Path, target: Path, change: Change | None = None) -> Path:

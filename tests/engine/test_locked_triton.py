@@ -90,7 +90,8 @@ def test_one_on_sockets_is_reached_and_comes_back_over_those_that_it_left(
             host=f"unix:{short}/triton", metrics_host=LOOPBACK, metrics_port=port
         )
         with running_triton(tmp_path, addresses=addresses) as server:
-            assert {path.name for path in Path(short).iterdir()} == {"triton:8000", "triton:8001"}
+            both = {"triton:8000", "triton:8001"}
+            wait_until(lambda: {path.name for path in Path(short).iterdir()} == both, 30)
             server.kill()
             server.start()
             with triton.InferenceServerClient(addresses.grpc) as client:
