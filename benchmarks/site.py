@@ -95,7 +95,7 @@ def open_site(
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     report("starting the stack")
-    base = free_row(3)
+    base = free_row(4)
     stack_command("up", state, "--port-base", str(base))
     environment: dict[str, str] = json.loads(stack_command("env", state, "--json"))
     site = Site(work, models, state, environment, require_record(state).triton.http, base)

@@ -52,7 +52,7 @@ class FreshClone:
             _run(["make", "-C", str(clone), ".venv/.desk"])
             program = str(clone / ".venv" / "bin" / "transformer-serving")
             state = str(clone / ".stack")
-            ports = ["--port-base", str(free_row(3)), "--state", state]
+            ports = ["--port-base", str(free_row(4)), "--state", state]
             try:
                 _run([program, "up", "--demo", *ports], str(clone))
                 return [time.monotonic() - began]

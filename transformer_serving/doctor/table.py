@@ -35,7 +35,7 @@ CHECKS = (
     ),
     Check(
         "ports",
-        "the six ports of the embedded stack",
+        "the four ports of the embedded stack",
         "another program listens on one",
         machine.check_ports,
     ),
@@ -102,8 +102,8 @@ CHECKS = (
     ),
     Check(
         "triton",
-        "the version of the running Triton",
-        "it does not answer, or is not the pin's",
+        "the version of the running Triton, and whether its control is closed",
+        "it does not answer, or is not the pin's; a warning when a Triton's control is open",
         triton.check_triton,
     ),
     Check(
