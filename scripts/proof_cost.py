@@ -2,7 +2,8 @@
 
 Each bundle is served by a Triton of its own as the controller does it: first with nothing before
 it, then as an update of itself under another version. Printed are the seconds of load, questions
-and unload, and the most memory that Triton and its model processes had, in MiB of their own (PSS).
+and unload, Triton's processor time, and the most memory that Triton and its model processes had,
+in MiB of their own (PSS).
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ from engine.triton_process import TritonAddresses, triton_command, triton_enviro
 
 _ROUNDS = 3
 _PATIENCE_S = 60.0
+# Reading a process's memory holds it up.
+_LOOK_S = 0.1
 
 
 @dataclass(frozen=True)
-class Memory:
-    """The most MiB between two marks."""
+class Used:
+    """What Triton and its model processes use."""
 
     process: psutil.Process
 
@@ -50,7 +53,7 @@ class Memory:
         seen, stop = [0.0], threading.Event()
 
         def look() -> None:
-            while not stop.wait(0.02):
+            while not stop.wait(_LOOK_S):
                 seen[0] = max(seen[0], self.now())
 
         thread = threading.Thread(target=look)
@@ -60,6 +63,18 @@ class Memory:
         finally:
             stop.set()
             thread.join()
+
+    def cpu_s(self) -> float:
+        """Of Triton and of all model processes that it ever had."""
+        own = self.process.cpu_times()
+        total = own.user + own.system + own.children_user + own.children_system
+        for process in self.process.children(recursive=True):
+            try:
+                used = process.cpu_times()
+            except psutil.Error:
+                continue
+            total += used.user + used.system
+        return float(total)
 
     def now(self) -> float:
         total = 0
@@ -124,7 +139,7 @@ def serve(triton: Triton, repository: Repository, versions: tuple[Version, ...])
 
 def measure(bundle: Path, folder: Path) -> None:
     with running(folder) as (triton, repository, process):
-        memory = Memory(process)
+        memory = Used(process)
         token = repository.stage("m", bundle / "model", "")
         first = version_of(repository, token, 2)
         second = replace(first, number=3, subject=f"{first.subject} again")
@@ -132,11 +147,13 @@ def measure(bundle: Path, folder: Path) -> None:
         prover.on(read_machine(triton.version(), repository.root))
         empty = memory.now()
         seconds: list[float] = []
+        processor: list[float] = []
         for number in range(_ROUNDS):
             with memory.most() as proof_alone:
-                begun = time.monotonic()
+                begun, used = time.monotonic(), memory.cpu_s()
                 prover.require("m", replace(first, subject=f"{first.subject} {number}"))
                 seconds.append(time.monotonic() - begun)
+                processor.append(memory.cpu_s() - used)
         with memory.most() as load_alone:
             serve(triton, repository, (first,))
         served = memory.now()
@@ -146,7 +163,8 @@ def measure(bundle: Path, folder: Path) -> None:
             serve(triton, repository, (second, first))
         sys.stdout.write(
             f"{bundle.name}: proof {statistics.median(seconds):.2f} s (median of {len(seconds)}: "
-            f"{', '.join(f'{one:.2f}' for one in seconds)})\n"
+            f"{', '.join(f'{one:.2f}' for one in seconds)}), "
+            f"{statistics.median(processor):.2f} s of processor time\n"
             f"  Triton empty {empty:.0f} MiB; first: at most {proof_alone[0]:.0f} in the proof, "
             f"{load_alone[0]:.0f} in the load; serving {served:.0f}\n"
             f"  update: at most {proof_beside[0]:.0f} in the proof, {load_beside[0]:.0f} in the "
