@@ -191,7 +191,7 @@ class Serving:
         rows = {row["endpoint"]: row for row in self.status()["endpoints"]}
         return rows.get(endpoint, {})
 
-    def wait(self, endpoint: str, seconds: float = 15, **wanted: Any) -> dict[str, Any]:
+    def wait(self, endpoint: str, seconds: float = 60, **wanted: Any) -> dict[str, Any]:
         """Until the endpoint's row has these values."""
         wait_until(
             lambda: self.row(endpoint).items() >= wanted.items(),
@@ -200,7 +200,7 @@ class Serving:
         )
         return self.row(endpoint)
 
-    def wait_reason(self, endpoint: str, part: str, seconds: float = 15) -> dict[str, Any]:
+    def wait_reason(self, endpoint: str, part: str, seconds: float = 60) -> dict[str, Any]:
         wait_until(
             lambda: part in (self.row(endpoint).get("reason") or ""),
             seconds,
@@ -208,7 +208,7 @@ class Serving:
         )
         return self.row(endpoint)
 
-    def wait_gone(self, endpoint: str, seconds: float = 15) -> None:
+    def wait_gone(self, endpoint: str, seconds: float = 60) -> None:
         """Until the endpoint has no row and its model no folder."""
         folder = self.server.repository / endpoint.replace("/", "_")
         wait_until(lambda: not self.row(endpoint) and not folder.exists(), seconds)
