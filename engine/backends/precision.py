@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 # OpenVINO lowers fp32 to bf16 by itself on CPUs that have it, so fp32 must be asked for.
-# An int8 graph carries its own quantized layers; the hint is for the layers between them. Never bf16
-# for them: on a CPU with AMX, OpenVINO 2026.4 then answers wrongly at the length of a head's size.
+# An int8 graph carries its own quantized layers; the hint is for the layers between them. There it
+# is never bf16: on AMX OpenVINO 2026.4 is then wrong at the length of a head (docs/decisions.md).
 HINTS = {
     "fp32": ("f32", "FP32"),
     "bf16": ("bf16", "BF16"),
