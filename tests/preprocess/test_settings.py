@@ -21,6 +21,9 @@ def test_the_address_of_the_chosen_transport() -> None:
     assert read_settings({**environment, "TRANSFORMER_SERVING_TRANSPORT": "grpc"}).triton == (
         "triton:9001"
     )
+    # The embedded stack's sockets are named so that one address follows from the other.
+    socket = {"CLEARML_DEFAULT_TRITON_GRPC_ADDR": "unix:/run/triton:8001"}
+    assert read_settings(socket).triton == "unix:/run/triton:8000"
     own = {"TRANSFORMER_SERVING_TRANSPORT": "grpc", "TRANSFORMER_SERVING_TRITON_GRPC": "c:3"}
     assert read_settings({**environment, **own}).triton == "c:3"
 

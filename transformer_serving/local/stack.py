@@ -163,6 +163,9 @@ def stop(state: Path, report: Report) -> int:
     supervisor = Supervisor(state)
     swept = sum(1 for _ in leftovers(state)) if not supervisor.is_up() else 0
     supervisor.stop()
+    record = load_record(state)
+    if record is not None:
+        record.triton.remove_sockets()
     return swept
 
 

@@ -1,0 +1,87 @@
+"""The state folder and its record: for one user alone, and of older releases too."""
+
+from __future__ import annotations
+
+import json
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from transformer_serving.failure import Failure
+from transformer_serving.local.record import (
+    Ports,
+    load_record,
+    make_private,
+    new_record,
+    save_record,
+)
+from transformer_serving.local.sockets import socket_folder
+
+
+@pytest.fixture(autouse=True)
+def _temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Folders of sockets are gone with the test; the one of pytest, made before, is too long."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setattr("tempfile.tempdir", folder)
+        yield
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_new_folder_and_an_older_stacks_are_made_private(tmp_path: Path) -> None:
+    make_private(tmp_path / "new" / "state")
+    assert mode(tmp_path / "new" / "state") == 0o700
+    older = tmp_path / "older"
+    older.mkdir(mode=0o755)
+    save_record(older, new_record(older, Ports()))
+    make_private(older)
+    assert (mode(older), mode(older / "stack.json")) == (0o700, 0o600)
+
+
+@pytest.mark.parametrize("bits", [0o755, 0o1777])
+def test_a_folder_that_is_not_a_stacks_is_left_alone(tmp_path: Path, bits: int) -> None:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    (folder / "letter").touch()
+    folder.chmod(bits)
+    with pytest.raises(Failure, match="is open to other users and is not a stack's own"):
+        make_private(folder)
+    assert mode(folder) == bits
+
+
+def test_a_record_of_the_release_before_is_read(tmp_path: Path) -> None:
+    ports = {
+        "inference": 10, "control_plane": 11, "triton_http": 12, "triton_grpc": 13,
+        "triton_metrics": 14,
+    }  # fmt: skip
+    values = {"ports": ports, "access_key": "a", "secret_key": "s", "serving_id": "id"}
+    (tmp_path / "stack.json").write_text(json.dumps(values))
+    record = load_record(tmp_path)
+    assert record is not None
+    assert record.ports == Ports(10, 11, 14, 15)
+    assert record.triton.http == f"unix:{socket_folder(tmp_path)}/triton:8000"
+    assert record.triton.metrics == "127.0.0.1:14"
+    assert record.open_inference is None
+
+
+def test_sockets_are_in_a_folder_of_this_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = socket_folder(tmp_path)
+    assert mode(folder) == 0o700
+    folder.chmod(0o755)
+    with pytest.raises(Failure, match="belongs to somebody else"):
+        socket_folder(tmp_path)
+    folder.rmdir()
+    folder.symlink_to(tmp_path)
+    with pytest.raises(Failure, match="belongs to somebody else"):
+        socket_folder(tmp_path)
+    folder.unlink()
+    monkeypatch.setattr("tempfile.gettempdir", lambda: "/tmp/a,b")
+    with pytest.raises(Failure, match="set TMPDIR"):
+        socket_folder(tmp_path)
