@@ -83,9 +83,9 @@ def choose_precision(engine: str, asked: str | None) -> str:
 def cpu_has_bf16() -> bool:
     """Whether OpenVINO reports bf16 arithmetic (AVX-512 BF16 or AMX) for this machine's CPU."""
     from engine.backends.openvino_quiet import openvino
+    from engine.backends.precision import usable
 
-    capabilities = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    return "BF16" in capabilities
+    return "BF16" in usable(openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
 
 
 def clean_onnx(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 # OpenVINO lowers fp32 to bf16 by itself on CPUs that have it, so fp32 must be asked for.
@@ -14,6 +15,17 @@ HINTS = {
     "int8": ("f32", "FP32"),
 }
 
+# Holds oneDNN, inside OpenVINO, to a lesser instruction set. OpenVINO goes on listing BF16 by what
+# the processor has, and then cannot compile (AVX2), or emulates it.
+LIMIT_VARIABLE = "ONEDNN_MAX_CPU_ISA"
+_LIMITS_WITHOUT_BF16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI")
+
+
+def usable(capabilities: Iterable[str]) -> frozenset[str]:
+    """OpenVINO's OPTIMIZATION_CAPABILITIES without what this process' limit takes away."""
+    limit = os.environ.get(LIMIT_VARIABLE, "").upper()
+    return frozenset(capabilities) - ({"BF16"} if limit in _LIMITS_WITHOUT_BF16 else set())
+
 
 def openvino_properties(
     precision: str, *, capabilities: Iterable[str], threads: int, streams: int = 1
@@ -25,7 +37,7 @@ def openvino_properties(
     """
     hint, capability = HINTS[precision]
     return {
-        "INFERENCE_PRECISION_HINT": hint if capability in set(capabilities) else "f32",
+        "INFERENCE_PRECISION_HINT": hint if capability in usable(capabilities) else "f32",
         "INFERENCE_NUM_THREADS": str(threads),
         "NUM_STREAMS": str(streams),
         "ENABLE_CPU_PINNING": "NO",

@@ -212,6 +212,18 @@ def test_a_precision_is_asked_for_where_the_cpu_has_it(
     assert properties["INFERENCE_NUM_THREADS"] == "2"
 
 
+@pytest.mark.parametrize(
+    ("limit", "hint"),
+    [("AVX2", "f32"), ("avx512_core_vnni", "f32"), ("AVX512_CORE_BF16", "bf16"), ("ALL", "bf16")],
+)
+def test_bf16_is_not_asked_for_where_onednn_may_not_use_it(
+    limit: str, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    properties = openvino_properties("bf16", capabilities=["FP32", "BF16"], threads=2)
+    assert properties["INFERENCE_PRECISION_HINT"] == hint
+
+
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: nothing to pin to")
 def test_engine_threads_may_run_on_every_core() -> None:
     """Each process pins from the first core on: two instances would then share that core."""
