@@ -121,7 +121,7 @@ def overloaded(
     """TIMES the capacity at random moments; without one given, what 128 clients get.
 
     `refusal_us` is the server's processor time of a refusal: what is left of it when each answer
-    is taken to cost what it does without overload.
+    is taken to cost what it does without overload, and no more than a refusal does at least.
     """
     computed = capacity is None
     _load(server, _TEXT, generator.Closed(16, _WARM_S))
@@ -138,7 +138,8 @@ def overloaded(
     found = figures(run)
     refused = found.statuses.get("503", 0)
     answered = found.statuses.get("200", 0)
-    refusal_s = (spent - answered * answer_s) / max(refused, 1)
+    answer_s = min(answer_s, spent / max(found.requests, 1))
+    refusal_s = (spent - answered * answer_s) / max(found.requests - answered, 1)
     begun = min(exchange.due for exchange in run.exchanges)
     windows = _windows(run, begun, seconds)
     # What refusals and generator take of the cores, an engine on the same cores does not have.

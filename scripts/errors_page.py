@@ -35,9 +35,9 @@ _AFTER_KINDS = """
 Retry-After of `overloaded` is at least that: the whole seconds in which what waits now will be
 done, at the engine's measured rate. `left` is seen by nobody: it stands in the figures.
 
-Of a request that waits in the queue with a passed deadline, or without a caller, nothing is
-computed that no call holds yet. A request with `timeout_ms` that could not be answered by then is
-503 at once, or 504 when its turn comes and it cannot be any more.
+Of a request in the queue whose deadline has passed, or whose caller left, nothing is computed that
+no call holds yet. A request with `timeout_ms` that could not be answered by then is 503 at once, or
+504 when its turn comes and it cannot be any more.
 """
 
 _STOCK = """
@@ -48,7 +48,7 @@ clearml-serving itself decides before our code sees the request: a malformed bod
 a body of FastAPI's, bytes of a body have no limit, and an unknown endpoint is 404 with
 `{"detail": …}` that repeats its name. It also tells nobody that a caller has left: such a request
 stays in the queue until it is answered or its deadline passes, unless the server itself cancels it.
-Behind the gateway a path below `/serve/` that can name no endpoint at all is still the host's
+Behind the gateway a path below `/serve/` that can name no endpoint at all is still clearml-serving's
 own 404, and so are the errors of other engines.
 
 """

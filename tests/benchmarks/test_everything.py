@@ -14,6 +14,25 @@ from transformer_serving.failure import Failure
 
 POINT = {"p50": 1.0, "p99": 4.0, "cpu_ms": 0.5, "memory_mib": 300.0, "not_200": 0.0}
 
+OVERLOAD: dict[str, Any] = {
+    "times": 4.0, "seconds": 60.0,
+    "rows": [
+        {"engine": "real", "deadline": "none", "capacity": 900.0, "offered": 3600.0, "least": 0.94,
+         "wanted": 0.85, "statuses": {"200": 100, "503": 66}, "p50": 1900.0, "p99": None,
+         "refused_p99": 12.0, "drained_s": 1.8, "after_ms": 9.0, "refusal_us": 200.0,
+         "generator_cpu": 0.5},
+    ],
+    "leaving": {
+        "capacity": 300.0,
+        "nobody": {"texts": 300.0, "refused": 0, "leavers": {}},
+        "come again at once": {"texts": 280.0, "refused": 3, "leavers": {"no answer": 9}},
+    },
+    "abandoned": [
+        {"times": 4.0, "seconds": 15.0, "next_s": 1.25,
+         "statuses": {"200": 10, "503": 20, "no answer": 30}},
+    ],
+}  # fmt: skip
+
 
 def values() -> dict[str, Any]:
     figures = {"p50": 2.0, "p90": 3.0, "p99": 4.0, "failed": 0, "texts_a_call": 6.0}
@@ -37,11 +56,7 @@ def values() -> dict[str, Any]:
         ],
         "classes": {}, "memory_mib": {}, "failed": {"mlserver": "it | ended\n at its start"},
         "two_endpoints": {"one": [800.0, 820.0], "two": [700.0, 720.0]},
-        "overload": {
-            "waiting_tokens": 20_000, "capacity": 900.0, "offered": 2700.0, "goodput": 880.0,
-            "share_503": 0.66,
-            "statuses": {"200": 1}, "accepted_p50": 90.0, "accepted_p99": None,
-        },
+        "overload": OVERLOAD,
         "curves": {
             "batch": {"title": "Texts a request", "axis": "texts",
                       "points": [{"at": at, "texts": 100.0 * at, **POINT} for at in (1, 2, 4)]},
@@ -53,7 +68,10 @@ def values() -> dict[str, Any]:
 def test_every_part_of_the_text_is_there() -> None:
     text = report.everything_text(Results(values()))
     assert "| LitServe | PyTorch fp32 | 300 | ± 0% | 2.0 | 4.0 | 3.00 times | 3.00 times |" in text
-    assert "| 2700 | 900 | 880 | 66% | 90 | - |" in text
+    row = "| real | none | 3600 | 900 | 846 | 0.94 | ≥ 0.85 | 1900 | - | 66 | 0 | 12 | 1.8 | 9 | 200 |"
+    assert row in text
+    assert "| come again at once | 280 | 0.93 | 3 |" in text
+    assert "| 4 | 15 | 10 | 20 | 30 | 1.25 |" in text
     assert "| two, 32 clients each | 710 |" in text
     assert "plots/curve-batch.png" in text
     assert "curve-endpoints" not in text
@@ -73,7 +91,7 @@ def test_a_part_is_renewed_with_its_own_date() -> None:
     later["failed"] = {"overload": "it ended"}
     text = report.everything_text(Results(values_).renewed(Results(later), ["overload"]))
     assert "- overload: it ended" in text
-    assert "| 2700 | 900 | 880 |" in text
+    assert "| real | none | 3600 |" in text
 
 
 def test_stages_are_shown_for_those_that_report_them() -> None:

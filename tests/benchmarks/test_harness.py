@@ -15,6 +15,7 @@ from benchmarks.budget_report import budgets_text
 from benchmarks.budgets import BUDGETS
 from benchmarks.loads import BATCH, MIXED, SEED, SINGLE
 from benchmarks.models import Models
+from benchmarks.overload import Overload
 from benchmarks.peers import PEERS, Peer
 from benchmarks.process import Child, Unusable
 from benchmarks.results import Results
@@ -133,9 +134,11 @@ def test_a_curve_and_an_overload_are_measured(opened: Session) -> None:
     found = curves._measured(short, base, processes, SMALL.seconds, print)
     assert [point["at"] for point in found["points"]] == [1, 2]
     assert all(point["texts"] > 0 and point["memory_mib"] > 100 for point in found["points"])
-    over = curves.overload(opened, print)
-    assert over["offered"] == pytest.approx(3 * over["capacity"])
-    assert over["goodput"] > 0
+    over = Overload(1.0, engines=(300,))(opened, print)
+    assert [row["engine"] for row in over["rows"]] == [*["sleeps, 300 texts/s"] * 2, *["real"] * 2]
+    assert all(row["statuses"]["200"] > 0 and row["statuses"]["503"] > 0 for row in over["rows"])
+    assert over["leaving"]["come again at once"]["leavers"]["no answer"] > 0
+    assert [row["times"] for row in over["abandoned"]] == [1.5, 4.0]
 
 
 def test_a_tuning_row_is_compared_with_the_default(opened: Session) -> None:

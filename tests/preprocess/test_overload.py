@@ -129,7 +129,7 @@ class Stage:
 
 
 # Longer for the slow ones, whose calls are few.
-SECONDS = {80: 60.0, 300: 30.0, 800: 20.0}
+SECONDS = {80: 40.0, 300: 15.0, 800: 10.0}
 
 
 @pytest.mark.parametrize("deadline_s", [None, 2.0])
@@ -187,11 +187,9 @@ def test_after_callers_that_gave_up_the_next_one_is_soon_answered(
         return stage, await stage.ask()
 
     stage, following = virtual_time.run(play())
-    assert following.status == 503 or following.took < 2.5
     assert following.took < 2.5
-    # Whoever gives up is not computed, but for what a call held already.
-    answered = len(stage.took(200))
-    assert stage.computed - answered < 0.2 * stage.computed
+    # Nobody who gave up is left, but for the calls that were sent.
+    assert len(stage.queue._waiting) == 0
 
 
 def test_one_with_512_texts_neither_starves_others_nor_starves(endpoint: Endpoint) -> None:
