@@ -48,8 +48,8 @@ clearml-serving itself decides before our code sees the request: a malformed bod
 a body of FastAPI's, bytes of a body have no limit, and an unknown endpoint is 404 with
 `{"detail": …}` that repeats its name. It also tells nobody that a caller has left: such a request
 stays in the queue until it is answered or its deadline passes, unless the server itself cancels it.
-Behind the gateway a path below `/serve/` that can name no endpoint at all is still clearml-serving's
-own 404, and so are the errors of other engines.
+Behind the gateway a path below `/serve/` that can name no endpoint at all is still a 404 of
+clearml-serving's own, and so are the errors of other engines.
 
 """
 

@@ -68,8 +68,7 @@ def values() -> dict[str, Any]:
 def test_every_part_of_the_text_is_there() -> None:
     text = report.everything_text(Results(values()))
     assert "| LitServe | PyTorch fp32 | 300 | ± 0% | 2.0 | 4.0 | 3.00 times | 3.00 times |" in text
-    row = "| real | none | 3600 | 900 | 846 | 0.94 | ≥ 0.85 | 1900 | - | 66 | 0 | 12 | 1.8 | 9 | 200 |"
-    assert row in text
+    assert "| real | none | 3600 | 900 | 846 | 0.94 | ≥ 0.85 | 1900 | - | 66 | 0 | 12 |" in text
     assert "| come again at once | 280 | 0.93 | 3 |" in text
     assert "| 4 | 15 | 10 | 20 | 30 | 1.25 |" in text
     assert "| two, 32 clients each | 710 |" in text

@@ -125,7 +125,8 @@ async def test_a_request_alone_is_taken_however_long_it_takes(endpoint: Endpoint
     task = line.ask(100)
     await turns()
     assert not task.done()
-    assert line.engine.texts == 8
+    # An engine as slow as that gets small calls, a quarter of the room.
+    assert line.engine.texts == 2
     line.engine.release()
 
 

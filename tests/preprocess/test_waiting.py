@@ -88,6 +88,18 @@ def test_guests_are_those_that_make_the_call_no_worse() -> None:
     assert taken([32, 28, 8], None) == [32, 28, 8]
 
 
+@given(st.integers(1, 64), st.floats(0, 3000), st.integers(1, 200))
+def test_a_call_is_cut_short_but_not_below_a_quarter_of_its_room(
+    max_batch: int, most_tokens: float, texts: int
+) -> None:
+    waiting: WaitingTexts[Item] = WaitingTexts(BUCKETS, max_batch)
+    pushed(waiting, [[24]] * texts)
+    batch = waiting.take(most_tokens=most_tokens)
+    assert batch is not None
+    room = min(max_batch, max(most_tokens // 24, -(-max_batch // 4)))
+    assert len(batch.items) == min(texts, room)
+
+
 def test_a_text_of_its_own_passes_a_request_of_many() -> None:
     waiting: WaitingTexts[Item] = WaitingTexts(BUCKETS, 4)
     pushed(waiting, [[8] * 512])
