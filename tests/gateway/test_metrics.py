@@ -72,13 +72,14 @@ def test_a_test_counts(way: tuple[Server, Any]) -> None:
         *[({"text": ["tea and cups"] * 3}, 200)] * 5,
         *[({"text": 1}, 400)] * 4,
         *[({"text": "[FAIL]"}, 502)] * 3,
-        *[({"text": "[SLOW]", "timeout_ms": 20}, 504)] * 2,
+        # Another one behind it would be refused, or late without a call.
+        ({"text": "[SLOW]", "timeout_ms": 20}, 504),
     ]
     assert [server.post("texts", body).status for body, _ in load] == [code for _, code in load]
     server.post("vectors", {"text": "tea"})
     seen = figures()
     texts, tokens = 20 + 15, 20 * 3 + 15 * 5
-    for status, number in (("200", 25), ("400", 4), ("502", 3), ("504", 2)):
+    for status, number in (("200", 25), ("400", 4), ("502", 3), ("504", 1)):
         assert of(seen, "requests_total", endpoint="texts", status=status) == number
     assert of(seen, "texts_total", endpoint="texts") == texts
     assert of(seen, "tokens_total", endpoint="texts") == tokens
@@ -86,12 +87,14 @@ def test_a_test_counts(way: tuple[Server, Any]) -> None:
         assert of(seen, "stage_seconds_count", endpoint="texts", stage=stage) == 25
         assert of(seen, "stage_seconds_sum", endpoint="texts", stage=stage) > 0
     calls = of(seen, "call_texts_count", endpoint="texts")
-    # One call at least for each of 25 + 3 + 2 requests: they came one after the other.
-    assert calls == 30
-    assert of(seen, "call_texts_sum", endpoint="texts") == texts + 3 + 2
+    # One call at least for each of 25 + 3 + 1 requests: they came one after the other.
+    assert calls == 29
+    assert of(seen, "call_texts_sum", endpoint="texts") == texts + 3 + 1
     sent = of(seen, "call_tokens_total", endpoint="texts")
-    assert sent == tokens + 5 * 3
-    assert of(seen, "call_padding_tokens_total", endpoint="texts") == (texts + 5) * 16 - sent
+    assert sent == tokens + 4 * 3
+    assert of(seen, "call_padding_tokens_total", endpoint="texts") == (texts + 4) * 16 - sent
+    assert of(seen, "abandoned_requests_total", endpoint="texts", reason="deadline") == 1
+    assert of(seen, "abandoned_texts_total", endpoint="texts", reason="deadline") == 1
     assert of(seen, "requests_total", endpoint="vectors", status="200") == 1
     wait_until(lambda: of(figures(), "waiting_tokens") == 0, 60)
 
