@@ -14,6 +14,7 @@ from pathlib import Path
 from contract.endpoint import Endpoint
 from contract.errors import ContractError
 from contract.fields import parse_object
+from contract.identity import PARTS, PREPROCESS, Identity, check_preprocess, data_of, model_parts
 from contract.manifest import (
     FILE_NAME,
     SCHEMA,
@@ -184,6 +185,24 @@ def _plan(case: Case) -> Iterator[str]:
         yield from plan_faults(path, entry.path, case.manifest.tensorrt or {}, case.server)
 
 
+def _identity_of_all(case: Case) -> Iterator[str]:
+    """The bundle is of its number; in the controller, which has the model alone, not asked here."""
+    path = case.folder / PREPROCESS
+    if case.prefix or not path.is_file():
+        return
+    raw = path.read_bytes()
+    found = check_preprocess(raw, model_parts(case.manifest.files))
+    if found != Identity(case.manifest.bundle_version, case.manifest.bundle_hash):
+        yield (
+            "preprocess.py and manifest.json are of different bundles; deploy the bundle as it was "
+            "converted, or convert again"
+        )
+    for name, content in data_of(raw).items():
+        file = case.folder / name
+        if name != PARTS and file.is_file() and content != file.read_bytes():
+            yield f"preprocess.py carries another '{name}' than the bundle's; convert again"
+
+
 def _files(case: Case) -> Iterator[str]:
     verify_files(case.manifest, case.folder, prefix=case.prefix)
     yield from ()
@@ -197,4 +216,5 @@ CHECKS: dict[str, Callable[[Case], Iterator[str]]] = {
     "tokenizer": _tokenizer,
     "labels": _labels,
     "files": _files,
+    "identity": _identity_of_all,
 }

@@ -15,6 +15,8 @@ from contract.fields import Fields, parse_object
 
 SCHEMA = 1
 FILE_NAME = "manifest.json"
+# Beside the manifest; contract.signatures.
+SIGNATURE_NAME = "manifest.sig"
 ENGINES = ("openvino", "onnxruntime", "tensorrt")
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 _BLOCK = 1 << 20
@@ -130,7 +132,8 @@ def verify_files(manifest: Manifest, root: Path, *, prefix: str = "") -> None:
                 f"({path.stat().st_size} bytes, expected {entry.size}); convert again"
             )
     present = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
-    own = {FILE_NAME, f"model/{FILE_NAME}"}
+    names = (FILE_NAME, SIGNATURE_NAME)
+    own = {*names, *(f"model/{name}" for name in names)}
     extra = sorted(present - set(listed) - own)
     if extra:
         raise ContractError(f"file '{extra[0]}' is not in the manifest; remove it or convert again")

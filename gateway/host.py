@@ -7,7 +7,9 @@ import os
 from typing import Any
 
 from contract.hidden_frameworks import hidden_frameworks
+from contract.signatures import read_trusted_keys
 from gateway.host_faults import fence
+from gateway.preprocess_gate import guard
 
 # The SDK gives processes of one user that start at once the same task, and with it one file lock:
 # workers then waited for each other without end.
@@ -15,3 +17,7 @@ os.environ.setdefault("CLEARML_TASK_NO_REUSE", "1")
 with hidden_frameworks():
     host: Any = importlib.import_module("clearml_serving.serving.main")
 fence(host.ModelRequestProcessor)
+guard(
+    importlib.import_module("clearml_serving.serving.preprocess_service").BasePreprocessRequest,
+    read_trusted_keys(os.environ),
+)

@@ -262,3 +262,34 @@ def test_hub_offline_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ConversionRefused, match="HF_HUB_OFFLINE is set; .* copy the model into"):
         open_source("some-owner/some-model")
+
+
+def test_pickled_weights_are_read_only_where_that_is_asked_for(classifier: Path) -> None:
+    (classifier / "model.safetensors").rename(classifier / "pytorch_model.bin")
+    with pytest.raises(ConversionRefused, match="'pytorch_model.bin' is a pickle.*--allow-pickle"):
+        open_source(str(classifier))
+    assert open_source(str(classifier), allow_pickle=True).folder == classifier
+
+
+def test_pickles_beside_safetensors_and_of_a_training_are_not_read(classifier: Path) -> None:
+    for name in ("pytorch_model.bin", "training_args.bin", "optimizer.pt"):
+        (classifier / name).write_bytes(b"")
+    open_source(str(classifier))
+
+
+def test_a_module_of_sentence_transformers_may_be_a_pickle(classifier: Path) -> None:
+    dense = classifier / "2_Dense"
+    dense.mkdir()
+    (dense / "pytorch_model.bin").write_bytes(b"")
+    (classifier / "modules.json").write_text('[{"path": ""}, {"path": "2_Dense"}]')
+    with pytest.raises(ConversionRefused, match="'2_Dense/pytorch_model.bin' is a pickle"):
+        open_source(str(classifier))
+
+
+def test_a_cache_made_of_links_is_read(classifier: Path, tmp_path: Path) -> None:
+    """As the Hub's cache is: each file of a snapshot is a link to its bytes."""
+    snapshot = tmp_path / "snapshot"
+    snapshot.mkdir()
+    for file in classifier.iterdir():
+        (snapshot / file.name).symlink_to(file)
+    assert open_source(str(snapshot)).task == open_source(str(classifier)).task

@@ -59,7 +59,7 @@ def controller_says(folder: Path) -> str:
         content="c",
     )
     with pytest.raises(ContractError) as caught:
-        verification.verify(served, folder / "model", "# bundle-version: 77\n")
+        verification.verify(served, folder / "model", b"# bundle-version: 77\n")
     return str(caught.value)
 
 

@@ -7,35 +7,32 @@ model/                                         what Triton gets: engine files, c
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import platform
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from contract.endpoint import Endpoint, Recorded, read_endpoint
 from contract.errors import ContractError
 from contract.heads import TOKEN_ROLES
+from contract.identity import ENDPOINT, PREPROCESS, TOKENIZER, model_parts
 from contract.manifest import (
     FILE_NAME as MANIFEST,
     FileEntry,
     Golden,
     Manifest,
-    bundle_hash,
-    bundle_version,
     entry_of,
 )
 from contract.server_facts import installed
 from engine.model_config import FILE_NAME as CONFIG, TensorConfig, build_config, from_text, to_text
 from engine.proof.parity_set import FILE_NAME as PARITY, ParitySet, read_parity_set
 from transformer_serving import preprocess_file
-from transformer_serving.bundle_folder import Bundle, open_bundle
+from transformer_serving.bundle_folder import RENEWABLE, Bundle, open_bundle
 from transformer_serving.bundle_gate import ON_WRITING, pass_gate
 from transformer_serving.failure import Failure
 from transformer_serving.optimize import EngineFiles
@@ -43,12 +40,7 @@ from transformer_serving.refusal import ConversionRefused
 from transformer_serving.tokenizer_file import TokenizerFile
 from transformer_serving.version import kit_version
 
-ENDPOINT, TOKENIZER, PREPROCESS, MODEL = (
-    "endpoint.json",
-    "tokenizer.json",
-    "preprocess.py",
-    "model",
-)
+MODEL = "model"
 # Triton's own OpenVINO backend is native and would win over ours if the name were the same.
 TRITON_BACKENDS = {
     "openvino": "openvino_text",
@@ -96,7 +88,8 @@ def write_bundle(content: BundleContent, target: Path) -> Bundle:
         endpoint_json = endpoint.to_json()
         read_endpoint(endpoint_json)
         (folder / ENDPOINT).write_text(endpoint_json, "utf-8")
-        code = preprocess_file.build(endpoint_json, content.tokenizer.content)
+        parts = model_parts(model_files)
+        code = preprocess_file.build(endpoint_json, content.tokenizer.content, parts)
         (folder / PREPROCESS).write_text(code, "utf-8")
         own = [entry_of(folder, folder / name) for name in (ENDPOINT, PREPROCESS, TOKENIZER)]
         manifest = _manifest(content, endpoint, (*own, *model_files))
@@ -121,7 +114,7 @@ def renew_bundle(folder: Path) -> Bundle:
     did.
     Raises Failure when the bundle is not as its manifest says.
     """
-    old = open_bundle(folder)
+    old = open_bundle(folder, RENEWABLE)
     tokens, manifest = old.endpoint.tokens, old.manifest
     config = from_text((old.model_folder / CONFIG).read_text("utf-8"))
     with tempfile.TemporaryDirectory(prefix=".renew.", dir=folder.parent) as scratch:
@@ -207,15 +200,13 @@ def _versioned(content: BundleContent, model_files: list[FileEntry]) -> Endpoint
         golden=golden.request,
         recorded=Recorded(golden.answer, golden.tolerance),
     )
-    fields = asdict(endpoint)
-    del fields["recorded"]
-    del fields["bundle_version"], fields["bundle_hash"]
-    parts = {entry.path: entry.sha256 for entry in model_files}
-    parts[TOKENIZER] = hashlib.sha256(content.tokenizer.content).hexdigest()
-    parts[ENDPOINT] = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
-    parts[PREPROCESS] = preprocess_file.code_hash()
-    digest = bundle_hash(parts)
-    return replace(endpoint, bundle_hash=digest, bundle_version=bundle_version(digest))
+    own = preprocess_file.identity(
+        endpoint.to_json(),
+        endpoint.task,
+        content.tokenizer.content,
+        {entry.path: entry.sha256 for entry in model_files},
+    )
+    return replace(endpoint, bundle_hash=own.bundle_hash, bundle_version=own.bundle_version)
 
 
 def _manifest(content: BundleContent, endpoint: Endpoint, files: tuple[FileEntry, ...]) -> Manifest:

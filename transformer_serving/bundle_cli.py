@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,10 @@ from transformer_serving.options import (
     json_option,
     max_length_option,
     seq_len_option,
+    sign_option,
     state_option,
 )
+from transformer_serving.signing_command import sign, signing_key
 
 
 @click.command(epilog="A Hub id is downloaded with the Hub's own settings: HF_TOKEN for private "
@@ -39,16 +43,35 @@ from transformer_serving.options import (
               help="Texts, one a line (or bodies as JSON), for int8 and fp16.  "
               "[default: built-in ones]")  # fmt: skip
 @click.option("--compare", is_flag=True, help="Measure PyTorch, ONNX Runtime and the engines.")
+@click.option("--allow-pickle", is_flag=True,
+              help="Read weights that are pickles (.bin, .pt, .ckpt): that runs their writer's "
+              "code.")  # fmt: skip
+@sign_option
 @json_option
 def convert(
-    model: str, output: Path, engine: tuple[str, ...], compare: bool, as_json: bool, **choices: Any
-) -> None:
+    model: str, output: Path, engine: tuple[str, ...], compare: bool, as_json: bool,
+    sign_key: Path | None, **choices: Any,
+) -> None:  # fmt: skip
     """Turn MODEL, a folder or Hub id, into a bundle whose answers equal the reference's."""
     from transformer_serving import convert_command
 
-    convert_command.convert(
-        model, output, engines=engine, compare=compare, as_json=as_json, **choices
-    )
+    with _signing(output, sign_key):
+        convert_command.convert(
+            model, output, engines=engine, compare=compare, as_json=as_json, **choices
+        )
+
+
+@contextmanager
+def _signing(bundle: Path, key: Path | None) -> Iterator[None]:
+    """Sign what the block makes; a key that cannot be used is refused before anything is made."""
+    if key is None:
+        yield
+        return
+    from transformer_serving.signing import read_key, sign_bundle
+
+    private = read_key(key)
+    yield
+    sign_bundle(bundle, private)
 
 
 @click.command()
@@ -124,12 +147,15 @@ def repository(
 @seq_len_option
 @batch_option
 @max_length_option
+@sign_option
 @json_option
-def bundle(source: Path, output: Path, output_: str | None, as_json: bool, **given: Any) -> None:
+def bundle(source: Path, output: Path, output_: str | None, sign_key: Path | None, as_json: bool,
+           **given: Any) -> None:  # fmt: skip
     """Make a bundle of an engine that you already have."""
     from transformer_serving import own_engine_command
 
-    own_engine_command.bundle(source, output, as_json=as_json, wanted=output_, **given)
+    with _signing(output, sign_key):
+        own_engine_command.bundle(source, output, as_json=as_json, wanted=output_, **given)
 
 
 @click.command()
@@ -138,14 +164,17 @@ def bundle(source: Path, output: Path, output_: str | None, as_json: bool, **giv
 @seq_len_option
 @batch_option
 @max_length_option
+@sign_option
 @state_option
 @json_option
-def adopt(endpoint: str, output: Path, state: str | None, as_json: bool, **given: Any) -> None:
+def adopt(endpoint: str, output: Path, sign_key: Path | None, state: str | None, as_json: bool,
+          **given: Any) -> None:  # fmt: skip
     """Make a bundle of the model behind ENDPOINT, which was added by hand."""
     from transformer_serving import own_engine_command
     from transformer_serving.local.record import state_directory
 
-    own_engine_command.adopt(endpoint, state_directory(state), output, as_json=as_json, **given)
+    with _signing(output, sign_key):
+        own_engine_command.adopt(endpoint, state_directory(state), output, as_json=as_json, **given)
 
 
-BUNDLE_COMMANDS = (convert, show, repository, bundle, adopt)
+BUNDLE_COMMANDS = (convert, show, repository, bundle, adopt, signing_key, sign)

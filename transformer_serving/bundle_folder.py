@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from contract.endpoint import Endpoint, read_endpoint
 from contract.errors import ContractError
-from contract.gate import open_manifest
+from contract.gate import CHECKS, open_manifest
 from contract.manifest import Manifest
+from contract.signatures import (
+    check_signed_manifest,
+    check_signed_preprocess,
+    read_trusted_keys,
+)
 from transformer_serving.bundle_gate import pass_gate
 from transformer_serving.failure import Failure
 from transformer_serving.versions.lock import read_lock
@@ -31,8 +37,37 @@ class Bundle:
         return self.folder / "preprocess.py"
 
 
-def open_bundle(path: Path) -> Bundle:
-    """Read and verify a bundle. Raises Failure (exit code 2) that says what is wrong with it."""
+# What a bundle of an older kit passes, too: all but its hash, which that kit computed otherwise.
+RENEWABLE = tuple(name for name in CHECKS if name != "identity")
+
+
+def open_bundle(path: Path, checks: tuple[str, ...] = ()) -> Bundle:
+    """Read and verify a bundle. Raises Failure (exit code 2) that says what is wrong with it.
+
+    `checks` names the gate's checks, all of them unless given.
+    """
+    bundle = _opened(path, checks)
+    _check_signatures(bundle)
+    return bundle
+
+
+def open_bundle_to_sign(path: Path) -> Bundle:
+    """As open_bundle, but nobody's signature is asked for yet."""
+    return _opened(path, ())
+
+
+def _check_signatures(bundle: Bundle) -> None:
+    try:
+        keys = read_trusted_keys(os.environ)
+        if keys is not None:
+            check_signed_manifest(bundle.model_folder, keys)
+            check_signed_preprocess(bundle.preprocess.read_bytes(), keys)
+    except ContractError as error:
+        raise Failure(f"{bundle.folder} is not served from here: {error}", exit_code=2) from error
+
+
+def _opened(path: Path, checks: tuple[str, ...]) -> Bundle:
+    refuse_links(path)
     manifest_path = path / "model" / "manifest.json"
     if not manifest_path.is_file():
         raise Failure(
@@ -46,5 +81,21 @@ def open_bundle(path: Path) -> Bundle:
         endpoint = read_endpoint((path / "endpoint.json").read_bytes(), str(path / "endpoint.json"))
     except (ContractError, OSError) as error:
         raise Failure(f"{path} is no valid bundle: {error}", exit_code=2) from error
-    pass_gate(manifest, path, endpoint)
+    pass_gate(manifest, path, endpoint, checks)
     return Bundle(path, endpoint, manifest)
+
+
+def refuse_links(path: Path) -> None:
+    """Raises Failure (exit code 2) for a symbolic link anywhere below the bundle's folder.
+
+    What it names would be read, uploaded and served in the bundle's name.
+    """
+    for folder, folders, files in os.walk(path):
+        for name in sorted((*folders, *files)):
+            inside = Path(folder) / name
+            if inside.is_symlink():
+                raise Failure(
+                    f"{path} is no valid bundle: '{inside.relative_to(path)}' is a symbolic link; "
+                    f"put the file itself there: cp -rL {path} COPY",
+                    exit_code=2,
+                )

@@ -113,7 +113,7 @@ def env(state: str | None, as_json: bool) -> None:
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--endpoint", required=True, metavar="NAME", help="Name under /serve/.")
 @click.option("--timeout", "timeout_s", default=120.0, show_default=True, metavar="SECONDS",
-              help="How long to wait for the golden answer.")  # fmt: skip
+              help="How long all of it may take, uploads and golden answer included.")  # fmt: skip
 @state_option
 @json_option
 def deploy(bundle: Path, endpoint: str, timeout_s: float, state: str | None, as_json: bool) -> None:
@@ -126,7 +126,7 @@ def deploy(bundle: Path, endpoint: str, timeout_s: float, state: str | None, as_
 @main.command()
 @click.argument("endpoint")
 @click.option("--timeout", "timeout_s", default=120.0, show_default=True, metavar="SECONDS",
-              help="How long to wait for the golden answer.")  # fmt: skip
+              help="How long all of it may take, uploads and golden answer included.")  # fmt: skip
 @state_option
 @json_option
 def rollback(endpoint: str, timeout_s: float, state: str | None, as_json: bool) -> None:

@@ -66,6 +66,7 @@ class ConvertRequest:
     compare: tuple[str, ...] = ()
     limits: Limits = LIMITS
     name: str | None = None
+    allow_pickle: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,11 @@ def convert(
     precisions, samples = _checked(request, target)
     progress("open", request.name or request.model)
     source = open_source(
-        request.model, task=request.task, revision=request.revision, name=request.name
+        request.model,
+        task=request.task,
+        revision=request.revision,
+        name=request.name,
+        allow_pickle=request.allow_pickle,
     )
     buckets = request.buckets or ladder_of((request.engine, *request.compare))
     tokens = tokens_of(source, request.max_length, buckets)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from transformer_serving.failure import Failure
 from transformer_serving.golden import Refused, ask, wait_for_golden
 from transformer_serving.model_registry import ModelRegistry, registry_folder
 from transformer_serving.refusals import Refusals
+from transformer_serving.time_limit import Report, TimeLimit, within
 
 PROJECT = "transformer-serving"
 # What names a serving service, its file server and its front door, where there is no stack.
@@ -40,8 +41,6 @@ _AUX_CONFIG = {
     "onnxruntime": 'platform="onnxruntime_onnx"',
     "tensorrt": 'platform="tensorrt_plan"',
 }
-
-Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -83,43 +82,61 @@ class Deployed:
 
 
 def deploy(
-    target: Target, bundle: Bundle, endpoint: str, *, timeout_s: float, report: Report
+    target: Target,
+    bundle: Bundle,
+    endpoint: str,
+    *,
+    timeout_s: float,
+    report: Report,
+    spent_s: float = 0.0,
 ) -> Deployed:
     """Serve a bundle under a name and return when its golden request answers as recorded.
 
-    Raises Failure: a name that cannot be served (exit code 2), an endpoint that did
-    not come to answer within `timeout_s`, or, at once, a bundle whose engine answers otherwise
-    than the reference where it is served.
+    Raises Failure: a name that cannot be served (exit code 2), an endpoint that did not come to
+    answer within `timeout_s`, which all of it together may take, or, at once, a bundle whose engine
+    answers otherwise than the reference where it is served.
     """
     check_name(endpoint)
+    with within(timeout_s, f"deploying {endpoint}", report, spent=spent_s) as limit:
+        return _deploy(target, bundle, endpoint, limit)
+
+
+def _deploy(target: Target, bundle: Bundle, endpoint: str, limit: TimeLimit) -> Deployed:
     version = bundle.manifest.bundle_version
+    limit.report(f"asking whether {endpoint} serves it already")
     if serves(target, endpoint, bundle.manifest):
         target.registry().mark_served(endpoint, version)
         return Deployed(endpoint, target.url(endpoint), version, None, False)
+    limit.report("waiting for another deploy of this machine to end")
     with one_at_a_time(target.lock):
-        report(f"uploading {endpoint}")
+        limit.report(f"uploading {endpoint}")
         model_id = _upload(target, bundle, endpoint)
-        report(f"adding {endpoint}")
+        limit.report(f"adding {endpoint}")
         refusals = target.refusals(model_id)
         add_and_look(target, bundle, endpoint, model_id)
-    report(f"waiting for {endpoint}")
-    until_golden(target, endpoint, bundle.manifest, timeout_s, refusals)
+    limit.report(f"waiting for {endpoint}")
+    until_golden(target, endpoint, bundle.manifest, limit, refusals)
+    limit.report(f"noting that {endpoint} was served")
     target.registry().mark_served(endpoint, version)
     return Deployed(endpoint, target.url(endpoint), version, model_id, True)
 
 
 def until_golden(
-    target: Target, endpoint: str, manifest: Manifest, timeout_s: float, refusals: Refusals
+    target: Target, endpoint: str, manifest: Manifest, limit: TimeLimit, refusals: Refusals
 ) -> None:
     """Wait for the golden answer of exactly this bundle. Raises Failure with why none came."""
     reason = wait_for_golden(
-        target.url(endpoint), manifest.golden, manifest.bundle_version, timeout_s, refusals.reason
+        target.url(endpoint),
+        manifest.golden,
+        manifest.bundle_version,
+        limit.left(),
+        refusals.reason,
     )
     if isinstance(reason, Refused):
         raise Failure(f"{endpoint}: {reason}")
     if reason is not None:
         raise Failure(
-            f"{endpoint} did not answer within {timeout_s:.0f} s: {reason}; see "
+            f"{endpoint} did not answer within {limit.seconds:.0f} s: {reason}; see "
             "'transformer-serving status'; the bundle before comes back with "
             f"'transformer-serving rollback {endpoint}'"
         )

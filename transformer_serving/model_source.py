@@ -13,6 +13,7 @@ from typing import Any
 from contract.endpoint import Classification
 from transformer_serving.labels import read_labels
 from transformer_serving.model_files import read_json
+from transformer_serving.pickled_weights import refuse_pickles
 from transformer_serving.refusal import ConversionRefused
 from transformer_serving.sentence_settings import (
     BARE_ENCODER,
@@ -65,14 +66,17 @@ def open_source(
     task: str | None = None,
     revision: str | None = None,
     name: str | None = None,
+    allow_pickle: bool = False,
 ) -> ModelSource:
     """Find `model` (a folder, else a Hub id) and read what serving needs to know of it.
 
     `task` None or 'auto' is read from the model's files. The Hub's own environment is honoured:
     HF_TOKEN, HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT, and the proxies'. Raises ConversionRefused when
-    the model is not found or its task cannot be served.
+    the model is not found, its task cannot be served, or its weights are pickles and those are not
+    allowed.
     """
-    folder, found_name, found_revision = _locate(model, revision)
+    folder, found_name, found_revision = _locate(model, revision, allow_pickle)
+    refuse_pickles(folder, allowed=allow_pickle)
     config = _read_config(folder)
     chosen = task_of(config, folder, task)
     head = head_of(chosen, config, folder)
@@ -116,7 +120,7 @@ def _sentence(folder: Path, head: str) -> SentenceSettings | None:
     return BARE_ENCODER if head == "token_vectors" else None
 
 
-def _locate(model: str, revision: str | None) -> tuple[Path, str, str | None]:
+def _locate(model: str, revision: str | None, allow_pickle: bool) -> tuple[Path, str, str | None]:
     path = Path(model)
     if path.is_dir():
         if revision is not None:
@@ -126,18 +130,23 @@ def _locate(model: str, revision: str | None) -> tuple[Path, str, str | None]:
         return path.resolve(), path.resolve().name, None
     if path.is_absolute() or model.startswith(".") or model.count("/") > 1:
         raise ConversionRefused(f"folder '{model}' does not exist; name a model folder or a Hub id")
-    folder = _download(model, revision)
+    folder = _download(model, revision, allow_pickle)
     # A snapshot's folder is named by the commit that the revision stood for.
     return folder, model, folder.name
 
 
-def _download(model: str, revision: str | None) -> Path:
+def _download(model: str, revision: str | None, allow_pickle: bool) -> Path:
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
         folder = Path(snapshot_download(model, revision=revision, ignore_patterns=list(_IGNORED)))
         if not any(folder.glob("*.safetensors")):
+            if not allow_pickle:
+                raise ConversionRefused(
+                    f"'{model}' has no .safetensors: its weights are pickles, and reading one runs "
+                    "what its writer put into it; where you trust the writer, say --allow-pickle"
+                )
             patterns = [*_WEIGHTS, *_PICKLED_WEIGHTS]
             snapshot_download(model, revision=revision, allow_patterns=patterns)
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:

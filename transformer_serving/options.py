@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 state_option = click.option(
@@ -27,4 +29,8 @@ batch_option = click.option(
 max_length_option = click.option(
     "--max-length", type=click.IntRange(1), metavar="TOKENS",
     help="Longest text.  [default: the model's]",
+)  # fmt: skip
+sign_option = click.option(
+    "--sign", "sign_key", type=click.Path(path_type=Path), metavar="KEY",
+    help="Sign the bundle with this key of 'signing-key new'.",
 )  # fmt: skip

@@ -5,15 +5,25 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import json
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
 import contract
 import preprocess
 from contract.endpoint import read_endpoint
+from contract.identity import (
+    ENDPOINT,
+    PARTS,
+    TOKENIZER,
+    Identity,
+    code_digest,
+    identity_of,
+    own_parts,
+)
 
 # Read, never imported: without its constants filled in it has nothing to load.
 _LOADER = Path(__file__).with_name("preprocess_loader.py")
@@ -24,14 +34,33 @@ _FROM = re.compile(r"^from ((?:contract|preprocess)\.[\w.]+) import", re.MULTILI
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
-def build(endpoint_json: str, tokenizer_json: bytes) -> str:
-    """The text of preprocess.py. Raises ContractError when endpoint.json breaks its contract."""
+def build(endpoint_json: str, tokenizer_json: bytes, parts: Mapping[str, str] | None = None) -> str:
+    """The text of preprocess.py; `parts` are the model's files by their hashes.
+
+    Raises ContractError when endpoint.json breaks its contract.
+    """
     endpoint = read_endpoint(endpoint_json)
-    data = _zip({"endpoint.json": endpoint_json.encode(), "tokenizer.json": tokenizer_json})
+    data = {
+        ENDPOINT: endpoint_json.encode(),
+        TOKENIZER: tokenizer_json,
+        PARTS: json.dumps(dict(parts or {}), sort_keys=True).encode(),
+    }
+    return _text(endpoint.bundle_version, endpoint.task, _zip(data))
+
+
+def identity(
+    endpoint_json: str, task: str, tokenizer_json: bytes, parts: Mapping[str, str]
+) -> Identity:
+    """Number and hash of the bundle that `build` will write the preprocess.py of."""
+    code = code_digest(_text(0, task, b"").encode())
+    return identity_of({**parts, **own_parts(endpoint_json.encode(), tokenizer_json, code)})
+
+
+def _text(version: int, task: str, data: bytes) -> str:
     return (
         "# preprocess.py of a transformer-serving bundle. Generated: change the sources instead.\n"
-        f"# bundle-version: {endpoint.bundle_version}\n"
-        f"# task: {endpoint.task}\n" + _fill(_loader(), code_hash(), _code_zip(), data)
+        f"# bundle-version: {version}\n"
+        f"# task: {task}\n" + _fill(_loader(), code_hash(), _code_zip(), data)
     )
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from transformer_serving.clearml_cli import listed_endpoints
 from transformer_serving.deploy import (
-    Report,
     Target,
     add_and_look,
     one_at_a_time,
@@ -15,6 +14,7 @@ from transformer_serving.deploy import (
 )
 from transformer_serving.failure import Failure
 from transformer_serving.model_registry import SERVED, Registered
+from transformer_serving.time_limit import Report, TimeLimit, within
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,22 @@ class RolledBack:
     model_id: str
 
 
-def rollback(target: Target, endpoint: str, *, timeout_s: float, report: Report) -> RolledBack:
+def rollback(
+    target: Target, endpoint: str, *, timeout_s: float, report: Report, spent_s: float = 0.0
+) -> RolledBack:
     """Serve the bundle that the endpoint served before the present one.
 
     The present one is marked in the registry and is never rolled back to. Raises Failure: nothing
-    to go back to (exit code 2), or the earlier bundle did not come to answer within `timeout_s`.
+    to go back to (exit code 2), or the earlier bundle did not come to answer within `timeout_s`,
+    which all of it together may take.
     """
-    registry = target.registry()
+    with within(timeout_s, f"rolling {endpoint} back", report, spent=spent_s) as limit:
+        return _rollback(target, endpoint, limit)
+
+
+def _rollback(target: Target, endpoint: str, limit: TimeLimit) -> RolledBack:
+    registry, report = target.registry(), limit.report
+    report("waiting for another deploy of this machine to end")
     with one_at_a_time(target.lock):
         report(f"looking for what {endpoint} served before")
         listed = listed_endpoints(target.cli.run("model", "list")).get(endpoint)
@@ -57,7 +66,7 @@ def rollback(target: Target, endpoint: str, *, timeout_s: float, report: Report)
             add_and_look(target, bundle, endpoint, before.model_id)
             manifest = bundle.manifest
     report(f"waiting for {endpoint}")
-    until_golden(target, endpoint, manifest, timeout_s, refusals)
+    until_golden(target, endpoint, manifest, limit, refusals)
     return RolledBack(
         endpoint,
         target.url(endpoint),

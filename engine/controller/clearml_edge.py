@@ -27,7 +27,7 @@ from contract.naming import triton_model_name
 from engine.controller.control_plane import Problem, Served
 from engine.controller.figures import read_figures
 from engine.controller.lost_adds import LostAdds
-from engine.controller.verification import HEAD_LINES, Refused
+from engine.controller.verification import Refused
 from engine.endpoint_config import EndpointFields, TensorFields
 from engine.errors import EngineError
 
@@ -133,7 +133,7 @@ class ClearmlControlPlane:
         with _fresh_copy(known.uri, "model") as path:
             yield path
 
-    def preprocess(self, served: Served) -> str | None:
+    def preprocess(self, served: Served) -> bytes | None:
         if served.preprocess is None:
             return None
         artifact = self._artifacts.get(served.preprocess)
@@ -145,11 +145,8 @@ class ClearmlControlPlane:
         # A folder is uploaded as an archive; ours is always one file.
         if artifact.type == "archive":
             return None
-        with (
-            _fresh_copy(artifact.url, "preprocess") as path,
-            path.open(encoding="utf-8", errors="replace") as file,
-        ):
-            return "".join(line for line, _ in zip(file, range(HEAD_LINES), strict=False))
+        with _fresh_copy(artifact.url, "preprocess") as path:
+            return path.read_bytes()
 
     def report(self, text: str) -> None:
         processor = self._connected()

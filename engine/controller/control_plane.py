@@ -54,8 +54,8 @@ class ControlPlane(Protocol):
         """A fresh copy of the model's file or folder; not to be changed, gone afterwards."""
         ...
 
-    def preprocess(self, served: Served) -> str | None:
-        """The first lines of the endpoint's preprocess file; None without one, or for a folder."""
+    def preprocess(self, served: Served) -> bytes | None:
+        """The endpoint's preprocess file as it is; None without one, or for a folder."""
         ...
 
     def report(self, text: str) -> None:

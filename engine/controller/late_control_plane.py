@@ -32,7 +32,7 @@ class LateControlPlane:
     def model(self, served: Served) -> AbstractContextManager[Path]:
         return self._plane().model(served)
 
-    def preprocess(self, served: Served) -> str | None:
+    def preprocess(self, served: Served) -> bytes | None:
         return self._plane().preprocess(served)
 
     def report(self, text: str) -> None:

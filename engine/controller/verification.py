@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from contract.errors import ContractError
 from contract.gate import open_manifest, require_servable
+from contract.identity import check_preprocess, model_parts, stated_version
 from contract.manifest import FILE_NAME as MANIFEST, Manifest
 from contract.naming import STOCK_VERSION
 from contract.server_facts import ServerFacts, server_facts
+from contract.signatures import (
+    check_signed_manifest,
+    check_signed_preprocess,
+    read_trusted_keys,
+)
 from engine.controller.control_plane import Served
 from engine.endpoint_config import config_from_endpoint, contradiction, tuned
 from engine.errors import EngineError
 from engine.model_config import FILE_NAME as CONFIG, ModelConfig, from_text
-
-HEAD_LINES = 20
-_BUNDLE_LINE = re.compile(r"^# bundle-version: (\d+)\s*$")
 
 
 class Refused(EngineError):
@@ -36,21 +38,16 @@ class Verified:
     verified: bool
 
 
-def bundle_line(preprocess: str | None) -> int | None:
-    """The bundle version that a preprocess file of ours states in its first lines."""
-    for line in (preprocess or "").splitlines()[:HEAD_LINES]:
-        found = _BUNDLE_LINE.match(line)
-        if found:
-            return int(found[1])
-    return None
-
-
-def verify(served: Served, folder: Path, preprocess: str | None) -> Verified:
+def verify(served: Served, folder: Path, preprocess: bytes | None) -> Verified:
     """Check the model's files, its manifest and its preprocess file against each other.
 
     Raises Refused, ConfigError or ContractError with the reason for `status`.
     """
-    stated = bundle_line(preprocess)
+    keys = read_trusted_keys(os.environ)
+    if keys is not None:
+        check_signed_manifest(folder, keys)
+        check_signed_preprocess(preprocess, keys)
+    stated = None if preprocess is None else stated_version(preprocess)
     manifest = _manifest(folder)
     if manifest is None:
         if stated is not None:
@@ -70,6 +67,8 @@ def verify(served: Served, folder: Path, preprocess: str | None) -> Verified:
             f"preprocess.py is of bundle {stated}, the model of bundle {manifest.bundle_version}; "
             "deploy them together"
         )
+    if preprocess is not None and (stated is not None or keys is not None):
+        check_preprocess(preprocess, model_parts(manifest.files))
     number = STOCK_VERSION if stated is None else manifest.bundle_version
     return Verified(
         number,

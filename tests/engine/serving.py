@@ -11,7 +11,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from contract.manifest import Golden, Manifest, entry_of
+import pytest
+
+from contract.identity import model_parts
+from contract.manifest import Golden, Manifest, entry_of, read_manifest
+from engine.controller import verification
 from engine.controller.control_plane import Problem, Served
 from engine.controller.figures import Figures
 from engine.controller.metrics import MetricsPage
@@ -26,6 +30,7 @@ from engine.controller.triton_log import TritonLog
 from engine.endpoint_config import EndpointFields, TensorFields
 from engine.model_config import TensorConfig, build_config, to_text
 from engine.proof.parity_set import FILE_NAME as PARITY_SET
+from tests.contract.bundles import sealed
 from tests.engine.small_parity import small_parity_set
 from tests.engine.text_models import LABELS, write_onnx
 from tests.engine.triton_server import TritonServer, wait_until
@@ -77,7 +82,24 @@ def write_bundle(
 
 
 def preprocess_of(version: int | None) -> str:
+    """Of a bundle whose number the test chose: it is checked where `identity` is not asked for."""
     return "" if version is None else f"# made for the test\n# bundle-version: {version}\n"
+
+
+def write_sealed(folder: Path, *, scale: float = 1.0) -> tuple[Path, int, bytes]:
+    """A bundle's model folder, the number that its parts make, and its preprocess.py."""
+    model = write_bundle(folder, 2, scale=scale)
+    manifest = read_manifest((model / "manifest.json").read_bytes())
+    fields: dict[str, Any] = {}
+    code = sealed(fields, model_parts(manifest.files), "class Preprocess:\n    pass\n")
+    named = dataclasses.replace(manifest, **fields)
+    (model / "manifest.json").write_text(named.to_json())
+    return model, named.bundle_version, code
+
+
+def numbers_are_chosen(patch: pytest.MonkeyPatch) -> None:
+    """For a controller in this process: tests/engine/test_identity.py holds it to the hashes."""
+    patch.setattr(verification, "check_preprocess", lambda raw, parts: None)
 
 
 class ListedEndpoints:
@@ -129,8 +151,8 @@ class ListedEndpoints:
             raise self.error
         yield self.sources[served.endpoint]
 
-    def preprocess(self, served: Served) -> str | None:
-        return self.code[served.endpoint] or None
+    def preprocess(self, served: Served) -> bytes | None:
+        return self.code[served.endpoint].encode() or None
 
     def report(self, text: str) -> None:
         self.reports.append(text)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import requests
 
-from tests.engine.serving import preprocess_of, write_bundle
+from tests.engine.serving import preprocess_of, write_sealed
 from tests.engine.test_service import answers, ready
 from tests.engine.text_models import write_onnx
 from tests.engine.triton_server import TritonServer, free_ports, running_triton, wait_until
@@ -123,11 +123,11 @@ class Stack:
         assert found, said
         return found[1]
 
-    def add(self, endpoint: str, model_id: str, preprocess: str | None = None) -> None:
+    def add(self, endpoint: str, model_id: str, preprocess: bytes | None = None) -> None:
         code: tuple[str, ...] = ()
         if preprocess is not None:
             path = self.folder / "preprocess.py"
-            path.write_text(preprocess + "class Preprocess:\n    pass\n")
+            path.write_bytes(preprocess)
             code = ("--preprocess", str(path))
         self.cli(
             *("model", "add", "--engine", "triton", "--endpoint", endpoint),
@@ -179,17 +179,31 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 def test_endpoints_of_the_real_commands_are_served_updated_and_removed(stack: Stack) -> None:
-    first = stack.upload("sentiment", write_bundle(stack.folder / "a", 101))
-    stack.add("sentiment", first, preprocess_of(101))
-    row = stack.wait("sentiment", ready=True, bundle_version=101)
+    model, before, code = write_sealed(stack.folder / "a")
+    first = stack.upload("sentiment", model)
+    stack.add("sentiment", first, code)
+    row = stack.wait("sentiment", ready=True, bundle_version=before)
     assert row["verified"]
     assert row["model_id"] == first
     # The same file name again: the same address in the file store, other bytes.
-    second = stack.upload("sentiment", write_bundle(stack.folder / "b", 202, scale=2.0))
-    stack.add("sentiment", second, preprocess_of(202))
-    stack.wait("sentiment", ready=True, bundle_version=202, versions_loaded=[101, 202])
-    assert answers(stack.triton, "sentiment", 202, 2.0)
-    stack.wait("sentiment", versions_loaded=[202], reason=None)
+    model, after, code = write_sealed(stack.folder / "b", scale=2.0)
+    second = stack.upload("sentiment", model)
+    stack.add("sentiment", second, code)
+    both = sorted((before, after))
+    stack.wait("sentiment", ready=True, bundle_version=after, versions_loaded=both)
+    assert answers(stack.triton, "sentiment", after, 2.0)
+    stack.wait("sentiment", versions_loaded=[after], reason=None)
+
+
+def test_a_preprocess_file_that_was_exchanged_is_refused(stack: Stack) -> None:
+    """By its own `model add`, as anybody with the keys can; the bundle's number stays as it was."""
+    model, number, code = write_sealed(stack.folder / "exchanged", scale=3.0)
+    uploaded = stack.upload("exchanged", model)
+    stack.add("exchanged", uploaded, code + b"import os\n")
+    stack.wait("exchanged", ready=False, bundle_version=None)
+    wait_until(lambda: f"is not the one of bundle {number}" in str(stack.row("exchanged")), 20)
+    stack.add("exchanged", uploaded, code)
+    stack.wait("exchanged", ready=True, bundle_version=number)
 
 
 def test_what_else_a_serving_task_can_hold(stack: Stack) -> None:
@@ -198,7 +212,7 @@ def test_what_else_a_serving_task_can_hold(stack: Stack) -> None:
     watched = write_onnx(stack.folder / "watched", scale=5.0)
     code = stack.folder / "preprocess.py"
     code.write_text(preprocess_of(303))
-    current = stack.row("sentiment")["model_id"]
+    current, number = (stack.row("sentiment")[name] for name in ("model_id", "bundle_version"))
     script = f"""
         from clearml import InputModel
         from clearml_serving.serving.model_request_processor import ModelRequestProcessor
@@ -229,7 +243,7 @@ def test_what_else_a_serving_task_can_hold(stack: Stack) -> None:
         processor.deserialize()
     """
     stack.run(sys.executable, "-c", textwrap.dedent(script))
-    reason = "preprocess.py is of bundle 303, the model of bundle 202; deploy them together"
+    reason = f"preprocess.py is of bundle 303, the model of bundle {number}; deploy them together"
     assert stack.wait("sentiment", reason=reason)["ready"]
     row = stack.wait("by/hand", ready=True)
     assert (row["model"], row["verified"], row["versions_loaded"]) == ("by_hand", False, [1])
@@ -249,7 +263,7 @@ def test_a_crash_of_everything_with_the_control_plane_down(stack: Stack) -> None
     begun = time.monotonic()
     stack.start_controller()
     stack.wait("sentiment", ready=True)
-    assert answers(stack.triton, "sentiment", 202, 2.0)
+    assert answers(stack.triton, "sentiment", stack.row("sentiment")["bundle_version"], 2.0)
     assert time.monotonic() - begun < 10
     wait_until(lambda: "no answer" in str(stack.status()["controller"]["control_plane_error"]), 25)
     assert stack.end("controller") < 2
@@ -292,6 +306,6 @@ def test_the_engine_has_a_task_of_its_own_that_tells_of_changes(stack: Stack) ->
     """
     said = stack.run(sys.executable, "-c", textwrap.dedent(script))
     assert "1 served - triton engine inference stopped" in said
-    assert "sentiment: ready bundle 202" in said
+    assert f"sentiment: ready bundle {stack.row('sentiment')['bundle_version']}" in said
     assert "nv_inference_count" in said
     assert "m.v7" in said

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from contract.identity import stated_version
 from engine.controller.figures import Figure, read_figures
 from engine.controller.shared_config import shared
 from engine.controller.status import Proving, changes, endpoint_rows
 from engine.controller.triton_log import TritonLog
-from engine.controller.verification import bundle_line
 from engine.model_config import ModelConfig, TensorConfig, build_config
 
 
@@ -85,13 +85,12 @@ nv_gpu_power_usage{gpu_uuid="GPU-1"} 40
         ("a\n" * 19 + "# bundle-version: 12", 12),
         ("a\n" * 20 + "# bundle-version: 12", None),
         ("x = '# bundle-version: 12'", None),
-        (None, None),
+        ("", None),
+        ("# bundle-version: 12\r\n", 12),
     ],
 )
-def test_the_bundle_line_counts_in_the_first_twenty_lines(
-    text: str | None, version: int | None
-) -> None:
-    assert bundle_line(text) == version
+def test_the_bundle_line_counts_in_the_first_twenty_lines(text: str, version: int | None) -> None:
+    assert stated_version(text.encode()) == version
 
 
 def test_only_changes_are_told() -> None:

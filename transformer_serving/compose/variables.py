@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import gateway.settings
 import preprocess.settings
+from contract.signatures import TRUSTED_KEYS_HELP, TRUSTED_KEYS_VARIABLE
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,10 @@ STORAGE = Section(
         Variable("AZURE_STORAGE_ACCOUNT", "Azure: storage account."),
         Variable("AZURE_STORAGE_KEY", "Azure: its key."),
     ),
+)
+SIGNING = Section(
+    "Whose bundles are served; empty: everybody's who has the ClearML keys (docs/security.md).",
+    (Variable(TRUSTED_KEYS_VARIABLE, TRUSTED_KEYS_HELP),),
 )
 FRONT_DOOR = Section(
     "What is published on this machine.",
@@ -169,7 +174,7 @@ def _drained(row: Variable) -> Variable:
 
 
 def sections() -> tuple[Section, ...]:
-    return CLEARML, STORAGE, FRONT_DOOR, INFERENCE, settings(), TRITON, FILES
+    return CLEARML, STORAGE, SIGNING, FRONT_DOOR, INFERENCE, settings(), TRITON, FILES
 
 
 def variables() -> tuple[Variable, ...]:

@@ -43,6 +43,7 @@ from transformer_serving.local.record import (
 from transformer_serving.local.supervision import Supervisor
 from transformer_serving.progress import Phases
 from transformer_serving.rollback import rollback as rollback_endpoint
+from transformer_serving.time_limit import since_start
 
 _GOLDEN_S = 120.0
 _WATCH_S = 1.0
@@ -246,8 +247,9 @@ def deploy(state: Path, bundle: Path, endpoint: str, *, timeout_s: float, as_jso
     console = Console(stderr=as_json)
     with console.status("deploying") as line:
         done = deploy_bundle(
-            target, opened, endpoint, timeout_s=timeout_s, report=lambda step: line.update(step)
-        )
+            target, opened, endpoint, timeout_s=timeout_s, spent_s=since_start(),
+            report=lambda step: line.update(step),
+        )  # fmt: skip
     if as_json:
         _print(asdict(done))
         return
@@ -260,8 +262,9 @@ def rollback(state: Path, endpoint: str, *, timeout_s: float, as_json: bool) -> 
     console = Console(stderr=as_json)
     with console.status("rolling back") as line:
         done = rollback_endpoint(
-            target, endpoint, timeout_s=timeout_s, report=lambda step: line.update(step)
-        )
+            target, endpoint, timeout_s=timeout_s, spent_s=since_start(),
+            report=lambda step: line.update(step),
+        )  # fmt: skip
     if as_json:
         _print(asdict(done))
         return

@@ -1,0 +1,157 @@
+"""An altered bundle never keeps its number, whoever hashes its manifest anew."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from contract.errors import ContractError
+from contract.identity import check_preprocess, code_digest, model_parts, stated_version
+from contract.manifest import entry_of, read_manifest
+from engine.controller.control_plane import Served
+from engine.controller.verification import verify
+from tests.engine.serving import FIELDS, write_sealed
+from tests.stack.small_bundles import Parts, write_small
+from transformer_serving.bundle_folder import open_bundle
+from transformer_serving.failure import Failure
+
+SERVED = Served("e", "e", "m", "py_code", "ONNX", FIELDS, "", "")
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return write_small(tmp_path / "bundle").folder
+
+
+def hash_anew(folder: Path) -> None:
+    """What somebody does who changes a file and does not want it to be noticed."""
+    path = folder / "model" / "manifest.json"
+    manifest = read_manifest(path.read_bytes())
+    files = tuple(entry_of(folder, folder / entry.path) for entry in manifest.files)
+    path.write_text(dataclasses.replace(manifest, files=files).to_json())
+
+
+def code(text: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = folder / "preprocess.py"
+        path.write_bytes(path.read_bytes() + text.encode())
+
+    return change
+
+
+def head(old: str, new: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = folder / "preprocess.py"
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new, 1))
+
+    return change
+
+
+def limits(folder: Path) -> None:
+    path = folder / "endpoint.json"
+    path.write_text(path.read_text().replace('"max_texts": 100', '"max_texts": 101'))
+
+
+def model(folder: Path) -> None:
+    path = folder / "model" / "config.pbtxt"
+    path.write_text(path.read_text() + "# another\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (code("import os\n"), "preprocess.py is not the one of bundle"),
+        (code("\n"), "preprocess.py is not the one of bundle"),
+        (code('\nDATA = ""\n'), "no preprocess file of a bundle"),
+        (head("# task: ", "import os\n# task: "), "is not the one of bundle"),
+        (head("# task: ", "# signature: a\rimport os\n# task: "), "is not the one of bundle"),
+        (head("# bundle-version: ", "# bundle-version: 1"), "is not the one of bundle"),
+        (limits, "carries another 'endpoint.json'"),
+        (model, "preprocess.py is not the one of bundle"),
+    ],
+)
+def test_an_altered_bundle_is_refused_at_the_desk(
+    bundle: Path, change: Callable[[Path], None], said: str
+) -> None:
+    open_bundle(bundle)
+    change(bundle)
+    hash_anew(bundle)
+    with pytest.raises(Failure, match=said) as caught:
+        open_bundle(bundle)
+    assert "convert again" in str(caught.value)
+
+
+def test_another_bundles_number_is_refused(bundle: Path, tmp_path: Path) -> None:
+    other = write_small(tmp_path / "other", Parts(scale=2.0))
+    for name in ("preprocess.py", "endpoint.json"):
+        (bundle / name).write_bytes((other.folder / name).read_bytes())
+    path = bundle / "model" / "manifest.json"
+    fields = {name: getattr(other.manifest, name) for name in ("bundle_version", "bundle_hash")}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+    hash_anew(bundle)
+    with pytest.raises(Failure, match="is not the one of bundle"):
+        open_bundle(bundle)
+
+
+def test_the_controller_computes_it_from_the_model_and_the_artifact(tmp_path: Path) -> None:
+    folder, number, raw = write_sealed(tmp_path)
+    verified = verify(SERVED, folder, raw)
+    assert (verified.number, verified.bundle_version) == (number, number)
+    with pytest.raises(ContractError, match="is not the one of bundle"):
+        verify(SERVED, folder, raw + b"import os\n")
+    model(tmp_path)
+    manifest = read_manifest((folder / "manifest.json").read_bytes())
+    files = tuple(entry_of(tmp_path, tmp_path / entry.path) for entry in manifest.files)
+    (folder / "manifest.json").write_text(dataclasses.replace(manifest, files=files).to_json())
+    with pytest.raises(ContractError, match="is not the one of bundle"):
+        verify(SERVED, folder, raw)
+
+
+def test_a_preprocess_file_proves_its_number_alone(bundle: Path) -> None:
+    raw = (bundle / "preprocess.py").read_bytes()
+    manifest = read_manifest((bundle / "model" / "manifest.json").read_bytes())
+    alone, together = check_preprocess(raw), check_preprocess(raw, model_parts(manifest.files))
+    assert alone == together
+    assert alone.bundle_version == manifest.bundle_version == stated_version(raw)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=60), st.binary(max_size=60), st.integers(0, 10**13))
+def test_no_bytes_raise_anything_but_a_contract_error(
+    before: bytes, data: bytes, number: int
+) -> None:
+    raw = before + b"\n# bundle-version: %d\n" % number + b'DATA = "' + data + b'"\n'
+    stated_version(raw)
+    with pytest.raises(ContractError):
+        check_preprocess(raw)
+
+
+def test_a_signature_is_no_code(bundle: Path) -> None:
+    raw = (bundle / "preprocess.py").read_bytes()
+    line = b"# signature: me " + b"A" * 86 + b"==\n"
+    first, rest = raw.split(b"\n", 1)
+    assert code_digest(first + b"\n" + line + rest) == code_digest(raw)
+    assert code_digest(raw + line) != code_digest(raw)
+
+
+@pytest.mark.parametrize("place", ["", "model/", "model"])
+def test_symbolic_links_inside_a_bundle_are_refused(
+    bundle: Path, tmp_path: Path, place: str
+) -> None:
+    if place == "model":
+        (bundle / "model").rename(tmp_path / "elsewhere")
+        (bundle / "model").symlink_to(tmp_path / "elsewhere")
+    else:
+        secret = tmp_path / "secret"
+        secret.write_text("of somebody else")
+        (bundle / f"{place}linked").symlink_to(secret)
+    with pytest.raises(Failure, match="is a symbolic link; put the file itself there") as caught:
+        open_bundle(bundle)
+    assert caught.value.exit_code == 2

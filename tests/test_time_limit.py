@@ -1,0 +1,139 @@
+"""deploy ends within its --timeout, whatever it waits for, and says what that was."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.doctor.conftest import CLI, answering
+from tests.stack.small_bundles import write_small
+from transformer_serving.failure import Failure
+from transformer_serving.time_limit import within
+
+# More than a busy machine needs to start Python.
+LIMIT_S = 10
+HANG_S = 60
+
+
+def slow(part: str) -> Callable[[str], tuple[int, bytes, dict[str, str]]]:
+    """A ClearML server that stops answering at the calls whose path has `part`."""
+
+    def reply(path: str) -> tuple[int, bytes, dict[str, str]]:
+        if part in path:
+            time.sleep(HANG_S)
+        return 200, b'{"data": {"token": "x"}, "meta": {}}', {}
+
+    return reply
+
+
+def deploy(tmp_path: Path, address: str) -> str:
+    """What the command says that ran out of its time; its seconds go to stderr."""
+    write_small(tmp_path / "bundle")
+    begun = time.monotonic()
+    done = subprocess.run(
+        [CLI, "deploy", "bundle", "--endpoint", "x", "--timeout", str(LIMIT_S)],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=HANG_S,
+        env={
+            **os.environ, "CLEARML_API_HOST": address, "CLEARML_FILES_HOST": address,
+            "CLEARML_WEB_HOST": address, "CLEARML_API_ACCESS_KEY": "k",
+            "CLEARML_API_SECRET_KEY": "s", "CLEARML_SERVING_TASK_ID": "0" * 32,
+            "CLEARML_DEFAULT_BASE_SERVE_URL": "http://127.0.0.1:9/serve", "HOME": str(tmp_path),
+        },
+    )  # fmt: skip
+    sys.stderr.write(f"ended after {time.monotonic() - begun:.1f} s of {LIMIT_S}\n")
+    assert done.returncode == 1, done.stdout + done.stderr
+    return done.stderr
+
+
+@contextmanager
+def silent() -> Iterator[str]:
+    """Takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_server_that_says_nothing(tmp_path: Path) -> None:
+    with silent() as address:
+        said = deploy(tmp_path, address)
+    assert f"deploying x did not end within {LIMIT_S} s; it was uploading x; look:" in said
+
+
+def test_a_server_that_hangs_in_the_middle_of_an_upload(tmp_path: Path) -> None:
+    """The ping is answered; ClearML's own command line, which retries without end, is killed."""
+    with answering_daemon(slow("auth.login")) as address:
+        said = deploy(tmp_path, address)
+    assert "it was uploading x" in said
+    assert not [row for row in commands() if "clearml_command" in row and "0" * 32 in row]
+
+
+@contextmanager
+def answering_daemon(reply: Callable[[str], tuple[int, bytes, dict[str, str]]]) -> Iterator[str]:
+    """answering, whose threads may still be asleep at its end."""
+    import http.server
+
+    before = http.server.ThreadingHTTPServer.block_on_close
+    http.server.ThreadingHTTPServer.block_on_close = False
+    try:
+        with answering(reply) as address:
+            yield address
+    finally:
+        http.server.ThreadingHTTPServer.block_on_close = before
+
+
+def commands() -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace"))
+        except OSError:
+            continue
+    return found
+
+
+def test_another_deploy_that_never_ends(tmp_path: Path) -> None:
+    lock = tmp_path / ".stack" / "deploy.lock"
+    lock.parent.mkdir()
+    with lock.open("w") as file, silent() as address:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        said = deploy(tmp_path, address)
+    assert "it was waiting for another deploy of this machine to end" in said
+
+
+def test_the_alarm_is_off_afterwards_and_nothing_takes_it_for_its_own() -> None:
+    def stubborn() -> None:
+        try:
+            time.sleep(20)
+        except Exception:
+            pytest.fail("the alarm must pass through here")
+
+    with (
+        pytest.raises(Failure, match="x did not end within 0 s; it was starting"),
+        within(0.1, "x", lambda _: None),
+    ):
+        stubborn()
+    with within(0.1, "x", lambda _: None):
+        pass
+    time.sleep(1.5)
+
+
+def test_in_another_thread_the_time_that_is_left_is_known() -> None:
+    seen: list[float] = []
+
+    def work() -> None:
+        with within(30, "x", lambda _: None) as limit:
+            seen.append(limit.left())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert 0 < seen[0] <= 30
