@@ -1,9 +1,10 @@
 """Which bundle a preprocess.py is of, computed again from what it is made of.
 
 A bundle's hash covers what decides answers: the model's files, tokenizer.json, endpoint.json
-without the hash itself, and the code of preprocess.py: all of the file but the three places that the
-hash or a signature goes into. The parity set and the recorded golden answer, which a processor of
-its own computed, are no part of it; the manifest lists and hashes them. preprocess.py carries the other parts, so that it can be held to its number wherever it is.
+without the hash itself, and the code of preprocess.py: all of the file but the three places that
+the hash or a signature goes into. The parity set and the recorded golden answer, which one
+processor computed, are no part of it; the manifest lists and hashes them. preprocess.py carries
+the other parts, so that it can be held to its number wherever it is.
 """
 
 from __future__ import annotations
