@@ -19,7 +19,7 @@ from engine.proof.parity_set import read_parity_set
 from engine.proof.proof import prove
 from tests.tiny_models import save_classifier
 from transformer_serving.bundle import renew_bundle
-from transformer_serving.bundle_folder import open_bundle
+from transformer_serving.bundle_folder import RENEWABLE, open_bundle
 from transformer_serving.cli import main
 from transformer_serving.convert import STEPS, Converted, ConvertRequest, convert
 from transformer_serving.failure import Failure
@@ -216,7 +216,7 @@ def test_renewing_records_the_golden_answer_where_an_older_kit_did_not(bundle: P
         for entry in manifest.files
     )
     path.write_text(replace(manifest, files=entries).to_json())
-    assert open_bundle(bundle).endpoint.recorded is None
+    assert open_bundle(bundle, RENEWABLE).endpoint.recorded is None
     renewed = renew_bundle(bundle).endpoint
     assert renewed.golden == manifest.golden.request
     assert renewed.recorded == Recorded(manifest.golden.answer, manifest.golden.tolerance)
