@@ -5,21 +5,18 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
+from starlette.responses import Response
+
 from contract.errors import KINDS, ServingError
 from contract.log_lines import write_json_lines
 from contract.request_context import current_caller, current_request
 from gateway.asgi import Headers, Message, Receive, Scope, Send, adding, send_json
-from gateway.body import (
-    ClientGoneError,
-    Incoming,
-    check_acceptable,
-    header_values,
-    parse_object,
-    says_json,
-)
+from gateway.body import ClientGoneError, Incoming, header_values
+from gateway.body_memory import BodyMemory, Share
 from gateway.callers import Caller, Callers
 from gateway.golden_rounds import GoldenRounds
 from gateway.health import PREFIX, Health
+from gateway.json_body import Parser, says_json
 from gateway.metrics import PATH as METRICS, Metrics
 from gateway.request_id import HEADER, request_id
 from gateway.settings import Settings
@@ -58,6 +55,8 @@ class FrontDoor:
         self._shutdown = Shutdown(settings.drain_seconds)
         self._short_way = ShortWay(host)
         self._metrics = Metrics()
+        self._bodies = BodyMemory(settings.body_memory_bytes)
+        self._parser = Parser(settings.max_body_elements)
         self._callers = Callers()
         self._rounds = GoldenRounds(host, self._short_way, self._metrics.goldens)
         self._health = Health(host, self._rounds, self._shutdown)
@@ -85,36 +84,52 @@ class FrontDoor:
             await self._host.app(scope, receive, adding(send, exchange.answer_headers))
 
     async def _serve(self, target: Target, exchange: Exchange) -> None:
-        incoming = Incoming(exchange.receive)
-        settings = self._settings
+        incoming = Incoming(exchange.receive, self._settings)
         _enter(exchange)
+        with self._bodies.share() as share:
+            refusal = await self._take(target, exchange, incoming, share)
+        # The body is let go of before its caller is told, which may take a while.
+        if refusal is not None:
+            self._metrics.refused(refusal.kind.code)
+            await _refuse(refusal, incoming, exchange)
+
+    async def _take(
+        self, target: Target, exchange: Exchange, incoming: Incoming, share: Share
+    ) -> ServingError | None:
+        """Answers, or says why the body is refused."""
         try:
-            raw = await incoming.read(
-                exchange.headers, settings.max_body_bytes, settings.body_seconds
-            )
+            raw = await incoming.read(exchange.headers, share)
             ours = await self._short_way.is_ours(target)
             known = ours or self._short_way.knows(target)
-            body = _checked(raw, says_json(exchange.headers.get(b"content-type")), ours)
+            is_json = says_json(exchange.headers.get(b"content-type"))
+            body = await self._parser.parse(raw, is_json=is_json, ours=ours)
         except ServingError as error:
-            self._metrics.refused(error.kind.code)
-            await _refuse(error, incoming, exchange)
-            return
+            # The frames that it went through hold the body.
+            error.__traceback__ = error.__context__ = None
+            return error
         except ClientGoneError:
-            return
+            return None
         caller = self._callers.enter(exchange.receive)
         current_caller.set(caller.left)
         try:
             if not ours and known:
                 await self._host.app(*_replayed(raw, exchange, caller))
-                return
+                return None
+            del raw
             # The host would repeat an unknown endpoint's name, up to 60 kB of it.
             response = await self._short_way.answer(target, body)
         finally:
             self._callers.leave(caller)
+        await self._send(response, exchange, known=known, left=caller.left.done())
+        return None
+
+    async def _send(
+        self, response: Response, exchange: Exchange, *, known: bool, left: bool
+    ) -> None:
         if not known and response.status_code == KINDS[_UNKNOWN].status:
             self._metrics.refused(_UNKNOWN)
         # Nobody reads the answer of one who left; a server may even object to it.
-        if not caller.left.done() or response.background is not None:
+        if not left or response.background is not None:
             await send_response(
                 response, exchange.scope, exchange.receive, exchange.send, exchange.answer_headers
             )
@@ -149,17 +164,6 @@ def _enter(exchange: Exchange) -> None:
     )
 
 
-def _checked(raw: bytes, is_json: bool, ours: bool) -> Any:
-    """The body as process_request takes it. Raises ServingError (400)."""
-    if ours and not raw:
-        raise ServingError("malformed_body", "the body is empty")
-    if ours and is_json:
-        return parse_object(raw)
-    if raw and is_json:
-        check_acceptable(raw)
-    return raw
-
-
 def _replayed(raw: bytes, exchange: Exchange, caller: Caller) -> tuple[Scope, Receive, Send]:
     """The request for the host's app, its body read and inflated already."""
     scope = exchange.scope
@@ -178,6 +182,8 @@ def _replayed(raw: bytes, exchange: Exchange, caller: Caller) -> tuple[Scope, Re
 async def _refuse(error: ServingError, incoming: Incoming, exchange: Exchange) -> None:
     """Answer the error; where the body has not come whole, close after letting it run out."""
     headers = [*exchange.answer_headers(), *([_CLOSE] if incoming.open else [])]
+    if error.kind.retry_after_s is not None:
+        headers.append((b"retry-after", b"%d" % error.kind.retry_after_s))
     await send_json(exchange.send, error.kind.status, error.body(), headers, end=not incoming.open)
     if incoming.open:
         await incoming.drop()

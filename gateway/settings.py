@@ -21,10 +21,25 @@ class Setting:
 
 MAX_BODY_BYTES = Setting(
     "TRANSFORMER_SERVING_MAX_BODY_BYTES",
-    "16777216",
+    "2000000",
     1,
     2**31 - 1,
     "Bytes of a request's body, as sent and after gunzip; larger ones are answered with 413.",
+)
+MAX_BODY_ELEMENTS = Setting(
+    "TRANSFORMER_SERVING_MAX_BODY_ELEMENTS",
+    "100000",
+    1,
+    2**31 - 1,
+    "Lists, objects and values in a JSON body; one with more is answered with 413, unparsed.",
+)
+BODY_MEMORY_BYTES = Setting(
+    "TRANSFORMER_SERVING_BODY_MEMORY_BYTES",
+    "67108864",
+    1,
+    2**39,
+    "Bytes of bodies that a worker holds, of all requests together; beyond it bodies get 503. "
+    "At least TRANSFORMER_SERVING_MAX_BODY_BYTES.",
 )
 BODY_SECONDS = Setting(
     "TRANSFORMER_SERVING_BODY_SECONDS",
@@ -33,6 +48,13 @@ BODY_SECONDS = Setting(
     86_400,
     "Seconds within which a whole body must have come; a slower one is answered with 400.",
 )
+BODY_STALL_SECONDS = Setting(
+    "TRANSFORMER_SERVING_BODY_STALL_SECONDS",
+    "10",
+    0.01,
+    86_400,
+    "Seconds without a byte of a body that is not whole; it is answered with 400.",
+)
 DRAIN_SECONDS = Setting(
     "TRANSFORMER_SERVING_DRAIN_SECONDS",
     "0",
@@ -40,23 +62,39 @@ DRAIN_SECONDS = Setting(
     3_600,
     "Seconds between SIGTERM, from when /health/ready answers 503, and the listener's closing.",
 )
-SETTINGS = (MAX_BODY_BYTES, BODY_SECONDS, DRAIN_SECONDS)
+SETTINGS = (
+    MAX_BODY_BYTES,
+    MAX_BODY_ELEMENTS,
+    BODY_MEMORY_BYTES,
+    BODY_SECONDS,
+    BODY_STALL_SECONDS,
+    DRAIN_SECONDS,
+)
 
 
 @dataclass(frozen=True)
 class Settings:
     max_body_bytes: int
+    max_body_elements: int
+    body_memory_bytes: int
     body_seconds: float
+    body_stall_seconds: float
     drain_seconds: float
 
 
 def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
     """The settings as the environment has them. Raises ValueError naming a wrong variable."""
-    return Settings(
+    settings = Settings(
         max_body_bytes=int(_number(environment, MAX_BODY_BYTES)),
+        max_body_elements=int(_number(environment, MAX_BODY_ELEMENTS)),
+        body_memory_bytes=int(_number(environment, BODY_MEMORY_BYTES)),
         body_seconds=_number(environment, BODY_SECONDS),
+        body_stall_seconds=_number(environment, BODY_STALL_SECONDS),
         drain_seconds=_number(environment, DRAIN_SECONDS),
     )
+    if settings.body_memory_bytes < settings.max_body_bytes:
+        raise ValueError(f"{BODY_MEMORY_BYTES.name} must be at least {MAX_BODY_BYTES.name}")
+    return settings
 
 
 def _number(environment: Mapping[str, str], setting: Setting) -> float:

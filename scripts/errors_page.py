@@ -11,6 +11,13 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from contract.errors import KINDS, ErrorKind  # noqa: E402
+from gateway.settings import (  # noqa: E402
+    BODY_MEMORY_BYTES,
+    BODY_SECONDS,
+    BODY_STALL_SECONDS,
+    MAX_BODY_BYTES,
+    MAX_BODY_ELEMENTS,
+)
 from preprocess.triton_errors import RULES, Rule  # noqa: E402
 
 PAGE = ROOT / "docs" / "errors.md"
@@ -40,6 +47,21 @@ no call holds yet. A request with `timeout_ms` that could not be answered by the
 504 when its turn comes and it cannot be any more.
 """
 
+_BODIES = """
+## What bounds a body
+
+The gateway's own bounds, each a variable of the inference container. Nesting ends at 1,024: 400.
+An element is a comma, `[` or `{` outside of strings.
+
+"""
+_BODY_SETTINGS = (
+    MAX_BODY_BYTES,
+    MAX_BODY_ELEMENTS,
+    BODY_MEMORY_BYTES,
+    BODY_SECONDS,
+    BODY_STALL_SECONDS,
+)
+
 _STOCK = """
 ## Without the gateway
 
@@ -68,13 +90,21 @@ gets the error.
 
 
 def page() -> str:
-    return "".join((_HEAD, *_kinds(), _AFTER_KINDS, _STOCK, _ENGINE, *_rules(), _AFTER))
+    return "".join(
+        (_HEAD, *_kinds(), _AFTER_KINDS, _BODIES, *_settings(), _STOCK, _ENGINE, *_rules(), _AFTER)
+    )
 
 
 def _kinds() -> Iterator[str]:
     yield "| status | code | meaning | Retry-After |\n|---|---|---|---|\n"
     for kind in sorted(KINDS.values(), key=lambda kind: kind.status):
         yield _kind(kind)
+
+
+def _settings() -> Iterator[str]:
+    yield "| variable | default | is |\n|---|---|---|\n"
+    for row in _BODY_SETTINGS:
+        yield f"| `{row.name}` | {row.default} | {row.help} |\n"
 
 
 def _kind(kind: ErrorKind) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import uvicorn
@@ -119,3 +121,74 @@ async def test_bodies_of_any_size_and_kept_connections_go_on(port: int) -> None:
     async with asyncio.timeout(60):
         assert (await reader.readuntil(b"30000")).startswith(b"HTTP/1.1 200")
     writer.close()
+
+
+JAVA = (
+    b"POST /x HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nContent-Length: %d\r\n"
+    b"Host: 127.0.0.1:8080\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA\r\n"
+    b"Upgrade: h2c\r\nUser-Agent: Java-http-client/17.0.15\r\n\r\n"
+)
+CHUNKED = HEAD + b"connection: upgrade\r\nupgrade: h2c\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+async def answer_of(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    async with asyncio.timeout(60):
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        return head.split(b"\r\n")[0], await reader.readexactly(length)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [JAVA % 9 + b"123456789"],
+        [JAVA % 9, b"123456789"],
+        [bytes([one]) for one in JAVA % 9 + b"123456789"],
+        [JAVA % 9 + b"1234", b"56789"],
+        [CHUNKED + b"4\r\n1234\r\n5\r\n56789\r\n0\r\n\r\n"],
+        [CHUNKED, b"9\r\n123456789\r\n", b"0\r\n\r\n"],
+    ],
+    ids=["at once", "body apart", "by bytes", "cut", "chunked", "chunked apart"],
+)
+@pytest.mark.parametrize("port", [LONG_S], indirect=True, ids=["no-hurry"])
+async def test_an_upgrade_is_ignored_and_the_connection_goes_on(
+    port: int, pieces: list[bytes]
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for _ in range(2):
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0)
+        assert await answer_of(reader) == (b"HTTP/1.1 200 OK", b"9")
+    writer.write(HEAD + b"content-length: 3\r\n\r\nabc")
+    assert await answer_of(reader) == (b"HTTP/1.1 200 OK", b"3")
+    writer.close()
+
+
+@pytest.mark.parametrize("port", [LONG_S], indirect=True, ids=["no-hurry"])
+async def test_many_upgrades_at_once(port: int) -> None:
+    """More than a function could call itself, and what follows each is not copied for it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write((JAVA % 2 + b"ab") * 1500)
+    for _ in range(1500):
+        assert await answer_of(reader) == (b"HTTP/1.1 200 OK", b"2")
+    writer.close()
+
+
+async def test_an_upgrade_without_its_body_is_given_up(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(JAVA % 9)
+    assert await all_of(reader) == b""
+    writer.close()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("java") is None, reason="no Java on this machine")
+async def test_the_jdks_own_client(port: int) -> None:
+    process = await asyncio.create_subprocess_exec(
+        "java", str(Path(__file__).parent / "JavaClient.java"), f"http://127.0.0.1:{port}/x",
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, _ = await asyncio.wait_for(process.communicate(), 120)
+    assert out.decode().split("\n") == ["200 22", "200 100012", "200 22", ""]

@@ -7,12 +7,19 @@ from gateway.settings import SETTINGS, Settings, read_settings
 
 
 def test_defaults() -> None:
-    assert read_settings({}) == Settings(16 * 2**20, 60.0, 0.0)
+    assert read_settings({}) == Settings(2_000_000, 100_000, 64 * 2**20, 60.0, 10.0, 0.0)
     assert all(setting.help.endswith(".") for setting in SETTINGS)
 
 
 def test_an_empty_variable_is_an_unset_one() -> None:
     assert read_settings({setting.name: "" for setting in SETTINGS}) == read_settings({})
+
+
+def test_all_bodies_have_room_for_one() -> None:
+    with pytest.raises(
+        ValueError, match=r"^TRANSFORMER_SERVING_BODY_MEMORY_BYTES must be at least"
+    ):
+        read_settings({"TRANSFORMER_SERVING_MAX_BODY_BYTES": "100000000"})
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)

@@ -1,0 +1,160 @@
+"""What a worker holds of bodies returns to nothing, however its requests end."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import orjson
+import pytest
+from hypothesis import given, settings, strategies as st
+from starlette.responses import Response
+
+from contract.errors import ServingError
+from gateway.body_memory import BodyMemory
+from gateway.front_door import FrontDoor
+from gateway.settings import read_settings
+from tests.gateway.played_host import Ours, Processor, host_of
+
+LIMIT, TOTAL = 400, 1000
+STALL_S = 0.005
+
+End = Literal["ends", "leaves", "stalls"]
+SECRET = b"kettle"
+
+
+@dataclass
+class Caller:
+    """One request: its chunks with turns of the loop between them, and how it ends."""
+
+    chunks: Sequence[bytes]
+    end: End
+    packed: bool
+    path: str
+    sent: list[dict[str, Any]] = field(default_factory=list)
+    at: int = 0
+
+    async def receive(self) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        if self.at < len(self.chunks):
+            self.at += 1
+            more = self.at < len(self.chunks) or self.end != "ends"
+            return {"type": "http.request", "body": self.chunks[self.at - 1], "more_body": more}
+        if self.end == "stalls":
+            await asyncio.Event().wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    async def run(self, door: FrontDoor) -> None:
+        headers = [(b"content-type", b"application/json")]
+        headers += [(b"content-encoding", b"gzip")] if self.packed else []
+        scope = {
+            "type": "http", "method": "POST", "path": self.path, "headers": headers,
+            "query_string": b"", "root_path": "",
+        }  # fmt: skip
+        await door(scope, self.receive, self.send)
+
+    @property
+    def status(self) -> int | None:
+        return self.sent[0]["status"] if self.sent else None
+
+
+def door_of(total: int = TOTAL) -> FrontDoor:
+    processor = Processor({"ours": Response(b"{}"), "raises": KeyError("a"), "other": None})
+    for url in ("ours", "raises"):
+        processor.built(url, Ours())
+    processor.built("other", object())
+    chosen = replace(
+        read_settings({}), max_body_bytes=LIMIT, max_body_elements=20, body_memory_bytes=total,
+        body_stall_seconds=STALL_S,
+    )  # fmt: skip
+    return FrontDoor(host_of(processor), chosen)
+
+
+def cut(data: bytes, cuts: list[int]) -> list[bytes]:
+    edges = [0, *sorted(at % (len(data) + 1) for at in cuts), len(data)]
+    return [data[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+
+
+BODIES = st.one_of(
+    st.integers(0, 500).map(lambda size: orjson.dumps({"text": "a" * size})),
+    st.sampled_from([b"", b"{", b"[" * 40, b"[" + b"1," * 60 + b"1]"]),
+)
+CALLERS = st.builds(
+    lambda body, packed, broken, cuts, end, path: Caller(
+        cut((gzip.compress(body)[: -1 if broken else None]) if packed else body, cuts),
+        end, packed, path,
+    ),
+    BODIES, st.booleans(), st.booleans(), st.lists(st.integers(0, 600), max_size=6),
+    st.sampled_from(["ends", "ends", "leaves", "stalls"]),
+    st.sampled_from(["/serve/ours", "/serve/raises", "/serve/other", "/serve/missing"]),
+)  # fmt: skip
+
+
+@given(st.lists(CALLERS, min_size=1, max_size=8))
+@settings(deadline=None, max_examples=30)
+async def test_every_way_out_gives_it_back(callers: list[Caller]) -> None:
+    door = door_of()
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(caller.run(door) for caller in callers))
+    assert door._bodies.held == 0
+    for caller in callers:
+        if caller.end == "stalls" and caller.chunks:
+            assert caller.status in (400, 413, 503)
+
+
+async def test_no_more_than_the_total_is_held_of_what_is_not_whole() -> None:
+    """Stalled ones have it until they are given up; what came whole is answered all the while."""
+    door = door_of()
+    stalled = [Caller([b"a" * 300], "stalls", False, "/serve/ours") for _ in range(10)]
+    running = [asyncio.create_task(caller.run(door)) for caller in stalled]
+    whole = Caller([b'{"text": "' + b"a" * 300 + b'"}'], "ends", False, "/serve/ours")
+    for _ in range(5):
+        await asyncio.sleep(0)
+        assert door._bodies.held <= TOTAL
+    assert door._bodies.held == 900
+    await whole.run(door)
+    assert whole.status == 200
+    async with asyncio.timeout(60):
+        await asyncio.gather(*running)
+    assert sorted(str(caller.status) for caller in stalled) == ["400"] * 3 + ["503"] * 7
+    refused = next(caller for caller in stalled if caller.status == 503)
+    answer = orjson.loads(refused.sent[1]["body"])
+    assert (answer["code"], answer["limit"]) == ("overloaded", TOTAL)
+    assert "TRANSFORMER_SERVING_BODY_MEMORY_BYTES" in answer["message"]
+    assert (b"retry-after", b"1") in refused.sent[0]["headers"]
+    assert door._bodies.held == 0
+
+
+async def test_a_task_that_is_cancelled_gives_it_back() -> None:
+    door = door_of()
+    running = asyncio.create_task(Caller([b"a"] * 3, "stalls", False, "/serve/ours").run(door))
+    await asyncio.sleep(0.001)
+    assert door._bodies.held == 3
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert door._bodies.held == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 600), st.booleans()), max_size=40))
+def test_shares_add_up(steps: list[tuple[int, int, bool]]) -> None:
+    memory = BodyMemory(TOTAL)
+    shares = [memory.share() for _ in range(4)]
+    for at, size, is_here in steps:
+        before = memory.held
+        try:
+            shares[at].take(size, is_here=is_here)
+        except ServingError:
+            assert not is_here
+            assert memory.held == before > TOTAL - size
+        assert memory.held == sum(share.held for share in shares)
+    for share in shares:
+        with share:
+            pass
+    assert memory.held == 0

@@ -1,0 +1,145 @@
+"""JSON bodies: what is refused before it is parsed, and what parsing takes."""
+
+from __future__ import annotations
+
+import contextlib
+import tracemalloc
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, strategies as st
+
+from contract.errors import ServingError
+from gateway.json_body import check_acceptable, check_elements, parse_object, says_json
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [
+        (b"application/json", True),
+        (b"Application/JSON; charset=utf-8", True),
+        (b"application/ld+json", True),
+        (b"text/json", False),
+        (b"json", False),
+        (b"\xff\xfe", False),
+        (b"", False),
+        (None, False),
+    ],
+)
+def test_content_types(kind: bytes | None, answer: bool) -> None:
+    assert says_json(kind) is answer
+
+
+LEAVES = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats() | st.text()
+JSON = st.recursive(
+    LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8
+)
+
+
+@given(st.dictionaries(st.text(), JSON))
+def test_objects_come_out_as_sent(value: dict[str, Any]) -> None:
+    raw = orjson.dumps(value)  # writes NaN and Infinity as null
+    assert parse_object(raw) == orjson.loads(raw)
+    check_acceptable(raw)
+
+
+@given(st.binary(max_size=200) | st.text(alphabet='{}[]":,0a\\ ').map(str.encode))
+def test_any_bytes_are_an_object_or_refused(raw: bytes) -> None:
+    for check in (parse_object, check_acceptable):
+        with contextlib.suppress(ServingError):
+            check(raw)
+
+
+@pytest.mark.parametrize("depth", [1000, 100_000, 5_000_000])
+@pytest.mark.parametrize("brackets", [b"[", b'{"a":'])
+def test_deep_nesting_is_refused(depth: int, brackets: bytes) -> None:
+    raw = brackets * depth
+    for check in (parse_object, check_acceptable):
+        with pytest.raises(ServingError):
+            check(raw)
+
+
+def test_strict_for_ours_as_the_host_for_others() -> None:
+    check_acceptable(b'{"a": NaN}')
+    check_acceptable(b'"text"')
+    for raw in (
+        b'{"a": NaN}',
+        b'{"a": Infinity}',
+        b'"text"',
+        b"\xef\xbb\xbf{}",
+        b'{"a": "\\ud800"}',
+    ):
+        with pytest.raises(ServingError):
+            parse_object(raw)
+
+
+def elements_of(value: Any) -> int:
+    """Lists, objects and values but the first, as `check_elements` is to count them."""
+    if isinstance(value, list | dict):
+        inner = value.values() if isinstance(value, dict) else value
+        return 1 + sum(map(elements_of, inner)) + max(0, len(value) - 1)
+    return 0
+
+
+TEXTS = st.text(alphabet=',[{}]":\\\\\\"\n\u00e9a')
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers(-9, 9) | TEXTS,
+        lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner),
+        max_leaves=40,
+    ),
+    st.booleans(),
+)
+def test_elements_are_those_outside_of_strings(value: Any, spaced: bool) -> None:
+    raw = orjson.dumps(value, option=orjson.OPT_INDENT_2 if spaced else None)
+    count = elements_of(value)
+    for limit in range(max(0, count - 2), count):
+        with pytest.raises(ServingError, match="TRANSFORMER_SERVING_MAX_BODY_ELEMENTS"):
+            check_elements(raw, limit)
+    check_elements(raw, count)
+    check_elements(raw, count + 1)
+
+
+@given(st.binary(max_size=300) | st.text(alphabet='{}[]":,0a\\\\\\ ').map(str.encode))
+def test_what_is_no_json_is_counted_or_refused(raw: bytes) -> None:
+    with contextlib.suppress(ServingError):
+        check_elements(raw, 3)
+
+
+@pytest.mark.parametrize("text", [",", "[", "{", "\\", '"', '\\"', ',"', "[],"])
+def test_a_text_of_marks_is_a_text(text: str) -> None:
+    raw = orjson.dumps({"text": text * (2_000_000 // (2 * len(text)))})
+    check_elements(raw, 1)
+
+
+BOMBS = {
+    "lists": b"[" + b"[]," * 650_000 + b"[]]",
+    "objects": b"[" + b"{}," * 650_000 + b"{}]",
+    "small objects": b"[" + b'{"a":1},' * 240_000 + b"{}]",
+    "strings": b"[" + b'"",' * 650_000 + b'""]',
+    "keys": b"{" + b'"a":"",' * 280_000 + b'"a":""}',
+    "no json": b'","' * 600_000,
+}
+
+
+@pytest.mark.parametrize("raw", BOMBS.values(), ids=BOMBS)
+def test_many_small_things_are_refused_before_they_are_made(raw: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(ServingError) as caught:
+            check_elements(raw, 100_000)
+        assert caught.value.kind.code == "too_large"
+        # Parsed, the lists are 20 times as large as the body.
+        assert tracemalloc.get_traced_memory()[1] < 12 * len(raw)
+    finally:
+        tracemalloc.stop()
+
+
+def test_depth_is_a_limit_of_its_own() -> None:
+    for check in (parse_object, check_acceptable):
+        with pytest.raises(ServingError) as caught:
+            check(b'{"a":' + b"[" * 2000 + b"]" * 2000 + b"}")
+        assert (caught.value.kind.code, caught.value.limit) == ("malformed_body", 1024)
