@@ -148,6 +148,28 @@ def remove(endpoint: str, state: str | None, as_json: bool) -> None:
 
 
 @main.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@state_option
+@json_option
+def backup(file: Path, state: str | None, as_json: bool) -> None:
+    """Write all that the stack stores, its keys too, to FILE; also while it serves."""
+    from transformer_serving.local import commands
+
+    commands.backup(commands.folder(state), file, as_json=as_json)
+
+
+@main.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@state_option
+@json_option
+def restore(file: Path, state: str | None, as_json: bool) -> None:
+    """Put a backup in place of the data of a stack that is down; the old data is kept."""
+    from transformer_serving.local import commands
+
+    commands.restore(commands.folder(state), file, as_json=as_json)
+
+
+@main.command()
 @click.argument("url")
 @click.option("--text", help="The text to send.  [default: ClearML's own example]")
 @click.option("--texts", type=click.IntRange(1), default=1, show_default=True, metavar="N",

@@ -29,7 +29,7 @@ class Door:
         self.processor.changed()
         self.processor.built("ours", Ours())
         self.host = host_of(self.processor)
-        self.app = FrontDoor(self.host, Settings(100, 0.05, drain))
+        self.app = FrontDoor(self.host, Settings(100, 100, 1000, 0.05, 60, drain))
         self.sent: list[Any] = []
 
     async def post(

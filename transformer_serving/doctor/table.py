@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from transformer_serving.doctor import clearml, containers, gpu, log_lines, machine, triton
+from transformer_serving.doctor import (
+    clearml,
+    containers,
+    control_plane,
+    gpu,
+    log_lines,
+    machine,
+    triton,
+)
 from transformer_serving.doctor.finding import Findings, Named
 from transformer_serving.doctor.subject import Subject
 
@@ -44,6 +52,12 @@ CHECKS = (
         "free space where the stack keeps its data",
         "less than 2 GiB; a warning below 4 GiB",
         machine.check_disk,
+    ),
+    Check(
+        "data",
+        "every page of the embedded control plane's database, and the models' files",
+        "one cannot be read, or is of a newer kit",
+        control_plane.check_data,
     ),
     Check(
         "docker",

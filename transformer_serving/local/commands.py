@@ -278,3 +278,26 @@ def remove(state: Path, endpoint: str, *, as_json: bool) -> None:
         _print({"endpoint": endpoint, "removed": True})
         return
     click.echo(f"{endpoint} is removed")
+
+
+def backup(state: Path, file: Path, *, as_json: bool) -> None:
+    from transformer_serving.local.backup import backup as write_backup
+
+    done = write_backup(state, file)
+    if as_json:
+        _print(done)
+        return
+    click.echo(f"{file} holds {done['files']} files, {done['bytes'] / 1e6:.1f} MB, and the keys")
+
+
+def restore(state: Path, file: Path, *, as_json: bool) -> None:
+    from transformer_serving.local.backup import restore as put_back
+
+    if Supervisor(state).is_up():
+        raise Failure("the stack runs; stop it first: transformer-serving down", exit_code=2)
+    done = put_back(state, file)
+    if as_json:
+        _print(done)
+        return
+    click.echo(f"{file} is restored; what was there is kept in {done['kept']}")
+    click.echo("start it with transformer-serving up")

@@ -6,11 +6,19 @@ import http.client
 import json
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from transformer_serving.local.control_plane.integrity import DATABASE, fault
 from transformer_serving.local.listener import UNIX, ask
-from transformer_serving.local.parts import PARTS, Part, beat_file, controller_state
+from transformer_serving.local.parts import (
+    PARTS,
+    Part,
+    beat_file,
+    control_plane_data,
+    controller_state,
+)
 from transformer_serving.local.record import Record
 from transformer_serving.local.supervision import Process
 from transformer_serving.version import kit_version
@@ -37,6 +45,10 @@ class PartStatus:
 def part_status(part: Part, state: Path, record: Record, process: Process | None) -> PartStatus:
     address = part.listens(record)
     port = None if address is None or address.startswith(UNIX) else int(address.split(":")[1])
+    why = data_fault(state) if part.name == "control-plane" else None
+    if why is not None:
+        pid = None if process is None else process.pid
+        return PartStatus(part.name, pid, port, address, why, None, 0.0)
     if process is None or process.pid is None:
         word = "not running" if process is None else process.state.lower()
         return PartStatus(part.name, None, port, address, word, None, 0.0)
@@ -44,6 +56,25 @@ def part_status(part: Part, state: Path, record: Record, process: Process | None
     return PartStatus(
         part.name, process.pid, port, address, health, version, round(process.uptime_s, 1)
     )
+
+
+def data_fault(state: Path) -> str | None:
+    """Why the control plane's data cannot be served, with the fix; looked at once a change."""
+    folder = control_plane_data(state)
+    return _fault_of(folder, *(_changed(folder / name) for name in (DATABASE, f"{DATABASE}-wal")))
+
+
+@lru_cache(maxsize=1)
+def _fault_of(folder: Path, *_changes: tuple[int, int]) -> str | None:
+    return fault(folder)
+
+
+def _changed(path: Path) -> tuple[int, int]:
+    try:
+        status = path.stat()
+        return status.st_mtime_ns, status.st_size
+    except FileNotFoundError:
+        return 0, 0
 
 
 def _ask(part: Part, state: Path, address: str | None, pid: int) -> tuple[str, str | None]:

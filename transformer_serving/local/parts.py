@@ -49,6 +49,11 @@ class Part:
         return None if self.address is None else self.address(record)
 
 
+def control_plane_data(state: Path) -> Path:
+    """The folder of its database and files."""
+    return state / "control-plane"
+
+
 def _control_plane(state: Path, record: Record) -> Launch:
     command = [
         sys.executable,
@@ -57,7 +62,7 @@ def _control_plane(state: Path, record: Record) -> Launch:
         "transformer_serving.local.control_plane",
         "--host=127.0.0.1",
         f"--port={record.ports.control_plane}",
-        f"--data={state / 'control-plane'}",
+        f"--data={control_plane_data(state)}",
     ]
     return Launch(
         command,

@@ -64,6 +64,9 @@ def start(
     record = load_record(state)
     supervisor = Supervisor(state)
     running = supervisor.is_up()
+    why = health.data_fault(state)
+    if why is not None:
+        raise Failure(why)
     if running and record is not None:
         _refuse_changes(record, ports, open_inference)
     else:

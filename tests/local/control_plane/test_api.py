@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -9,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from starlette.testclient import TestClient
 
+from tests.local.control_plane.conftest import ACCESS_KEY, SECRET_KEY, ApiClient
 from transformer_serving.local.control_plane.api import METHODS, ApiRoute, parse_route
 from transformer_serving.local.control_plane.app import create_app
+from transformer_serving.local.control_plane.auth import Authority
 from transformer_serving.local.control_plane.settings import Settings
 
 if TYPE_CHECKING:
@@ -106,7 +110,7 @@ def test_what_python_clients_send_beyond_json(api: ApiClient) -> None:
 
 def test_body_limit_names_limit_and_size(settings: Settings) -> None:
     with TestClient(create_app(replace(settings, max_api_body=100))) as http:
-        answer = http.post("/tasks.get_all", content=b" " * 101)
+        answer = http.post("/tasks.get_all", content=b" " * 101, headers=ApiClient(http).headers)
     assert answer.status_code == 413
     assert "at most 100 bytes, got 101" in answer.json()["meta"]["result_msg"]
 
@@ -155,3 +159,42 @@ def test_no_answer_is_one_the_clients_retry_for_ever() -> None:
     from transformer_serving.local.control_plane.errors import Failure
 
     assert not {failure.status for failure in Failure} & {429, 502, 503}
+
+
+async def test_the_bodies_of_all_calls_have_a_limit(settings: Settings) -> None:
+    """Those that are too many get 413, and what was held is given back however a call ends."""
+    chosen = replace(settings, max_api_bodies=250, api_body_seconds=0.3)
+    app = create_app(chosen)
+    token = Authority(chosen).login(
+        "Basic " + base64.b64encode(f"{ACCESS_KEY}:{SECRET_KEY}".encode()).decode(), ""
+    )
+
+    async def ask(*chunks: bytes, end: str = "stalls") -> Any:
+        left = list(chunks)
+        sent: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            await asyncio.sleep(0)
+            if left:
+                more = len(left) > 1 or end != "ends"
+                return {"type": "http.request", "body": left.pop(0), "more_body": more}
+            if end == "stalls":
+                await asyncio.Event().wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http", "method": "POST", "path": "/tasks.get_all", "query_string": b"",
+            "headers": [(b"authorization", f"Bearer {token}".encode())], "root_path": "",
+            "http_version": "1.1", "scheme": "http",
+        }  # fmt: skip
+        await app(scope, receive, send)
+        return sent[0]["status"]
+
+    async with asyncio.timeout(60):
+        stalled = await asyncio.gather(*(ask(b"a" * 100) for _ in range(4)))
+        assert sorted(stalled) == [400, 400, 413, 413]
+        await asyncio.gather(*(ask(b"a" * 100, end="leaves") for _ in range(4)))
+        assert await ask(b"{", b" " * 240 + b"}", end="ends") == 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import stat
 from dataclasses import replace
@@ -12,6 +13,8 @@ import jwt
 import pytest
 from starlette.testclient import TestClient
 
+from tests.local.control_plane.conftest import ACCESS_KEY, SECRET_KEY
+from transformer_serving.local.control_plane.app import create_app
 from transformer_serving.local.control_plane.auth import Authority
 from transformer_serving.local.control_plane.errors import ApiError
 from transformer_serving.local.control_plane.settings import (
@@ -143,3 +146,32 @@ def test_keys_come_from_the_environment(tmp_path: Path) -> None:
         settings_from_environment(tmp_path, "", 1, {"TRANSFORMER_SERVING_ACCESS_KEY": "a"})
     both = {"TRANSFORMER_SERVING_ACCESS_KEY": "a", "TRANSFORMER_SERVING_SECRET_KEY": "hidden"}
     assert "hidden" not in repr(settings_from_environment(tmp_path, "", 1, both))
+
+
+@pytest.mark.parametrize("method", ["auth.login", "tasks.get_all", "models.create", "an/upload"])
+def test_nothing_of_a_body_is_read_before_the_credentials(settings: Settings, method: str) -> None:
+    """Neither of a call nor of an upload: the app that is asked has not taken a byte."""
+    app = create_app(settings)
+    asked: list[int] = []
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        asked.append(1)
+        return {"type": "http.request", "body": b"a" * 65_536, "more_body": True}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http", "method": "POST", "path": f"/{method}", "headers": [],
+        "query_string": b"", "root_path": "", "http_version": "1.1", "scheme": "http",
+    }  # fmt: skip
+    asyncio.run(app(scope, receive, send))
+    assert sent[0]["status"] == 401
+    assert not asked
+
+
+def test_thousands_of_digits_are_no_number(http: TestClient) -> None:
+    digits = "9" * 5000
+    login = http.get(f"/auth.login?expiration_sec={digits}", auth=(ACCESS_KEY, SECRET_KEY))
+    assert (login.status_code, login.json()["meta"]["result_subcode"]) == (400, 12)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from transformer_serving.local.control_plane.errors import ApiError
+from transformer_serving.local.control_plane.errors import ApiError, Failure
 from transformer_serving.local.control_plane.query import (
     Filters,
     order,
@@ -125,3 +127,31 @@ def test_projection_of_a_whole_and_of_its_part() -> None:
 def test_value_at_goes_through_lists() -> None:
     assert value_at(DOCUMENTS[0], "execution.artifacts.key") == ["k", "l"]
     assert value_at(DOCUMENTS[0], "name.first") is None
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+$", "(a|aa)+$", "(a|a?)+$", "^(([a-z])+.)+[A-Z]([a-z])+$"]
+)
+def test_a_pattern_that_backtracks_is_refused(pattern: str) -> None:
+    """It is given up, and other threads go on meanwhile."""
+    documents = [{"id": "1", "name": "a" * 60 + "!"}]
+    turns = 0
+    with ThreadPoolExecutor(1) as pool:
+        searching = pool.submit(
+            lambda: list(select(documents, predicates(FILTERS, {"name": pattern})))
+        )
+        while not searching.done():
+            turns += 1
+            time.sleep(0.001)
+        error = searching.exception()
+    if error is not None:
+        assert isinstance(error, ApiError)
+        assert error.failure is Failure.REGEX
+        assert turns > 20
+
+
+@pytest.mark.parametrize("pattern", ["(", "a" * 10_001, "(?P<a", "[", "*"])
+def test_what_is_no_pattern_is_refused(pattern: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        predicates(FILTERS, {"name": pattern})
+    assert caught.value.failure is Failure.REGEX

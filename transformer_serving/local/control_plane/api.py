@@ -15,6 +15,7 @@ from . import auth, events, models, projects, task_contents, task_status, tasks
 from .addresses import with_own, without_own
 from .auth import API_VERSION, Authority
 from .body import parse_body
+from .body_memory import BodyMemory, Share
 from .call import Call, Handler, Services
 from .errors import ApiError, Failure
 from .settings import Settings
@@ -72,6 +73,8 @@ class Api:
         self.authority = Authority(settings)
         self._services = services
         self._max_body = settings.max_api_body
+        self._body_seconds = settings.api_body_seconds
+        self._bodies = BodyMemory(settings.max_api_bodies)
         self._threads = ThreadPoolExecutor(_WORKERS, thread_name_prefix="api")
 
     async def answer(self, route: ApiRoute, request: Request) -> Response:
@@ -82,32 +85,46 @@ class Api:
             worker=request.headers.get("x-clearml-worker", ""),
             expiration_sec=request.query_params.get("expiration_sec", ""),
         )
-        body = await self._body(request)
-        loop = asyncio.get_running_loop()
-        content = await loop.run_in_executor(self._threads, self._run, route, headers, body)
+        # Whom the server does not know it does not listen to.
+        early = self._without_body(route, headers)
+        if early is not None:
+            return Response(early, media_type="application/json")
+        with self._bodies.share() as share:
+            body = await self._body(request, share)
+            loop = asyncio.get_running_loop()
+            content = await loop.run_in_executor(self._threads, self._run, route, headers, body)
         return Response(content, media_type="application/json")
 
     def close(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    async def _body(self, request: Request) -> bytes:
-        """Reads to the end also when too large, so that the client gets to see the refusal."""
-        body, size = bytearray(), 0
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size <= self._max_body:
-                body += chunk
-        if size > self._max_body:
-            raise ApiError(Failure.TOO_LARGE, f"at most {self._max_body} bytes, got {size}")
-        return bytes(body)
-
-    def _run(self, route: ApiRoute, headers: _Headers, body: bytes) -> bytes:
+    def _without_body(self, route: ApiRoute, headers: _Headers) -> bytes | None:
+        """The answer of the calls that have no body; for all others the caller is known then."""
         if route.method == _PING:
             return _envelope(route, {"msg": "pong"})
         if route.method == _LOGIN:
             token = self.authority.login(headers.authorization, headers.expiration_sec)
             return _envelope(route, {"token": token})
         self.authority.check(headers.authorization)
+        return None
+
+    async def _body(self, request: Request, share: Share) -> bytes:
+        """Reads to the end also when too large, so that the client gets to see the refusal."""
+        body, size = bytearray(), 0
+        try:
+            async with asyncio.timeout(self._body_seconds):
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    if size <= self._max_body:
+                        share.take(len(chunk))
+                        body += chunk
+        except TimeoutError as error:
+            raise ApiError(Failure.VALIDATION, "the body did not come in time") from error
+        if size > self._max_body:
+            raise ApiError(Failure.TOO_LARGE, f"at most {self._max_body} bytes, got {size}")
+        return bytes(body)
+
+    def _run(self, route: ApiRoute, headers: _Headers, body: bytes) -> bytes:
         handler = METHODS.get(route.method)
         if handler is None:
             raise ApiError(Failure.NOT_SUPPORTED, route.method)

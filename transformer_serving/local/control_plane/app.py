@@ -90,9 +90,10 @@ class _Server:
         )
 
     async def _upload(self, request: Request) -> Response:
+        # Nothing is read for callers without credentials; the server drops what they still send.
+        self._authority.check(request.headers.get("authorization", ""))
         body = request.stream()
         try:
-            self._authority.check(request.headers.get("authorization", ""))
             if request.headers.get("content-encoding", "identity") != "identity":
                 raise ApiError(Failure.CONTENT_ENCODING)
             paths = await receive_upload(
@@ -139,7 +140,9 @@ async def _left(_request: Request, _error: Exception) -> Response:
 
 
 async def _storage_failed(request: Request, error: Exception) -> Response:
-    full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or (
+        getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    )
     _log.error("%s %s: %s", request.method, type(error).__name__, _reason(error))
     failure = Failure.DISK_FULL if full else Failure.STORAGE
     return error_response(request.scope["path"], ApiError(failure))

@@ -98,8 +98,10 @@ def get_current_user(_call: Call) -> Document:
 def _lifetime(expiration_sec: str) -> int:
     if not expiration_sec:
         return _DEFAULT_LIFETIME
-    if not expiration_sec.isascii() or not expiration_sec.isdigit() or int(expiration_sec) < 1:
-        raise ApiError(Failure.VALIDATION, "expiration_sec must be a number of at least 1")
+    # int() refuses thousands of digits with an error of its own.
+    is_number = expiration_sec.isascii() and expiration_sec.isdigit() and len(expiration_sec) <= 18
+    if not is_number or int(expiration_sec) < 1:
+        raise ApiError(Failure.VALIDATION, "expiration_sec must be a number from 1 to 18 digits")
     return min(int(expiration_sec), _LONGEST_LIFETIME)
 
 

@@ -66,6 +66,9 @@ def _span(wanted: str, size: int) -> tuple[int, int] | None:
     matched = _RANGE.match(wanted.strip())
     if matched is None or matched[1] == matched[2] == "":
         return None
+    # int() refuses thousands of digits with an error of its own.
+    if max(len(matched[1]), len(matched[2])) > 18:
+        raise ApiError(Failure.VALIDATION, "range: a number has at most 18 digits")
     if matched[1] == "":
         start, end = max(0, size - int(matched[2])), size
     else:

@@ -1,11 +1,14 @@
 """How `get_all` selects, orders, pages and projects documents: the real server's rules."""
 
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import cast
+
+import regex
 
 from .errors import ApiError, Failure
 from .store import Document
@@ -14,6 +17,10 @@ from .tags import tag_filter
 Predicate = Callable[[Document], bool]
 
 MAX_PAGE = 500
+# A pattern comes from the caller and may backtrack: what all documents of one filter may cost it,
+# and the longest that is compiled.
+_PATTERN_SECONDS = 2.0
+_PATTERN_LENGTH = 10_000
 _LIST_PREFIXES = ("hyperparams.", "models.", "metadata.")
 _TEXT_FIELDS = ("name", "id", "comment", "description")
 _COMPARISON = re.compile(r"^(>=|>|<=|<|==?)?(.*)$", re.DOTALL)
@@ -64,7 +71,7 @@ def predicates(filters: Filters, request: Mapping[str, object]) -> list[Predicat
 
 def _tests(filters: Filters, field: str, wanted: object) -> list[Predicate]:
     if field in filters.patterns:
-        return [_pattern((field,), _text(field, wanted), re.NOFLAG, any)]
+        return [_pattern((field,), _text(field, wanted), 0, any)]
     if field in filters.lists or field.startswith(_LIST_PREFIXES):
         return [_tags(field, wanted)]
     if field in filters.dates:
@@ -74,7 +81,7 @@ def _tests(filters: Filters, field: str, wanted: object) -> list[Predicate]:
     if field in _PATTERN_GROUPS:
         return [_pattern_group(field, wanted)]
     if field == "search_text":
-        return [_pattern(_TEXT_FIELDS, re.escape(_text(field, wanted)), re.IGNORECASE, any)]
+        return [_pattern(_TEXT_FIELDS, regex.escape(_text(field, wanted)), regex.IGNORECASE, any)]
     return []
 
 
@@ -158,21 +165,39 @@ def _pattern_group(field: str, wanted: object) -> Predicate:
         raise ApiError(Failure.FIELD_VALUE, f"{field} must be an object with fields and pattern")
     pattern = _text(f"{field}.pattern", wanted.get("pattern"))
     names = tuple(_text(f"{field}.fields", name) for name in fields)
-    return _pattern(names, pattern, re.IGNORECASE, _PATTERN_GROUPS[field])
+    return _pattern(names, pattern, regex.IGNORECASE, _PATTERN_GROUPS[field])
 
 
 def _pattern(
-    fields: Sequence[str], text: str, flags: re.RegexFlag, join: Callable[[Iterable[bool]], bool]
+    fields: Sequence[str], text: str, flags: int, join: Callable[[Iterable[bool]], bool]
 ) -> Predicate:
+    names = ", ".join(fields)
+    if len(text) > _PATTERN_LENGTH:
+        raise ApiError(
+            Failure.REGEX, f"{names}: at most {_PATTERN_LENGTH} letters, got {len(text)}"
+        )
     try:
-        pattern = re.compile(text, flags)
-    except re.error as error:
-        raise ApiError(Failure.REGEX, f"{', '.join(fields)}: {error.msg}") from error
+        pattern = regex.compile(text, flags | regex.VERSION0)
+    except (regex.error, RecursionError, OverflowError) as error:
+        raise ApiError(Failure.REGEX, f"{names}: {getattr(error, 'msg', 'too large')}") from error
+    left = _PATTERN_SECONDS
+
+    def found(value: str) -> bool:
+        nonlocal left
+        begun = time.monotonic()
+        try:
+            # Without the interpreter's lock, so that other calls go on.
+            return pattern.search(value, timeout=max(left, 0.001), concurrent=True) is not None
+        except TimeoutError as error:
+            raise ApiError(
+                Failure.REGEX, f"{names}: takes more than {_PATTERN_SECONDS:g} s, make it simpler"
+            ) from error
+        finally:
+            left -= time.monotonic() - begun
 
     def test(document: Document) -> bool:
         return join(
-            any(pattern.search(value) for value in _values(value_at(document, field)))
-            for field in fields
+            any(found(value) for value in _values(value_at(document, field))) for field in fields
         )
 
     return test

@@ -23,6 +23,8 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8008
     max_api_body: int = 64 * 1024 * 1024
+    max_api_bodies: int = 128 * 1024 * 1024  # of all calls together
+    api_body_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         for name, value in (

@@ -12,6 +12,8 @@ from typing import TypeVar, cast
 
 import orjson
 
+from .integrity import DATABASE, SCHEMA, fault
+
 Document = dict[str, object]
 Result = TypeVar("Result")
 
@@ -114,12 +116,19 @@ class Store:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock_file = _exclusive(folder / "lock")
-        self._path = folder / "control_plane.sqlite3"
+        self._path = folder / DATABASE
         self._writing = threading.Lock()
         self._opened: list[sqlite3.Connection] = []
         self._local = threading.local()
-        self._writer = self._open()
-        self._writer.executescript(_TABLES)
+        try:
+            why = fault(folder)
+            if why is not None:
+                raise StoreError(why)
+            self._writer = self._open()
+            self._writer.executescript(f"{_TABLES}PRAGMA user_version = {SCHEMA};")
+        except BaseException:
+            os.close(self._lock_file)
+            raise
 
     def read(self, work: Callable[[Transaction], Result]) -> Result:
         with self.reading() as transaction:
