@@ -103,7 +103,9 @@ async def test_a_late_body_is_answered_and_the_connection_closed() -> None:
     door = Door()
     assert await door.post("/serve/ours", b"{") == 400
     assert door.headers[b"connection"] == b"close"
-    assert door.body["message"] == "the body did not come in time"
+    assert door.body["message"] == (
+        "the body did not come in time; TRANSFORMER_SERVING_BODY_SECONDS sets how long is waited"
+    )
     assert [message.get("more_body", False) for message in door.sent[1:]] == [True, False]
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
+from tests.local.control_plane.conftest import ApiClient
+from transformer_serving.local.control_plane.app import create_app
+from transformer_serving.local.control_plane.settings import Settings
 from transformer_serving.local.control_plane.store import Kind, Store, StoreError
 
 
@@ -82,3 +87,18 @@ def test_a_folder_in_use_is_refused_until_it_is_free(tmp_path: Path) -> None:
         Store(tmp_path)
     first.close()
     Store(tmp_path).close()
+
+
+def test_a_full_disk_is_called_one(settings: Settings) -> None:
+    """SQLite's own error for it, which is no OSError."""
+    app = create_app(settings)
+    with TestClient(app, base_url="http://127.0.0.1:8008") as http:
+        api = ApiClient(http)
+        api.task()
+        store = next(one for one in gc.get_objects() if type(one) is Store)
+        used = store._writer.execute("PRAGMA page_count").fetchone()[0]
+        store._writer.execute(f"PRAGMA max_page_count = {used}")
+        answers = [api.answer("tasks.create", name="a" * 5000, type="training") for _ in range(9)]
+    status, body = answers[-1]
+    assert status == 507
+    assert "insufficient disk space" in body["meta"]["result_msg"]

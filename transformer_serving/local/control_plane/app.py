@@ -1,11 +1,12 @@
 """The ASGI app: which request goes where, and who is let in."""
 
+import asyncio
 import errno
 import logging
 import re
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import cast
 
 import orjson
@@ -22,6 +23,7 @@ from .call import Services
 from .downloads import file_response
 from .errors import ApiError, Failure
 from .files import FileStore, path_parts
+from .leftovers import Leftovers
 from .scroll import Scrolls
 from .settings import Settings
 from .store import Store
@@ -44,7 +46,11 @@ def create_app(settings: Settings) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        collecting = asyncio.create_task(Leftovers(store, services.files).watch())
         yield
+        collecting.cancel()
+        with suppress(asyncio.CancelledError):
+            await collecting
         server.api.close()
         store.close()
 

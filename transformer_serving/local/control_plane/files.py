@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import stat
 import threading
 import unicodedata
@@ -125,6 +126,21 @@ class FileStore:
                 return False
             raise
         return True
+
+    def all(self) -> Iterator[tuple[str, float]]:
+        """Every stored file: its path and when it came, in seconds since the epoch."""
+        for folder, _, names in os.walk(self._root):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    path = Path(folder, name)
+                    yield str(path.relative_to(self._root)), path.lstat().st_mtime
+
+    def discard_left(self, before: float) -> None:
+        """What uploads and backups left that were lost; one under way has written since."""
+        for left in (*self._incoming.iterdir(), *self._root.parent.glob("backup-*")):
+            with suppress(FileNotFoundError):
+                if left.stat().st_mtime < before:
+                    shutil.rmtree(left) if left.is_dir() else left.unlink()
 
     @contextmanager
     def _folder(self, names: Sequence[str], create: bool) -> Iterator[int]:

@@ -35,6 +35,7 @@ CREATE TABLE IF NOT EXISTS event (
     metric TEXT NOT NULL, variant TEXT NOT NULL, iter INTEGER NOT NULL, timestamp INTEGER NOT NULL,
     doc TEXT NOT NULL
 );
+CREATE TABLE IF NOT EXISTS unnamed (path TEXT PRIMARY KEY, since REAL NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS event_owner ON event (owner, type, timestamp, number);
 """
 
