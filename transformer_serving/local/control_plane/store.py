@@ -154,10 +154,12 @@ class Store:
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield Transaction(self._writer)
+                self._writer.execute("COMMIT")
             except BaseException:
-                self._writer.execute("ROLLBACK")
+                # On a full disk SQLite has done so itself; a second time would hide the cause.
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
                 raise
-            self._writer.execute("COMMIT")
 
     def close(self) -> None:
         with self._writing:
