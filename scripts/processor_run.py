@@ -1,0 +1,155 @@
+"""One step of `make check-processors`, in a process of its own: oneDNN reads its limit at a start.
+
+`prepare` exports the model and asks the reference, `build` makes and measures bundles, `serve`
+proves bundles through a Triton, as the controller does. Each prints one JSON list.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from contract.endpoint import Endpoint
+from contract.manifest import Golden
+from engine.controller.machine import read_machine
+from engine.controller.proofs import Proofs
+from engine.controller.prover import ProofFailed, Prover
+from scripts.proof_cost import running, version_of
+from transformer_serving.bundle import BundleContent, write_bundle
+from transformer_serving.bundle_endpoint import LIMITS, endpoint_of, tokens_of
+from transformer_serving.calibration import feeds_of
+from transformer_serving.call_sizes import CALL_TOKENS, ladder_of
+from transformer_serving.demo import encoder_folder
+from transformer_serving.local_engine import LocalEndpoint, open_engine
+from transformer_serving.model_source import open_source
+from transformer_serving.onnx_export import export_onnx
+from transformer_serving.optimize import EngineFiles, Shapes, build_engine, clean_onnx
+from transformer_serving.parity import TOLERANCES, Case, compare, prepare_case, within
+from transformer_serving.parity_bodies import golden_body
+from transformer_serving.tokenizer_file import TokenizerFile
+
+_PREPARED = "prepared.pickle"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What every engine is made of and measured by; written and read by this program alone."""
+
+    endpoint: Endpoint
+    tokenizer: TokenizerFile
+    case: Case
+    feeds: Sequence[Any]
+
+
+def prepare(folder: Path, max_length: int) -> list[Any]:
+    source = open_source(str(encoder_folder()), task="sentence-embedding")
+    graph = export_onnx(source, folder / "graph.onnx")
+    clean_onnx(graph.path)
+    tokens = tokens_of(source, max_length, ladder_of(("openvino",)))
+    limits = replace(LIMITS, max_call_tokens=CALL_TOKENS["openvino"])
+    endpoint = endpoint_of(source, graph, tokens, limits)
+    endpoint = replace(endpoint, golden=golden_body(endpoint))
+    case = prepare_case(source, endpoint)
+    feeds = feeds_of(endpoint, source.tokenizer.content, case.bodies)
+    prepared = Prepared(endpoint, source.tokenizer, case, feeds)
+    (folder / _PREPARED).write_bytes(pickle.dumps(prepared))
+    return []
+
+
+def build(folder: Path, place: Path, engines: list[str]) -> list[Any]:
+    """Bundles `place`/ENGINE-PRECISION; a row for each of `engines`, such as 'openvino-int8'."""
+    prepared: Prepared = pickle.loads((folder / _PREPARED).read_bytes())
+    tokens = prepared.endpoint.tokens
+    shapes = Shapes(tokens.buckets, (1, 8, LIMITS.max_batch_size), prepared.feeds)
+    rows = []
+    for name in engines:
+        engine, precision = name.split("-")
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            files = build_engine(engine, precision, folder / "graph.onnx", Path(scratch), shapes)
+            report = compare(prepared.case, files)
+            rows.append(
+                {
+                    "engine": name,
+                    "difference": max(
+                        report.largest_difference,
+                        report.shapes.largest_difference if report.shapes else 0.0,
+                    ),
+                    "fault": None if within(report) else _fault(report),
+                }
+            )
+            write_bundle(_content(prepared, files, asdict(report)), place / name)
+    return rows
+
+
+def _fault(report: Any) -> str:
+    shapes = report.shapes.fault if report.shapes else None
+    return shapes or "requests are over the tolerance"
+
+
+def _content(prepared: Prepared, files: EngineFiles, parity: dict[str, Any]) -> BundleContent:
+    """As convert has it; also of an engine that convert would refuse, to see it refused later."""
+    endpoint, precision = prepared.endpoint, files.precision
+    local = LocalEndpoint(endpoint, prepared.tokenizer.content, open_engine(files))
+    tolerance = TOLERANCES[precision]
+    assert endpoint.golden is not None
+    return BundleContent(
+        endpoint=endpoint,
+        tokenizer=prepared.tokenizer,
+        engine=files,
+        golden=Golden(endpoint.golden, local.answer(endpoint.golden), tolerance.difference),
+        parity=parity,
+        source={"model": encoder_folder().name},
+        parity_set=prepared.case.shapes.kept(precision, tolerance.of_shapes),
+    )
+
+
+def serve(bundles: list[Path]) -> list[Any]:
+    """Every bundle proven by one Triton, which has this process's environment."""
+    logging.disable(logging.CRITICAL)
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        running(Path(scratch)) as (triton, repository, _),
+    ):
+        prover = Prover(triton, repository, Proofs(Path(scratch) / "proofs.json"))
+        prover.on(read_machine(triton.version(), repository.root))
+        return [_served(prover, repository, at, bundle) for at, bundle in enumerate(bundles)]
+
+
+def _served(prover: Prover, repository: Any, at: int, bundle: Path) -> dict[str, Any]:
+    token = repository.stage("m", bundle / "model", "")
+    version = version_of(repository, token, at + 2)
+    row: dict[str, Any] = {"bundle": str(bundle), "difference": None, "fault": None}
+    try:
+        prover.require("m", version)
+    except ProofFailed as failure:
+        return {**row, "fault": str(failure)}
+    passed = prover.passed(version)
+    assert passed is not None
+    return {**row, "difference": passed.largest_difference}
+
+
+def main() -> None:
+    step, *arguments = sys.argv[1:]
+    # Tools and Triton print to stdout as they work; the answer stands alone there.
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    if step == "prepare":
+        rows = prepare(Path(arguments[0]), int(arguments[1]))
+    elif step == "build":
+        rows = build(Path(arguments[0]), Path(arguments[1]), arguments[2:])
+    else:
+        rows = serve([Path(name) for name in arguments])
+    with answer:
+        answer.write(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()
