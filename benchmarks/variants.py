@@ -41,14 +41,14 @@ STANDARD_JSON = (
          "    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)\n",
          "    plain = lambda value: value.tolist()\n"
          "    return json.dumps(answer, default=plain).encode()\n"),
-    Edit("gateway/body.py",
+    Edit("gateway/json_body.py",
          "    try:\n        body = orjson.loads(raw)\n"
          "    except orjson.JSONDecodeError as error:\n"
-         "        raise _not_json(error.pos) from None\n"
+         "        raise _refused(error) from None\n"
          "    if not isinstance(body, dict):\n",
          "    try:\n        body = json.loads(raw)\n"
          "    except json.JSONDecodeError as error:\n"
-         "        raise _not_json(error.pos) from None\n"
+         "        raise _refused(error) from None\n"
          "    if not isinstance(body, dict):\n"),
 )  # fmt: skip
 # What FastAPI does with the dict that a preprocess returns: it is walked, then written.

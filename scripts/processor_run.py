@@ -32,8 +32,15 @@ from transformer_serving.local_engine import LocalEndpoint, open_engine
 from transformer_serving.model_source import open_source
 from transformer_serving.onnx_export import export_onnx
 from transformer_serving.optimize import EngineFiles, Shapes, build_engine, clean_onnx
-from transformer_serving.parity import TOLERANCES, Case, compare, prepare_case, within
-from transformer_serving.parity_bodies import golden_body
+from transformer_serving.parity import (
+    TOLERANCES,
+    Case,
+    compare,
+    prepare_case,
+    texts_of,
+    within,
+)
+from transformer_serving.parity_bodies import golden_body, parity_bodies
 from transformer_serving.tokenizer_file import TokenizerFile
 
 _PREPARED = "prepared.pickle"
@@ -58,7 +65,10 @@ def prepare(folder: Path, max_length: int) -> list[Any]:
     endpoint = endpoint_of(source, graph, tokens, limits)
     endpoint = replace(endpoint, golden=golden_body(endpoint))
     case = prepare_case(source, endpoint)
-    feeds = feeds_of(endpoint, source.tokenizer.content, case.bodies)
+    # int8 is calibrated as convert does it, by texts of all lengths, however few are asked here.
+    whole = replace(endpoint, tokens=tokens_of(source, None, ladder_of(("openvino",))))
+    texts = texts_of(source.tokenizer.content, whole.tokens.max_length)
+    feeds = feeds_of(whole, source.tokenizer.content, parity_bodies(whole, texts))
     prepared = Prepared(endpoint, source.tokenizer, case, feeds)
     (folder / _PREPARED).write_bytes(pickle.dumps(prepared))
     return []

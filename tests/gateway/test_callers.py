@@ -81,7 +81,7 @@ class Door:
         self.processor = WaitingProcessor()
         self.host = host_of(self.processor)
         self.host.app = WaitingApp(self.processor)
-        self.app = FrontDoor(self.host, Settings(100, 5, 0))
+        self.app = FrontDoor(self.host, Settings(100, 100, 1000, 5, 60, 0))
         self.sent: list[Any] = []
 
     def post(self, path: str, connection: Connection) -> asyncio.Task[None]:
