@@ -33,6 +33,8 @@ def ways(text_serving: TextServing) -> Iterator[dict[str, Server]]:
     settings = {
         "TRANSFORMER_SERVING_MAX_BODY_BYTES": str(LIMIT),
         "TRANSFORMER_SERVING_MAX_WAITING_TOKENS": "3000",
+        # A queue's own limits are asked for; the engine, stopped at times, makes no good pace.
+        "TRANSFORMER_SERVING_MAX_WAIT_S": "600",
         "TRANSFORMER_SERVING_CALLS_IN_FLIGHT": "6",
     }
     gateway, stock = text_serving.gateway(**settings), text_serving.stock(**settings)
