@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: up down status test test-stack test-compose compose-figures example-env check check-ort \
 	check-ensemble compare-table compare-graphs compare-int8 lint format types docs fuzz soak lock \
-	reliability models bench bench-all bench-tables budgets tune flames notebooks \
+	reliability models check-processors bench bench-all bench-tables budgets tune flames notebooks \
 	clean help
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo 'make docs    renew the pages that are made from the code'
 	@echo 'make fuzz    100,000 hostile requests; repeat a run with SEED=…'
 	@echo 'make models  every task of every family converted and compared: the table of docs/models.md'
+	@echo 'make check-processors  every precision under the instruction sets that this CPU can imitate'
 	@echo 'make soak    ten minutes of load; the worker must not grow'
 	@echo 'make check-ort  load what convert writes with the ONNX Runtime of the pinned image'
 	@echo 'make compare-table, compare-graphs, compare-int8  engines, graph tools and int8 on MiniLM'
@@ -88,6 +89,9 @@ fuzz: $(VENV)/.dev
 
 models: $(VENV)/.dev
 	@$(BIN)/python -m tests.architectures
+
+check-processors: $(VENV)/.dev
+	HF_HUB_OFFLINE=1 $(BIN)/python -m scripts.check_processors --write
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m tests.gateway.soak
