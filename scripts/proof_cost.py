@@ -1,4 +1,4 @@
-"""What a proof costs: `python scripts/proof_cost.py BUNDLE...` (folders that `convert` wrote).
+"""What a proof costs: `python -m scripts.proof_cost BUNDLE...` (folders that `convert` wrote).
 
 Each bundle is served by a Triton of its own as the controller does it: first with nothing before
 it, then as an update of itself under another version. Printed are the seconds of load, questions

@@ -58,7 +58,7 @@ def test_stray_modules_in_the_folder_are_not_imported(plain: Stack, stray: Path)
 def test_a_stack_is_started_and_stopped_from_such_a_folder(stray: Path) -> None:
     """And from a stack's folder that has such files: supervisord runs there."""
     state = stray / ".stack"
-    state.mkdir()
+    state.mkdir(mode=0o700)
     for name in STRAY:
         (state / f"{name}.py").write_text((stray / f"{name}.py").read_text())
     try:
