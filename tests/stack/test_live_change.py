@@ -102,7 +102,8 @@ def test_a_bad_bundle_is_refused_and_taken_back(live: Live) -> None:
     said = live.stack.run("deploy", str(altered), "--endpoint", "live", code=2)
     assert "is no valid bundle" in said
     broken = write_small(live.folder / "broken", Parts(engine="openvino", broken=True)).folder
-    arguments = ("deploy", str(broken), "--endpoint", "live", "--timeout", "5")
+    # The limit is that of the whole command, uploads included.
+    arguments = ("deploy", str(broken), "--endpoint", "live", "--timeout", "40")
     assert "transformer-serving rollback live" in live.stack.run(*arguments, code=1)
     live.stack.until(lambda: bool(live.stack.rows()["live"]["reason"]), "the reason in status")
     assert live.seen() == before
