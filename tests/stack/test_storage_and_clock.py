@@ -53,6 +53,7 @@ def fill(disk: Path) -> Path:
 def test_a_full_disk_in_the_model_store(tmp_path: Path) -> None:
     """Old answers go on, status names the cause, and the update comes once there is room."""
     state = tmp_path / "stack"
+    state.mkdir(mode=0o700)
     with (
         small_disk(state / "triton" / "models", 4) as models,
         small_disk(state / "control-plane", 16) as uploads,
@@ -65,7 +66,8 @@ def test_a_full_disk_in_the_model_store(tmp_path: Path) -> None:
         good = stack.seen("full", BODY)
         filler = fill(models)
         arguments = ("deploy", str(second.folder), "--endpoint", "full")
-        stack.run(*arguments, "--timeout", "5", code=1)
+        # The limit is that of the whole command, uploads included.
+        stack.run(*arguments, "--timeout", "30", code=1)
         stack.until(lambda: "No space left" in (stack.rows()["full"]["reason"] or ""), "the cause")
         assert stack.seen("full", BODY) == good
         filler.unlink()
