@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+from contract.body_memory import Share
 from contract.errors import ServingError
 from gateway.asgi import Headers, Receive
-from gateway.body_memory import Share
 from gateway.content_encoding import Decoder, Plain, decoder_for, too_large
 from gateway.settings import BODY_SECONDS, BODY_STALL_SECONDS, Settings
 

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
+from contract.body_memory import Share
 from contract.errors import KINDS, ServingError
 from contract.log_lines import write_json_lines
 from contract.request_context import current_caller, current_request
 from gateway.asgi import Headers, Message, Receive, Scope, Send, adding, send_json
 from gateway.body import ClientGoneError, Incoming, header_values
-from gateway.body_memory import BodyMemory, Share
+from gateway.body_memory import body_memory
 from gateway.callers import Caller, Callers
 from gateway.golden_rounds import GoldenRounds
 from gateway.health import PREFIX, Health
@@ -55,7 +56,7 @@ class FrontDoor:
         self._shutdown = Shutdown(settings.drain_seconds)
         self._short_way = ShortWay(host)
         self._metrics = Metrics()
-        self._bodies = BodyMemory(settings.body_memory_bytes)
+        self._bodies = body_memory(settings.body_memory_bytes)
         self._parser = Parser(settings.max_body_elements)
         self._callers = Callers()
         self._rounds = GoldenRounds(host, self._short_way, self._metrics.goldens)

@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 from contract.errors import ServingError
 from gateway.body import ClientGoneError, Incoming, check_declared, header_values
-from gateway.body_memory import BodyMemory
+from gateway.body_memory import body_memory
 from gateway.content_encoding import Decoder, Gzip, Plain, decoder_for
 from gateway.settings import Settings, read_settings
 
@@ -148,7 +148,7 @@ async def test_incoming_bodies(data: bytes, cuts: list[int], packed: bool, limit
     headers = {b"content-encoding": b"gzip"} if packed else {}
     caller = Caller(*chunked(sent, cuts), b"")
     incoming = Incoming(caller, settings_of(limit))
-    memory = BodyMemory(10**9)
+    memory = body_memory(10**9)
     with memory.share() as share:
         if max(len(data), len(sent)) > limit:
             with pytest.raises(ServingError, match="too many bytes"):
@@ -164,7 +164,7 @@ async def test_incoming_bodies(data: bytes, cuts: list[int], packed: bool, limit
 
 async def test_a_body_declared_too_large_is_not_touched() -> None:
     caller = Caller(b"a")
-    with pytest.raises(ServingError) as caught, BodyMemory(10).share() as share:
+    with pytest.raises(ServingError) as caught, body_memory(10).share() as share:
         await Incoming(caller, settings_of(10)).read({b"content-length": b"11"}, share)
     assert caught.value.body() == {
         "code": "too_large",
@@ -178,7 +178,7 @@ async def test_a_body_declared_too_large_is_not_touched() -> None:
 
 
 async def test_a_caller_that_leaves() -> None:
-    memory = BodyMemory(10)
+    memory = body_memory(10)
     with pytest.raises(ClientGoneError), memory.share() as share:
         await Incoming(Caller(b"a", None), settings_of(10)).read({}, share)
     assert memory.held == 0

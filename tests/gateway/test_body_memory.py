@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 from starlette.responses import Response
 
 from contract.errors import ServingError
-from gateway.body_memory import BodyMemory
+from gateway.body_memory import body_memory
 from gateway.front_door import FrontDoor
 from gateway.settings import read_settings
 from tests.gateway.played_host import Ours, Processor, host_of
@@ -144,7 +144,7 @@ async def test_a_task_that_is_cancelled_gives_it_back() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 600), st.booleans()), max_size=40))
 def test_shares_add_up(steps: list[tuple[int, int, bool]]) -> None:
-    memory = BodyMemory(TOTAL)
+    memory = body_memory(TOTAL)
     shares = [memory.share() for _ in range(4)]
     for at, size, is_here in steps:
         before = memory.held

@@ -89,6 +89,34 @@ def test_a_folder_in_use_is_refused_until_it_is_free(tmp_path: Path) -> None:
     Store(tmp_path).close()
 
 
+def test_closing_waits_for_readers(tmp_path: Path) -> None:
+    """SQLite would end the process: a connection closed under another thread's statement."""
+    store = Store(tmp_path)
+    with store.writing() as transaction:
+        for number in range(3000):
+            transaction.put(Kind.TASK, {"id": str(number), "text": "a" * 500})
+    reading = threading.Event()
+    read: list[int] = []
+
+    def read_long() -> None:
+        with store.reading() as transaction:
+            for _ in range(20):
+                read.append(len(transaction.rows("SELECT doc FROM task")))
+                reading.set()
+
+    reader = threading.Thread(target=read_long)
+    reader.start()
+    reading.wait(20)
+    store.close()
+    assert read == [3000] * 20
+    reader.join()
+    with pytest.raises(StoreError, match="stopping"), store.reading():
+        pass
+    with pytest.raises(StoreError, match="stopping"), store.writing():
+        pass
+    store.close()
+
+
 def test_a_full_disk_is_called_one(settings: Settings) -> None:
     """SQLite's own error for it, which is no OSError."""
     app = create_app(settings)

@@ -11,11 +11,12 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from contract.body_memory import BodyMemory, Share
+
 from . import auth, events, models, projects, task_contents, task_status, tasks
 from .addresses import with_own, without_own
 from .auth import API_VERSION, Authority
 from .body import parse_body
-from .body_memory import BodyMemory, Share
 from .call import Call, Handler, Services
 from .errors import ApiError, Failure
 from .settings import Settings
@@ -74,7 +75,7 @@ class Api:
         self._services = services
         self._max_body = settings.max_api_body
         self._body_seconds = settings.api_body_seconds
-        self._bodies = BodyMemory(settings.max_api_bodies)
+        self._bodies = BodyMemory(settings.max_api_bodies, _too_many_bodies)
         self._threads = ThreadPoolExecutor(_WORKERS, thread_name_prefix="api")
 
     async def answer(self, route: ApiRoute, request: Request) -> Response:
@@ -140,6 +141,13 @@ def error_response(path: str, error: ApiError) -> Response:
         orjson.dumps({"meta": meta, "data": {}}),
         status_code=error.failure.status,
         media_type="application/json",
+    )
+
+
+def _too_many_bodies(limit: int) -> ApiError:
+    # Not 503: the SDK would try again without end.
+    return ApiError(
+        Failure.TOO_LARGE, f"at most {limit} bytes of all calls together; try again later"
     )
 
 

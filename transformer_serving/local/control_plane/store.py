@@ -17,6 +17,8 @@ from .integrity import DATABASE, SCHEMA, fault
 Document = dict[str, object]
 Result = TypeVar("Result")
 
+_CLOSED = "the store was closed: the control plane is stopping"
+
 # SQLite's default limit on bound values is far higher; slices keep statements in its cache.
 _VALUES_A_STATEMENT = 500
 
@@ -119,6 +121,9 @@ class Store:
         self._lock_file = _exclusive(folder / "lock")
         self._path = folder / DATABASE
         self._writing = threading.Lock()
+        self._views = threading.Condition()
+        self._reading = 0
+        self._closed = False
         self._opened: list[sqlite3.Connection] = []
         self._local = threading.local()
         try:
@@ -138,19 +143,22 @@ class Store:
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
         """A view of one moment: statements inside do not see later commits."""
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = self._local.connection = self._open()
-        connection.execute("BEGIN")
-        try:
-            yield Transaction(connection)
-        finally:
-            connection.execute("ROLLBACK")
+        with self._open_for_views():
+            connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+            if connection is None:
+                connection = self._local.connection = self._open()
+            connection.execute("BEGIN")
+            try:
+                yield Transaction(connection)
+            finally:
+                connection.execute("ROLLBACK")
 
     @contextmanager
     def writing(self) -> Iterator[Transaction]:
         """All or nothing; when this returns, the commit is on the disk."""
         with self._writing:
+            if self._closed:
+                raise StoreError(_CLOSED)
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield Transaction(self._writer)
@@ -162,10 +170,31 @@ class Store:
                 raise
 
     def close(self) -> None:
-        with self._writing:
+        """Waits for what other threads read and write; nothing can begin after it.
+
+        SQLite ends the process where a connection is closed under a statement of another thread.
+        """
+        with self._writing, self._views:
+            if self._closed:
+                return
+            self._closed = True
+            self._views.wait_for(lambda: self._reading == 0)
             for connection in self._opened:
                 connection.close()
             os.close(self._lock_file)
+
+    @contextmanager
+    def _open_for_views(self) -> Iterator[None]:
+        with self._views:
+            if self._closed:
+                raise StoreError(_CLOSED)
+            self._reading += 1
+        try:
+            yield
+        finally:
+            with self._views:
+                self._reading -= 1
+                self._views.notify_all()
 
     def _open(self) -> sqlite3.Connection:
         # Autocommit mode: begin and commit are written out above. Connections move between the
