@@ -10,7 +10,7 @@ import click
 
 from transformer_serving.bundle_cli import BUNDLE_COMMANDS
 from transformer_serving.failure import Failure
-from transformer_serving.options import json_option, state_option
+from transformer_serving.options import deploy_timeout_option, json_option, state_option
 
 
 class Commands(click.Group):
@@ -112,8 +112,7 @@ def env(state: str | None, as_json: bool) -> None:
 @main.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--endpoint", required=True, metavar="NAME", help="Name under /serve/.")
-@click.option("--timeout", "timeout_s", default=120.0, show_default=True, metavar="SECONDS",
-              help="How long all of it may take, uploads and golden answer included.")  # fmt: skip
+@deploy_timeout_option
 @state_option
 @json_option
 def deploy(bundle: Path, endpoint: str, timeout_s: float, state: str | None, as_json: bool) -> None:
@@ -125,8 +124,7 @@ def deploy(bundle: Path, endpoint: str, timeout_s: float, state: str | None, as_
 
 @main.command()
 @click.argument("endpoint")
-@click.option("--timeout", "timeout_s", default=120.0, show_default=True, metavar="SECONDS",
-              help="How long all of it may take, uploads and golden answer included.")  # fmt: skip
+@deploy_timeout_option
 @state_option
 @json_option
 def rollback(endpoint: str, timeout_s: float, state: str | None, as_json: bool) -> None:

@@ -14,6 +14,14 @@ state_option = click.option(
     help="Folder that holds the stack's data, logs and ports.  [default: .stack]",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+deploy_timeout_option = click.option(
+    "--timeout",
+    "timeout_s",
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long all of it may take, uploads and golden answer included.",
+)
 
 
 engine_choice = click.Choice(["openvino", "onnxruntime", "tensorrt"])
