@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from transformer_serving.model_registry import SERVED, WITHDRAWN, Registered
-from transformer_serving.rollback import split
+from transformer_serving.model_registry import SERVED, WITHDRAWN, Registered, split
 
 
 def row(number: int, *tags: str) -> Registered:

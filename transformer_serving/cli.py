@@ -10,7 +10,12 @@ import click
 
 from transformer_serving.bundle_cli import BUNDLE_COMMANDS
 from transformer_serving.failure import Failure
-from transformer_serving.options import deploy_timeout_option, json_option, state_option
+from transformer_serving.options import (
+    deploy_timeout_option,
+    json_option,
+    keep_option,
+    state_option,
+)
 
 
 class Commands(click.Group):
@@ -113,13 +118,18 @@ def env(state: str | None, as_json: bool) -> None:
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--endpoint", required=True, metavar="NAME", help="Name under /serve/.")
 @deploy_timeout_option
+@keep_option
 @state_option
 @json_option
-def deploy(bundle: Path, endpoint: str, timeout_s: float, state: str | None, as_json: bool) -> None:
+def deploy(
+    bundle: Path, endpoint: str, timeout_s: float, keep: int, state: str | None, as_json: bool
+) -> None:
     """Serve BUNDLE under a name; returns when its golden request answers as recorded."""
     from transformer_serving.local import commands
 
-    commands.deploy(commands.folder(state), bundle, endpoint, timeout_s=timeout_s, as_json=as_json)
+    commands.deploy(
+        commands.folder(state), bundle, endpoint, timeout_s=timeout_s, keep=keep, as_json=as_json
+    )
 
 
 @main.command()
@@ -136,13 +146,15 @@ def rollback(endpoint: str, timeout_s: float, state: str | None, as_json: bool) 
 
 @main.command()
 @click.argument("endpoint")
+@click.option("--forget", is_flag=True,
+              help="Take its bundles out of the model registry too, with their files.")  # fmt: skip
 @state_option
 @json_option
-def remove(endpoint: str, state: str | None, as_json: bool) -> None:
-    """Take ENDPOINT out of service."""
+def remove(endpoint: str, forget: bool, state: str | None, as_json: bool) -> None:
+    """Take ENDPOINT out of service; its bundles stay in the model registry."""
     from transformer_serving.local import commands
 
-    commands.remove(commands.folder(state), endpoint, as_json=as_json)
+    commands.remove(commands.folder(state), endpoint, forget=forget, as_json=as_json)
 
 
 @main.command()

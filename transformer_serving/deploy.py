@@ -17,7 +17,7 @@ from transformer_serving.clearml_api import ClearmlApi
 from transformer_serving.clearml_cli import ClearmlCli, listed_endpoints
 from transformer_serving.failure import Failure
 from transformer_serving.golden import Refused, ask, wait_for_golden
-from transformer_serving.model_registry import ModelRegistry, registry_folder
+from transformer_serving.model_registry import ModelRegistry, registry_folder, split
 from transformer_serving.refusals import Refusals
 from transformer_serving.time_limit import Report, TimeLimit, within
 
@@ -72,13 +72,26 @@ def target_of(environment: Mapping[str, str], state: Path) -> Target | None:
 
 @dataclass(frozen=True)
 class Deployed:
-    """What `deploy` did; `changed` is False when the endpoint served this bundle already."""
+    """What `deploy` did; `changed` is False when the endpoint served this bundle already.
+
+    `forgotten` counts earlier bundles that left the registry.
+    """
 
     endpoint: str
     url: str
     bundle_version: int
     model_id: str | None
     changed: bool
+    forgotten: int = 0
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What `remove` did; `removed` is False where only bundles were left to forget."""
+
+    endpoint: str
+    removed: bool
+    forgotten: int
 
 
 def deploy(
@@ -88,20 +101,24 @@ def deploy(
     *,
     timeout_s: float,
     report: Report,
+    keep: int | None = None,
     spent_s: float = 0.0,
 ) -> Deployed:
     """Serve a bundle under a name and return when its golden request answers as recorded.
 
-    Raises Failure: a name that cannot be served (exit code 2), an endpoint that did not come to
-    answer within `timeout_s`, which all of it together may take, or, at once, a bundle whose engine
-    answers otherwise than the reference where it is served.
+    Of the endpoint's bundles the newest `keep` stay in the registry, None: all. Raises Failure: a
+    name that cannot be served (exit code 2), an endpoint that did not come to answer within
+    `timeout_s`, which all of it together may take, or, at once, a bundle whose engine answers
+    otherwise than the reference where it is served.
     """
     check_name(endpoint)
     with within(timeout_s, f"deploying {endpoint}", report, spent=spent_s) as limit:
-        return _deploy(target, bundle, endpoint, limit)
+        return _deploy(target, bundle, endpoint, limit, keep)
 
 
-def _deploy(target: Target, bundle: Bundle, endpoint: str, limit: TimeLimit) -> Deployed:
+def _deploy(
+    target: Target, bundle: Bundle, endpoint: str, limit: TimeLimit, keep: int | None
+) -> Deployed:
     version = bundle.manifest.bundle_version
     limit.report(f"asking whether {endpoint} serves it already")
     if serves(target, endpoint, bundle.manifest):
@@ -118,7 +135,8 @@ def _deploy(target: Target, bundle: Bundle, endpoint: str, limit: TimeLimit) -> 
     until_golden(target, endpoint, bundle.manifest, limit, refusals)
     limit.report(f"noting that {endpoint} was served")
     target.registry().mark_served(endpoint, version)
-    return Deployed(endpoint, target.url(endpoint), version, model_id, True)
+    forgotten = 0 if keep is None else forget_older(target, endpoint, model_id, keep)
+    return Deployed(endpoint, target.url(endpoint), version, model_id, True, forgotten)
 
 
 def until_golden(
@@ -142,12 +160,45 @@ def until_golden(
         )
 
 
-def remove(target: Target, endpoint: str) -> None:
-    """Take an endpoint out of the serving service. Raises Failure (2) when there is none."""
+def remove(target: Target, endpoint: str, *, forget: bool = False) -> Removed:
+    """Take an endpoint out of the serving service, and with `forget` its bundles out of the
+    registry, also those of an endpoint that was removed before.
+
+    Raises Failure (2) when there is no endpoint, and nothing to forget either.
+    """
     with one_at_a_time(target.lock):
-        if endpoint not in listed_endpoints(target.cli.run("model", "list")):
+        listed = listed_endpoints(target.cli.run("model", "list"))
+        rows = target.registry().bundles(endpoint) if forget else []
+        if endpoint not in listed and not rows:
             raise Failure(f"there is no endpoint '{endpoint}'", exit_code=2)
-        target.cli.run("model", "remove", "--endpoint", endpoint)
+        if endpoint in listed:
+            target.cli.run("model", "remove", "--endpoint", endpoint)
+        forgotten = _forget(target, [row.model_id for row in rows])
+    return Removed(endpoint, endpoint in listed, forgotten)
+
+
+def forget_older(target: Target, endpoint: str, model_id: str, keep: int) -> int:
+    """Leave the newest `keep` bundles of an endpoint in the registry; how many were not.
+
+    The present one and the one that `rollback` would go to stay in any case.
+    """
+    with one_at_a_time(target.lock):
+        rows = target.registry().bundles(endpoint)
+        kept = {model_id, *(row.model_id for row in rows[:keep])}
+        kept |= {row.model_id for row in split(rows, model_id) if row is not None}
+        old = [row.model_id for row in rows if row.model_id not in kept]
+        return _forget(target, old)
+
+
+def _forget(target: Target, models: list[str]) -> int:
+    """Those that nothing in the service names: an endpoint added by hand may serve one of them."""
+    if not models:
+        return 0
+    listed = target.cli.run("model", "list")
+    unused = [model for model in models if model not in listed]
+    for model in unused:
+        target.registry().forget(model)
+    return len(unused)
 
 
 def serves(target: Target, endpoint: str, manifest: Manifest) -> bool:

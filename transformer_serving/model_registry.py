@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,6 +104,20 @@ class ModelRegistry:
                     f"model {row.model_id} is no bundle that 'deploy' registered: {error}"
                 ) from error
             yield open_bundle(folder)
+
+
+def split(rows: Sequence[Registered], model_id: str) -> tuple[Registered | None, Registered | None]:
+    """The present registration and the newest older one that was served, from newest to oldest.
+
+    What was rolled back from has lost its mark, so a second rollback goes one further, and one
+    after a new deploy does not meet the bundle that was withdrawn.
+    """
+    at = next((at for at, row in enumerate(rows) if row.model_id == model_id), None)
+    older = rows if at is None else rows[at + 1 :]
+    return (
+        None if at is None else rows[at],
+        next((row for row in older if SERVED in row.tags), None),
+    )
 
 
 @contextmanager

@@ -22,6 +22,14 @@ deploy_timeout_option = click.option(
     metavar="SECONDS",
     help="How long all of it may take, uploads and golden answer included.",
 )
+keep_option = click.option(
+    "--keep",
+    type=click.IntRange(2),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="How many of the endpoint's bundles stay in the model registry, this one included.",
+)
 
 
 engine_choice = click.Choice(["openvino", "onnxruntime", "tensorrt"])

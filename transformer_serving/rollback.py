@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from transformer_serving.clearml_cli import listed_endpoints
@@ -13,7 +12,7 @@ from transformer_serving.deploy import (
     until_golden,
 )
 from transformer_serving.failure import Failure
-from transformer_serving.model_registry import SERVED, Registered
+from transformer_serving.model_registry import split
 from transformer_serving.time_limit import Report, TimeLimit, within
 
 
@@ -73,18 +72,4 @@ def _rollback(target: Target, endpoint: str, limit: TimeLimit) -> RolledBack:
         before.bundle_version,
         present.bundle_version if present else None,
         before.model_id,
-    )
-
-
-def split(rows: Sequence[Registered], model_id: str) -> tuple[Registered | None, Registered | None]:
-    """The present registration and the newest older one that was served, from newest to oldest.
-
-    What was rolled back from has lost its mark, so a second rollback goes one further, and one
-    after a new deploy does not meet the bundle that was withdrawn.
-    """
-    at = next((at for at, row in enumerate(rows) if row.model_id == model_id), None)
-    older = rows if at is None else rows[at + 1 :]
-    return (
-        None if at is None else rows[at],
-        next((row for row in older if SERVED in row.tags), None),
     )

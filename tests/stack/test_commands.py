@@ -101,7 +101,11 @@ def test_deploy_and_remove_a_second_name(stack: Stack, demo: Path) -> None:
     bundle = str(demo / "transformer_model")
     stack.run("deploy", bundle, "--endpoint", "second")
     assert stack.post("second", {"text": "hello"})[0] == 200
-    assert stack.json("remove", "second") == {"endpoint": "second", "removed": True}
+    assert stack.json("remove", "second") == {
+        "endpoint": "second",
+        "removed": True,
+        "forgotten": 0,
+    }
     assert "there is no endpoint 'second'" in stack.run("remove", "second", code=2)
 
 

@@ -241,13 +241,15 @@ def _named_target(state: Path) -> Target:
     return target
 
 
-def deploy(state: Path, bundle: Path, endpoint: str, *, timeout_s: float, as_json: bool) -> None:
+def deploy(
+    state: Path, bundle: Path, endpoint: str, *, timeout_s: float, keep: int, as_json: bool
+) -> None:
     opened = open_bundle(bundle)  # what is no bundle is refused before the stack is asked for
     target = _target(state)
     console = Console(stderr=as_json)
     with console.status("deploying") as line:
         done = deploy_bundle(
-            target, opened, endpoint, timeout_s=timeout_s, spent_s=since_start(),
+            target, opened, endpoint, timeout_s=timeout_s, keep=keep, spent_s=since_start(),
             report=lambda step: line.update(step),
         )  # fmt: skip
     if as_json:
@@ -272,12 +274,15 @@ def rollback(state: Path, endpoint: str, *, timeout_s: float, as_json: bool) -> 
     console.print(f"{endpoint} serves bundle {done.bundle_version}{instead}", soft_wrap=True)
 
 
-def remove(state: Path, endpoint: str, *, as_json: bool) -> None:
-    remove_endpoint(_target(state), endpoint)
+def remove(state: Path, endpoint: str, *, forget: bool, as_json: bool) -> None:
+    done = remove_endpoint(_target(state), endpoint, forget=forget)
     if as_json:
-        _print({"endpoint": endpoint, "removed": True})
+        _print(asdict(done))
         return
-    click.echo(f"{endpoint} is removed")
+    if done.removed:
+        click.echo(f"{endpoint} is removed")
+    if forget:
+        click.echo(f"{done.forgotten} of its bundles are forgotten")
 
 
 def backup(state: Path, file: Path, *, as_json: bool) -> None:
