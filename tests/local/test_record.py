@@ -12,10 +12,12 @@ import pytest
 
 from transformer_serving.failure import Failure
 from transformer_serving.local.record import (
+    FORMAT,
     Ports,
     load_record,
     make_private,
     new_record,
+    record_text,
     save_record,
 )
 from transformer_serving.local.sockets import socket_folder
@@ -67,6 +69,33 @@ def test_a_record_of_the_release_before_is_read(tmp_path: Path) -> None:
     assert record.triton.http == f"unix:{socket_folder(tmp_path)}/triton:8000"
     assert record.triton.metrics == "127.0.0.1:14"
     assert record.open_inference is None
+    save_record(tmp_path, record)
+    save_record(tmp_path, record)
+    assert load_record(tmp_path) == record
+    kept = tmp_path / "stack.json.1"  # the older kit reads it again
+    assert (json.loads(kept.read_text()), mode(kept)) == (values, 0o600)
+
+
+def test_a_record_of_the_next_release(tmp_path: Path) -> None:
+    """What it added is left out; a form of its own is refused, and nothing is touched."""
+    record = new_record(tmp_path, Ports())
+    values = json.loads(record_text(record))
+    values["ports"]["more"] = 1
+    path = tmp_path / "stack.json"
+    path.write_text(json.dumps({**values, "added": True}))
+    assert load_record(tmp_path) == record
+    newer = json.dumps({**values, "format": FORMAT + 1})
+    path.write_text(newer)
+    with pytest.raises(Failure, match="written by a newer kit"):
+        load_record(tmp_path)
+    assert path.read_text() == newer
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "x"}', '{"ports": 1}'])
+def test_a_broken_record_is_called_one(tmp_path: Path, text: str) -> None:
+    (tmp_path / "stack.json").write_text(text)
+    with pytest.raises(Failure, match="cannot be read"):
+        load_record(tmp_path)
 
 
 def test_sockets_are_in_a_folder_of_this_user_alone(

@@ -1,5 +1,6 @@
-"""`make reliability SEED=...`: every fault and pair of faults, hundreds of random changes, and many
-endpoints; writes what was seen to docs/reliability.md.
+"""`make reliability SEED=...`: every fault and pair of faults, hundreds of random changes, many
+endpoints, and every fault once more with a model of the real size; writes what was seen into its
+part of docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -18,18 +19,19 @@ from pathlib import Path
 
 import psutil
 
-from engine.controller import stuck_loads
+from scripts.generated_part import write_part
 from tests.stack.changes import Changed, random_changes
 from tests.stack.conftest import ROOT, Stack, started
 from tests.stack.desk import register
 from tests.stack.editor import Editor, editor
 from tests.stack.faults import BODY, PAIRS, SINGLE, Fault, Outcome, strike
 from tests.stack.many import Grown, many_endpoints
-from transformer_serving.local import watchdog
 from transformer_serving.local.parts import PARTS
 
 CLIENTS = 16
-_STEPS = ("faults", "changes", "endpoints")
+PAGE = ROOT / "docs" / "reliability.md"
+_STEPS = ("faults", "changes", "endpoints", "demo")
+DEMO = "transformer_model"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -60,12 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
             _say(f"{grown}")
             grown.check()
+    if "demo" in options.only:
+        demo = _demo(Path(folder))
     shutil.rmtree(folder)  # kept after a failure: the logs tell why
     if set(options.only) != set(_STEPS):
         return
-    text = page(seed, options, faults, left, changed, grown)
-    options.output.write_text(text, "utf-8")
-    _say(f"wrote {options.output}")
+    write_part("reliability", part(seed, options, faults, left, changed, grown, demo), PAGE)
+    _say(f"wrote {PAGE}")
 
 
 def _cleared(stack: Stack, edit: Editor) -> None:
@@ -77,11 +80,23 @@ def _struck(stack: Stack, seed: int, pairs: int) -> list[Outcome]:
     dice = random.Random(seed)
     chosen = dice.sample(PAIRS, min(pairs, len(PAIRS)))
     strikes: list[tuple[Fault, ...]] = [(fault,) for fault in SINGLE]
+    return _strikes(stack, "struck", [*strikes, *chosen])
+
+
+def _strikes(stack: Stack, endpoint: str, chosen: Sequence[Sequence[Fault]]) -> list[Outcome]:
     outcomes = []
-    for faults in [*strikes, *chosen]:
-        outcomes.append(strike(stack, "struck", faults, CLIENTS))
+    for faults in chosen:
+        outcomes.append(strike(stack, endpoint, faults, CLIENTS))
         _say(f"{outcomes[-1]}: {outcomes[-1].recovery_s:.1f} s, {outcomes[-1].seen()}")
     return outcomes
+
+
+def _demo(folder: Path) -> list[Outcome]:
+    """Every fault alone, with the model whose engine takes its time to load."""
+    _say("the demo model")
+    with started(folder / "demo", "--demo") as stack:
+        stack.until(lambda: stack.seen(DEMO, BODY).status == 200, "it is served")
+        return _strikes(stack, DEMO, [(fault,) for fault in SINGLE])
 
 
 def _left(stack: Stack) -> dict[str, float]:
@@ -98,101 +113,64 @@ def _left(stack: Stack) -> dict[str, float]:
     return seconds
 
 
-def page(
+def part(
     seed: int,
     options: argparse.Namespace,
     faults: list[Outcome],
     left: dict[str, float],
     changed: Changed,
     grown: Grown,
+    demo: list[Outcome],
 ) -> str:
     return "\n".join(
         [
-            _HEAD.format(
-                stopped=watchdog.STOPPED_LOOKS,
-                silent=watchdog.SILENT_PROBES,
-                timeout=watchdog.PROBE_TIMEOUT_S,
-                start=watchdog.START_S,
-                notice=stuck_loads.NOTICE_S,
-            ),
             *_circumstances(seed, options),
-            f"## Faults under a load of {CLIENTS} clients\n",
-            "| fault | answers that the clients got | longest wait | all well again after |",
-            "|---|---|---:|---:|",
-            *(
-                f"| {outcome} | {outcome.seen()} | {outcome.longest_s:.1f} s "
-                f"| {outcome.recovery_s:.1f} s |"
-                for outcome in faults
-            ),
-            "",
-            f"Slowest recovery: {max(outcome.recovery_s for outcome in faults):.1f} s.\n",
-            "## SIGTERM\n",
+            f"### Faults under a load of {CLIENTS} clients\n",
+            *_table(faults),
+            "### The same with the demo model, 90 MB\n",
+            *_table(demo),
+            "### SIGTERM\n",
             ", ".join(f"{name} left after {s:.1f} s" for name, s in left.items()) + ".\n",
-            "## Random changes\n",
+            "### Random changes\n",
             f"{changed.changes} changes of the serving service, with "
             f"{sum(changed.faults.values())} faults between them "
             f"({', '.join(f'{n} x {fault}' for fault, n in changed.faults.most_common())}). "
             f"Triton then served exactly the {len(changed.served)} endpoints and versions of the "
             "control plane. A client of another endpoint got "
             f"{', '.join(f'{n} x {status}' for status, n in changed.answers.most_common())}.\n",
-            "## Many endpoints\n",
+            "### Many endpoints\n",
             f"{options.endpoints} endpoints, all asked, before and after 20 changes:\n",
             f"- before: {grown.before}",
             f"- after: {grown.after}",
-            "",
         ]
     )
 
 
-_HEAD = """# Reliability
-
-What the embedded stack does when its parts die, hang or lose each other. Everything below is made
-by `make reliability`; a shorter run with a fixed seed is part of `make test-stack`.
-
-Clients get the right answer, or 503 with `Retry-After`, or 504 when the request's own deadline
-passed. One worker is the front door of the embedded stack: while it is being restarted, and only
-then, a connection is refused or closed. No answer was wrong, and no request waited without end; the
-run fails otherwise.
-
-## Who restarts what
-
-supervisord restarts a part that ends. The watchdog looks once a second for a part that hangs and
-ends it, so that supervisord restarts it:
-
-| state of the part | ended after |
-|---|---|
-| stopped (SIGSTOP), or one of its processes is | {stopped} looks |
-| answered before and no longer does | {silent} probes without an answer, {timeout:.0f} s each |
-| has not answered since its start | {start:.0f} s |
-
-Any HTTP status is an answer, and a process that a debugger holds is left alone. The controller has
-no port; it shows that it works by the time of its state file. What the watchdog did stands in
-`transformer-serving logs watchdog`.
-
-A Triton that is killed may leave engine processes that never end by themselves. They hold none of
-its connections, so that its clients see its end, and they are ended before the next Triton starts.
-
-An engine process may also die while it loads its model. tritonserver 2.51 does not notice that
-within the process's first tenth of a second, and keeps the model "loading" without end. The
-controller, which sees such a process dead for {notice:.0f} s beside a load that goes on, ends
-Triton; the supervisor starts it again, and every endpoint comes back with its last good bundle.
-That load is tried again after 2 s, then after growing pauses of up to an hour. A slow
-load is waited for: its process lives. A process that dies later, while it serves, is found and
-loaded again.
-"""
+def _table(outcomes: Sequence[Outcome]) -> list[str]:
+    return [
+        "| fault | answers that the clients got | longest wait | all well again after |",
+        "|---|---|---:|---:|",
+        *(
+            f"| {outcome} | {outcome.seen()} | {outcome.longest_s:.1f} s "
+            f"| {outcome.recovery_s:.1f} s |"
+            for outcome in outcomes
+        ),
+        "",
+        f"Slowest recovery: {max(outcome.recovery_s for outcome in outcomes):.1f} s.\n",
+    ]
 
 
 def _circumstances(seed: int, options: argparse.Namespace) -> Iterator[str]:
     memory = psutil.virtual_memory().total / 2**30
     packages = ", ".join(f"{name} {version(name)}" for name in ("clearml", "clearml-serving"))
-    yield "## This run\n"
+    yield "## The last run\n"
     yield f"- {datetime.now(UTC):%Y-%m-%d}, `make reliability SEED={seed}`"
     yield (
         f"- {psutil.cpu_count()} cores, {memory:.0f} GiB, Linux {platform.release()}, "
         f"Python {platform.python_version()}; load average {psutil.getloadavg()[0]:.1f} at the end"
     )
     yield f"- tritonserver 2.51.0, {packages}"
-    yield "- bundles of a few kilobytes, so the times are the stack's own\n"
+    yield "- bundles of a few kilobytes, so that the times are the stack's own, and the demo's\n"
 
 
 def _say(line: str) -> None:
@@ -211,7 +189,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--only", nargs="+", choices=_STEPS, default=_STEPS, help="these steps; no page is written"
     )
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "reliability.md")
     return parser
 
 

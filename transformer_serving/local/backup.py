@@ -19,14 +19,19 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from transformer_serving.failure import Failure
 from transformer_serving.local.control_plane import integrity
 from transformer_serving.local.parts import control_plane_data
-from transformer_serving.local.record import Record, load_record, require_record, save_record
+from transformer_serving.local.record import (
+    Record,
+    load_record,
+    record_text,
+    require_record,
+    save_record,
+)
 from transformer_serving.version import kit_version
 
 _MANIFEST, _RECORD, _FILES = "backup.json", "stack.json", "files"
@@ -52,7 +57,7 @@ def backup(state: Path, target: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="backup-", dir=data) as name:
         moment = Path(name)
         _moment(data, moment)
-        (moment / _RECORD).write_text(json.dumps(asdict(record)), "utf-8")
+        (moment / _RECORD).write_text(record_text(record), "utf-8")
         manifest = _manifest(moment)
         _write(moment, manifest, target)
     return {"file": str(target), "bytes": target.stat().st_size, "files": len(manifest["sha256"])}

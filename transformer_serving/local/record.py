@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -21,6 +22,9 @@ STATE_VARIABLE = "TRANSFORMER_SERVING_STATE"
 DEFAULT_STATE = ".stack"
 # Every process of a stack has this variable: `down` finds what a crash left behind by it.
 MARK = "TRANSFORMER_SERVING_PART_OF"
+_RECORD = "stack.json"
+# Counts up with every change of stack.json that an older kit could not work with.
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -88,23 +92,41 @@ def state_directory(given: str | None = None) -> Path:
 
 def load_record(state: Path) -> Record | None:
     """The record, or None where no stack was ever started. Raises Failure for a broken file."""
-    path = state / "stack.json"
+    path = state / _RECORD
     try:
         values = json.loads(path.read_text("utf-8"))
+        if _format_of(values) > FORMAT:
+            raise Failure(
+                f"{path} was written by a newer kit; use that one, or go back as "
+                "docs/reliability.md says"
+            )
         return _read(state, values)
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise Failure(f"{path} cannot be read; remove that folder and run 'up' again") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Failure(
+            f"{path} cannot be read; put it back from a backup with 'transformer-serving restore', "
+            "or remove that folder with all that it stores and run 'up' again"
+        ) from error
 
 
 def _read(state: Path, values: dict[str, Any]) -> Record:
-    """Also one that an older release wrote, which had more ports and no folder of sockets."""
-    known = {row.name for row in fields(Ports)}
-    kept = {name: port for name, port in values.pop("ports").items() if name in known}
+    """Also one of format 1, which had more ports and no folder of sockets; and what a newer kit
+    added without a need for another format is left out."""
+    ports = _known(Ports, values["ports"])
     # The controller's own figures are newer.
-    kept.setdefault("controller_metrics", kept["triton_metrics"] + 1)
-    return Record(**{"sockets": str(socket_folder(state)), **values}, ports=Ports(**kept))
+    ports.setdefault("controller_metrics", ports["triton_metrics"] + 1)
+    kept = _known(Record, values) | {"ports": Ports(**ports)}
+    return Record(**{"sockets": str(socket_folder(state)), **kept})
+
+
+def _known(kind: type, values: dict[str, Any]) -> dict[str, Any]:
+    names = {row.name for row in fields(kind)}
+    return {name: value for name, value in values.items() if name in names}
+
+
+def _format_of(values: dict[str, Any]) -> int:
+    return int(values.get("format", 1))
 
 
 def require_record(state: Path) -> Record:
@@ -119,8 +141,23 @@ def require_record(state: Path) -> Record:
 
 
 def save_record(state: Path, record: Record) -> None:
-    """Write stack.json for this user only, replacing it in one step."""
-    write_private(state / "stack.json", json.dumps(asdict(record), indent=2) + "\n")
+    """Write stack.json for this user only, replacing it in one step.
+
+    One of an older format stays beside it as stack.json.FORMAT: the way back to that kit.
+    """
+    path = state / _RECORD
+    # What cannot be read is worth no keeping.
+    with contextlib.suppress(FileNotFoundError, ValueError, AttributeError):
+        old = path.read_text("utf-8")
+        number = _format_of(json.loads(old))
+        if number < FORMAT:
+            write_private(path.with_name(f"{_RECORD}.{number}"), old)
+    write_private(path, record_text(record))
+
+
+def record_text(record: Record) -> str:
+    """As stack.json holds it."""
+    return json.dumps({"format": FORMAT, **asdict(record)}, indent=2) + "\n"
 
 
 def make_private(folder: Path) -> None:
