@@ -75,6 +75,7 @@ def test_a_full_disk_in_the_model_store(tmp_path: Path) -> None:
         filler = fill(uploads)
         said = stack.run("deploy", str(first.folder), "--endpoint", "other", code=1)
         assert "clearml-serving model upload failed" in said
+        assert "insufficient disk space" in said
         filler.unlink()
         stack.run("deploy", str(first.folder), "--endpoint", "other")
 

@@ -151,7 +151,7 @@ def test_a_full_disk_is_told_apart(
         raise OSError(28, "No space left on device", "/some/path")
 
     monkeypatch.setitem(METHODS, "projects.get_all", full)
-    assert api.refusal("projects.get_all") == (507, 4)
+    assert api.refusal("projects.get_all") == (500, 4)
     assert caplog.messages == ["GET OSError: No space left on device"]
 
 

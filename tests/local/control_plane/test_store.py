@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from tests.local.control_plane.conftest import ApiClient
 from transformer_serving.local.control_plane.app import create_app
+from transformer_serving.local.control_plane.errors import Failure
 from transformer_serving.local.control_plane.settings import Settings
 from transformer_serving.local.control_plane.store import Kind, Store, StoreError
 
@@ -128,5 +129,9 @@ def test_a_full_disk_is_called_one(settings: Settings) -> None:
         store._writer.execute(f"PRAGMA max_page_count = {used}")
         answers = [api.answer("tasks.create", name="a" * 5000, type="training") for _ in range(9)]
     status, body = answers[-1]
-    assert status == 507
+    assert status == 500
     assert "insufficient disk space" in body["meta"]["result_msg"]
+
+
+def test_no_failure_is_one_that_the_sdk_tries_again_without_end() -> None:
+    assert max(failure.status for failure in Failure) <= 500

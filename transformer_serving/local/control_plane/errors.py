@@ -5,7 +5,11 @@ from enum import Enum
 
 
 class Failure(Enum):
-    """Status, subcode and text of each failure, as the real server words them."""
+    """Status, subcode and text of each failure, as the real server words them.
+
+    None is above 500: the SDK sends what gets such a status again, without a pause and without end
+    (clearml/backend_interface/base.py).
+    """
 
     NOT_SUPPORTED = (400, 1, "endpoint is not supported")
     MISSING_FIELDS = (400, 11, "missing required fields")
@@ -38,7 +42,7 @@ class Failure(Enum):
     RANGE = (416, 0, "range not satisfiable")
     GENERAL = (500, 0, "general server error")
     STORAGE = (500, 100, "general data error")
-    DISK_FULL = (507, 4, "insufficient disk space")
+    DISK_FULL = (500, 4, "insufficient disk space")
 
     @property
     def status(self) -> int:
