@@ -45,6 +45,12 @@ async def build(processor: Any, url: str) -> None:
         processor._request_processing_state.dec()
 
 
+async def wait_for_update(processor: Any) -> None:
+    """Until the host has taken over the change of its configuration that it is at."""
+    await _enter(processor)
+    processor._request_processing_state.dec()
+
+
 async def _enter(processor: Any) -> None:
     """Be counted as a request, which a change of the configuration waits for, and wait for one."""
     while True:

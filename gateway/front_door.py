@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from starlette.responses import Response
 
 from contract.body_memory import Share
-from contract.errors import KINDS, ServingError
+from contract.errors import ServingError
 from contract.log_lines import write_json_lines
 from contract.request_context import current_caller, current_request
 from gateway.asgi import Headers, Message, Receive, Scope, Send, adding, send_json
@@ -21,7 +21,7 @@ from gateway.json_body import Parser, says_json
 from gateway.metrics import PATH as METRICS, Metrics
 from gateway.request_id import HEADER, request_id
 from gateway.settings import Settings
-from gateway.short_way import ShortWay, Target, send_response, target_of
+from gateway.short_way import Kind, ShortWay, Target, send_response, target_of
 from gateway.shutdown import Shutdown
 
 _UNKNOWN = "unknown_endpoint"
@@ -100,10 +100,9 @@ class FrontDoor:
         """Answers, or says why the body is refused."""
         try:
             raw = await incoming.read(exchange.headers, share)
-            ours = await self._short_way.is_ours(target)
-            known = ours or self._short_way.knows(target)
+            kind = await self._short_way.kind_of(target)
             is_json = says_json(exchange.headers.get(b"content-type"))
-            body = await self._parser.parse(raw, is_json=is_json, ours=ours)
+            body = await self._parser.parse(raw, is_json=is_json, ours=kind is Kind.OURS)
         except ServingError as error:
             # The frames that it went through hold the body.
             error.__traceback__ = error.__context__ = None
@@ -113,22 +112,23 @@ class FrontDoor:
         caller = self._callers.enter(exchange.receive)
         current_caller.set(caller.left)
         try:
-            if not ours and known:
+            if kind is Kind.HOSTS:
                 await self._host.app(*_replayed(raw, exchange, caller))
                 return None
             del raw
-            # The host would repeat an unknown endpoint's name, up to 60 kB of it.
-            response = await self._short_way.answer(target, body)
+            response = await self._answer(kind, target, body)
         finally:
             self._callers.leave(caller)
-        await self._send(response, exchange, known=known, left=caller.left.done())
+        await self._send(response, exchange, left=caller.left.done())
         return None
 
-    async def _send(
-        self, response: Response, exchange: Exchange, *, known: bool, left: bool
-    ) -> None:
-        if not known and response.status_code == KINDS[_UNKNOWN].status:
-            self._metrics.refused(_UNKNOWN)
+    async def _answer(self, kind: Kind, target: Target, body: Any) -> Response:
+        if kind is Kind.OURS:
+            return await self._short_way.answer(target, body)
+        self._metrics.refused(_UNKNOWN)
+        return self._short_way.unknown()
+
+    async def _send(self, response: Response, exchange: Exchange, *, left: bool) -> None:
         # Nobody reads the answer of one who left; a server may even object to it.
         if not left or response.background is not None:
             await send_response(

@@ -6,6 +6,7 @@ Canary, versions, statistics and live updates are process_request's own, so they
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from fastapi.encoders import jsonable_encoder
@@ -14,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from contract.panics import ENDS
 from gateway.asgi import Headers, Receive, Scope, Send, adding, with_headers
-from gateway.building import build, is_built, serves_responses
+from gateway.building import build, is_built, serves_responses, wait_for_update
 from gateway.host_errors import host_error_response, host_error_table
 
 
@@ -41,6 +42,14 @@ def target_of(scope: Scope) -> Target | None:
     return None
 
 
+class Kind(Enum):
+    """Who answers a target: a Preprocess of ours, the host's app, or nobody."""
+
+    OURS = auto()
+    HOSTS = auto()
+    UNKNOWN = auto()
+
+
 class ShortWay:
     """Asks the host's processor and sends what it returns."""
 
@@ -49,7 +58,20 @@ class ShortWay:
         self._errors = host_error_table(host)
         self._failed: dict[str, Any] = {}
 
-    async def is_ours(self, target: Target) -> bool:
+    async def kind_of(self, target: Target) -> Kind:
+        """Who answers this target, once the host is not just taking over another configuration."""
+        kind = await self._kind_now(target)
+        if kind is not Kind.UNKNOWN:
+            return kind
+        await wait_for_update(self._host.processor)
+        return await self._kind_now(target)
+
+    async def _kind_now(self, target: Target) -> Kind:
+        if await self._is_ours(target):
+            return Kind.OURS
+        return Kind.HOSTS if self._knows(target) else Kind.UNKNOWN
+
+    async def _is_ours(self, target: Target) -> bool:
         """Whether whatever the host would draw for this target has a Preprocess of ours.
 
         A name of a canary route stands for all that it routes to: the draw itself happens inside
@@ -66,7 +88,7 @@ class ShortWay:
                 await self._build_once(routed)
         return bool(urls) and all(serves_responses(processor, routed) for routed in urls)
 
-    def knows(self, target: Target) -> bool:
+    def _knows(self, target: Target) -> bool:
         """Whether the host has an endpoint or a canary route of this name and version."""
         processor = self._host.processor
         if processor is None:
@@ -99,6 +121,15 @@ class ShortWay:
             return outcome
         # The endpoint was replaced by one of another kind a moment ago.
         return JSONResponse(jsonable_encoder(outcome))
+
+    def unknown(self) -> Response:
+        """The answer for an endpoint that is not known.
+
+        Not the host's, which repeats up to 60 kB of its name. Nor is the host asked: a change in
+        that moment would have it answer, from a body that was not read for it.
+        """
+        error = self._host.EndpointNotFoundException()
+        return host_error_response(self._host, self._errors, error)
 
     async def attempt(self, work: Awaitable[Any]) -> Any:
         """The outcome of work that runs an endpoint's code, or a Response for what it raised."""

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from gateway import body as body_module
 from gateway.front_door import FrontDoor
 from gateway.settings import Settings
-from tests.gateway.played_host import NotFoundError, Ours, Processor, host_of
+from tests.gateway.played_host import Ours, Processor, host_of
 
 JSON = (b"content-type", b"application/json")
 
@@ -80,12 +80,33 @@ async def test_an_unknown_name_is_answered_here_and_counted() -> None:
     door = Door()
     refused = door.app._metrics._refused.labels("unknown_endpoint")
     before = refused._value.get()
-    door.processor.answers["secret"] = NotFoundError("secret")
     assert await door.post("/serve/secret", b"{}", b"") == 404
     assert list(door.body) == ["code", "message", "field", "limit", "got"]
     assert b"secret" not in door.sent[1]["body"]
     assert not door.host.app.calls
     assert refused._value.get() == before + 1
+
+
+async def test_an_endpoint_that_comes_while_a_request_waits_gets_its_parsed_body() -> None:
+    """The first answer of a new endpoint was that of the JSON read as one text."""
+    door = Door()
+    processor = door.processor
+    processor._update_lock_flag = True
+    asking = asyncio.create_task(door.post("/serve/new", b'{"a": 1}', b""))
+    await asyncio.sleep(0.05)
+    processor.answers["new"] = Response(b"{}")
+    processor.changed()
+    processor.built("new", Ours())
+    processor._update_lock_flag = False
+    assert await asking == 200
+    assert processor.asked == [("new", None, {"a": 1})]
+
+
+async def test_the_host_is_never_asked_for_what_was_unknown() -> None:
+    door = Door()
+    door.processor.answers["new"] = Response(b"{}")  # it would have it now
+    assert await door.post("/serve/new", b'{"a": 1}', b"") == 404
+    assert not door.processor.asked
 
 
 async def test_the_host_gets_the_whole_plain_body_once() -> None:

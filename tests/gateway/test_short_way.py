@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Match, Route
 
 from gateway import building
-from gateway.short_way import ShortWay, Target, send_response, target_of
+from gateway.short_way import Kind, ShortWay, Target, send_response, target_of
 from tests.gateway.played_host import (
     EngineError,
     ModelError,
@@ -110,21 +110,21 @@ async def test_which_endpoints_are_ours(built: list[str], target: Target, ours: 
         processor._canary_route[name] = {"endpoints": urls}
     way = ShortWay(host_of(processor))
     for _ in range(3):
-        assert await way.is_ours(target) is ours
+        assert (await way.kind_of(target) is Kind.OURS) is ours
     assert len(set(built)) == len(built), "nothing is built, or tried, twice"
     assert "sklearn" not in built
     assert processor._request_processing_state.value == 0
     # The host drops everything at a change of its configuration.
     processor._engine_processor_lookup = {}
-    assert await way.is_ours(target) is ours
+    assert (await way.kind_of(target) is Kind.OURS) is ours
 
 
 async def test_what_could_not_be_built_is_tried_again_after_a_change(built: list[str]) -> None:
     processor = Processor({"bad": None})
     way = ShortWay(host_of(processor))
-    assert not await way.is_ours(Target("bad", None))
+    assert await way.kind_of(Target("bad", None)) is not Kind.OURS
     processor.changed()
-    assert not await way.is_ours(Target("bad", None))
+    assert await way.kind_of(Target("bad", None)) is not Kind.OURS
     assert built == ["bad"] * 2
 
 
@@ -132,8 +132,8 @@ async def test_what_could_not_be_built_is_tried_again_after_a_change(built: list
 async def test_only_a_class_that_says_true_counts(preprocess: object) -> None:
     processor = Processor({"a": None})
     processor.built("a", preprocess)
-    assert not await ShortWay(host_of(processor)).is_ours(Target("a", None))
-    assert not await ShortWay(host_of(None)).is_ours(Target("a", None))
+    assert await ShortWay(host_of(processor)).kind_of(Target("a", None)) is not Kind.OURS
+    assert await ShortWay(host_of(None)).kind_of(Target("a", None)) is Kind.HOSTS
 
 
 class PanicError(BaseException):
