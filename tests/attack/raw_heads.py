@@ -156,6 +156,12 @@ def heads() -> list[Raw]:
             b"GET /serve/ours HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
             b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n",
             {400, 403, 404, 405}),
+        *upgrades(),
+    ]  # fmt: skip
+
+
+def upgrades() -> list[Raw]:
+    return [
         head("upgrade to h2c, as Java sends it", b"connection: Upgrade, HTTP2-Settings\r\n"
              b"http2-settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA\r\nupgrade: h2c", OK),
         head("upgrade to nonsense", b"connection: upgrade\r\nupgrade: " + SECRET, OK),

@@ -13,6 +13,7 @@ from scripts.generated_part import described
 from tests.attack.cases import BEFORE, Case
 from tests.attack.seen import Seen
 from transformer_serving.latency_table import facts
+from transformer_serving.versions.lock import read_lock
 
 _PACKAGES = ("clearml-serving", "clearml", "uvicorn", "httptools", "onnxruntime", "tokenizers")
 _WORDS = {True: "holds", False: "BROKEN", None: "not tried"}
@@ -55,7 +56,7 @@ def document(rows: Sequence[Row], load: float) -> str:
             name: value for name, value in facts().items() if name in ("date", "processor", "cores")
         },
         "commit": commit(),
-        "tritonserver": installed("nvidia-pytriton") or "none",
+        "tritonserver": read_lock().embedded.triton,
         **{name: installed(name) or "none" for name in _PACKAGES},
     }
     lines = [
