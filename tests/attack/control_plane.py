@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import threading
 import time
@@ -140,7 +141,11 @@ def damaged_pages(ground: Ground) -> Seen:
     silent = [name for name, words in told.items() if not _says(state, *words)]
     command("down", "--state", str(state))
     names = ", ".join(name for name in told if name not in silent)
-    return Seen(f"{names} say what is lost" if names else "nobody says it", not silent)
+    said = f"{names} say what is lost" if names else "nobody says it"
+    sockets = [row.laddr for row in ground.process("triton").net_connections("unix") if row.laddr]
+    left = all(map(os.path.exists, sockets))
+    told_of = "goes on" if left else "lost its sockets"
+    return Seen(f"{said}; the stack itself {told_of}", not silent and left)
 
 
 def _says(state: Path, *words: str) -> bool:

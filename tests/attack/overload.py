@@ -55,7 +55,7 @@ def overloaded(timeout_ms: int | None) -> Callable[[Ground], Seen]:
             f"{TIMES:g} x {capacity:.0f} requests/s: {counted(found.statuses)}; "
             f"{'never none' if min(windows) > 0 else 'none'} in 5 s; the next caller is answered",
             holds,
-            f"p99 of the accepted {p99 / 1e3:.1f} s, at least {min(windows):.0f}/s in 5 s",
+            f"p99 of the accepted {p99 / 1e3:.1f} s, at least {min(windows):.1f}/s in 5 s",
         )
 
     return run
