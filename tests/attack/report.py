@@ -9,7 +9,7 @@ from rich.table import Table
 
 from benchmarks.machine import commit
 from contract.server_facts import installed
-from scripts.generated_part import described
+from scripts.generated_part import described, load_average
 from tests.attack.cases import BEFORE, Case
 from tests.attack.seen import Seen
 from transformer_serving.latency_table import facts
@@ -60,8 +60,8 @@ def document(rows: Sequence[Row], load: float) -> str:
         **{name: installed(name) or "none" for name in _PACKAGES},
     }
     lines = [
-        f"{described(versions, load)} {len(rows)} cases in {seconds / 60:.0f} minutes; before: "
-        f"{BEFORE}.",
+        f"{described(versions, load)} {len(rows)} cases in {seconds / 60:.0f} minutes, load average "
+        f"{load_average():.1f} at the end; before: {BEFORE}.",
         "",
         "| case | tries | before | must hold | now | |",
         "|---|---|---|---|---|---|",
