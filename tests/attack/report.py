@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from benchmarks.machine import commit
 from contract.server_facts import installed
 from scripts.generated_part import described, load_average
 from tests.attack.cases import BEFORE, Case
@@ -55,13 +54,12 @@ def document(rows: Sequence[Row], load: float) -> str:
         **{
             name: value for name, value in facts().items() if name in ("date", "processor", "cores")
         },
-        "commit": commit(),
         "tritonserver": read_lock().embedded.triton,
         **{name: installed(name) or "none" for name in _PACKAGES},
     }
     lines = [
-        f"{described(versions, load)} {len(rows)} cases in {seconds / 60:.0f} minutes, load average "
-        f"{load_average():.1f} at the end; before: {BEFORE}.",
+        f"{described(versions, load)} {len(rows)} cases in {seconds / 60:.0f} minutes, "
+        f"load average {load_average():.1f} at the end; before: {BEFORE}.",
         "",
         "| case | tries | before | must hold | now | |",
         "|---|---|---|---|---|---|",
