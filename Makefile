@@ -9,8 +9,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: up down status test test-stack test-compose compose-figures example-env check check-ort \
 	check-ensemble compare-table compare-graphs compare-int8 lint format types docs fuzz soak lock \
-	reliability models check-processors check-upgrade bench bench-all bench-tables budgets tune flames \
-	notebooks clean help
+	reliability models check-processors check-upgrade attack bench bench-all bench-tables budgets tune \
+	flames notebooks clean help
 
 help:
 	@echo 'make up      install, build the demo models, start the stack, deploy, show curl lines'
@@ -27,6 +27,7 @@ help:
 	@echo 'make models  every task of every family converted and compared: the table of docs/models.md'
 	@echo 'make check-processors  every precision under the instruction sets that this CPU can imitate'
 	@echo 'make check-upgrade FROM=commit  a stack with its data goes from there to here and back'
+	@echo 'make attack  what attacks on a stack found, tried again: the table of docs/security.md; 10 minutes'
 	@echo 'make soak    ten minutes of load; the worker must not grow'
 	@echo 'make check-ort  load what convert writes with the ONNX Runtime of the pinned image'
 	@echo 'make compare-table, compare-graphs, compare-int8  engines, graph tools and int8 on MiniLM'
@@ -97,6 +98,10 @@ check-processors: $(VENV)/.dev
 # make check-upgrade FROM=v0.1.0: a stack's data goes from that commit to this one and back.
 check-upgrade: $(VENV)/.dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m scripts.check_upgrade $(FROM) --write
+
+# Options: make attack ATTACK=--write, or ATTACK="--short --only raw"
+attack: $(VENV)/.dev
+	$(BIN)/python -m tests.attack $(ATTACK)
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m tests.gateway.soak

@@ -141,7 +141,7 @@ def overloaded(
     answer_s = min(answer_s, spent / max(found.requests, 1))
     refusal_s = (spent - answered * answer_s) / max(found.requests - answered, 1)
     begun = min(exchange.due for exchange in run.exchanges)
-    windows = _windows(run, begun, seconds)
+    windows = goodput_windows(run, begun, seconds)
     # What refusals and generator take of the cores, an engine on the same cores does not have.
     taken = (refused * refusal_s + run.cpu_s) / (run.elapsed_s * (os.cpu_count() or 1))
     return {
@@ -177,7 +177,7 @@ def _asked_s(server: Running) -> float:
     return time.monotonic() - began
 
 
-def _windows(run: generator.Run, begun: float, seconds: float) -> list[float]:
+def goodput_windows(run: generator.Run, begun: float, seconds: float) -> list[float]:
     """Answers with status 200 a second, in each whole window of the load."""
     counts = [0] * max(1, int(seconds / WINDOW_S))
     length = min(WINDOW_S, seconds)

@@ -65,6 +65,13 @@ class ServingError(Exception):
         self.limit: Final = limit
         self.got: Final = got
 
+    def without_frames(self) -> ServingError:
+        """Itself, to be kept or returned: the frames that it went through hold the body, and who
+        called them holds the error, so that only the garbage collector would free either.
+        """
+        self.__traceback__ = self.__cause__ = self.__context__ = None
+        return self
+
     def body(self) -> dict[str, str | int | None]:
         """The JSON body of the answer; the keys are always the same."""
         return {

@@ -104,9 +104,7 @@ class FrontDoor:
             is_json = says_json(exchange.headers.get(b"content-type"))
             body = await self._parser.parse(raw, is_json=is_json, ours=kind is Kind.OURS)
         except ServingError as error:
-            # The frames that it went through hold the body.
-            error.__traceback__ = error.__context__ = None
-            return error
+            return error.without_frames()
         except ClientGoneError:
             return None
         caller = self._callers.enter(exchange.receive)

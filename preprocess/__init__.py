@@ -69,7 +69,7 @@ class Preprocess:
         try:
             return read_body(body, self.task, self.endpoint.limits)
         except ServingError as error:
-            return error
+            return error.without_frames()
 
     async def process(self, request: Any, state: dict[str, Any], collect: Collect = None) -> Any:
         """Tokenize, call the engine, split: one row a piece of work, in order, or an error."""
@@ -89,7 +89,7 @@ class Preprocess:
             )
             return await self.engine.infer(work.encoded, deadline, passage)
         except ServingError as error:
-            return error
+            return error.without_frames()
         except ENDS:
             raise
         except BaseException as error:
@@ -122,7 +122,7 @@ class Preprocess:
                 answer = self.task.render(outcome, state["work"])
                 return answer_response(answer, answer_body(answer), self._headers(passage))
             except ServingError as error:
-                outcome = error
+                outcome = error.without_frames()
             except ENDS:
                 raise
             except BaseException as error:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from transformer_serving.failure import Failure
 _COMMAND = "transformer_serving.clearml_command"
 _TIMEOUT_S = 300
 _ID = r"([0-9a-f]{32})"
+# What the SDK logs of a file that was not taken; the command goes on and ends well.
+_NOT_TAKEN = re.compile(r"Exception encountered while uploading (.*)")
+_ANSWER = re.compile(r'\((\d{3})\): .*"result_msg":"([^"]*)"')
 
 
 @dataclass(frozen=True)
@@ -59,13 +63,31 @@ class ClearmlCli:
         """Upload a model folder; its model id.
 
         `destination` must be new for every upload: clearml-serving names an upload by its file
-        alone, and a second one of that name would replace the first one's bytes.
+        alone, and a second one of that name would replace the first one's bytes. Raises Failure
+        with the file server's words where it did not take the file.
         """
         output = self.run(
             "model", "upload", "--name", name, "--project", project, "--framework", "onnx",
             "--path", str(folder), "--destination", destination,
         )  # fmt: skip
-        return _find(rf"Model ID={_ID}", output, "the model's id")
+        model_id = _find(rf"Model ID={_ID}", output, "the model's id")
+        refusal = upload_refusal(output)
+        if refusal is not None:
+            with suppress(Failure):
+                ClearmlApi(self.environment).call("models.delete", model=model_id, force=True)
+            raise Failure(f"clearml-serving model upload failed: {refusal}")
+        return model_id
+
+
+def upload_refusal(output: str) -> str | None:
+    """Why the file server did not take a file, from what the command printed."""
+    found = _NOT_TAKEN.search(output)
+    if found is None:
+        return None
+    answer = _ANSWER.search(found.group(1))
+    if answer is None:
+        return found.group(1)[:300]
+    return f"the file server answered {answer.group(1)}, {answer.group(2)}"
 
 
 def _find(pattern: str, output: str, what: str) -> str:

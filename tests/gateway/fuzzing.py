@@ -57,7 +57,7 @@ class Fuzz:
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
-        self.bomb = _bomb(30)
+        self.bomb = bomb(30)
         self.openapi_cases = openapi_cases(self.openapi, self.seed, self.cases)
 
     def requests(self, count: int) -> Iterator[Sent]:
@@ -136,7 +136,9 @@ class Fuzz:
         return {str(at): self._value(depth - 1) for at in range(min(size, 5))}
 
 
-def openapi_cases(openapi: dict[str, Any], seed: int, count: int) -> list[bytes]:
+def openapi_cases(
+    openapi: dict[str, Any], seed: int, count: int, endpoint: str = "texts"
+) -> list[bytes]:
     """Whole requests for every operation of the app, half of them to an endpoint that is there."""
     schema = schemathesis.openapi.from_dict(openapi)
     found: list[bytes] = []
@@ -151,7 +153,7 @@ def openapi_cases(openapi: dict[str, Any], seed: int, count: int) -> list[bytes]
         @hypothesis.given(operation.as_strategy())
         def collect(case: Any) -> None:
             if len(found) % 2 and "model_id" in (case.path_parameters or {}):
-                case.path_parameters["model_id"] = "texts"
+                case.path_parameters["model_id"] = endpoint
             found.append(_raw(case))
 
         collect()
@@ -170,7 +172,7 @@ def _raw(case: Any) -> bytes:
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-def _bomb(megabytes: int) -> bytes:
+def bomb(megabytes: int) -> bytes:
     deflater = zlib.compressobj(9, wbits=31)
     return b"".join(deflater.compress(bytes(10**6)) for _ in range(megabytes)) + deflater.flush()
 

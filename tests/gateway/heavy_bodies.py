@@ -57,9 +57,9 @@ def packed(raw: bytes) -> tuple[bytes, bytes]:
     return b"content-encoding: gzip\r\n", gzip.compress(raw)
 
 
-async def post(port: int, body: bytes, more: bytes = b"") -> int | str:
+async def post(port: int, body: bytes, more: bytes = b"", head: bytes = HEAD) -> int | str:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = HEAD + more + b"content-length: %d\r\n\r\n" % len(body)
+    head += more + b"content-length: %d\r\n\r\n" % len(body)
     try:
         with contextlib.suppress(ConnectionError):
             writer.write(head + body)

@@ -143,6 +143,7 @@ async def test_a_task_that_is_cancelled_gives_it_back() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 600), st.booleans()), max_size=40))
+@settings(deadline=None)
 def test_shares_add_up(steps: list[tuple[int, int, bool]]) -> None:
     memory = body_memory(TOTAL)
     shares = [memory.share() for _ in range(4)]

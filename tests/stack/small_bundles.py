@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 
 from contract.endpoint import Classification, Endpoint, InputTensor, Limits, OutputTensor, Tokens
 from contract.manifest import Golden
@@ -39,12 +39,13 @@ class Parts:
     broken: bool = False  # the engine cannot be loaded, though every file is the manifest's
     parity: bool = False  # with a parity set, so that it is proven where it is served
     wrong_at: int | None = None  # the engine is wrong at exactly so many tokens
+    split: str = ""  # a pattern by which the tokenizer splits words further
 
 
 def write_small(target: Path, parts: Parts | None = None) -> Bundle:
     """Write the bundle; its golden answer is computed here, not asked from an engine."""
     parts = parts or Parts()
-    tokenizer = _tokenizer(parts.rotated)
+    tokenizer = _tokenizer(parts.rotated, parts.split)
     content = BundleContent(
         endpoint=_endpoint(parts),
         tokenizer=TokenizerFile(tokenizer.to_str().encode(), 0, "[PAD]", 0, "right"),
@@ -65,7 +66,7 @@ def write_small(target: Path, parts: Parts | None = None) -> Bundle:
 
 def answer_of(parts: Parts, text: str = TEXT) -> dict[str, object]:
     """Label and score of one text, in numpy."""
-    ids = np.array([_tokenizer(parts.rotated).encode(text).ids])
+    ids = np.array([_tokenizer(parts.rotated, parts.split).encode(text).ids])
     logits = expected(ids, np.ones_like(ids), scale=parts.scale)[0]
     chances = np.exp(logits - logits.max())
     chances /= chances.sum()
@@ -74,7 +75,7 @@ def answer_of(parts: Parts, text: str = TEXT) -> dict[str, object]:
 
 
 @cache
-def _tokenizer(rotated: int) -> Tokenizer:
+def _tokenizer(rotated: int, split: str = "") -> Tokenizer:
     at = rotated % len(WORDS)
     words = [*_SPECIAL, *WORDS[at:], *WORDS[:at]]
     assert len(words) <= VOCABULARY
@@ -82,6 +83,9 @@ def _tokenizer(rotated: int) -> Tokenizer:
         models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]")
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    if split:
+        pieces = pre_tokenizers.Split(Regex(split), "isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([tokenizer.pre_tokenizer, pieces])
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     return tokenizer
 

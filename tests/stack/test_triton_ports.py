@@ -39,15 +39,22 @@ def attacked(stack: Stack) -> tuple[Found, bool]:
         return found, marker.exists()
 
 
-def test_a_web_page_cannot_bring_code_along(plain: Stack, tmp_path: Path) -> None:
-    """What a browser sends for a foreign page without asking first: text/plain, no credentials."""
-    marker = tmp_path / "ran"
+def foreign_load(stack: Stack, marker: Path) -> dict[int, int]:
+    """What a browser sends for a foreign page without asking first: text/plain, no credentials.
+
+    The statuses by port, of every port that the stack has.
+    """
     body = json.dumps({"parameters": code(marker)}).encode()
-    ports = tcp_ports([process.pid for process in leftovers(plain.state)])
+    ports = tcp_ports([process.pid for process in leftovers(stack.state)])
     assert ports  # the front door at least
     path = "/v2/repository/models/foreign/load"
-    answers = {port: send((LOOPBACK, port), "POST", path, body, _FOREIGN) for port in ports}
-    assert not [port for port, (status, _) in answers.items() if 0 < status < 400]
+    return {port: send((LOOPBACK, port), "POST", path, body, _FOREIGN)[0] for port in ports}
+
+
+def test_a_web_page_cannot_bring_code_along(plain: Stack, tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    answers = foreign_load(plain, marker)
+    assert not [port for port, status in answers.items() if 0 < status < 400]
     assert not marker.exists()
 
 

@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from transformer_serving.local.record import (
     require_record,
     save_record,
 )
+from transformer_serving.local.sockets import socket_folder
 from transformer_serving.version import kit_version
 
 _MANIFEST, _RECORD, _FILES = "backup.json", "stack.json", "files"
@@ -86,7 +88,8 @@ def restore(state: Path, source: Path) -> dict[str, Any]:
             raise
     present = _present(state)
     if present is None or stored.serving_id is None:
-        save_record(state, stored)
+        # Those of the stack that was backed up may be in use by it.
+        save_record(state, replace(stored, sockets=str(socket_folder(state))))
     else:
         save_record(state, present.with_serving_id(stored.serving_id))
     return {"file": str(source), "kept": str(new)}
