@@ -36,6 +36,11 @@ _MAX_LENGTH = 64
 _ALL = "all that it has"
 _STEPS = "scripts.processor_run"
 Rows = list[dict[str, Any]]
+ENGINES = tuple(
+    f"{engine}-{precision}"
+    for engine in ("openvino", "onnxruntime")
+    for precision in PRECISIONS[engine]
+)
 
 
 @dataclass(frozen=True)
@@ -68,16 +73,22 @@ def run(level: str, *arguments: str) -> Rows:
     return rows
 
 
-def check(folder: Path, levels: Sequence[str], max_length: int, progress: Progress) -> list[Row]:
+def check(
+    folder: Path,
+    levels: Sequence[str],
+    max_length: int,
+    progress: Progress,
+    engines: Sequence[str] = ENGINES,
+) -> list[Row]:
     task = progress.add_task("export", total=2 * len(levels) + 1)
     run(_ALL, "prepare", str(folder), str(max_length))
-    openvino = [f"openvino-{precision}" for precision in PRECISIONS["openvino"]]
-    others = [f"onnxruntime-{precision}" for precision in PRECISIONS["onnxruntime"]]
+    openvino = [engine for engine in engines if engine.startswith("openvino")]
+    others = [engine for engine in engines if engine not in openvino]
     made: dict[tuple[str, str], dict[str, Any]] = {}
     for level in levels:
         progress.update(task, advance=1, description=f"made under {level}")
-        engines = [*openvino, *(others if level == levels[-1] else ())]
-        for row in run(level, "build", str(folder), str(folder / level), *engines):
+        built = [*openvino, *(others if level == levels[-1] else ())]
+        for row in run(level, "build", str(folder), str(folder / level), *built):
             made[level, row["engine"]] = row
     served: dict[tuple[str, str], dict[str, float | None]] = {key: {} for key in made}
     faults = {key: [row["fault"]] if row["fault"] else [] for key, row in made.items()}
@@ -146,7 +157,7 @@ def main() -> int:
         tempfile.TemporaryDirectory() as scratch,
         Progress(*columns, console=Console(stderr=True)) as progress,
     ):
-        rows = check(Path(scratch), levels, options.max_length, progress)
+        rows = check(Path(scratch), levels, options.max_length, progress, options.engines)
     if options.json:
         sys.stdout.write(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
     else:
@@ -168,6 +179,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     parser.add_argument("--levels", nargs="+", help="only these instruction sets, and the whole")
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES, metavar="ENGINE")
     parser.add_argument("--max-length", type=int, default=_MAX_LENGTH, help="tokens of a text")
     parser.add_argument("--write", action="store_true", help="put the table into docs/models.md")
     return parser.parse_args()
