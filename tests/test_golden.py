@@ -6,13 +6,14 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from contract.manifest import Golden
 from contract.naming import VERSION_HEADER
-from transformer_serving.golden import Refused, wait_for_golden
+from transformer_serving.golden import Differs, Refused, wait_for_golden
 
 GOLDEN = Golden(
     request={"text": "Good."}, answer={"label": "POSITIVE", "score": 0.9}, tolerance=0.001
@@ -69,6 +70,15 @@ def test_a_bundle_that_was_refused_is_not_waited_for() -> None:
         reason = wait_for_golden(url, GOLDEN, VERSION, 600, lambda: next(said))
     assert isinstance(reason, Refused)
     assert reason == "at 32 tokens, any batch"
+
+
+def test_an_answer_that_differs_is_told_at_once() -> None:
+    """Of that version there will be no other answer; so one wrong answer of many is found."""
+    other = replace(GOLDEN, answer={"label": "POSITIVE", "score": 0.7})
+    with address(lambda number: (200, VERSION)) as url:
+        reason = wait_for_golden(url, other, VERSION, 600)
+    assert isinstance(reason, Differs)
+    assert "its numbers by up to 0.2" in reason
 
 
 def test_an_address_where_one_worker_never_gets_the_bundle_is_not_ready() -> None:

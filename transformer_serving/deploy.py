@@ -16,7 +16,7 @@ from transformer_serving.bundle_folder import Bundle
 from transformer_serving.clearml_api import ClearmlApi
 from transformer_serving.clearml_cli import ClearmlCli, listed_endpoints
 from transformer_serving.failure import Failure
-from transformer_serving.golden import Refused, ask, wait_for_golden
+from transformer_serving.golden import Differs, Refused, ask, wait_for_golden
 from transformer_serving.model_registry import ModelRegistry, registry_folder, split
 from transformer_serving.refusals import Refusals
 from transformer_serving.time_limit import Report, TimeLimit, within
@@ -153,8 +153,13 @@ def until_golden(
     if isinstance(reason, Refused):
         raise Failure(f"{endpoint}: {reason}")
     if reason is not None:
+        how = (
+            "does not answer as it must"
+            if isinstance(reason, Differs)
+            else f"did not answer within {limit.seconds:.0f} s"
+        )
         raise Failure(
-            f"{endpoint} did not answer within {limit.seconds:.0f} s: {reason}; see "
+            f"{endpoint} {how}: {reason}; see "
             "'transformer-serving status'; the bundle before comes back with "
             f"'transformer-serving rollback {endpoint}'"
         )

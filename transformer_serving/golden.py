@@ -58,6 +58,10 @@ class Refused(str):
     """Why the bundle will not be served, however long one waits."""
 
 
+class Differs(str):
+    """How an answer of exactly the wanted bundle differs from the recorded one."""
+
+
 def wait_for_golden(
     url: str,
     golden: Golden,
@@ -67,8 +71,8 @@ def wait_for_golden(
 ) -> str | None:
     """Ask until every process behind the address gives the golden answer from exactly `version`.
 
-    Returns None when they did, 32 answers in a row; else why not, as last seen, or Refused as soon
-    as `refused` has a reason.
+    Returns None when they did, 32 answers in a row; else why not, as last seen, or at once: Refused
+    where `refused` has a reason, Differs where an answer of that version is another.
     """
     deadline = time.monotonic() + timeout_s
     reason = "it was never asked"
@@ -77,7 +81,7 @@ def wait_for_golden(
         reply = ask(url, golden.request, min(_REQUEST_S, max(0.1, deadline - time.monotonic())))
         if reply.status == 200 and reply.version == version:
             if not agrees(reply.body, golden.answer, golden.tolerance):
-                return disagreement(reply.body, golden.answer, golden.tolerance)
+                return Differs(disagreement(reply.body, golden.answer, golden.tolerance))
             right += 1
             if right == _IN_A_ROW:
                 return None
