@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
 
 from tests.compose.conftest import (
     ROOT,
@@ -26,6 +28,7 @@ from tests.compose.conftest import (
 from tests.compose.figures import Figures
 from tests.compose.load import HEADERS, Load
 from tests.compose.machine import inspected, run
+from tests.stack.intruder import grpc_calls, http_calls, send
 from tests.stack.small_bundles import TEXT, Parts, answer_of, write_small
 from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.golden import ask
@@ -93,6 +96,28 @@ def test_no_secret_is_in_environments_or_logs(stack: Compose) -> None:
     dumps.append(stack.run("logs", "--no-color"))
     dumps.append(stack.run("config"))
     assert not any(secret in dump for secret in secrets for dump in dumps)
+
+
+def test_who_reaches_triton_can_have_it_infer_and_nothing_else(stack: Compose) -> None:
+    """As another container of its network: by its address there."""
+    (triton,) = stack.containers("triton")
+    (network,) = inspected(triton)["NetworkSettings"]["Networks"].values()  # type: ignore[index]
+    address, marker = str(network["IPAddress"]), "/tmp/intruder-ran"
+    for method, path, body in http_calls(marker):
+        assert send((address, 8000), method, path, body, "Host: t\r\n")[0] == 403, path
+    assert (
+        send((address, 8000), "GET", f"/v2/models/{ENDPOINT}/ready", b"", "Host: t\r\n")[0] == 200
+    )
+    client = InferenceServerClient(f"{address}:8001")
+    for name, arguments in grpc_calls(marker).items():
+        with pytest.raises(InferenceServerException, match="protocol is restricted"):
+            getattr(client, name)(**arguments, client_timeout=30)
+    assert client.is_model_ready(ENDPOINT)
+    client.close()
+    assert send((address, 8002), "GET", "/metrics", b"", "Host: t\r\n")[0] == 0
+    assert b"nv_inference" in send((address, 8003), "GET", "/metrics", b"", "Host: t\r\n")[1]
+    run("docker", "exec", triton, "test", "!", "-e", marker)
+    assert stack.status(ENDPOINT) == 200
 
 
 def test_an_orderly_stop_under_load_fails_no_request(stack: Compose, figures: Figures) -> None:
