@@ -17,6 +17,7 @@ from gateway.body_memory import body_memory
 from gateway.callers import Caller, Callers
 from gateway.golden_rounds import GoldenRounds
 from gateway.health import PREFIX, Health
+from gateway.host_errors import unknown_response
 from gateway.json_body import Parser, says_json
 from gateway.metrics import PATH as METRICS, Metrics
 from gateway.request_id import HEADER, request_id
@@ -123,8 +124,10 @@ class FrontDoor:
     async def _answer(self, kind: Kind, target: Target, body: Any) -> Response:
         if kind is Kind.OURS:
             return await self._short_way.answer(target, body)
+        # Not the host's answer, which repeats up to 60 kB of the name. Nor is the host asked: after
+        # a change in that moment it would answer, from a body that was not read for it.
         self._metrics.refused(_UNKNOWN)
-        return self._short_way.unknown()
+        return unknown_response()
 
     async def _send(self, response: Response, exchange: Exchange, *, left: bool) -> None:
         # Nobody reads the answer of one who left; a server may even object to it.

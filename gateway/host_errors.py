@@ -26,6 +26,8 @@ log = logging.getLogger("transformer_serving.gateway")
 _WITHHELD = "(not logged)"
 _CUDA_TEXTS = ("CUDA out of memory. ", "NVML_SUCCESS == r INTERNAL ASSERT FAILED")
 
+_UNKNOWN = ("unknown_endpoint", "the endpoint is not known")
+
 Report = Callable[[Any, BaseException], None]
 
 
@@ -47,7 +49,7 @@ def host_error_table(host: Any) -> tuple[Row, ...]:
     return (
         Row(
             host.EndpointNotFoundException,
-            "unknown_endpoint", "the endpoint is not known", None,
+            *_UNKNOWN, None,
         ),
         Row(
             host.EndpointModelLoadException,
@@ -85,6 +87,11 @@ def host_error_response(host: Any, table: tuple[Row, ...], error: BaseException)
         extra={"reference": reference, "request_id": _request_id()},
     )  # fmt: skip
     return _response(row.code, f"{row.message}, reference {reference}; see the worker's log")
+
+
+def unknown_response() -> Response:
+    """For an endpoint that the host does not have."""
+    return _response(*_UNKNOWN)
 
 
 def _response(code: str, message: str, background: BackgroundTask | None = None) -> Response:

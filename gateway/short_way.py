@@ -122,15 +122,6 @@ class ShortWay:
         # The endpoint was replaced by one of another kind a moment ago.
         return JSONResponse(jsonable_encoder(outcome))
 
-    def unknown(self) -> Response:
-        """The answer for an endpoint that is not known.
-
-        Not the host's, which repeats up to 60 kB of its name. Nor is the host asked: a change in
-        that moment would have it answer, from a body that was not read for it.
-        """
-        error = self._host.EndpointNotFoundException()
-        return host_error_response(self._host, self._errors, error)
-
     async def attempt(self, work: Awaitable[Any]) -> Any:
         """The outcome of work that runs an endpoint's code, or a Response for what it raised."""
         try:
