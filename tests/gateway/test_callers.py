@@ -44,7 +44,9 @@ class WaitingProcessor(Processor):
     """Counts requests in and out as the host does; answers when let, or when the caller left."""
 
     def __init__(self) -> None:
-        super().__init__({"ours": Response(b"{}")})
+        super().__init__({"ours": Response(b"{}"), "other": None})
+        self.engines["other"] = "sklearn"
+        self.changed()
         self.built("ours", Ours())
         self.let = asyncio.Event()
         self.left = 0
