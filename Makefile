@@ -27,7 +27,7 @@ help:
 	@echo 'make models  every task of every family converted and compared: the table of docs/models.md'
 	@echo 'make check-processors  every precision under the instruction sets that this CPU can imitate'
 	@echo 'make check-upgrade FROM=commit  a stack with its data goes from there to here and back'
-	@echo 'make attack  what attacks on a stack found, tried again: the table of docs/security.md; 10 minutes'
+	@echo 'make attack  what attacks on a stack found, tried again: the table of docs/security.md; 6 minutes'
 	@echo 'make soak    ten minutes of load; the worker must not grow'
 	@echo 'make check-ort  load what convert writes with the ONNX Runtime of the pinned image'
 	@echo 'make compare-table, compare-graphs, compare-int8  engines, graph tools and int8 on MiniLM'
