@@ -9,7 +9,7 @@ from transformer_serving.clearml_cli import upload_refusal
 HEAD = "Uploading model file 'model' to http://127.0.0.1:8008/bundles/a\n"
 TAIL = "Model created and registered, new Model ID=df8f27aaebf5415ab39d83a2a9c883ff\n"
 LINE = "2026-11-22 03:50:34,164 - clearml.storage - ERROR - Exception encountered while uploading "
-ENVELOPE = '{"meta":{"result_code":507,"result_subcode":4,"result_msg":"insufficient disk space"}}'
+ENVELOPE = '{"meta":{"result_code":500,"result_subcode":4,"result_msg":"insufficient disk space"}}'
 
 
 @pytest.mark.parametrize(
@@ -17,8 +17,8 @@ ENVELOPE = '{"meta":{"result_code":507,"result_subcode":4,"result_msg":"insuffic
     [
         ("", None),
         (
-            f"{LINE}Failed uploading object /bundles/a/model.zip to http://a (507): {ENVELOPE}\n",
-            "the file server answered 507, insufficient disk space",
+            f"{LINE}Failed uploading object /bundles/a/model.zip to http://a (500): {ENVELOPE}\n",
+            "the file server answered 500, insufficient disk space",
         ),
         (f"{LINE}Access Denied\n", "Access Denied"),
     ],
