@@ -51,7 +51,7 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest $(PYTEST)
 
 # Faults, live changes, traps of the host, every documented answer and printed line, the notebooks
-# and the benchmarks on a whole stack, and what else is slow: 17 minutes.
+# and the benchmarks on a whole stack, and what else is slow: about 20 minutes.
 test-stack: $(VENV)/.dev
 	$(BIN)/python -m pytest -m long $(PYTEST)
 
