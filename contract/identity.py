@@ -132,7 +132,10 @@ def data_of(raw: bytes) -> dict[str, bytes]:
         archive = zipfile.ZipFile(io.BytesIO(base64.b64decode(found[1], validate=True)))
         rows = archive.infolist()
         if sorted(row.filename for row in rows) != sorted((ENDPOINT, TOKENIZER, PARTS)):
-            raise ContractError(f"preprocess.py carries other files than a bundle's; {_AGAIN}")
+            raise ContractError(
+                "preprocess.py carries other files than a bundle's, or an older kit made it; "
+                f"{_AGAIN}"
+            )
         if sum(row.file_size for row in rows) > _MAX_DATA:
             raise ContractError(f"preprocess.py carries more than {_MAX_DATA} bytes; {_AGAIN}")
         return {row.filename: archive.read(row) for row in rows}
