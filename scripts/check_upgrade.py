@@ -23,15 +23,14 @@ from typing import Any
 
 from rich.console import Console
 
-from contract.golden import agrees
 from contract.manifest import Manifest, read_manifest
 from scripts.generated_part import described, load_average, write_part
-from transformer_serving.golden import ask
+from transformer_serving.golden import wait_for_golden
 from transformer_serving.latency_table import facts
 
 ROOT = Path(__file__).parent.parent
 _STEP_S = 900
-_TRIES, _PAUSE_S = 400, 0.3
+_RIGHT_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -75,16 +74,10 @@ def wait_until_right(base: int, serving: Mapping[str, Manifest]) -> float:
     """
     begun = time.perf_counter()
     for name, manifest in serving.items():
-        golden = manifest.golden
-        for _ in range(_TRIES):
-            reply = ask(f"http://127.0.0.1:{base}/serve/{name}", golden.request)
-            if reply.status == 200 and reply.version == manifest.bundle_version:
-                break
-            time.sleep(_PAUSE_S)
-        else:
-            raise SystemExit(f"error: {name}: status {reply.status}, bundle {reply.version}")
-        if not agrees(reply.body, golden.answer, golden.tolerance):
-            raise SystemExit(f"error: {name} answers otherwise than its bundle's golden answer")
+        url = f"http://127.0.0.1:{base}/serve/{name}"
+        why = wait_for_golden(url, manifest.golden, manifest.bundle_version, _RIGHT_S)
+        if why is not None:
+            raise SystemExit(f"error: {name}: {why}")
     return time.perf_counter() - begun
 
 

@@ -201,8 +201,9 @@ def _forget(target: Target, models: list[str]) -> int:
         return 0
     listed = target.cli.run("model", "list")
     unused = [model for model in models if model not in listed]
+    registry = target.registry()
     for model in unused:
-        target.registry().forget(model)
+        registry.forget(model)
     return len(unused)
 
 
