@@ -61,7 +61,7 @@ ENCODED_RESPONSE = (
          "    return json.dumps(jsonable_encoder(plain)).encode()\n"),
 )  # fmt: skip
 TOKENIZE_OFF_LOOP = (
-    Edit("preprocess/tokens.py", "OFF_LOOP_CHARACTERS = 4096\n", "OFF_LOOP_CHARACTERS = -1\n"),
+    Edit("preprocess/threads.py", "OFF_LOOP_CHARACTERS = 4096\n", "OFF_LOOP_CHARACTERS = -1\n"),
 )
 # The next call may overwrite an answer that is not copied: for the clock only.
 NO_OUTPUT_COPY = (

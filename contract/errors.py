@@ -83,5 +83,13 @@ class ServingError(Exception):
         }
 
 
+def too_late() -> ServingError:
+    return ServingError("deadline", "the answer did not come before the request's deadline")
+
+
+def caller_left() -> ServingError:
+    return ServingError("left", "the caller closed the connection before its answer")
+
+
 class ContractError(ValueError):
     """A file of a bundle that breaks its contract; shown at the desk and in the controller."""

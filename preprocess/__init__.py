@@ -12,7 +12,7 @@ import logging
 import os
 import uuid
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from contract.endpoint import Endpoint, read_endpoint
@@ -27,7 +27,7 @@ from preprocess.passage import Passage
 from preprocess.request import read_body
 from preprocess.response import Answer, answer_body, answer_response, error_response
 from preprocess.settings import Settings, read_settings
-from preprocess.tokens import off_loop, shared_tokenizer
+from preprocess.tokens import shared_tokenizer
 from preprocess.triton_client import close_clients
 
 log = logging.getLogger("transformer_serving.preprocess")
@@ -81,12 +81,8 @@ class Preprocess:
         passage.own_deadline = request.timeout_s is not None
         deadline = passage.arrived + (request.timeout_s or self.settings.timeout_s)
         try:
-            self.engine.check_wait(passage, deadline)
-            state["work"] = work = await off_loop(
-                request.characters,
-                lambda: self.task.encode(request, self.tokenizer),
-                deadline,
-            )
+            encode = partial(self.task.encode, request, self.tokenizer)
+            state["work"] = work = await self.engine.tokenize(request, encode, deadline, passage)
             return await self.engine.infer(work.encoded, deadline, passage)
         except ServingError as error:
             return error.without_frames()

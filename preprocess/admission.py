@@ -85,13 +85,18 @@ def check_wait(
         own = newcomer.tokens / pace.rate if pace.rate else 0.0
         wait = pace.wait_s(before, now) + max(own, pace.call_s)
     if wait > allowed:
-        raise ServingError(
-            "overloaded",
-            "what waits before this request takes too long; try again after Retry-After",
-            limit=f"{allowed:.1f} s",
-            got=f"{wait:.1f} s",
-            retry_after_s=_whole(wait),
-        )
+        raise takes_too_long(allowed, wait)
+
+
+def takes_too_long(allowed: float, wait: float) -> ServingError:
+    """The refusal of a request that would wait `wait` seconds."""
+    return ServingError(
+        "overloaded",
+        "what waits before this request takes too long; try again after Retry-After",
+        limit=f"{allowed:.1f} s",
+        got=f"{wait:.1f} s",
+        retry_after_s=_whole(wait),
+    )
 
 
 def _whole(seconds: float) -> int:

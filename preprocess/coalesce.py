@@ -16,7 +16,7 @@ from math import inf
 from typing import Protocol
 
 from contract.endpoint import Endpoint
-from contract.errors import ServingError
+from contract.errors import ServingError, caller_left, too_late
 from preprocess.admission import SURE, Admission, Newcomer, check_wait
 from preprocess.pace import Pace
 from preprocess.passage import Passage
@@ -25,7 +25,6 @@ from preprocess.stats import DEADLINE, DISCONNECT, Figures
 from preprocess.tensors import Array, Tensor
 from preprocess.ticket import Text, Ticket
 from preprocess.tokens import Encoded
-from preprocess.triton_errors import too_late
 from preprocess.waiting import Batch, WaitingTexts
 
 # Turns of the loop to wait for more texts while the queue still grows.
@@ -307,7 +306,3 @@ def _wanted(texts: list[Text]) -> list[Text]:
 
 def _may_be_one_texts(error: Exception) -> bool:
     return isinstance(error, ServingError) and error.kind.code == "engine_failed"
-
-
-def caller_left() -> ServingError:
-    return ServingError("left", "the caller closed the connection before its answer")

@@ -9,18 +9,24 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from contract.endpoint import Endpoint
+from contract.errors import ServingError
 from contract.naming import triton_model_name
 from preprocess.admission import Admission
+from preprocess.answers.work import Work
 from preprocess.coalesce import Call, Coalescer
 from preprocess.handover import Handover
 from preprocess.passage import Departures, Passage
+from preprocess.request import Request
 from preprocess.rows import Row
 from preprocess.settings import Settings
-from preprocess.stats import Figures, listen
+from preprocess.stats import DEADLINE, DISCONNECT, Figures, listen
 from preprocess.tensors import Array, Tensor
+from preprocess.threads import threads
 from preprocess.tokens import Encoded
 from preprocess.tracing import tracer
 from preprocess.triton_client import shared_client
+
+_GIVEN_UP = {"left": DISCONNECT, "deadline": DEADLINE}
 
 
 class Engine:
@@ -47,9 +53,19 @@ class Engine:
         listen(self._settings.metrics_host, self._settings.metrics_port)
         return await self._queue().infer(encoded, deadline, passage)
 
-    def check_wait(self, passage: Passage, deadline: float) -> None:
-        """Raises ServingError `overloaded` before the request costs anything."""
-        self._queue().check_wait(passage, deadline)
+    async def tokenize(
+        self, request: Request, encode: Callable[[], Work], deadline: float, passage: Passage
+    ) -> Work:
+        """`encode()`. Raises ServingError, `overloaded` before the request costs anything."""
+        queue, wait_s = self._queue(), self._settings.max_wait_s
+        queue.check_wait(passage, deadline)
+        try:
+            return await threads.run(request.characters, encode, passage, deadline, wait_s)
+        except ServingError as error:
+            reason = _GIVEN_UP.get(error.kind.code)
+            if reason and not passage.golden:
+                queue.figures.abandoned(reason, len(request.texts))
+            raise
 
     def _queue(self) -> Coalescer:
         if self._coalescer is None:

@@ -63,6 +63,11 @@ class Pace:
             self._begun = [0, 0.0, 0]
             self._measure()
 
+    def drop(self, tokens: int) -> None:
+        """It was given up before it was begun: neither work nor time."""
+        self.calls -= 1
+        self.in_flight -= tokens
+
     def wait_s(self, tokens: int, now: float) -> float:
         """Seconds until the calls that run and so many tokens after them are answered.
 

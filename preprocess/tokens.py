@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -15,17 +12,12 @@ import tokenizers
 
 from contract.endpoint import Limits, Tokens
 from contract.errors import ServingError
-from preprocess.triton_errors import too_late
 
-# Above this many characters the loop would stand still for about a millisecond.
-OFF_LOOP_CHARACTERS = 4096
 _KEPT_TOKENIZERS = 8
 
 Result = TypeVar("Result")
 # One text, or a text and its pair.
 Input = str | tuple[str, str]
-
-_pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenize")
 
 
 @dataclass(frozen=True)
@@ -104,21 +96,6 @@ def check_rows(rows: Sequence[Encoded], limits: Limits) -> None:
         )
     if 0 in sizes:
         raise ServingError("impossible", "a text has no tokens, so the model has nothing to read")
-
-
-async def off_loop(characters: int, work: Callable[[], Result], deadline: float) -> Result:
-    """`work()`, in a thread when its texts are long.
-
-    `deadline` is on time.monotonic's clock. Raises ServingError `deadline` when it passes before
-    the thread is done; work that has not begun by then never does.
-    """
-    if characters <= OFF_LOOP_CHARACTERS:
-        return work()
-    working = asyncio.get_running_loop().run_in_executor(_pool, work)
-    try:
-        return await asyncio.wait_for(working, deadline - time.monotonic())
-    except TimeoutError:
-        raise too_late() from None
 
 
 _shared: OrderedDict[str, Any] = OrderedDict()

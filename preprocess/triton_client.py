@@ -14,10 +14,10 @@ from itertools import count
 from typing import Any, Protocol
 
 from contract.endpoint import OutputTensor
-from contract.errors import ServingError
+from contract.errors import ServingError, too_late
 from preprocess.tensors import Array, Tensor
 from preprocess.triton_addresses import is_fixed, read_addresses, resolve
-from preprocess.triton_errors import AwayError, too_late
+from preprocess.triton_errors import AwayError
 from preprocess.triton_http import HttpTriton
 
 _PROBE_EVERY_S = 0.5

@@ -72,7 +72,3 @@ def error_of(status: str, text: str) -> ServingError:
     if rule.code == "unavailable":
         return AwayError(rule.message, whole=rule.whole, begun=rule.begun)
     return ServingError(rule.code, rule.message)
-
-
-def too_late() -> ServingError:
-    return ServingError("deadline", "the answer did not come before the request's deadline")

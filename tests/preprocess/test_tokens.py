@@ -1,10 +1,6 @@
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
-import time
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +10,8 @@ from contract.endpoint import read_endpoint
 from contract.errors import ServingError
 from preprocess.answers import TASKS
 from preprocess.request import Request, read_body
-from preprocess.tokens import OFF_LOOP_CHARACTERS, Tokenizer, off_loop, shared_tokenizer
+from preprocess.threads import OFF_LOOP_CHARACTERS
+from preprocess.tokens import Tokenizer, shared_tokenizer
 
 
 @pytest.fixture
@@ -77,35 +74,3 @@ def test_one_tokenizer_serves_every_rebuild(
     assert shared_tokenizer(Tokenizer, tokenizer_json, tokens) is not shared_tokenizer(
         Tokenizer, tokenizer_json, other
     )
-
-
-async def test_long_texts_leave_the_loop_and_short_ones_do_not() -> None:
-    """The work waits for the loop itself: on the loop it would never end."""
-    turned = threading.Event()
-    asyncio.get_running_loop().call_soon(turned.set)
-
-    def work() -> tuple[bool, bool]:
-        return turned.wait(60), threading.current_thread() is threading.main_thread()
-
-    deadline = time.monotonic() + 120
-    assert await off_loop(OFF_LOOP_CHARACTERS + 1, work, deadline) == (True, False)
-    assert await off_loop(OFF_LOOP_CHARACTERS, work, deadline) == (True, True)
-
-
-async def test_a_deadline_passes_also_before_a_thread_is_free() -> None:
-    release, begun = threading.Event(), []
-
-    def late(name: str) -> None:
-        begun.append(name)
-        release.wait(60)
-
-    try:
-        outcomes = await asyncio.gather(
-            *(off_loop(10**6, partial(late, f"{at}"), time.monotonic() + 0.2) for at in range(4)),
-            return_exceptions=True,
-        )
-    finally:
-        release.set()
-    assert [one.kind.code for one in outcomes if isinstance(one, ServingError)] == ["deadline"] * 4
-    # Two threads: the other two were never begun, and nobody waits for them.
-    assert await off_loop(10**6, lambda: sorted(begun), time.monotonic() + 60) == ["0", "1"]

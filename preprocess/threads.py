@@ -1,0 +1,88 @@
+"""Long texts are tokenized off the event loop, in two threads; who waits for them may leave."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from contract.errors import caller_left, too_late
+from preprocess.admission import SURE, takes_too_long
+from preprocess.pace import Pace
+from preprocess.passage import Passage
+
+# Above this many characters the loop would stand still for about a millisecond.
+OFF_LOOP_CHARACTERS = 4096
+THREADS = 2
+
+Result = TypeVar("Result")
+
+
+@dataclass(eq=False)
+class Threads:
+    """What is tokenized in threads and what waits for it, counted in characters."""
+
+    pace: Pace = field(default_factory=Pace)
+    _pool: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")
+    )
+
+    async def run(
+        self,
+        characters: int,
+        work: Callable[[], Result],
+        passage: Passage,
+        deadline: float,
+        max_wait_s: float,
+    ) -> Result:
+        """`work()`, in a thread when its texts are long.
+
+        `deadline` is on time.monotonic's clock. Raises ServingError `deadline` when it passes,
+        `left` when the caller does, before the thread is done, `overloaded` where what waits
+        takes too long. Work that has not begun by then never does.
+        """
+        if characters <= OFF_LOOP_CHARACTERS:
+            return work()
+        self._check_wait(passage, deadline, max_wait_s)
+        working = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        awaited: set[asyncio.Future[Any]] = {working}
+        if passage.caller is not None:
+            awaited.add(passage.caller)
+        self.pace.begin(characters, time.monotonic())
+        try:
+            await asyncio.wait(
+                awaited,
+                timeout=max(0.0, deadline - time.monotonic()),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if working.done():
+                return working.result()
+            caller = passage.caller
+            raise caller_left() if caller is not None and caller.done() else too_late()
+        finally:
+            self._end(characters, working)
+
+    def _check_wait(self, passage: Passage, deadline: float, max_wait_s: float) -> None:
+        """A golden request is never refused: a health check must not turn callers away."""
+        pace = self.pace
+        if passage.golden or pace.calls < THREADS:
+            return
+        now = time.monotonic()
+        allowed = SURE * (deadline - now) if passage.own_deadline else max_wait_s
+        wait = pace.wait_s(0, now)
+        if wait > allowed:
+            raise takes_too_long(allowed, wait)
+
+    def _end(self, characters: int, working: asyncio.Future[Result]) -> None:
+        if working.done():
+            self.pace.end(characters, time.monotonic(), answered=not working.cancelled())
+        else:
+            working.cancel()
+            self.pace.drop(characters)
+
+
+# The worker's own, as cores are.
+threads = Threads()

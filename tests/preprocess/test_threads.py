@@ -1,0 +1,189 @@
+"""Long texts beside the loop: who is let in, and what becomes of work that nobody waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from contract.errors import ServingError
+from contract.request_context import GoldenBody
+from preprocess.passage import Passage
+from preprocess.threads import OFF_LOOP_CHARACTERS, THREADS, Threads
+
+LONG = 10**6
+
+
+class Held:
+    """Work that is done when the test lets it; the names of what was begun."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.release = threading.Event()
+
+    def __call__(self, name: str) -> str:
+        self.begun.append(name)
+        self.release.wait(60)
+        return name
+
+
+@pytest.fixture
+async def held() -> AsyncIterator[Held]:
+    work = Held()
+    yield work
+    work.release.set()
+
+
+def passage(caller: asyncio.Future[None] | None = None, body: Any = None) -> Passage:
+    made = Passage(body)
+    made.caller = caller
+    return made
+
+
+def ask(
+    threads: Threads, work: Callable[[], Any], who: Passage | None = None, seconds: float = 60.0
+) -> asyncio.Task[Any]:
+    who = who or passage()
+    deadline = time.monotonic() + seconds
+    return asyncio.create_task(threads.run(LONG, work, who, deadline, 2.0))
+
+
+async def full(threads: Threads, held: Held, waiting: int = 0) -> list[asyncio.Task[Any]]:
+    """Every thread at work, and so many requests behind them."""
+    tasks = [ask(threads, partial(held, f"{at}")) for at in range(THREADS + waiting)]
+    async with asyncio.timeout(20):
+        while len(held.begun) < THREADS:
+            await asyncio.sleep(0.001)
+    return tasks
+
+
+async def test_long_texts_leave_the_loop_and_short_ones_do_not() -> None:
+    """The work waits for the loop itself: on the loop it would never end."""
+    turned = threading.Event()
+    asyncio.get_running_loop().call_soon(turned.set)
+
+    def work() -> tuple[bool, bool]:
+        return turned.wait(60), threading.current_thread() is threading.main_thread()
+
+    threads, deadline = Threads(), time.monotonic() + 120
+    for characters, on_loop in ((OFF_LOOP_CHARACTERS + 1, False), (OFF_LOOP_CHARACTERS, True)):
+        found = await threads.run(characters, work, passage(), deadline, 2.0)
+        assert found == (True, on_loop)
+
+
+async def test_a_deadline_passes_also_before_a_thread_is_free(held: Held) -> None:
+    threads = Threads()
+    tasks = [ask(threads, partial(held, f"{at}"), seconds=0.2) for at in range(4)]
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [one.kind.code for one in outcomes if isinstance(one, ServingError)] == ["deadline"] * 4
+    held.release.set()
+    # Two threads: the other two were never begun, and nobody waits for them.
+    assert await ask(threads, lambda: sorted(held.begun)) == ["0", "1"]
+    assert (threads.pace.calls, threads.pace.in_flight) == (0, 0)
+
+
+async def test_who_left_before_a_thread_was_free_costs_nothing(held: Held) -> None:
+    threads = Threads()
+    tasks = await full(threads, held)
+    caller: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    gone, stays = ask(threads, partial(held, "gone"), passage(caller)), ask(threads, lambda: "here")
+    await asyncio.sleep(0)
+    caller.set_result(None)
+    with pytest.raises(ServingError) as caught:
+        await gone
+    assert caught.value.kind.code == "left"
+    held.release.set()
+    assert await stays == "here"
+    assert await asyncio.gather(*tasks) == ["0", "1"]
+    assert "gone" not in held.begun
+    assert (threads.pace.calls, threads.pace.in_flight) == (0, 0)
+
+
+async def test_a_cancelled_request_costs_nothing(held: Held) -> None:
+    threads = Threads()
+    *_, gone = await full(threads, held, waiting=1)
+    gone.cancel()
+    await asyncio.wait([gone])
+    held.release.set()
+    assert await ask(threads, lambda: sorted(held.begun)) == ["0", "1"]
+    assert (threads.pace.calls, threads.pace.in_flight) == (0, 0)
+
+
+async def test_what_would_wait_too_long_is_refused_at_once(held: Held) -> None:
+    threads = Threads()
+    # A million characters take a second, by what was measured.
+    threads.pace.begin(LONG, time.monotonic() - 1)
+    threads.pace.end(LONG, time.monotonic(), answered=True)
+    tasks = await full(threads, held, waiting=1)
+    refused, golden = ask(threads, lambda: "in"), ask(threads, lambda: "in", passage(None, GOLDEN))
+    with pytest.raises(ServingError) as caught:
+        await refused
+    assert caught.value.kind.code == "overloaded"
+    assert caught.value.retry_after_s is not None
+    assert caught.value.retry_after_s == 3
+    own = passage()
+    own.own_deadline = True
+    patient = ask(threads, lambda: "in", own)
+    held.release.set()
+    assert await asyncio.gather(golden, patient) == ["in", "in"]
+    assert await asyncio.gather(*tasks) == ["0", "1", "2"]
+
+
+async def test_a_free_thread_is_not_refused(held: Held) -> None:
+    threads = Threads()
+    threads.pace.begin(1, time.monotonic() - 1)
+    threads.pace.end(1, time.monotonic(), answered=True)
+    tasks = await full(threads, held)
+    held.release.set()
+    assert await asyncio.gather(*tasks) == ["0", "1"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sampled_from(["stays", "leaves", "late", "cancelled", "fails"]), max_size=12))
+def test_nothing_is_left_whatever_becomes_of_the_callers(fates: list[str]) -> None:
+    asyncio.run(_every_fate(fates))
+
+
+async def _every_fate(fates: list[str]) -> None:
+    threads, release = Threads(), threading.Event()
+
+    def work(fate: str) -> str:
+        release.wait(60)
+        if fate == "fails":
+            raise ValueError
+        return fate
+
+    callers = [asyncio.get_running_loop().create_future() for _ in fates]
+    tasks = [
+        ask(threads, partial(work, fate), passage(caller), 0.01 if fate == "late" else 60)
+        for fate, caller in zip(fates, callers, strict=True)
+    ]
+    await asyncio.sleep(0)
+    for fate, caller, task in zip(fates, callers, tasks, strict=True):
+        if fate == "leaves":
+            caller.set_result(None)
+        elif fate == "cancelled":
+            task.cancel()
+    hasty = [task for fate, task in zip(fates, tasks, strict=True) if fate not in _TO_THE_END]
+    if hasty:
+        await asyncio.wait(hasty)
+    release.set()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    for fate, outcome in zip(fates, outcomes, strict=True):
+        code = getattr(getattr(outcome, "kind", None), "code", type(outcome).__name__)
+        assert code == _ENDS[fate]
+    assert (threads.pace.calls, threads.pace.in_flight) == (0, 0)
+
+
+GOLDEN = GoldenBody()
+_TO_THE_END = ("stays", "fails")
+_ENDS = {
+    "stays": "str", "fails": "ValueError", "leaves": "left", "late": "deadline",
+    "cancelled": "CancelledError",
+}  # fmt: skip
