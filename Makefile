@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: up down status test test-stack test-compose compose-figures example-env check check-ort \
-	check-ensemble compare-table compare-graphs compare-int8 lint format types docs fuzz soak lock \
+	check-ensemble compare-table compare-graphs compare-int8 compare-hints lint format types docs fuzz soak lock \
 	reliability models check-processors check-upgrade attack bench bench-all bench-tables budgets tune \
 	flames notebooks clean help
 
@@ -30,7 +30,7 @@ help:
 	@echo 'make attack  what attacks on a stack found, tried again: the table of docs/security.md; 6 minutes'
 	@echo 'make soak    ten minutes of load; the worker must not grow'
 	@echo 'make check-ort  load what convert writes with the ONNX Runtime of the pinned image'
-	@echo 'make compare-table, compare-graphs, compare-int8  engines, graph tools and int8 on MiniLM'
+	@echo 'make compare-table, compare-graphs, compare-int8, compare-hints  engines, graph tools, int8'
 	@echo 'make bench   the kit beside its peers, 15 minutes; make bench-all, make tune: docs/performance.md'
 	@echo 'make budgets cold starts, memory, a neighbour, starts of the stack; 10 minutes'
 	@echo 'make notebooks  run the notebooks against the running stack and keep their outputs'
@@ -136,6 +136,9 @@ compare-graphs: $(VENV)/.dev
 
 compare-int8: $(VENV)/.dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m scripts.compare_int8
+
+compare-hints: $(VENV)/.dev
+	HF_HUB_OFFLINE=1 $(BIN)/python -m scripts.compare_hints
 
 bench-tables: $(VENV)/.dev
 	$(BIN)/python -m benchmarks tables

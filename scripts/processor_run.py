@@ -74,9 +74,15 @@ def prepare(folder: Path, max_length: int) -> list[Any]:
     return []
 
 
+def load_prepared(folder: Path) -> Prepared:
+    """What `prepare` wrote there."""
+    prepared: Prepared = pickle.loads((folder / _PREPARED).read_bytes())
+    return prepared
+
+
 def build(folder: Path, place: Path, engines: list[str]) -> list[Any]:
     """Bundles `place`/ENGINE-PRECISION; a row for each of `engines`, such as 'openvino-int8'."""
-    prepared: Prepared = pickle.loads((folder / _PREPARED).read_bytes())
+    prepared = load_prepared(folder)
     tokens = prepared.endpoint.tokens
     shapes = Shapes(tokens.buckets, (1, 8, LIMITS.max_batch_size), prepared.feeds)
     rows = []
