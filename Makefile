@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: up down status test test-stack test-compose compose-figures example-env check check-ort \
 	check-ensemble compare-table compare-graphs compare-int8 compare-hints lint format types docs fuzz soak lock \
-	reliability models check-processors check-upgrade attack bench bench-all bench-tables budgets tune \
+	reliability reliability-demo models check-processors check-upgrade attack bench bench-all bench-tables budgets tune \
 	flames notebooks clean help
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo 'make test    the tests, on real servers'
 	@echo 'make test-stack  faults, live changes, traps and benchmarks on a whole stack'
 	@echo 'make reliability SEED=n   faults and changes at random, for half an hour'
+	@echo 'make reliability-demo     its faults with the demo model only, 5 minutes'
 	@echo 'make test-compose   the containers, on a real Docker Engine; then make compose-figures'
 	@echo 'make example-env   renew docker/example.env from the settings'
 	@echo 'make check   format, lint and types'
@@ -57,6 +58,9 @@ test-stack: $(VENV)/.dev
 
 reliability: $(VENV)/.dev
 	$(BIN)/python -m tests.stack.reliability $(if $(SEED),--seed $(SEED)) $(RELIABILITY)
+
+reliability-demo: $(VENV)/.dev
+	$(BIN)/python -m tests.stack.reliability --only demo
 
 # Needs Linux and, to install or start what is missing, root on Debian: a Docker Engine, compose.
 test-compose: $(VENV)/.dev

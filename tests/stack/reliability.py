@@ -1,6 +1,6 @@
 """`make reliability SEED=...`: every fault and pair of faults, hundreds of random changes, many
-endpoints, and every fault once more with a model of the real size; writes what was seen into its
-part of docs/reliability.md.
+endpoints, and every fault once more with a model of the real size, which `make reliability-demo`
+does alone; writes what was seen into their parts of docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from tests.stack.desk import register
 from tests.stack.editor import Editor, editor
 from tests.stack.faults import BODY, PAIRS, SINGLE, Fault, Outcome, strike
 from tests.stack.many import Grown, many_endpoints
+from transformer_serving.latency_table import facts
 from transformer_serving.local.parts import PARTS
 
 CLIENTS = 16
 PAGE = ROOT / "docs" / "reliability.md"
-_STEPS = ("faults", "changes", "endpoints", "demo")
+_SMALL = ("faults", "changes", "endpoints")
+_STEPS = (*_SMALL, "demo")
 DEMO = "transformer_model"
 
 
@@ -62,13 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
             _say(f"{grown}")
             grown.check()
+    if set(options.only) >= set(_SMALL):
+        text = part(seed, options, faults, left, changed, grown)
+        write_part("reliability", text, PAGE)
     if "demo" in options.only:
-        demo = _demo(Path(folder))
+        write_part("reliability-demo", demo_part(_demo(Path(folder))), PAGE)
     shutil.rmtree(folder)  # kept after a failure: the logs tell why
-    if set(options.only) != set(_STEPS):
-        return
-    write_part("reliability", part(seed, options, faults, left, changed, grown, demo), PAGE)
-    _say(f"wrote {PAGE}")
 
 
 def _cleared(stack: Stack, edit: Editor) -> None:
@@ -120,15 +121,14 @@ def part(
     left: dict[str, float],
     changed: Changed,
     grown: Grown,
-    demo: list[Outcome],
 ) -> str:
     return "\n".join(
         [
-            *_circumstances(seed, options),
+            "## The last run\n",
+            *_circumstances(f"make reliability SEED={seed}"),
+            "- bundles of a few kilobytes, so that the times are the stack's own\n",
             f"### Faults under a load of {CLIENTS} clients\n",
             *_table(faults),
-            "### The same with the demo model, 90 MB\n",
-            *_table(demo),
             "### SIGTERM\n",
             ", ".join(f"{name} left after {s:.1f} s" for name, s in left.items()) + ".\n",
             "### Random changes\n",
@@ -160,17 +160,27 @@ def _table(outcomes: Sequence[Outcome]) -> list[str]:
     ]
 
 
-def _circumstances(seed: int, options: argparse.Namespace) -> Iterator[str]:
+def demo_part(outcomes: list[Outcome]) -> str:
+    return "\n".join(
+        [
+            "### The same faults with the demo model, 90 MB\n",
+            *_circumstances("make reliability-demo"),
+            "",
+            *_table(outcomes),
+        ]
+    )
+
+
+def _circumstances(command: str) -> Iterator[str]:
     memory = psutil.virtual_memory().total / 2**30
     packages = ", ".join(f"{name} {version(name)}" for name in ("clearml", "clearml-serving"))
-    yield "## The last run\n"
-    yield f"- {datetime.now(UTC):%Y-%m-%d}, `make reliability SEED={seed}`"
+    yield f"- {datetime.now(UTC):%Y-%m-%d}, `{command}`"
     yield (
-        f"- {psutil.cpu_count()} cores, {memory:.0f} GiB, Linux {platform.release()}, "
+        f"- {facts()['processor']}, {psutil.cpu_count()} cores, {memory:.0f} GiB, "
+        f"Linux {platform.release()}, "
         f"Python {platform.python_version()}; load average {psutil.getloadavg()[0]:.1f} at the end"
     )
     yield f"- tritonserver 2.51.0, {packages}"
-    yield "- bundles of a few kilobytes, so that the times are the stack's own, and the demo's\n"
 
 
 def _say(line: str) -> None:
@@ -187,7 +197,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--changes", type=int, default=500, help="random changes of the service")
     parser.add_argument("--endpoints", type=int, default=50, help="endpoints served at one time")
     parser.add_argument(
-        "--only", nargs="+", choices=_STEPS, default=_STEPS, help="these steps; no page is written"
+        "--only",
+        nargs="+",
+        choices=_STEPS,
+        default=_STEPS,
+        help="these steps; all but demo together are one part of the page",
     )
     return parser
 
