@@ -24,14 +24,14 @@ def spent() -> dict[str, float]:
             name = process.name()
             for part, beginning in _PROCESSES.items():
                 if name.startswith(beginning):
-                    seconds[part] += _seconds(process.pid)
+                    seconds[part] += process_seconds(process.pid)
         except psutil.NoSuchProcess:
             continue
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {**seconds, LOAD: children.ru_utime + children.ru_stime}
 
 
-def _seconds(pid: int) -> float:
+def process_seconds(pid: int) -> float:
     """Of all threads of a process, to the nanosecond: /proc counts in hundredths of a second,
     of which Triton itself may not use one in a round. 0 of a process that has ended.
 

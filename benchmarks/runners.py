@@ -15,7 +15,8 @@ from benchmarks.ab import ab
 from benchmarks.loads import Load
 from benchmarks.models import Models
 from benchmarks.peers import Peer
-from benchmarks.process import Unusable, cpu_s
+from benchmarks.process import Unusable
+from benchmarks.processor_time import process_seconds
 from benchmarks.servers import Running
 from benchmarks.stages import Sums, padding_share, read_sums, stage_ms, texts_a_call
 from transformer_serving.bench import load as generator
@@ -161,7 +162,8 @@ class Runner:
     def _cpu_s(self, peer: Peer) -> float:
         """What the peer's own processes have used; of ours and the example without Triton."""
         assert peer.server is not None
-        return cpu_s(self.servers[peer.server].processes())
+        processes = self.servers[peer.server].processes()
+        return sum(process_seconds(process.pid) for process in processes)
 
     def mixed(self) -> list[generator.Payload]:
         pairs = texts.mixed_texts(self.texts_by_length(), _LONGEST)

@@ -16,6 +16,7 @@ from benchmarks.process import Unusable
 BUSY = """
 def turning():
     number = 0
+    print("turning", flush=True)
     while True:
         number += 1
 
@@ -25,7 +26,9 @@ turning()
 
 @pytest.fixture
 def busy() -> Iterator[int]:
-    process = subprocess.Popen([sys.executable, "-c", BUSY])
+    process = subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline()
     yield process.pid
     process.kill()
     process.wait()

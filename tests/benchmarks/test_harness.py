@@ -134,12 +134,15 @@ def test_a_curve_and_an_overload_are_measured(opened: Session) -> None:
     found = curves._measured(short, base, processes, SMALL.seconds, print)
     assert [point["at"] for point in found["points"]] == [1, 2]
     assert all(point["texts"] > 0 and point["memory_mib"] > 100 for point in found["points"])
-    over = Overload(1.0, engines=(300,))(opened, print)
-    assert [row["engine"] for row in over["rows"]] == [*["sleeps, 300 texts/s"] * 2, *["real"] * 2]
+    over = Overload(1.0, engines=(80,))(opened, print)
+    assert [row["engine"] for row in over["rows"]] == [*["sleeps, 80 texts/s"] * 2, *["real"] * 2]
     assert all(row["statuses"]["200"] > 0 for row in over["rows"])
     # What a second of overload brings the real engine depends on how fast it is just then.
     assert all(row["statuses"]["503"] > 0 for row in over["rows"][:2])
-    assert {status for row in over["rows"] for status in row["statuses"]} <= {"200", "503"}
+    for row in over["rows"]:
+        # What was let in by its own deadline may be late all the same.
+        late = {"504"} if row["deadline"] == "2 s" else set()
+        assert set(row["statuses"]) <= {"200", "503"} | late, row
     assert over["leaving"]["come again at once"]["leavers"]["no answer"] > 0
     assert [row["times"] for row in over["abandoned"]] == [1.5, 4.0]
 

@@ -170,6 +170,8 @@ def stack(
         "CLEARML_TRITON_POLL_FREQ": POLL,
         "INFERENCE_MEMORY": "1g",
         "TRITON_MEMORY": "4g",
+        # "No request fails" is said of updates and deaths, not of a machine that stalls for 2 s.
+        "TRANSFORMER_SERVING_MAX_WAIT_S": "15",
     }
     path = env_file(tmp_path_factory.mktemp("stack") / "stack.env", changes)
     running = Compose(f"serving-test-{os.getpid()}", path, ["compose.yaml", "scale.yaml"], port)

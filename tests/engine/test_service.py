@@ -46,9 +46,17 @@ def one(triton_server: TritonServer, tmp_path: Path):  # type: ignore[no-untyped
         yield running
 
 
+@pytest.fixture
+def patient(triton_server: TritonServer, tmp_path: Path):  # type: ignore[no-untyped-def]
+    """An old version is kept longer than a slow machine takes to load the next one."""
+    with serving(triton_server, tmp_path, grace_s=8) as running:
+        yield running
+
+
 def test_a_bundle_is_loaded_as_its_version_and_updated_with_grace(
-    one: Serving, tmp_path: Path
+    patient: Serving, tmp_path: Path
 ) -> None:
+    one = patient
     plane = one.control_plane
     plane.add("senti/ment", write_bundle(tmp_path / "a", 101), preprocess_of(101))
     row = one.wait("senti/ment", ready=True)
@@ -82,8 +90,8 @@ def test_a_bundle_is_loaded_as_its_version_and_updated_with_grace(
     assert [path.name for path in (one.server.repository / "senti_ment").iterdir()].count("202")
 
     plane.remove("senti/ment")
-    wait_until(lambda: not ready(one.server, "senti_ment", 202), 10)
-    wait_until(lambda: not (one.server.repository / "senti_ment").exists(), 5)
+    wait_until(lambda: not ready(one.server, "senti_ment", 202), 60)
+    wait_until(lambda: not (one.server.repository / "senti_ment").exists(), 60)
     assert one.status()["endpoints"] == []
 
 
@@ -97,7 +105,7 @@ def test_a_hand_added_file_is_served_as_version_1_and_stays_where_it_was(
     assert source.is_file()
     other = write_onnx(tmp_path / "other", file_name="any.onnx", scale=3.0)
     one.control_plane.add("hand", other)
-    wait_until(lambda: answers(one.server, "hand", 1, 3.0), 10)
+    wait_until(lambda: answers(one.server, "hand", 1, 3.0), 60)
 
 
 def test_a_bundle_with_a_stock_preprocess_is_version_1_and_verified(
@@ -195,7 +203,8 @@ def test_nothing_to_serve_is_fine_and_a_stranger_is_left_alone(
 ) -> None:
     stranger = one.server.repository / "stranger"
     write_onnx(stranger / "1")
-    time.sleep(0.5)
+    since = time.time()
+    wait_until(lambda: (one.status().get("controller", {}).get("last_sync") or 0) > since, 60)
     assert one.status()["controller"]["last_sync_ok"]
     assert (stranger / "1" / "model.onnx").is_file()
 
@@ -203,7 +212,7 @@ def test_nothing_to_serve_is_fine_and_a_stranger_is_left_alone(
 def test_restarts_come_back_with_the_last_good_state_without_a_control_plane(
     tmp_path: Path,
 ) -> None:
-    with running_triton(tmp_path / "t") as server, serving(server, tmp_path, grace_s=60) as one:
+    with running_triton(tmp_path / "t") as server, serving(server, tmp_path, grace_s=600) as one:
         plane = one.control_plane
         plane.add("kept", write_bundle(tmp_path / "a", 101), preprocess_of(101))
         plane.add("file", write_onnx(tmp_path / "c"))
@@ -229,11 +238,11 @@ def test_restarts_come_back_with_the_last_good_state_without_a_control_plane(
         server.start()
         before = one.status()["controller"]["started"]
         one.start()
-        wait_until(lambda: one.status()["controller"]["started"] != before, 5)
+        wait_until(lambda: one.status()["controller"]["started"] != before, 60)
         one.wait("kept", ready=True, versions_loaded=[101, 202])
         one.wait("file", ready=True)
         assert answers(server, "kept", 202, 2.0)
         # The sync runs beside the loading: it may be told of a little later.
-        wait_until(lambda: one.status()["controller"]["control_plane_error"] is not None, 15)
+        wait_until(lambda: one.status()["controller"]["control_plane_error"] is not None, 60)
         assert "control plane is away" in one.status()["controller"]["control_plane_error"]
         assert one.status()["controller"]["last_sync"] is None

@@ -63,7 +63,10 @@ def children(server: TritonServer) -> set[int]:
 
 @pytest.fixture
 def one(tmp_path: Path) -> Iterator[Serving]:
-    with running_triton(tmp_path / "t") as server, serving(server, tmp_path, grace_s=60) as running:
+    with (
+        running_triton(tmp_path / "t") as server,
+        serving(server, tmp_path, grace_s=600) as running,
+    ):
         running.control_plane.add("kept", write_bundle(tmp_path / "a", 101), preprocess_of(101))
         running.wait("kept", BOUND_S, ready=True)
         yield running

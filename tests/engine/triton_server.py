@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import tritonclient.grpc as triton
 
 from engine.backend_directory import assemble, pytriton_tritonserver
@@ -116,3 +117,16 @@ def running_triton(
         yield server
     finally:
         server.stop()
+
+
+@contextlib.contextmanager
+def stopped(triton: TritonServer) -> Iterator[None]:
+    """Triton accepts connections and does nothing."""
+    assert triton.process is not None
+    process = psutil.Process(triton.process.pid)
+    process.send_signal(signal.SIGSTOP)
+    try:
+        wait_until(lambda: process.status() == psutil.STATUS_STOPPED, 60)
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)

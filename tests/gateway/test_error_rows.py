@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
-import signal
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-import psutil
 import pytest
 
 from contract.errors import KINDS
-from tests.engine.triton_server import TritonServer, wait_until
+from tests.engine.triton_server import stopped, wait_until
 from tests.gateway.conftest import Reply, Server, running
 from tests.gateway.text_serving import MODELS, TextServing, text_serving as text_serving
 from tests.triton_text import is_loaded, load
@@ -71,19 +68,6 @@ def together(server: Server, path: str, bodies: Sequence[Any]) -> list[Reply]:
     """All at once; the replies in order."""
     with ThreadPoolExecutor(len(bodies)) as pool:
         return list(pool.map(lambda body: server.post(path, body), bodies))
-
-
-@contextlib.contextmanager
-def stopped(triton: TritonServer) -> Iterator[None]:
-    """Triton accepts connections and does nothing."""
-    assert triton.process is not None
-    process = psutil.Process(triton.process.pid)
-    process.send_signal(signal.SIGSTOP)
-    try:
-        wait_until(lambda: process.status() == psutil.STATUS_STOPPED, 60)
-        yield
-    finally:
-        process.send_signal(signal.SIGCONT)
 
 
 def deep(levels: int) -> bytes:

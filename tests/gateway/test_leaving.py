@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import orjson
 import pytest
 
-from tests.engine.triton_server import wait_until
+from tests.engine.triton_server import stopped, wait_until
 from tests.gateway.conftest import Server
 from tests.gateway.text_serving import TextServing, text_serving as text_serving
 
@@ -61,10 +61,13 @@ def server(text_serving: TextServing) -> Iterator[Server]:
 SLOW = {"text": "[SLOW] [SLOW]", "timeout_ms": 60_000}
 
 
-def test_texts_of_callers_that_left_are_not_computed(server: Server) -> None:
+def test_texts_of_callers_that_left_are_not_computed(
+    server: Server, text_serving: TextServing
+) -> None:
     computed = figure(server, "call_texts_sum")
     body = {"text": ["tea"] * TEXTS}
-    with busy(server, SLOW):
+    # A stopped engine ends no call before all of them are noticed.
+    with busy(server, SLOW), stopped(text_serving.triton):
         leavers = [server.connect() for _ in range(LEAVERS)]
         for connection in leavers:
             connection.sendall(request(body))
@@ -72,7 +75,6 @@ def test_texts_of_callers_that_left_are_not_computed(server: Server) -> None:
         stays.sendall(request(body))
         for connection in leavers:
             connection.close()
-        # Before the engine is free again: the call takes a second, a look 20 ms.
         wait_until(
             lambda: figure(server, "abandoned_requests_total", reason="disconnect") == LEAVERS, 60
         )

@@ -73,7 +73,7 @@ def test_a_test_counts(way: tuple[Server, Any]) -> None:
         *[({"text": 1}, 400)] * 4,
         *[({"text": "[FAIL]"}, 502)] * 3,
         # Another one behind it would be refused, or late without a call.
-        ({"text": "[SLOW]", "timeout_ms": 20}, 504),
+        ({"text": "[SLOW]", "timeout_ms": 500}, 504),
     ]
     assert [server.post("texts", body).status for body, _ in load] == [code for _, code in load]
     server.post("vectors", {"text": "tea"})

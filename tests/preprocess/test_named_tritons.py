@@ -113,7 +113,7 @@ def test_the_hosts_of_a_name_come_and_go(
         seen = caller.look()["answered"]
         seen = caller.until(lambda look: look["answered"] > seen + 100)["answered"]
         shares = [calls(server) - before for server, before in zip(pair, shares, strict=True)]
-        assert min(shares) > sum(shares) / 4, shares
+        assert min(shares) > sum(shares) / 10, shares
 
         pair[1].kill()  # one vanishes, its name stays
         caller.until(lambda look: look["here"] == 1 and look["answered"] > seen + 200)

@@ -54,7 +54,7 @@ class Stack:
         """Run a command; its stdout, or its stderr when a failure is expected."""
         done = subprocess.run(
             [CLI, *arguments, "--state", str(self.state)],
-            cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
+            cwd=ROOT, capture_output=True, text=True, timeout=900, check=False,
         )  # fmt: skip
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout if code == 0 else done.stderr

@@ -36,7 +36,7 @@ def run(folder: Path, *arguments: str, code: int = 0, **variables: str) -> str:
     }
     done = subprocess.run(
         [CLI, *arguments],
-        cwd=folder, env={**kept, **variables}, capture_output=True, text=True, timeout=240,
+        cwd=folder, env={**kept, **variables}, capture_output=True, text=True, timeout=900,
         check=False,
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr

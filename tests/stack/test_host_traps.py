@@ -176,6 +176,6 @@ def test_sigterm_is_enough(plain: Stack, name: str) -> None:
     process = psutil.Process(plain.parts()[name]["pid"])
     family = [process, *process.children(recursive=True)]
     process.terminate()
-    psutil.wait_procs(family, timeout=10)
+    psutil.wait_procs(family, timeout=20)
     assert not [one for one in family if one.is_running()]
     plain.until(lambda: plain.parts()[name]["health"] == "ok", f"{name} is back")

@@ -13,14 +13,25 @@ README = (ROOT / "README.md").read_text("utf-8")
 RUN = re.compile(r"<!-- run -->\n```bash\n(.*?)```", re.DOTALL)
 ANSWER = re.compile(r"<!-- answer -->\n```json\n(.*?)```", re.DOTALL)
 
+WAIT = """for NAME in by_hand stock_style; do for TRY in $(seq 180); do
+    curl -sf -o /dev/null -X POST "http://127.0.0.1:8080/serve/$NAME" \\
+        -H 'Content-Type: application/json' -d '{"text": "ready"}' && break
+    sleep 1
+done; done
+"""
+
 
 def run_all(stack: Stack) -> str:
     """All blocks in one shell, in order: a later one may use what an earlier one set."""
-    script = "\n".join(RUN.findall(README)).replace("127.0.0.1:8080", f"127.0.0.1:{stack.base}")
+    blocks = "\n".join(RUN.findall(README))
+    # A reader's patience is not a test's: it asks until both models are loaded.
+    assert blocks.count("sleep 15\n") == 1
+    blocks = blocks.replace("sleep 15\n", WAIT)
+    script = blocks.replace("127.0.0.1:8080", f"127.0.0.1:{stack.base}")
     environment = {**stack.environment(), "TRANSFORMER_SERVING_STATE": str(stack.state)}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False,
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -53,10 +53,10 @@ def inference_app(environment: dict[str, str], service: str, folder: Path) -> It
         )
     url = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 120
         while not _answers(f"{url}/docs"):
             assert process.poll() is None, (folder / "app.log").read_text()
-            assert time.monotonic() < deadline, "the inference app did not answer within 40 s"
+            assert time.monotonic() < deadline, "the inference app did not answer within 120 s"
             time.sleep(0.1)
         yield url
     finally:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import requests
+
+from tests.engine.triton_server import wait_until
 
 if TYPE_CHECKING:
     from tests.local.control_plane.conftest import ServerProcess
@@ -33,7 +34,7 @@ def test_nothing_acknowledged_is_lost_by_kill_9(own_server: ServerProcess) -> No
     threads = [threading.Thread(target=write, args=(number,)) for number in range(WRITERS)]
     for thread in threads:
         thread.start()
-    time.sleep(2.5)
+    wait_until(lambda: sum(map(len, acknowledged)) > 4 * WRITERS, 60)
     own_server.stop(signal.SIGKILL)
     for thread in threads:
         thread.join()
