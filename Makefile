@@ -89,6 +89,7 @@ format: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python scripts/errors_page.py
+	$(BIN)/python scripts/decisions_index.py
 
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.gateway.fuzzing --requests 100000 $(if $(SEED),--seed $(SEED))
