@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import documents
+from benchmarks.__main__ import TUNE
+from benchmarks.results import RESULTS
 from scripts import decisions_index as index
 
 ROOT = Path(__file__).parent.parent
@@ -54,3 +57,14 @@ def test_a_decision_without_date_and_status_is_refused() -> None:
         index.decisions(
             "# A subject\n\n## Old\n\n2026-11-20, in force\n\nx\n\n## New\n\nBecause.\n"
         )
+
+
+def test_every_stored_result_is_read_by_a_table_or_shown_by_a_page() -> None:
+    """Others are drawn again by `make bench-tables` and ignored by git."""
+    read = {f"{kind}.json" for kind in documents.KINDS} | {TUNE}
+    stored = {path.name for path in RESULTS.glob("*.json") if ".unfinished" not in path.name}
+    assert stored <= read
+    shown = {target for page in PAGES for target, _ in links(page)}
+    pictures = [*RESULTS.glob("flames/*.svg"), *RESULTS.glob("plots/curve-*.png")]
+    assert pictures
+    assert set(pictures) <= shown
