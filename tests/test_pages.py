@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,23 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert target.exists(), target
         if anchor and target.suffix == ".md":
             assert anchor in anchors(target), f"{target.name}#{anchor}"
+
+
+def test_every_page_is_linked_from_the_index() -> None:
+    found = {target for target, _ in links(DOCS / "README.md")}
+    assert {path for path in DOCS.glob("*.md") if path.name != "README.md"} <= found
+    assert index.PAGE in found
+    assert DOCS / "README.md" in {target for target, _ in links(ROOT / "README.md")}
+
+
+def test_every_command_has_a_row() -> None:
+    program = Path(sys.executable).with_name("transformer-serving")
+    done = subprocess.run([program, "--help"], capture_output=True, text=True, check=True)
+    commands = re.findall(r"^  ([a-z-]+)(?:  |$)", done.stdout.partition("Commands:")[2], re.M)
+    assert "deploy" in commands
+    table = (DOCS / "commands.md").read_text("utf-8")
+    for name in commands:
+        assert re.search(rf"`(transformer-serving )?{name}[ `]", table), name
 
 
 def test_the_index_of_decisions_is_what_the_pages_say() -> None:

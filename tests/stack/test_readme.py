@@ -1,22 +1,27 @@
-"""The README's commands, run as they stand; only the port is the test stack's."""
+"""The commands of README and of the first pages, as they stand; only the port is the stack's."""
 
 from __future__ import annotations
 
 import json
 import re
 import subprocess
-from pathlib import Path
 
 from tests.stack.conftest import ROOT, Stack
 
 README = (ROOT / "README.md").read_text("utf-8")
+# In the order in which a new user meets them.
+PAGES = [
+    README,
+    *((ROOT / "docs" / name).read_text("utf-8") for name in ("start.md", "by-hand.md")),
+]
 RUN = re.compile(r"<!-- run -->\n```bash\n(.*?)```", re.DOTALL)
 ANSWER = re.compile(r"<!-- answer -->\n```json\n(.*?)```", re.DOTALL)
 
 
 def run_all(stack: Stack) -> str:
     """All blocks in one shell, in order: a later one may use what an earlier one set."""
-    script = "\n".join(RUN.findall(README)).replace("127.0.0.1:8080", f"127.0.0.1:{stack.base}")
+    blocks = [block for page in PAGES for block in RUN.findall(page)]
+    script = "\n".join(blocks).replace("127.0.0.1:8080", f"127.0.0.1:{stack.base}")
     environment = {**stack.environment(), "TRANSFORMER_SERVING_STATE": str(stack.state)}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
@@ -47,8 +52,3 @@ def test_the_blocks_run_and_answer_as_they_say(stack: Stack) -> None:
 def test_the_first_answer_is_on_the_first_screen() -> None:
     lines = README.splitlines()
     assert next(at for at, line in enumerate(lines) if "curl" in line) < 40
-
-
-def test_every_link_leads_somewhere() -> None:
-    for target in re.findall(r"\]\((?!http)([^)#]+)", README):
-        assert Path(ROOT / target).exists(), target
