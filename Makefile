@@ -8,8 +8,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: up down status test test-stack test-compose compose-figures example-env check check-ort \
-	check-ensemble compare-table compare-graphs compare-int8 compare-hints lint format types docs fuzz soak lock \
-	reliability reliability-demo models check-processors check-upgrade attack bench bench-all bench-tables budgets tune \
+	check-ensemble compare-table compare-int8 compare-hints lint format types docs fuzz soak lock \
+	reliability reliability-demo models check-processors check-upgrade attack bench bench-all \
+	bench-tables budgets tune \
 	flames notebooks clean help
 
 help:
@@ -31,7 +32,7 @@ help:
 	@echo 'make attack  what attacks on a stack found, tried again: the table of docs/security.md; 6 minutes'
 	@echo 'make soak    ten minutes of load; the worker must not grow'
 	@echo 'make check-ort  load what convert writes with the ONNX Runtime of the pinned image'
-	@echo 'make compare-table, compare-graphs, compare-int8, compare-hints  engines, graph tools, int8'
+	@echo 'make compare-table, compare-int8, compare-hints  engines and int8 on MiniLM'
 	@echo 'make bench   the kit beside its peers, 15 minutes; make bench-all, make tune: docs/performance.md'
 	@echo 'make budgets cold starts, memory, a neighbour, starts of the stack; 10 minutes'
 	@echo 'make notebooks  run the notebooks against the running stack and keep their outputs'
@@ -89,6 +90,7 @@ format: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python scripts/errors_page.py
+	$(BIN)/python scripts/decisions_index.py
 
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.gateway.fuzzing --requests 100000 $(if $(SEED),--seed $(SEED))
@@ -133,10 +135,6 @@ flames: $(VENV)/.dev
 # Tables of docs/performance.md and docs/convert.md, a few minutes each on an idle machine.
 compare-table: $(VENV)/.dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m scripts.compare_table
-
-compare-graphs: $(VENV)/.dev
-	$(PIP) install --quiet --no-deps --upgrade --target build/onnxslim onnxslim==0.1.98 colorama==0.4.6
-	HF_HUB_OFFLINE=1 PYTHONPATH=build/onnxslim $(BIN)/python -m scripts.compare_graphs
 
 compare-int8: $(VENV)/.dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m scripts.compare_int8

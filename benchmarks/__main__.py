@@ -18,7 +18,6 @@ from transformer_serving.failure import Failure
 
 _HERE = Path(__file__).parent
 TUNE = "tune.json"
-PAUSES = "engine_pauses.json"
 PLOTS = "plots"
 
 
@@ -182,15 +181,14 @@ def flames(out: Path, seconds: float) -> None:
 @_out
 def tables(out: Path) -> None:
     """Write README's and docs/performance.md's tables again from the stored results."""
-    from benchmarks import documents, engine_pauses, plots, tuning
+    from benchmarks import documents, plots, tuning
 
     for kind in documents.KINDS:
         if path := documents.file_of(out, kind):
             plots.draw(Results.read(path), out / PLOTS)
     documents.write(out)
-    for name, write in ((TUNE, tuning.write_table), (PAUSES, engine_pauses.write_table)):
-        if (out / name).is_file():
-            write(out / name)
+    if (out / TUNE).is_file():
+        tuning.write_table(out / TUNE)
 
 
 def _plan(rounds: int, seconds: float) -> Plan:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks import tritons, variants
-from benchmarks.variants import Edit
+from benchmarks import tritons
 from transformer_serving.call_sizes import LADDERS
 
 
@@ -17,8 +16,8 @@ class Experiment:
 
     `environment` and `workers` change the gateway, `uvicorn` starts it by uvicorn's own options,
     `change` edits the model's configuration in a Triton of its own, `socket` reaches that by a unix
-    socket, `buckets` and `precision` convert again, `edits` change our own code. `null` measures
-    before the engine that answers zeros. `needs` is a setting without which the row means nothing.
+    socket, `buckets` and `precision` convert again. `null` measures before the engine that answers
+    zeros. `needs` is a setting without which the row means nothing.
     """
 
     name: str
@@ -30,7 +29,6 @@ class Experiment:
     socket: bool = False
     buckets: tuple[int, ...] = ()
     precision: str = ""
-    edits: tuple[Edit, ...] = ()
     null: bool = False
     needs: str = ""
 
@@ -83,20 +81,6 @@ EXPERIMENTS = (
     Experiment("asyncio", "asyncio's own event loop instead of uvloop",
                uvicorn=("--loop=asyncio",)),
     Experiment("h11", "h11 instead of httptools", uvicorn=("--http=h11",)),
-    Experiment("json", "Python's json instead of orjson", edits=variants.STANDARD_JSON),
-    Experiment("response", "the answer by FastAPI's encoder, not once from bytes",
-               edits=variants.ENCODED_RESPONSE),
-    Experiment("json-null", "no engine: Python's json instead of orjson",
-               edits=variants.STANDARD_JSON, null=True),
-    Experiment("response-null", "no engine: the answer by FastAPI's encoder",
-               edits=variants.ENCODED_RESPONSE, null=True),
-    Experiment("off-loop", "every text tokenized in a thread", edits=variants.TOKENIZE_OFF_LOOP),
-    Experiment("off-loop-null", "no engine: every text tokenized in a thread",
-               edits=variants.TOKENIZE_OFF_LOOP, null=True),
-    Experiment("no-output-copy", "the backend's outputs not copied",
-               edits=variants.NO_OUTPUT_COPY),
-    Experiment("input-copy", "the backend's inputs copied into OpenVINO",
-               edits=variants.INPUT_COPY),
     Experiment("tokenizers", "the tokenizer's own threads on",
                {"TOKENIZERS_PARALLELISM": "true"}),
     Experiment("streams-2", "2 OpenVINO streams in one instance",
@@ -107,10 +91,6 @@ EXPERIMENTS = (
                change=_instances(2)),
     Experiment("instances-2-calls-3", "2 such instances, 3 engine calls in flight",
                {"TRANSFORMER_SERVING_CALLS_IN_FLIGHT": "3"}, change=_instances(2)),
-    Experiment("pinned", "OpenVINO's threads pinned to cores, as is its own default",
-               edits=variants.PINNED_THREADS),
-    Experiment("instances-2-pinned", "2 instances, their threads pinned", change=_instances(2),
-               edits=variants.PINNED_THREADS),
     Experiment("delay-500", "Triton waits 500 us for more requests", change=_delay(500)),
     Experiment("fp32", "OpenVINO in fp32", change=_parameter("precision", "fp32")),
     Experiment("int8", "OpenVINO in int8", precision="int8"),

@@ -39,13 +39,13 @@ class Flame:
 def draw(seconds: float, report: Report, folder: Path) -> list[Path]:
     """One SVG a process below `folder`. Raises Unusable when py-spy cannot look at it."""
     folder.mkdir(parents=True, exist_ok=True)
-    peers = [PEERS["gateway"], PEERS["app"], PEERS["null-gateway"]]
+    peers = [PEERS["gateway"], PEERS["null-gateway"]]
     with session(peers, Plan(), report, BUILD / "flames") as opened:
         return [_record(flame, opened, seconds, report, folder) for flame in _flames(opened)]
 
 
 def _flames(opened: Session) -> Iterator[Flame]:
-    for name in ("gateway", "app", "null-gateway"):
+    for name in ("gateway", "null-gateway"):
         server = opened.servers[str(PEERS[name].server)]
         yield Flame(f"worker-{name}", name, server.children[0].tree()[0], native=False)
     stub = next(

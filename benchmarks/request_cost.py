@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import subprocess
 import sys
@@ -24,12 +23,14 @@ import uvloop
 
 from benchmarks import tritons
 from benchmarks.machine import ROOT, machine, today, versions
+from benchmarks.results import write_json
+from benchmarks.site import BUILD
 from benchmarks.texts import SEED as TEXT
 from contract.endpoint import read_endpoint
 from engine.model_config import FILE_NAME, from_text, to_text, with_versions
 
 BUNDLE = ROOT / "build" / "demo" / "transformer_model"
-RESULT = Path(__file__).parent / "results" / "request_cost.json"
+RESULT = BUILD / "request_cost.json"
 FIGURES = "PROMETHEUS_MULTIPROC_DIR"
 # What a request costs beside others; one alone comes back from every wait to cold caches.
 _CALLERS = 16
@@ -164,10 +165,7 @@ def main() -> None:
             ["part               least  median  (microseconds of processor time)", *lines, ""]
         )
     )
-    new = RESULT.with_suffix(".new")
-    new.parent.mkdir(exist_ok=True)
-    new.write_text(json.dumps({"machine": before, "microseconds": found}, indent=1) + "\n")
-    new.replace(RESULT)
+    write_json(RESULT, {"machine": before, "microseconds": found})
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ from transformer_serving.bench.figures import percentile
 
 RESULTS = Path(__file__).parent / "results"
 SCHEMA = 1
+# Characters of JSON that stand on one line.
+_ROW = 400
 
 
 @dataclass(frozen=True)
@@ -150,8 +152,20 @@ def write_json(path: Path, values: object) -> None:
     """Atomically: a reader finds the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(values, indent=1) + "\n", "utf-8")
+    temporary.write_text(json_text(values) + "\n", "utf-8")
     temporary.replace(path)
+
+
+def json_text(values: object, indent: str = "") -> str:
+    """JSON with a figure's row on one line: a run is read and compared by rows."""
+    text = json.dumps(values)
+    if len(text) <= _ROW or not isinstance(values, dict | list):
+        return text
+    inner = indent + " "
+    if isinstance(values, dict):
+        items = [f"{json.dumps(key)}: {json_text(one, inner)}" for key, one in values.items()]
+        return "{\n" + ",\n".join(inner + item for item in items) + f"\n{indent}}}"
+    return "[\n" + ",\n".join(inner + json_text(one, inner) for one in values) + f"\n{indent}]"
 
 
 def make(

@@ -41,11 +41,11 @@ Start = Callable[[Site, Report], Running]
 
 def gateway(
     workers: int = 1, *, null: bool = False, environment: Mapping[str, str] | None = None,
-    first: str = OURS, name: str = "", ready: str = "", folder: Path | None = None,
+    first: str = OURS, name: str = "", ready: str = "",
 ) -> Start:  # fmt: skip
     """clearml-serving's app behind our gateway, ready when endpoint `first` answers.
 
-    With `ready` it is ready when it answers GET of that path; `folder` holds other code of ours.
+    With `ready` it is ready when it answers GET of that path.
     """
     called = f"gateway-{name or workers}{'-null' if null else ''}"
     arguments = ["-m", "gateway", "--host=127.0.0.1", f"--workers={workers}"]
@@ -54,7 +54,7 @@ def gateway(
         variables = {**_variables(site, called, null), **(environment or {})}
         return _start(
             site, called, lambda port: [sys.executable, *arguments, f"--port={port}"], variables,
-            ready=ready or f"/serve/{first}", body=None if ready else _SHORT, folder=folder,
+            ready=ready or f"/serve/{first}", body=None if ready else _SHORT,
         )  # fmt: skip
 
     return start

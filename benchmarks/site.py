@@ -160,7 +160,7 @@ def ours_arguments(site: Site) -> list[str]:
 
 
 def _add_stock(cli: ClearmlCli, bundle: Bundle, name: str, work: Path) -> None:
-    """As the seed's own commands have it, dynamic batching included; see README, "By hand"."""
+    """As the seed's own commands have it, dynamic batching included; see docs/by-hand.md."""
     destination = f"{cli.environment['CLEARML_FILES_HOST']}/bench/{name}-{time.time_ns()}"
     model = cli.upload_model(name, "benchmarks", bundle.model_folder, destination)
     inputs = bundle.endpoint.inputs

@@ -7,7 +7,6 @@ that answers zeros at once. Processor time is this process's own.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -21,11 +20,13 @@ import uvloop
 from benchmarks import tritons
 from benchmarks.machine import machine, today, versions
 from benchmarks.request_cost import BUNDLE, write_model
+from benchmarks.results import write_json
+from benchmarks.site import BUILD
 from contract.endpoint import read_endpoint
 from preprocess.tensors import Tensor
 from preprocess.triton_client import TRANSPORTS, TritonClient
 
-RESULT = Path(__file__).parent / "results" / "triton_doors.json"
+RESULT = BUILD / "triton_doors.json"
 _TOKENS = 32
 _LIMIT_S = 600.0
 
@@ -91,7 +92,7 @@ def main() -> None:
             f"{min(took):8.0f} {median(took):8.0f}"
         )
     sys.stdout.write("\n".join([*lines, ""]))
-    RESULT.write_text(json.dumps({"machine": before, "microseconds": found}, indent=1) + "\n")
+    write_json(RESULT, {"machine": before, "microseconds": found})
 
 
 if __name__ == "__main__":

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.process import Child, free_ports
-from benchmarks.variants import Edit, edit_backends
 from engine import backend_directory, triton_process
 from engine.model_config import FILE_NAME, from_text, to_text
 
@@ -42,14 +41,13 @@ class Triton:
 def start_triton(
     name: str, work: Path, *, null: bool = False, sleeping: bool = False, socket: bool = False,
     environment: Mapping[str, str] | None = None, packages: Path | None = None,
-    edits: Sequence[Edit] = (),
 ) -> Triton:  # fmt: skip
     """Start one on the repository `work`/models and wait until its models are loaded.
 
     Its Python models take the packages of the environment whose programs are in `packages`. `null`
     puts an engine that answers zeros in the place of ours, `sleeping` one that takes its time for
     it (BENCH_TEXTS_A_SECOND in the environment); `socket` makes it listen on unix sockets, as the
-    embedded stack's; `edits` change our backends' code. Raises Unusable with its last words.
+    embedded stack's. Raises Unusable with its last words.
     """
     http, grpc, metrics = free_ports(3)
     pytriton = backend_directory.pytriton_tritonserver()
@@ -58,7 +56,6 @@ def start_triton(
     backend_directory.assemble(backends, pytriton=pytriton)
     if null or sleeping:
         _take_engines_out(backends, "sleeping_model.py" if sleeping else "null_model.py")
-    edit_backends(backends, edits)
     host = f"unix:{work}/triton" if socket else triton_process.LOOPBACK
     addresses = triton_process.TritonAddresses(
         http, grpc, metrics, host, metrics_host=triton_process.LOOPBACK

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks import bounds, documents, machine, report as markdown, tritons, variants
+from benchmarks import bounds, documents, machine, report as markdown, tritons
 from benchmarks.experiments import EXPERIMENTS, Experiment
 from benchmarks.loads import BATCH, SEED, SINGLE
 from benchmarks.peers import PEERS, Peer
@@ -87,21 +87,17 @@ def _running(row: Experiment, opened: Session, report: Report) -> Iterator[tuple
     """The row's server, and the endpoint to ask there."""
     site = opened.site
     variables = dict(row.environment)
-    sources = (
-        variants.write_sources(site.work / "code" / row.name, row.edits) if row.edits else None
-    )
-    bundle = _bundle(row, site, sources, report)
+    bundle = _bundle(row, site, report)
     endpoint = f"ours_{row.name}".replace("-", "_") if bundle else OURS
     if bundle:
         deploy(site, bundle, endpoint)
     with contextlib.ExitStack() as stack:
         # A new endpoint's model is in no other Triton without an engine.
-        own = any(edit.file.startswith("engine/") for edit in row.edits) or (row.null and bundle)
-        if row.change or row.socket or own:
+        if row.change or row.socket or (row.null and bundle):
             work = site.work / row.name
             tritons.copy_repository(site.repository, work, row.change)
             triton = tritons.start_triton(
-                f"Triton for {row.name}", work, null=row.null, socket=row.socket, edits=row.edits
+                f"Triton for {row.name}", work, null=row.null, socket=row.socket
             )
             stack.callback(triton.child.stop)
             variables |= triton.variables()
@@ -110,17 +106,15 @@ def _running(row: Experiment, opened: Session, report: Report) -> Iterator[tuple
         start = (
             gateway_by_uvicorn(row.uvicorn, environment=variables)
             if row.uvicorn
-            else gateway(
-                row.workers, environment=variables, first=endpoint, name=row.name, folder=sources
-            )
+            else gateway(row.workers, environment=variables, first=endpoint, name=row.name)
         )
         server = start(site, report)
         stack.callback(server.stop)
         yield server, f"/serve/{endpoint}"
 
 
-def _bundle(row: Experiment, site: Site, sources: Path | None, report: Report) -> Path | None:
-    """The row's own bundle, where its preprocess, buckets or precision are other ones."""
+def _bundle(row: Experiment, site: Site, report: Report) -> Path | None:
+    """The row's own bundle, where its buckets or precision are other ones."""
     folder = site.work / "bundles" / row.name
     if row.buckets or row.precision:
         request = ConvertRequest(
@@ -129,8 +123,6 @@ def _bundle(row: Experiment, site: Site, sources: Path | None, report: Report) -
         )  # fmt: skip
         convert(request, folder, lambda step, detail: report(f"  {step}"))
         return folder
-    if sources and any(edit.file.startswith("preprocess/") for edit in row.edits):
-        return variants.write_bundle(folder, site.models.bundles["openvino"].folder, sources)
     return None
 
 

@@ -18,7 +18,7 @@ from gateway.settings import MAX_BODY_ELEMENTS
 _MAX_DEPTH = 1024
 _TOO_DEEP = "depth limit"
 # Bytes from which on bodies are parsed one after the other, with a turn of the event loop between
-# them. A thread would gain nothing: orjson keeps the interpreter's lock (docs/decisions.md).
+# them. A thread gains nothing: orjson keeps the interpreter's lock (docs/decisions/gateway.md).
 _LARGE = 65_536
 
 

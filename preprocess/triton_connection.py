@@ -1,7 +1,7 @@
 """One kept HTTP connection to Triton: one call at a time, its answer read as it arrives.
 
 A protocol of its own, because on asyncio's streams every call waits twice more (for the head and
-for the body) and drains a buffer: docs/decisions.md has what that costs.
+for the body) and drains a buffer: docs/decisions/triton-client.md has what that costs.
 """
 
 from __future__ import annotations

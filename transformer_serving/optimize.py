@@ -2,7 +2,7 @@
 
 The same graph always gives the same bytes, TensorRT's plan excepted: the bundle's version is
 computed from them. The graph is not fused here: no tool made either CPU engine faster, since both
-fuse as they load, and fused int8 was slower (docs/decisions.md, scripts/compare_graphs.py).
+fuse as they load, and fused int8 was slower (docs/decisions/convert.md).
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 # OpenVINO lowers fp32 to bf16 by itself on CPUs that have it, so fp32 must be asked for.
 # An int8 graph carries its own quantized layers; the hint is for the layers between them. There it
-# is never bf16: on AMX OpenVINO 2026.4 is then wrong at the length of a head (docs/decisions.md).
+# is never bf16: on AMX OpenVINO 2026.4 is then wrong at the length of a head
+# (docs/decisions/precisions.md).
 HINTS = {
     "fp32": ("f32", "FP32"),
     "bf16": ("bf16", "BF16"),

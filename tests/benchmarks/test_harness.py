@@ -115,7 +115,8 @@ def test_the_tables_hold_the_measured_figures(measured: Results) -> None:
         spent = measured.series("gateway", "seed", part)
         assert all(value is not None and value > 0 for value in spent), part
     short = report.readme_text(measured)
-    assert "ours, unmodified app" in short
+    assert "clearml-serving's own example" in short
+    assert "ours, unmodified app" not in short
     assert "none (zeros)" not in short
 
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from benchmarks import budgets, experiments, rounds, variants
+from benchmarks import budgets, rounds
 from benchmarks.loads import SEED, SINGLE
 from benchmarks.parts.worker_memory import slope
 from benchmarks.peers import PEERS, Peer
-from benchmarks.process import Unusable
 from benchmarks.results import Results
-
-EDITED = [row for row in experiments.EXPERIMENTS if row.edits]
 
 
 class DyingRunner:
@@ -56,21 +52,6 @@ def test_who_begins_changes_from_round_to_round() -> None:
     assert [name for name, _ in runner.asked] == [
         "gateway", "empty", "empty", "gateway", "gateway", "empty", "empty", "gateway",
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("row", EDITED, ids=lambda row: row.name)
-def test_a_variant_fits_the_sources_as_they_are(row: Any, tmp_path: Path) -> None:
-    sources = variants.write_sources(tmp_path / "code", row.edits)
-    for edit in row.edits:
-        changed = (sources / edit.file).read_text("utf-8")
-        assert edit.new in changed
-        compile(changed, edit.file, "exec")
-
-
-def test_a_variant_whose_lines_are_gone_is_refused(tmp_path: Path) -> None:
-    gone = variants.Edit("preprocess/tokens.py", "a line that nobody wrote", "")
-    with pytest.raises(Unusable, match=r"preprocess/tokens.py has changed"):
-        variants.write_sources(tmp_path / "code", [gone])
 
 
 def test_the_slope_is_that_of_the_second_half() -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
-from benchmarks import ab, bounds, documents, engine_pauses, report, stages, tuning
-from benchmarks.__main__ import PAUSES, TUNE
+from benchmarks import ab, bounds, documents, report, stages, tuning
+from benchmarks.__main__ import TUNE
 from benchmarks.process import Unusable
 from benchmarks.results import RESULTS
 from transformer_serving.failure import Failure
@@ -101,17 +99,12 @@ def test_a_document_has_what_the_stored_run_gives(part: documents.Part) -> None:
     assert f"{start}{wanted}{end}" in text
 
 
-@pytest.mark.parametrize(
-    ("name", "stored", "table"),
-    [("tuning", TUNE, tuning.table), ("pauses", PAUSES, engine_pauses.table)],
-)
-def test_a_table_is_what_the_stored_rows_give(
-    name: str, stored: str, table: Callable[[Any], str]
-) -> None:
-    file = RESULTS / stored
+def test_the_tuning_table_is_what_the_stored_rows_give() -> None:
+    file = RESULTS / TUNE
     text = documents.PERFORMANCE.read_text("utf-8")
-    wanted = f"\n{table(json.loads(file.read_text('utf-8')))}\n" if file.is_file() else "\n"
-    start, end = report.markers(name)
+    values = json.loads(file.read_text("utf-8")) if file.is_file() else None
+    wanted = f"\n{tuning.table(values)}\n" if values else "\n"
+    start, end = report.markers("tuning")
     assert f"{start}{wanted}{end}" in text
 
 

@@ -31,7 +31,7 @@ def lines_of(script: str) -> list[str]:
 
 def elsewhere() -> Iterator[str]:
     """Docker's command lines outside docs/compose.md: other pages' blocks, and comments."""
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         if page != DOCUMENT:
             for script in _BLOCK.findall(page.read_text("utf-8")):
                 yield from (

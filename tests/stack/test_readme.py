@@ -1,15 +1,19 @@
-"""The README's commands, run as they stand; only the port is the test stack's."""
+"""The commands of README and of the first pages, as they stand; only the port is the stack's."""
 
 from __future__ import annotations
 
 import json
 import re
 import subprocess
-from pathlib import Path
 
 from tests.stack.conftest import ROOT, Stack
 
 README = (ROOT / "README.md").read_text("utf-8")
+# In the order in which a new user meets them.
+PAGES = [
+    README,
+    *((ROOT / "docs" / name).read_text("utf-8") for name in ("start.md", "by-hand.md")),
+]
 RUN = re.compile(r"<!-- run -->\n```bash\n(.*?)```", re.DOTALL)
 ANSWER = re.compile(r"<!-- answer -->\n```json\n(.*?)```", re.DOTALL)
 
@@ -23,7 +27,7 @@ done; done
 
 def run_all(stack: Stack) -> str:
     """All blocks in one shell, in order: a later one may use what an earlier one set."""
-    blocks = "\n".join(RUN.findall(README))
+    blocks = "\n".join(block for page in PAGES for block in RUN.findall(page))
     # A reader's patience is not a test's: it asks until both models are loaded.
     assert blocks.count("sleep 15\n") == 1
     blocks = blocks.replace("sleep 15\n", WAIT)
@@ -58,8 +62,3 @@ def test_the_blocks_run_and_answer_as_they_say(stack: Stack) -> None:
 def test_the_first_answer_is_on_the_first_screen() -> None:
     lines = README.splitlines()
     assert next(at for at, line in enumerate(lines) if "curl" in line) < 40
-
-
-def test_every_link_leads_somewhere() -> None:
-    for target in re.findall(r"\]\((?!http)([^)#]+)", README):
-        assert Path(ROOT / target).exists(), target

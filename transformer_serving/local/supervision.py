@@ -1,7 +1,7 @@
 """Keeping the parts alive with supervisord: start, ask, stop, and sweep up after a crash.
 
 supervisord because it restarts what dies, stops process groups in reverse order, rotates logs,
-answers over a local socket, and has been kept for two decades (docs/decisions.md).
+answers over a local socket, and has been kept for two decades (docs/decisions/stack.md).
 """
 
 from __future__ import annotations

@@ -1,0 +1,89 @@
+"""The pages: found from docs/README.md, their links lead somewhere, stored pictures are shown."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import documents
+from benchmarks.__main__ import TUNE
+from benchmarks.results import RESULTS
+from scripts import decisions_index as index
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
+# What stands in a code block or a generated part's comment is no heading.
+FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+
+
+def links(page: Path) -> list[tuple[Path, str]]:
+    """Where the page's links lead: a file, and the heading's anchor or nothing."""
+    text = FENCED.sub("", page.read_text("utf-8"))
+    return [
+        ((page.parent / target).resolve() if target else page, anchor)
+        for target, anchor in LINK.findall(text)
+    ]
+
+
+def anchors(page: Path) -> set[str]:
+    text = FENCED.sub("", page.read_text("utf-8"))
+    return {index.anchor(title) for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target, anchor in links(page):
+        assert target.exists(), target
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target), f"{target.name}#{anchor}"
+
+
+def test_every_page_is_linked_from_the_index() -> None:
+    found = {target for target, _ in links(DOCS / "README.md")}
+    assert {path for path in DOCS.glob("*.md") if path.name != "README.md"} <= found
+    assert index.PAGE in found
+    assert DOCS / "README.md" in {target for target, _ in links(ROOT / "README.md")}
+
+
+def test_every_command_has_a_row() -> None:
+    program = Path(sys.executable).with_name("transformer-serving")
+    done = subprocess.run([program, "--help"], capture_output=True, text=True, check=True)
+    commands = re.findall(r"^  ([a-z-]+)(?:  |$)", done.stdout.partition("Commands:")[2], re.M)
+    assert "deploy" in commands
+    table = (DOCS / "commands.md").read_text("utf-8")
+    for name in commands:
+        assert re.search(rf"`(transformer-serving )?{name}[ `]", table), name
+
+
+def test_the_index_of_decisions_is_what_the_pages_say() -> None:
+    assert index.PAGE.read_text("utf-8") == index.page()
+
+
+def test_a_superseded_decision_says_by_what() -> None:
+    for path in index.subjects():
+        for one in index.decisions(path.read_text("utf-8")):
+            assert one.status.startswith("in force") or "](" in one.status, one.title
+
+
+def test_a_decision_without_date_and_status_is_refused() -> None:
+    with pytest.raises(ValueError, match="'New' has no line"):
+        index.decisions(
+            "# A subject\n\n## Old\n\n2026-11-20, in force\n\nx\n\n## New\n\nBecause.\n"
+        )
+
+
+def test_every_stored_result_is_read_by_a_table_or_shown_by_a_page() -> None:
+    """Others are drawn again by `make bench-tables` and ignored by git."""
+    read = {f"{kind}.json" for kind in documents.KINDS} | {TUNE}
+    stored = {path.name for path in RESULTS.glob("*.json") if ".unfinished" not in path.name}
+    assert stored <= read
+    shown = {target for page in PAGES for target, _ in links(page)}
+    pictures = [*RESULTS.glob("flames/*.svg"), *RESULTS.glob("plots/curve-*.png")]
+    assert pictures
+    assert set(pictures) <= shown
