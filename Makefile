@@ -49,7 +49,7 @@ status: $(VENV)/.desk
 	$(BIN)/transformer-serving status
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest $(PYTEST)
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile $(PYTEST)
 
 # Faults, live changes, traps of the host, every documented answer and printed line, the notebooks
 # and the benchmarks on a whole stack, and what else is slow: about 20 minutes.
