@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: up down status test test-stack test-compose compose-figures example-env check check-ort \
+.PHONY: up down status test test-stack test-by-hand test-compose compose-figures example-env check check-ort \
 	check-ensemble compare-table compare-int8 compare-hints lint format types docs fuzz soak lock \
 	reliability reliability-demo models check-processors check-upgrade attack bench bench-all \
 	bench-tables budgets tune flames notebooks clean help
@@ -17,7 +17,8 @@ help:
 	@echo 'make down    stop the stack'
 	@echo 'make status  what runs and what is served'
 	@echo 'make test    the tests, on real servers'
-	@echo 'make test-stack  faults, live changes, traps and benchmarks on a whole stack'
+	@echo 'make test-stack  faults, live changes and traps on a whole stack'
+	@echo 'make test-by-hand  notebooks, harness, families: what CI has no time for'
 	@echo 'make reliability SEED=n   faults and changes at random, for half an hour'
 	@echo 'make reliability-demo     its faults with the demo model only, 5 minutes'
 	@echo 'make test-compose   the containers, on a real Docker Engine; then make compose-figures'
@@ -51,10 +52,15 @@ status: $(VENV)/.desk
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile $(PYTEST)
 
-# Faults, live changes, traps of the host, every documented answer and printed line, the notebooks
-# and the benchmarks on a whole stack, and what else is slow: about 20 minutes.
+# Faults, live changes, traps of the host, every documented answer and printed line on a whole stack,
+# and what else is slow: about 20 minutes.
 test-stack: $(VENV)/.dev
-	$(BIN)/python -m pytest -m long $(PYTEST)
+	$(BIN)/python -m pytest -m "long and not by_hand" $(PYTEST)
+
+# The notebooks, the benchmarks' own harness, a deployed model of each family, ClearML's commands in
+# one session: about 10 minutes, for which .ci/run has no time.
+test-by-hand: $(VENV)/.dev
+	$(BIN)/python -m pytest -m by_hand $(PYTEST)
 
 reliability: $(VENV)/.dev
 	$(BIN)/python -m tests.stack.reliability $(if $(SEED),--seed $(SEED)) $(RELIABILITY)

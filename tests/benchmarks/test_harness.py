@@ -25,7 +25,7 @@ from benchmarks.site import Report, Site
 from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.demo import CLASSIFIER, build_demo_models
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.by_hand]
 
 ROOT = Path(__file__).parent.parent.parent
 SMALL = Plan(seconds=0.2, rounds=2, warm_up_s=0.2)
@@ -135,11 +135,9 @@ def test_a_curve_and_an_overload_are_measured(opened: Session) -> None:
     found = curves._measured(short, base, processes, SMALL.seconds, print)
     assert [point["at"] for point in found["points"]] == [1, 2]
     assert all(point["texts"] > 0 and point["memory_mib"] > 100 for point in found["points"])
-    over = Overload(1.0, engines=(80,))(opened, print)
-    assert [row["engine"] for row in over["rows"]] == [*["sleeps, 80 texts/s"] * 2, *["real"] * 2]
-    assert all(row["statuses"]["200"] > 0 for row in over["rows"])
-    # What a second of overload brings the real engine depends on how fast it is just then.
-    assert all(row["statuses"]["503"] > 0 for row in over["rows"][:2])
+    over = Overload(1.0, engines=(80,), real=False)(opened, print)
+    assert [row["engine"] for row in over["rows"]] == ["sleeps, 80 texts/s"] * 2
+    assert all(row["statuses"]["200"] > 0 and row["statuses"]["503"] > 0 for row in over["rows"])
     for row in over["rows"]:
         # What was let in by its own deadline may be late all the same.
         late = {"504"} if row["deadline"] == "2 s" else set()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.stack.conftest import ROOT, Stack
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.by_hand]
 
 # The SDK's reports fork while another of its threads starts git; now and then the fork holds git's
 # pipe and both wait without end.

@@ -20,7 +20,11 @@ from tests.stack.conftest import Stack
 from tests.stack.task_models import reference_at
 from transformer_serving.convert import ConvertRequest, convert
 
-pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.by_hand,
+    pytest.mark.filterwarnings("ignore"),
+]
 # One task a family; docs/models.md has the others.
 SERVED_AS = {
     "bert": "sentence-embedding",

@@ -11,7 +11,7 @@ import pytest
 from notebooks.execute import executed, notebooks
 from tests.stack.conftest import ROOT, Stack
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.by_hand]
 
 # As they are in the repository: a picture or two, and answers of a few lines.
 MOST_BYTES = 200_000
