@@ -6,9 +6,11 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# In two processes; tests/conftest.py says what shares one.
+BESIDE := --numprocesses=2 --dist=loadgroup
 
-.PHONY: up down status test test-stack test-by-hand test-compose compose-figures example-env check check-ort \
-	check-ensemble compare-table compare-int8 compare-hints lint format types docs fuzz soak lock \
+.PHONY: up down status test test-failed test-stack test-by-hand test-compose compose-figures \
+	example-env check check-ort check-ensemble compare-table compare-int8 compare-hints lint format types docs fuzz soak lock \
 	reliability reliability-demo models check-processors check-upgrade attack bench bench-all \
 	bench-tables budgets tune flames notebooks clean help
 
@@ -50,17 +52,22 @@ status: $(VENV)/.desk
 	$(BIN)/transformer-serving status
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile $(PYTEST)
+	$(BIN)/python -m pytest $(BESIDE) $(PYTEST)
 
 # Faults, live changes, traps of the host, every documented answer and printed line on a whole stack,
 # and what else is slow: about 20 minutes.
 test-stack: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "long and not by_hand" $(PYTEST)
+	$(BIN)/python -m pytest $(BESIDE) -m "long and not by_hand" $(PYTEST)
 
 # The notebooks, the benchmarks' own harness, a deployed model of each family, ClearML's commands in
 # one session: about 10 minutes, for which .ci/run has no time.
 test-by-hand: $(VENV)/.dev
 	$(BIN)/python -m pytest -m by_hand $(PYTEST)
+
+# The files of what failed in the run before, once more and alone.
+test-failed: $(VENV)/.dev
+	$(BIN)/python -m pytest --numprocesses=1 --dist=loadgroup -m "" --last-failed \
+		--last-failed-no-failures=none $(PYTEST)
 
 reliability: $(VENV)/.dev
 	$(BIN)/python -m tests.stack.reliability $(if $(SEED),--seed $(SEED)) $(RELIABILITY)

@@ -3,8 +3,9 @@
 Only the time counts in which it had a call, so that an idle engine stays as fast as it was. Calls
 are put together to samples of SAMPLE_S of such time or one call, whichever is longer. Of the last
 ones the slowest is left out: a pause (a stopped process, kernels met for the first time) is no
-rate. What an engine does for single texts is less than for full calls, so at the beginning of a
-burst the rate is too low rather than too high; it is right one or two full calls later.
+rate. So one call alone, a fresh engine's first, is none either. What an engine does for single
+texts is less than for full calls, so at the beginning of a burst the rate is too low rather than
+too high; it is right one or two full calls later.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Sample:
 
 
 class Pace:
-    """`rate` is tokens a second, None before the first answer; `call_s` what a call adds to the
+    """`rate` is tokens a second, None before the second answer; `call_s` what a call adds to the
     time until the engine is done. `calls` are those that run, `in_flight` their tokens.
     """
 
@@ -71,8 +72,8 @@ class Pace:
     def wait_s(self, tokens: int, now: float) -> float:
         """Seconds until the calls that run and so many tokens after them are answered.
 
-        A call that is overdue is taken to be late by as much again; before the first answer that
-        is all that is known.
+        A call that is overdue is taken to be late by as much again; before there is a rate that is
+        all that is known.
         """
         silent = now - self._since if self.calls else 0.0
         if not self.rate:
@@ -87,8 +88,9 @@ class Pace:
 
     def _measure(self) -> None:
         samples = sorted(self._samples, key=lambda one: one.tokens / max(one.seconds, 1e-9))
-        if len(samples) > 1:
-            del samples[0]
+        del samples[0]
+        if not samples:
+            return
         seconds = max(sum(one.seconds for one in samples), 1e-9)
         self.rate = sum(one.tokens for one in samples) / seconds
         self.call_s = seconds / sum(one.calls for one in samples)

@@ -6,14 +6,32 @@ import json
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+
+# A slow machine is no failure: hypothesis would let an example take 200 ms.
+hypothesis.settings.register_profile(
+    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("patient")
 
 SENTENCES = [
     "the quick brown fox jumps over the lazy dog",
     "a kettle of tea and two cups stand on the table",
     "rain fell on the roof all night and the street shone",
 ]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Beside each other run files, and what shares a stack runs in one process.
+
+    The stack with the demo models is one in a run: it builds them in the checkout's own folder.
+    """
+    for item in items:
+        names = getattr(item, "fixturenames", ())
+        shared = next((name for name in ("stack", "plain") if name in names), None)
+        item.add_marker(pytest.mark.xdist_group(shared or item.nodeid.partition("::")[0]))
 
 
 @pytest.fixture(scope="session")

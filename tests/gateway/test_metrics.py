@@ -75,7 +75,9 @@ def test_a_test_counts(way: tuple[Server, Any]) -> None:
         # Another one behind it would be refused, or late without a call.
         ({"text": "[SLOW]", "timeout_ms": 500}, 504),
     ]
-    assert [server.post("texts", body).status for body, _ in load] == [code for _, code in load]
+    for at, (body, code) in enumerate(load):
+        answer = server.post("texts", body)
+        assert answer.status == code, (at, answer)
     server.post("vectors", {"text": "tea"})
     seen = figures()
     texts, tokens = 20 + 15, 20 * 3 + 15 * 5

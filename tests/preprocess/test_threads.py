@@ -107,19 +107,21 @@ async def test_who_left_before_a_thread_was_free_costs_nothing(held: Held) -> No
 
 async def test_a_cancelled_request_costs_nothing(held: Held) -> None:
     threads = Threads()
-    *_, gone = await full(threads, held, waiting=1)
+    *running, gone = await full(threads, held, waiting=1)
     gone.cancel()
     await asyncio.wait([gone])
     held.release.set()
     assert await ask(threads, lambda: sorted(held.begun)) == ["0", "1"]
+    assert await asyncio.gather(*running) == ["0", "1"]
     assert (threads.pace.calls, threads.pace.in_flight) == (0, 0)
 
 
 async def test_what_would_wait_too_long_is_refused_at_once(held: Held) -> None:
     threads = Threads()
     # A million characters take a second, by what was measured.
-    threads.pace.begin(LONG, time.monotonic() - 1)
-    threads.pace.end(LONG, time.monotonic(), answered=True)
+    for _ in range(2):
+        threads.pace.begin(LONG, time.monotonic() - 1)
+        threads.pace.end(LONG, time.monotonic(), answered=True)
     tasks = await full(threads, held, waiting=1)
     refused, golden = ask(threads, lambda: "in"), ask(threads, lambda: "in", passage(None, GOLDEN))
     with pytest.raises(ServingError) as caught:
