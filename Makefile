@@ -84,7 +84,7 @@ compose-figures: $(VENV)/.dev
 	$(BIN)/python -m tests.compose.figures
 
 example-env: $(VENV)/.desk
-	$(BIN)/python -m transformer_serving.compose
+	$(BIN)/python -m transformer_serving.desk.compose
 
 check: lint types
 
@@ -94,7 +94,7 @@ lint: $(VENV)/.dev
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
-	$(BIN)/mypy --python-version 3.10 contract engine
+	$(BIN)/mypy --python-version 3.10 transformer_serving/contract transformer_serving/engine
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

@@ -19,8 +19,8 @@ from benchmarks.runners import Plan
 from benchmarks.session import Session, session
 from benchmarks.site import BUILD, OURS, Report
 from benchmarks.texts import SEED, json_text
-from transformer_serving.bench import load as generator
-from transformer_serving.bench.connection import Address
+from transformer_serving.desk.bench import load as generator
+from transformer_serving.desk.bench.connection import Address
 
 _CLIENTS = 128
 _RATE = "200"

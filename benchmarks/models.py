@@ -10,7 +10,7 @@ from pathlib import Path
 from transformer_serving.bundle import renew_bundle
 from transformer_serving.bundle_folder import Bundle, open_bundle
 from transformer_serving.convert import ConvertRequest, convert
-from transformer_serving.demo import (
+from transformer_serving.desk.demo import (
     CLASSIFIER,
     encoder_folder,
     models_hash,

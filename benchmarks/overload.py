@@ -19,9 +19,9 @@ from benchmarks import texts, tritons
 from benchmarks.process import cpu_s
 from benchmarks.servers import Running, gateway
 from benchmarks.site import OURS, Report, Site
-from transformer_serving.bench import load as generator
-from transformer_serving.bench.connection import Address
-from transformer_serving.bench.figures import Figures, figures
+from transformer_serving.desk.bench import load as generator
+from transformer_serving.desk.bench.connection import Address
+from transformer_serving.desk.bench.figures import Figures, figures
 from transformer_serving.golden import ask
 
 TIMES = 4.0

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import psutil
 
-from engine.orphans import SERVER, STUB
+from transformer_serving.engine.orphans import SERVER, STUB
 
 # By the beginning of a process's name; every Triton of this machine counts.
 _PROCESSES = {"triton": SERVER, "engine": STUB}

@@ -16,14 +16,18 @@ from typing import Any
 import numpy as np
 from google.protobuf import json_format  # type: ignore[import-untyped]
 
-from engine.backends.executor import Failure, Runtime
-from engine.backends.grouping import Arrays
-from engine.backends.model_settings import ModelSettings, find_model, read_settings
-from engine.model_config import FILE_NAME, from_text
+from transformer_serving.engine.backends.executor import Failure, Runtime
+from transformer_serving.engine.backends.grouping import Arrays
+from transformer_serving.engine.backends.model_settings import (
+    ModelSettings,
+    find_model,
+    read_settings,
+)
+from transformer_serving.engine.model_config import FILE_NAME, from_text
 
 _RUNTIMES = {
-    "openvino_text": ("engine.backends.openvino_runtime", "OpenVinoRuntime"),
-    "onnxruntime": ("engine.backends.onnx_runtime", "OnnxRuntime"),
+    "openvino_text": ("transformer_serving.engine.backends.openvino_runtime", "OpenVinoRuntime"),
+    "onnxruntime": ("transformer_serving.engine.backends.onnx_runtime", "OnnxRuntime"),
 }
 _FILES = ("model.xml", "model.onnx")
 _ANY_ID = 1000

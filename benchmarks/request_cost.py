@@ -26,8 +26,8 @@ from benchmarks.machine import ROOT, machine, today, versions
 from benchmarks.results import write_json
 from benchmarks.site import BUILD
 from benchmarks.texts import SEED as TEXT
-from contract.endpoint import read_endpoint
-from engine.model_config import FILE_NAME, from_text, to_text, with_versions
+from transformer_serving.contract.endpoint import read_endpoint
+from transformer_serving.engine.model_config import FILE_NAME, from_text, to_text, with_versions
 
 BUNDLE = ROOT / "build" / "demo" / "transformer_model"
 RESULT = BUILD / "request_cost.json"

@@ -15,7 +15,7 @@ from benchmarks.models import ENGINE_TITLES, Models
 from benchmarks.peers import ENGINE_NAMES, NONE, NULL, Peer
 from benchmarks.rounds import Outcome
 from benchmarks.runners import Figures, Plan
-from transformer_serving.bench.figures import percentile
+from transformer_serving.desk.bench.figures import percentile
 
 RESULTS = Path(__file__).parent / "results"
 SCHEMA = 1

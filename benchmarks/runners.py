@@ -19,9 +19,9 @@ from benchmarks.process import Unusable
 from benchmarks.processor_time import process_seconds
 from benchmarks.servers import Running
 from benchmarks.stages import Sums, padding_share, read_sums, stage_ms, texts_a_call
-from transformer_serving.bench import load as generator
-from transformer_serving.bench.connection import Address
-from transformer_serving.bench.figures import percentile
+from transformer_serving.desk.bench import load as generator
+from transformer_serving.desk.bench.connection import Address
+from transformer_serving.desk.bench.figures import percentile
 
 _OPEN_SHARE = 0.7
 _LONGEST = 512

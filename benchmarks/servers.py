@@ -48,7 +48,7 @@ def gateway(
     With `ready` it is ready when it answers GET of that path.
     """
     called = f"gateway-{name or workers}{'-null' if null else ''}"
-    arguments = ["-m", "gateway", "--host=127.0.0.1", f"--workers={workers}"]
+    arguments = ["-m", "transformer_serving.gateway", "--host=127.0.0.1", f"--workers={workers}"]
 
     def start(site: Site, report: Report) -> Running:
         variables = {**_variables(site, called, null), **(environment or {})}
@@ -78,8 +78,9 @@ def gateway_by_uvicorn(
 
         def command(port: int) -> list[str]:
             return [
-                sys.executable, "-m", "uvicorn", "gateway.app:app", "--host=127.0.0.1",
-                f"--port={port}", "--lifespan=on", "--no-access-log", "--log-level=warning",
+                sys.executable, "-m", "uvicorn", "transformer_serving.gateway.app:app",
+                "--host=127.0.0.1", f"--port={port}",
+                "--lifespan=on", "--no-access-log", "--log-level=warning",
                 *options,
             ]  # fmt: skip
 

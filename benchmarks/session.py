@@ -21,9 +21,9 @@ from benchmarks.runners import Plan, Runner
 from benchmarks.servers import Running
 from benchmarks.site import BUILD, ROOT, Report, Site, close_site, open_site
 from transformer_serving.bundle_folder import open_bundle
-from transformer_serving.demo import CLASSIFIER, build_demo_models
+from transformer_serving.desk.demo import CLASSIFIER, build_demo_models
+from transformer_serving.desk.versions.lock import read_lock
 from transformer_serving.failure import Failure
-from transformer_serving.versions.lock import read_lock
 
 
 @dataclass

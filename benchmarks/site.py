@@ -19,8 +19,8 @@ from benchmarks.tritons import Triton
 from transformer_serving.bundle_folder import Bundle
 from transformer_serving.clearml_cli import ClearmlCli
 from transformer_serving.deploy import add_arguments
+from transformer_serving.desk.local.record import require_record
 from transformer_serving.golden import ask
-from transformer_serving.local.record import require_record
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "bench"

@@ -22,9 +22,9 @@ from benchmarks.machine import machine, today, versions
 from benchmarks.request_cost import BUNDLE, write_model
 from benchmarks.results import write_json
 from benchmarks.site import BUILD
-from contract.endpoint import read_endpoint
 from preprocess.tensors import Tensor
 from preprocess.triton_client import TRANSPORTS, TritonClient
+from transformer_serving.contract.endpoint import read_endpoint
 
 RESULT = BUILD / "triton_doors.json"
 _TOKENS = 32

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.process import Child, free_ports
-from engine import backend_directory, triton_process
-from engine.model_config import FILE_NAME, from_text, to_text
+from transformer_serving.engine import backend_directory, triton_process
+from transformer_serving.engine.model_config import FILE_NAME, from_text, to_text
 
 _ENGINES = Path(__file__).parent / "engines"
 # Bigger files are weights, which a null engine does not read.

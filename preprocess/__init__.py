@@ -15,11 +15,6 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any
 
-from contract.endpoint import Endpoint, read_endpoint
-from contract.errors import ServingError
-from contract.log_lines import trace_of, write_json_lines
-from contract.naming import VERSION_HEADER
-from contract.panics import ENDS
 from preprocess.answers import TASKS
 from preprocess.engine import Engine
 from preprocess.garbage import keep_collections_short
@@ -29,6 +24,11 @@ from preprocess.response import Answer, answer_body, answer_response, error_resp
 from preprocess.settings import Settings, read_settings
 from preprocess.tokens import shared_tokenizer
 from preprocess.triton_client import close_clients
+from transformer_serving.contract.endpoint import Endpoint, read_endpoint
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.log_lines import trace_of, write_json_lines
+from transformer_serving.contract.naming import VERSION_HEADER
+from transformer_serving.contract.panics import ENDS
 
 log = logging.getLogger("transformer_serving.preprocess")
 

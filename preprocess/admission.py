@@ -10,10 +10,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from contract.errors import ServingError
 from preprocess.pace import Pace
 from preprocess.stats import waiting_tokens
 from preprocess.waiting import PACE, WaitingTexts
+from transformer_serving.contract.errors import ServingError
 
 # Of the time that a request has left, this much may be spent by the estimate: rates change, and
 # an answer that comes a little late was computed for nobody.

@@ -15,8 +15,6 @@ from functools import partial
 from math import inf
 from typing import Protocol
 
-from contract.endpoint import Endpoint
-from contract.errors import ServingError, caller_left, too_late
 from preprocess.admission import SURE, Admission, Newcomer, check_wait
 from preprocess.pace import Pace
 from preprocess.passage import Passage
@@ -26,6 +24,8 @@ from preprocess.tensors import Array, Tensor
 from preprocess.ticket import Text, Ticket
 from preprocess.tokens import Encoded
 from preprocess.waiting import Batch, WaitingTexts
+from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.contract.errors import ServingError, caller_left, too_late
 
 # Turns of the loop to wait for more texts while the queue still grows.
 GROW_TURNS = 8

@@ -8,9 +8,6 @@ from functools import cache
 from typing import Any
 from weakref import WeakValueDictionary
 
-from contract.endpoint import Endpoint
-from contract.errors import ServingError
-from contract.naming import triton_model_name
 from preprocess.admission import Admission
 from preprocess.answers.work import Work
 from preprocess.coalesce import Call, Coalescer
@@ -25,6 +22,9 @@ from preprocess.threads import threads
 from preprocess.tokens import Encoded
 from preprocess.tracing import tracer
 from preprocess.triton_client import shared_client
+from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.naming import triton_model_name
 
 _GIVEN_UP = {"left": DISCONNECT, "deadline": DEADLINE}
 

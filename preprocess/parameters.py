@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from contract.errors import ServingError
-from contract.fields import kind_of
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.fields import kind_of
 
 
 class Parameters:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
-from contract.endpoint import Limits
-from contract.errors import ServingError
-from contract.fields import kind_of
 from preprocess.parameters import Parameters, is_unicode
+from transformer_serving.contract.endpoint import Limits
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.fields import kind_of
 
 _COMMON = ("parameters", "timeout_ms", "truncate")
 _MAX_TIMEOUT_MS = 86_400_000

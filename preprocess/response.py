@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from starlette.responses import Response
 
-from contract.errors import ServingError
+from transformer_serving.contract.errors import ServingError
 
 
 class Answer(Response):

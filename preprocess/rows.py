@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from contract.endpoint import Endpoint, InputTensor, Tokens
-from contract.heads import EXTRA_ROLES, HEADS, TOKENS
 from preprocess.tensors import Array, Tensor
 from preprocess.tokens import Encoded
+from transformer_serving.contract.endpoint import Endpoint, InputTensor, Tokens
+from transformer_serving.contract.heads import EXTRA_ROLES, HEADS, TOKENS
 
 # One text's arrays, one for each output of the head.
 Row = tuple[Array, ...]

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from contract.endpoint import OutputTensor
-from contract.errors import ServingError
+from transformer_serving.contract.endpoint import OutputTensor
+from transformer_serving.contract.errors import ServingError
 
 Array = np.ndarray[Any, Any]
 

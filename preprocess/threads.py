@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from contract.errors import caller_left, too_late
 from preprocess.admission import SURE, takes_too_long
 from preprocess.pace import Pace
 from preprocess.passage import Passage
+from transformer_serving.contract.errors import caller_left, too_late
 
 # Above this many characters the loop would stand still for about a millisecond.
 OFF_LOOP_CHARACTERS = 4096

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import tokenizers
 
-from contract.endpoint import Limits, Tokens
-from contract.errors import ServingError
+from transformer_serving.contract.endpoint import Limits, Tokens
+from transformer_serving.contract.errors import ServingError
 
 _KEPT_TOKENIZERS = 8
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Protocol
 
-from contract.endpoint import OutputTensor
-from contract.errors import ServingError, too_late
 from preprocess.tensors import Array, Tensor
 from preprocess.triton_addresses import is_fixed, read_addresses, resolve
 from preprocess.triton_errors import AwayError
 from preprocess.triton_http import HttpTriton
+from transformer_serving.contract.endpoint import OutputTensor
+from transformer_serving.contract.errors import ServingError, too_late
 
 _PROBE_EVERY_S = 0.5
 _PROBE_LIMIT_S = 2.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from contract.errors import ServingError
+from transformer_serving.contract.errors import ServingError
 
 
 class AwayError(ServingError):

@@ -12,9 +12,9 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from contract.endpoint import OutputTensor
 from preprocess.tensors import Array, RawOutput, Tensor, read_outputs
 from preprocess.triton_errors import error_of
+from transformer_serving.contract.endpoint import OutputTensor
 
 # A peer that vanished without a word is noticed in about ten seconds, as over HTTP. Only beside
 # calls that have waited so long: an idle channel, and one whose calls take less, sends no ping.

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 import orjson
 
-from contract.endpoint import OutputTensor
-from contract.errors import ServingError
 from preprocess.tensors import Array, RawOutput, Tensor, read_outputs
 from preprocess.triton_addresses import is_unix, parts_of
 from preprocess.triton_connection import Connection, Reply
 from preprocess.triton_errors import AwayError, error_of
+from transformer_serving.contract.endpoint import OutputTensor
+from transformer_serving.contract.errors import ServingError
 
 _CONNECT_S = 2.0
 _IDLE_CONNECTIONS = 64

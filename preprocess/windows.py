@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import tokenizers
 from tokenizers.processors import TemplateProcessing
 
-from contract.endpoint import Limits, Tokens
-from contract.errors import ServingError
 from preprocess.tokens import Encoded
+from transformer_serving.contract.endpoint import Limits, Tokens
+from transformer_serving.contract.errors import ServingError
 
 
 class Windows:

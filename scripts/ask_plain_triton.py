@@ -16,9 +16,9 @@ from typing import Any
 
 import tritonclient.grpc as triton
 
-from contract.golden import agrees
 from preprocess.tensors import Tensor
 from transformer_serving.bundle_folder import open_bundle
+from transformer_serving.contract.golden import agrees
 from transformer_serving.local_engine import LocalEndpoint
 
 CALLS = 200

@@ -26,7 +26,7 @@ for program in nvidia-smi docker curl "$kit" "$python"; do
 done
 "$python" -c 'import tensorrt' 2>/dev/null || needs "TensorRT is not installed for $python"
 
-model=${1:-$("$python" -c 'from transformer_serving.demo import encoder_folder; print(encoder_folder())')}
+model=${1:-$("$python" -c 'from transformer_serving.desk.demo import encoder_folder; print(encoder_folder())')}
 work=$(mktemp -d)
 container=
 finish() {

@@ -23,8 +23,8 @@ from typing import Any
 
 from rich.console import Console
 
-from contract.manifest import Manifest, read_manifest
 from scripts.generated_part import described, load_average, write_part
+from transformer_serving.contract.manifest import Manifest, read_manifest
 from transformer_serving.golden import wait_for_golden
 from transformer_serving.latency_table import facts
 

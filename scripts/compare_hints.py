@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from engine.backends.openvino_quiet import openvino
-from engine.backends.precision import usable
 from scripts.generated_part import PAGE, described, load_average, write_part
 from scripts.processor_levels import VARIABLE, imitable, processor_flags
 from scripts.processor_run import Prepared, load_prepared, prepare
 from transformer_serving.call_sizes import ladder_of
+from transformer_serving.engine.backends.openvino_quiet import openvino
+from transformer_serving.engine.backends.precision import usable
 from transformer_serving.latency_table import facts
 from transformer_serving.optimize import Shapes, build_engine
 

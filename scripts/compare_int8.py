@@ -23,7 +23,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from scripts.generated_part import PAGE, described, load_average, write_part
 from transformer_serving.bundle_endpoint import LIMITS, endpoint_of, tokens_of
 from transformer_serving.call_sizes import ladder_of
-from transformer_serving.demo import encoder_folder
+from transformer_serving.desk.demo import encoder_folder
 from transformer_serving.latency_table import facts
 from transformer_serving.model_source import open_source
 from transformer_serving.onnx_export import export_onnx

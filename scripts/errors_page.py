@@ -10,21 +10,22 @@ ROOT = Path(__file__).parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from contract.errors import KINDS, ErrorKind  # noqa: E402
-from gateway.settings import (  # noqa: E402
+from preprocess.triton_errors import RULES, Rule  # noqa: E402
+from transformer_serving.contract.errors import KINDS, ErrorKind  # noqa: E402
+from transformer_serving.gateway.settings import (  # noqa: E402
     BODY_MEMORY_BYTES,
     BODY_SECONDS,
     BODY_STALL_SECONDS,
     MAX_BODY_BYTES,
     MAX_BODY_ELEMENTS,
 )
-from preprocess.triton_errors import RULES, Rule  # noqa: E402
 
 PAGE = ROOT / "docs" / "errors.md"
 
 _HEAD = """# Errors
 
-Made by `make docs` from `contract/errors.py` and `preprocess/triton_errors.py`; change those.
+Made by `make docs` from `transformer_serving/contract/errors.py` and
+`preprocess/triton_errors.py`; change those.
 
 Every error of ours has the same JSON body:
 

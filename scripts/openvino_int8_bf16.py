@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.backends.openvino_quiet import openvino
+from transformer_serving.engine.backends.openvino_quiet import openvino
 from transformer_serving.latency_table import facts
 
 ops = openvino.opset13

@@ -17,17 +17,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from contract.endpoint import Endpoint
-from contract.manifest import Golden
-from engine.controller.machine import read_machine
-from engine.controller.proofs import Proofs
-from engine.controller.prover import ProofFailed, Prover
 from scripts.proof_cost import running, version_of
 from transformer_serving.bundle import BundleContent, write_bundle
 from transformer_serving.bundle_endpoint import LIMITS, endpoint_of, tokens_of
 from transformer_serving.calibration import feeds_of
 from transformer_serving.call_sizes import CALL_TOKENS, ladder_of
-from transformer_serving.demo import encoder_folder
+from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.contract.manifest import Golden
+from transformer_serving.desk.demo import encoder_folder
+from transformer_serving.engine.controller.machine import read_machine
+from transformer_serving.engine.controller.proofs import Proofs
+from transformer_serving.engine.controller.prover import ProofFailed, Prover
 from transformer_serving.local_engine import LocalEndpoint, open_engine
 from transformer_serving.model_source import open_source
 from transformer_serving.onnx_export import export_onnx

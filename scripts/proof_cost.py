@@ -22,18 +22,22 @@ from pathlib import Path
 import psutil
 
 from benchmarks.process import free_ports
-from engine.backend_directory import assemble, pytriton_tritonserver
-from engine.controller.machine import read_machine
-from engine.controller.proofs import Proofs
-from engine.controller.prover import Prover, subject_of
-from engine.controller.records import Record, Version
-from engine.controller.repository import Repository
-from engine.controller.stuck_loads import StuckLoads
-from engine.controller.triton import Triton, TritonAway
-from engine.controller.triton_log import TritonLog
-from engine.endpoint_config import backend_of
-from engine.model_config import FILE_NAME, from_text, to_text, with_versions
-from engine.triton_process import TritonAddresses, triton_command, triton_environment
+from transformer_serving.engine.backend_directory import assemble, pytriton_tritonserver
+from transformer_serving.engine.controller.machine import read_machine
+from transformer_serving.engine.controller.proofs import Proofs
+from transformer_serving.engine.controller.prover import Prover, subject_of
+from transformer_serving.engine.controller.records import Record, Version
+from transformer_serving.engine.controller.repository import Repository
+from transformer_serving.engine.controller.stuck_loads import StuckLoads
+from transformer_serving.engine.controller.triton import Triton, TritonAway
+from transformer_serving.engine.controller.triton_log import TritonLog
+from transformer_serving.engine.endpoint_config import backend_of
+from transformer_serving.engine.model_config import FILE_NAME, from_text, to_text, with_versions
+from transformer_serving.engine.triton_process import (
+    TritonAddresses,
+    triton_command,
+    triton_environment,
+)
 
 _ROUNDS = 3
 _PATIENCE_S = 60.0

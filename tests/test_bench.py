@@ -16,10 +16,10 @@ import uvicorn
 from click.testing import CliRunner
 from hypothesis import given, strategies as st
 
-from transformer_serving.bench import command, load
-from transformer_serving.bench.connection import Address
-from transformer_serving.bench.figures import figures, percentile
 from transformer_serving.cli import main
+from transformer_serving.desk.bench import command, load
+from transformer_serving.desk.bench.connection import Address
+from transformer_serving.desk.bench.figures import figures, percentile
 
 STALL_S = 1.0
 PAYLOAD = load.Payload("one", b'{"text": "a"}')

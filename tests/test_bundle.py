@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from contract.endpoint import Recorded, read_endpoint
-from contract.errors import ContractError
-from contract.manifest import entry_of, read_manifest, verify_files
-from engine.model_config import from_text
-from engine.proof.parity_set import read_parity_set
-from engine.proof.proof import prove
 from tests.tiny_models import save_classifier
 from transformer_serving.bundle import renew_bundle
 from transformer_serving.bundle_folder import RENEWABLE, open_bundle
 from transformer_serving.cli import main
+from transformer_serving.contract.endpoint import Recorded, read_endpoint
+from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.manifest import entry_of, read_manifest, verify_files
 from transformer_serving.convert import STEPS, Converted, ConvertRequest, convert
+from transformer_serving.engine.model_config import from_text
+from transformer_serving.engine.proof.parity_set import read_parity_set
+from transformer_serving.engine.proof.proof import prove
 from transformer_serving.failure import Failure
 from transformer_serving.local_engine import open_engine
 from transformer_serving.optimize import EngineFiles

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from contract.endpoint import read_endpoint
-from contract.manifest import Golden
 from tests.contract.bundles import write_bundle
 from tests.contract.onnx_files import onnx_bytes
 from tests.contract.plans import Plan, build
 from transformer_serving import bundle as bundles
 from transformer_serving.bundle_folder import open_bundle
+from transformer_serving.contract.endpoint import read_endpoint
+from transformer_serving.contract.manifest import Golden
+from transformer_serving.desk.versions.lock import read_lock
 from transformer_serving.failure import Failure
 from transformer_serving.optimize import EngineFiles
 from transformer_serving.tokenizer_file import TokenizerFile
-from transformer_serving.versions.lock import read_lock
 
 PIN = read_lock().image
 FITTING = Plan(PIN.tensorrt, 239, "8.6")

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import tomllib
 
-import gateway.settings
 import preprocess.settings
-from transformer_serving.compose.__main__ import COMPOSE, EXAMPLE, example_env, with_settings
-from transformer_serving.compose.variables import variables
-from transformer_serving.doctor.env_file import read_env_file
-from transformer_serving.local import parts
+from transformer_serving.desk.compose.__main__ import COMPOSE, EXAMPLE, example_env, with_settings
+from transformer_serving.desk.compose.variables import variables
+from transformer_serving.desk.doctor.env_file import read_env_file
+from transformer_serving.desk.local import parts
+from transformer_serving.desk.versions.lock import Lock, read_lock
+from transformer_serving.gateway import settings as gateway_settings
 from transformer_serving.version import kit_version
-from transformer_serving.versions.lock import Lock, read_lock
 
 ROOT = Path(__file__).parent.parent
 COMPOSE_FILES = sorted((ROOT / "compose").glob("*.yaml"))
@@ -53,7 +53,7 @@ def test_example_env_holds_every_variable_of_every_compose_file() -> None:
 
 def test_every_setting_reaches_the_inference_container() -> None:
     text = COMPOSE.read_text("utf-8")
-    for row in (*preprocess.settings.SETTINGS, *gateway.settings.SETTINGS):
+    for row in (*preprocess.settings.SETTINGS, *gateway_settings.SETTINGS):
         assert f"\n      {row.name}: ${{{row.name}:-" in text
 
 

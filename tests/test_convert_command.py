@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from engine.model_config import from_text
 from transformer_serving import latency_table
 from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.cli import main
+from transformer_serving.engine.model_config import from_text
 
 
 def test_sizes_and_the_table_of_every_engine_asked_for(

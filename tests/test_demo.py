@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from transformer_serving import demo
-from transformer_serving.demo import sentiment
+from transformer_serving.desk import demo
+from transformer_serving.desk.demo import sentiment
 from transformer_serving.failure import Failure
 
 

@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from contract.manifest import Golden
-from contract.naming import VERSION_HEADER
+from transformer_serving.contract.manifest import Golden
+from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.golden import Differs, Refused, wait_for_golden
 
 GOLDEN = Golden(

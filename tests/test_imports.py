@@ -1,8 +1,9 @@
-"""Imports go one way: transformer_serving -> engine, gateway, preprocess -> contract."""
+"""Imports go one way: desk -> control_plane, engine, gateway, preprocess -> contract."""
 
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,40 +11,65 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+OURS = "transformer_serving"
+# Each package and those of ours that it may import; the first four run where the desk is not.
 ALLOWED = {
     "contract": {"contract"},
     "preprocess": {"preprocess", "contract"},
     "gateway": {"gateway", "contract"},
     "engine": {"engine", "contract"},
-    "transformer_serving": {
-        "transformer_serving", "engine", "gateway", "preprocess", "contract"
-    },
-}  # fmt: skip
+    "desk": {"desk", "engine", "gateway", "preprocess", "contract"},
+}
 HEAVY = {"torch", "transformers", "sentence_transformers", "openvino", "onnxruntime", "numpy"}
 
 
-def imported_names(path: Path) -> set[str]:
+def folder_of(package: str) -> Path:
+    return ROOT / package if package == "preprocess" else ROOT / OURS / package
+
+
+def modules_of(path: Path) -> set[str]:
+    """The modules that a file names in its imports; for `from a import b` a.b, be it one or not."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.add(node.module.split(".")[0])
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}:{node.lineno} imports relatively"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return names
+
+
+def packages_of(path: Path) -> set[str]:
+    """Of our packages those that a file imports from; for all else its top name."""
+    found = set()
+    for name in modules_of(path):
+        first, _, rest = name.partition(".")
+        found.add(rest.split(".")[0] if first == OURS and rest else first)
+    return found
 
 
 @pytest.mark.parametrize("package", ALLOWED)
 def test_a_package_imports_only_what_is_below_it(package: str) -> None:
-    files = list((ROOT / package).rglob("*.py"))
+    files = list(folder_of(package).rglob("*.py"))
     assert files
     for path in files:
-        ours = imported_names(path) & set(ALLOWED)
+        ours = packages_of(path) & set(ALLOWED)
         assert ours <= ALLOWED[package], f"{path} imports {ours - ALLOWED[package]}"
 
 
+def test_every_package_of_ours_has_its_row() -> None:
+    folders = {path.parent.name for path in (ROOT / OURS).glob("*/__init__.py")}
+    assert folders | {"preprocess"} == set(ALLOWED)
+
+
+def test_what_stands_around_all_of_it_imports_nothing() -> None:
+    """It is packed into every bundle and laid beside Triton's backends."""
+    assert not modules_of(ROOT / OURS / "__init__.py")
+
+
 def test_the_contract_needs_nothing_but_python() -> None:
-    for path in (ROOT / "contract").rglob("*.py"):
-        others = imported_names(path) - set(sys.stdlib_module_names) - {"contract"}
+    for path in folder_of("contract").rglob("*.py"):
+        others = packages_of(path) - set(sys.stdlib_module_names) - {"contract"}
         assert not others, f"{path} imports {others}"
 
 
@@ -52,7 +78,7 @@ def test_the_contract_needs_nothing_but_python() -> None:
     [
         ("preprocess", {"torch", "transformers", "tritonclient", "clearml"}),
         ("transformer_serving.cli", HEAVY | {"clearml", "fastapi"}),
-        ("transformer_serving.local.commands", HEAVY | {"clearml"}),
+        ("transformer_serving.desk.local.commands", HEAVY | {"clearml"}),
     ],
 )
 def test_heavy_packages_stay_out(module: str, forbidden: set[str]) -> None:
@@ -63,11 +89,35 @@ def test_heavy_packages_stay_out(module: str, forbidden: set[str]) -> None:
     assert not forbidden & set(loaded)
 
 
-@pytest.mark.parametrize("package", ["transformer_serving"])
+@pytest.mark.parametrize(
+    ("packages", "module"),
+    [
+        ("contract gateway", "gateway.front_door, transformer_serving.gateway.serve"),
+        ("contract engine", "engine.container, transformer_serving.engine.controller.__main__"),
+        ("contract engine", "engine.image_backends, transformer_serving.engine.image_pin"),
+    ],
+)
+def test_an_image_holds_all_that_its_programs_import(
+    packages: str, module: str, tmp_path: Path
+) -> None:
+    for name in ("__init__.py", *packages.split()):
+        target = tmp_path / OURS / name
+        target.parent.mkdir(exist_ok=True)
+        target.symlink_to(ROOT / OURS / name)
+    code = f"import sys; sys.modules['preprocess'] = None; import {OURS}.{module}"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, env=environment, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert not done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("package", ["desk"])
 def test_no_python_of_the_desk_imports_from_the_folder_it_is_started_in(package: str) -> None:
     """Each command that starts with this interpreter goes on with -P."""
     seen = 0
-    for path in (ROOT / package).rglob("*.py"):
+    for path in folder_of(package).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.List) and node.elts and is_interpreter(node.elts[0]):
                 flag = node.elts[1]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from contract.endpoint import Classification
 from tests.tiny_models import POSITIONS, save_classifier, save_encoder, save_roberta
+from transformer_serving.contract.endpoint import Classification
 from transformer_serving.model_source import open_source
 from transformer_serving.refusal import ConversionRefused
 from transformer_serving.sentence_settings import SentenceSettings

@@ -11,15 +11,15 @@ import onnx
 import pytest
 from click.testing import CliRunner, Result
 
-from engine.proof.parity_set import read_parity_set
 from tests.contract.plans import Plan, build
 from transformer_serving.adoption import tensors_of
 from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.cli import main
+from transformer_serving.desk.versions.lock import read_lock
+from transformer_serving.engine.proof.parity_set import read_parity_set
 from transformer_serving.engine_tensors import EngineTensor
 from transformer_serving.latency_table import processor
 from transformer_serving.tokenizer_file import read_tokenizer
-from transformer_serving.versions.lock import read_lock
 
 TEXT = "the train left early"
 
@@ -205,7 +205,7 @@ def test_neither_onnx_nor_a_plan(tiny_classifier: Path, tmp_path: Path) -> None:
 
 
 def test_sizes_of_an_endpoint_with_and_without_the_batch() -> None:
-    from engine.endpoint_config import EndpointFields, TensorFields
+    from transformer_serving.engine.endpoint_config import EndpointFields, TensorFields
 
     def fields(inputs: Any, output: Any) -> EndpointFields:
         return EndpointFields(

@@ -11,10 +11,10 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from engine.proof.parity_set import read_parity_set
 from tests.tiny_models import save_classifier
 from transformer_serving import parity
 from transformer_serving.bundle_endpoint import LIMITS, endpoint_of, tokens_of
+from transformer_serving.engine.proof.parity_set import read_parity_set
 from transformer_serving.local_engine import open_engine
 from transformer_serving.model_source import open_source
 from transformer_serving.onnx_export import export_onnx

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from contract.endpoint import Masks
 from preprocess.tokens import Encoded
+from transformer_serving.contract.endpoint import Masks
 from transformer_serving.parity_rows import asked_lengths, kept_lengths, rows_of
 
 FIRST, LAST, MASK = 101, 102, 103

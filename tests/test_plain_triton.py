@@ -23,13 +23,13 @@ import tritonclient.grpc as triton
 from click.testing import CliRunner
 from tritonclient.utils import InferenceServerException
 
-from contract.manifest import Golden
-from engine.model_config import from_text
 from tests.engine.triton_server import free_ports, wait_until
 from tests.stack.intruder import grpc_calls, http_calls, send
 from transformer_serving.bundle_folder import Bundle, open_bundle
 from transformer_serving.calibration import feeds_of
 from transformer_serving.cli import main
+from transformer_serving.contract.manifest import Golden
+from transformer_serving.engine.model_config import from_text
 from transformer_serving.failure import Failure
 from transformer_serving.triton_repository import write_repository
 
@@ -249,7 +249,7 @@ def test_an_ensemble_needs_a_head_that_takes_tokens_alone(
 ) -> None:
     from dataclasses import replace
 
-    from contract.endpoint import InputTensor
+    from transformer_serving.contract.endpoint import InputTensor
 
     bundle = open_bundle(tiny_bundle)
     inputs = (*bundle.endpoint.inputs, InputTensor("candidates", "candidates", "INT32"))

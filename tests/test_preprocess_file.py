@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from contract.process_wide import process_wide
 from preprocess import settings
 from transformer_serving import preprocess_file
+from transformer_serving.contract.process_wide import process_wide
 
 ENDPOINT = SimpleNamespace(serving_url="loaded", version="")
 
@@ -118,8 +118,8 @@ def test_twenty_updates_leave_one_code_package(write: Any) -> None:
 
 def test_only_what_preprocess_imports_is_packed() -> None:
     names = set(preprocess_file.packaged_sources())
-    assert {"contract/endpoint.py", "preprocess/answers/embedding.py"} <= names
-    assert "contract/manifest.py" not in names
+    assert {"transformer_serving/contract/endpoint.py", "preprocess/answers/embedding.py"} <= names
+    assert "transformer_serving/contract/manifest.py" not in names
 
 
 def test_equal_inputs_give_equal_files(write: Any) -> None:
@@ -134,7 +134,7 @@ def test_it_needs_nothing_of_the_checkout(write: Any, tmp_path: Path) -> None:
         "module = importlib.util.module_from_spec(spec)\n"
         "spec.loader.exec_module(module)\n"
         "module.Preprocess()\n"
-        "ours = {'contract', 'preprocess', 'transformer_serving', 'torch', 'transformers'}\n"
+        "ours = {'preprocess', 'transformer_serving', 'torch', 'transformers'}\n"
         "print(*(ours & set(sys.modules)))\n"
     )
     done = subprocess.run(

@@ -15,9 +15,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings, strategies as st
 
-from contract.errors import ContractError
-from contract.manifest import entry_of, read_manifest
-from contract.signatures import (
+from tests.doctor.conftest import CLI
+from tests.engine.serving import FIELDS
+from tests.stack.small_bundles import Parts, write_small
+from transformer_serving.bundle_folder import open_bundle
+from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.manifest import entry_of, read_manifest
+from transformer_serving.contract.signatures import (
     TRUSTED_KEYS_VARIABLE,
     TrustedKeys,
     check_signed_manifest,
@@ -25,14 +29,10 @@ from contract.signatures import (
     parse_public,
     read_trusted_keys,
 )
-from engine.controller.control_plane import Served
-from engine.controller.verification import Refused, verify
-from gateway.preprocess_gate import guard
-from tests.doctor.conftest import CLI
-from tests.engine.serving import FIELDS
-from tests.stack.small_bundles import Parts, write_small
-from transformer_serving.bundle_folder import open_bundle
+from transformer_serving.engine.controller.control_plane import Served
+from transformer_serving.engine.controller.verification import Refused, verify
 from transformer_serving.failure import Failure
+from transformer_serving.gateway.preprocess_gate import guard
 from transformer_serving.signing import SigningKey, new_key, read_key, sign_bundle
 
 KEY = Ed25519PrivateKey.generate()

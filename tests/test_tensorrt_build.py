@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from engine.model_config import from_text
 from tests.contract.plans import Plan, build
 from tests.tensorrt_recorder import Recorder
 from tests.test_precisions import big_graph
 from transformer_serving.convert import ConvertRequest, convert
+from transformer_serving.desk.versions.lock import read_lock
+from transformer_serving.engine.model_config import from_text
 from transformer_serving.optimize import Shapes, build_engine
 from transformer_serving.refusal import ConversionRefused
 from transformer_serving.tensorrt_build import profiles, require_machine
 from transformer_serving.tensorrt_run import fitting_profile
-from transformer_serving.versions.lock import read_lock
 
 PLAN = build(Plan(read_lock().image.tensorrt, 239, "8.6"))
 SHAPES = Shapes((16, 64), (1, 4, 32))

@@ -15,18 +15,18 @@ from pathlib import Path
 import pytest
 import tomllib
 
-from contract.errors import ContractError
-from contract.onnx_limits import highest
-from transformer_serving.failure import Failure
-from transformer_serving.onnx_export import OPSET
-from transformer_serving.versions.lock import LOCK_FILE, ImagePin, Lock, parse_lock, read_lock
-from transformer_serving.versions.matrix import (
+from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.onnx_limits import highest
+from transformer_serving.desk.versions.lock import LOCK_FILE, ImagePin, Lock, parse_lock, read_lock
+from transformer_serving.desk.versions.matrix import (
     UNKNOWN,
     find_release,
     read_matrix,
     releases_with,
 )
-from transformer_serving.versions.move import use
+from transformer_serving.desk.versions.move import use
+from transformer_serving.failure import Failure
+from transformer_serving.onnx_export import OPSET
 
 ROOT = Path(__file__).parent.parent
 CLI = str(Path(sys.executable).with_name("transformer-serving"))
@@ -46,8 +46,8 @@ SUFFIXES = {".md", ".py", ".toml", ".lock", ".yml", ".yaml", ".env", ".ipynb"}
 NAMES = {"Makefile", "Dockerfile", "run"}
 # They speak of other versions on purpose, or are the lock itself.
 LEFT_OUT = (
-    "docs/versions.md", "docs/decisions/", "contract/", "transformer_serving/versions/",
-    "transformer_serving/doctor/",
+    "docs/versions.md", "docs/decisions/", "transformer_serving/contract/",
+    "transformer_serving/desk/versions/", "transformer_serving/desk/doctor/",
 )  # fmt: skip
 
 
@@ -67,8 +67,8 @@ def file(tmp_path: Path) -> Path:
 def texts() -> Iterator[tuple[str, str]]:
     """Every file that states versions: what runs, is installed, is built or is read by people."""
     for top in (
-        "README.md", "CHANGELOG.md", "pyproject.toml", "Makefile", ".ci", "contract", "docs",
-        "requirements", "preprocess", "gateway", "engine", "transformer_serving", "scripts",
+        "README.md", "CHANGELOG.md", "pyproject.toml", "Makefile", ".ci", "docs",
+        "requirements", "preprocess", "transformer_serving", "scripts",
         "docker", "compose", "kubernetes", "notebooks",
     ):  # fmt: skip
         paths = [ROOT / top] if (ROOT / top).is_file() else sorted((ROOT / top).rglob("*"))
@@ -152,7 +152,7 @@ def test_the_checkout_links_to_the_packages_file() -> None:
 def test_a_wheel_carries_lock_and_matrix(tmp_path: Path) -> None:
     source = tmp_path / "source"
     left_out = shutil.ignore_patterns("__pycache__", "node_modules")
-    for package in ("contract", "preprocess", "gateway", "engine", "transformer_serving"):
+    for package in ("preprocess", "transformer_serving"):
         shutil.copytree(ROOT / package, source / package, ignore=left_out)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -167,7 +167,8 @@ def test_a_wheel_carries_lock_and_matrix(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     code = (
-        "import transformer_serving.versions.lock as l, transformer_serving.versions.matrix as m;"
+        "import transformer_serving.desk.versions.lock as l;"
+        "import transformer_serving.desk.versions.matrix as m;"
         "print(l.LOCK_FILE, l.read_lock().image.release, len(m.read_matrix()))"
     )
     done = subprocess.run(

@@ -1,1 +1,1 @@
-"""The operator's desk: convert, bundle, deploy, check and run transformer endpoints."""
+"""Transformers on ClearML Serving and Triton; what runs where has a package of its own."""

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.endpoint_config import EndpointFields, TensorFields, tensor_configs
-from engine.errors import EngineError
+from transformer_serving.desk.local.record import clearml_environment, load_record
+from transformer_serving.engine.endpoint_config import EndpointFields, TensorFields, tensor_configs
+from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine_tensors import EngineTensor, EngineTensors
 from transformer_serving.failure import Failure
-from transformer_serving.local.record import clearml_environment, load_record
 from transformer_serving.own_engine import engine_of
 from transformer_serving.refusal import ConversionRefused
 
@@ -42,7 +42,7 @@ def served_model(endpoint: str, state: Path) -> Iterator[ServedModel]:
             exit_code=2,
         )
     # The SDK reads the environment as it is imported.
-    from engine.controller.clearml_edge import ClearmlControlPlane
+    from transformer_serving.engine.controller.clearml_edge import ClearmlControlPlane
 
     plane = ClearmlControlPlane(serving)
     try:

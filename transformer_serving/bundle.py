@@ -17,23 +17,33 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from contract.endpoint import Endpoint, Recorded, read_endpoint
-from contract.errors import ContractError
-from contract.heads import TOKEN_ROLES
-from contract.identity import ENDPOINT, PREPROCESS, TOKENIZER, model_parts
-from contract.manifest import (
+from transformer_serving import preprocess_file
+from transformer_serving.bundle_folder import RENEWABLE, Bundle, open_bundle
+from transformer_serving.bundle_gate import ON_WRITING, pass_gate
+from transformer_serving.contract.endpoint import Endpoint, Recorded, read_endpoint
+from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.heads import TOKEN_ROLES
+from transformer_serving.contract.identity import ENDPOINT, PREPROCESS, TOKENIZER, model_parts
+from transformer_serving.contract.manifest import (
     FILE_NAME as MANIFEST,
     FileEntry,
     Golden,
     Manifest,
     entry_of,
 )
-from contract.server_facts import installed
-from engine.model_config import FILE_NAME as CONFIG, TensorConfig, build_config, from_text, to_text
-from engine.proof.parity_set import FILE_NAME as PARITY, ParitySet, read_parity_set
-from transformer_serving import preprocess_file
-from transformer_serving.bundle_folder import RENEWABLE, Bundle, open_bundle
-from transformer_serving.bundle_gate import ON_WRITING, pass_gate
+from transformer_serving.contract.server_facts import installed
+from transformer_serving.engine.model_config import (
+    FILE_NAME as CONFIG,
+    TensorConfig,
+    build_config,
+    from_text,
+    to_text,
+)
+from transformer_serving.engine.proof.parity_set import (
+    FILE_NAME as PARITY,
+    ParitySet,
+    read_parity_set,
+)
 from transformer_serving.failure import Failure
 from transformer_serving.optimize import EngineFiles
 from transformer_serving.refusal import ConversionRefused

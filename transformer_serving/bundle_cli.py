@@ -171,7 +171,7 @@ def adopt(endpoint: str, output: Path, sign_key: Path | None, state: str | None,
           **given: Any) -> None:  # fmt: skip
     """Make a bundle of the model behind ENDPOINT, which was added by hand."""
     from transformer_serving import own_engine_command
-    from transformer_serving.local.record import state_directory
+    from transformer_serving.desk.local.record import state_directory
 
     with _signing(output, sign_key):
         own_engine_command.adopt(endpoint, state_directory(state), output, as_json=as_json, **given)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from contract.endpoint import (
+from transformer_serving.contract.endpoint import (
     Classification,
     Embedding,
     Endpoint,

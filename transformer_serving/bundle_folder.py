@@ -6,18 +6,18 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.endpoint import Endpoint, read_endpoint
-from contract.errors import ContractError
-from contract.gate import CHECKS, open_manifest
-from contract.manifest import Manifest
-from contract.signatures import (
+from transformer_serving.bundle_gate import pass_gate
+from transformer_serving.contract.endpoint import Endpoint, read_endpoint
+from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.gate import CHECKS, open_manifest
+from transformer_serving.contract.manifest import Manifest
+from transformer_serving.contract.signatures import (
     check_signed_manifest,
     check_signed_preprocess,
     read_trusted_keys,
 )
-from transformer_serving.bundle_gate import pass_gate
+from transformer_serving.desk.versions.lock import read_lock
 from transformer_serving.failure import Failure
-from transformer_serving.versions.lock import read_lock
 
 
 @dataclass(frozen=True)

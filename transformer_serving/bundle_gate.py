@@ -6,12 +6,12 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from contract.endpoint import Endpoint
-from contract.gate import refusals
-from contract.manifest import Manifest
-from contract.server_facts import CAPABILITY_VARIABLE
+from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.contract.gate import refusals
+from transformer_serving.contract.manifest import Manifest
+from transformer_serving.contract.server_facts import CAPABILITY_VARIABLE
+from transformer_serving.desk.versions.lock import read_lock
 from transformer_serving.failure import Failure
-from transformer_serving.versions.lock import read_lock
 
 # A bundle that was written just now has the files of its manifest.
 ON_WRITING = ("kit", "plan", "onnx", "labels")

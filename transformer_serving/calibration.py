@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contract.errors import ServingError
+from transformer_serving.contract.errors import ServingError
 from transformer_serving.refusal import ConversionRefused
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from contract.endpoint import Endpoint
+    from transformer_serving.contract.endpoint import Endpoint
 
     # One call of the graph with one text: its inputs by name.
     Feed = Mapping[str, NDArray[np.generic]]

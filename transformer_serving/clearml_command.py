@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from contract.hidden_frameworks import hidden_frameworks
+from transformer_serving.contract.hidden_frameworks import hidden_frameworks
 
 with hidden_frameworks():
     from clearml_serving.__main__ import main

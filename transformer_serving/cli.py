@@ -57,7 +57,7 @@ def up(
     as_json: bool,
 ) -> None:
     """Start the whole stack on this machine and wait until every part answers."""
-    from transformer_serving.local import commands
+    from transformer_serving.desk.local import commands
 
     commands.up(
         commands.folder(state),
@@ -73,7 +73,7 @@ def up(
 @json_option
 def down(state: str | None, as_json: bool) -> None:
     """Stop the stack, also after a crash of any part; data and endpoints stay."""
-    from transformer_serving.local import commands
+    from transformer_serving.desk.local import commands
 
     commands.down(commands.folder(state), as_json=as_json)
 
@@ -84,7 +84,7 @@ def down(state: str | None, as_json: bool) -> None:
 @json_option
 def status(watch: bool, state: str | None, as_json: bool) -> None:
     """Show each part (pid, port, health, version) and each endpoint (bundle, engine, ready)."""
-    from transformer_serving.local import commands
+    from transformer_serving.desk.local import commands
 
     if watch:
         commands.watch(commands.folder(state), as_json=as_json)
@@ -99,7 +99,7 @@ def status(watch: bool, state: str | None, as_json: bool) -> None:
 @state_option
 def logs(part: str | None, follow: bool, lines: int, state: str | None) -> None:
     """Print the end of the logs of one PART, or of all."""
-    from transformer_serving.local import commands
+    from transformer_serving.desk.local import commands
 
     commands.logs(commands.folder(state), part, follow=follow, lines=lines)
 
@@ -109,7 +109,7 @@ def logs(part: str | None, follow: bool, lines: int, state: str | None) -> None:
 @json_option
 def env(state: str | None, as_json: bool) -> None:
     """Print the stack's CLEARML_* variables: eval "$(transformer-serving env)"."""
-    from transformer_serving.local import commands
+    from transformer_serving.desk.local import commands
 
     commands.env(commands.folder(state), as_json=as_json)
 
@@ -125,7 +125,7 @@ def deploy(
     bundle: Path, endpoint: str, timeout_s: float, keep: int, state: str | None, as_json: bool
 ) -> None:
     """Serve BUNDLE under a name; returns when its golden request answers as recorded."""
-    from transformer_serving.local import commands
+    from transformer_serving.desk.local import commands
 
     commands.deploy(
         commands.folder(state), bundle, endpoint, timeout_s=timeout_s, keep=keep, as_json=as_json
@@ -139,7 +139,7 @@ def deploy(
 @json_option
 def rollback(endpoint: str, timeout_s: float, state: str | None, as_json: bool) -> None:
     """Serve the bundle that ENDPOINT served before the present one."""
-    from transformer_serving.local import commands
+    from transformer_serving.desk.local import commands
 
     commands.rollback(commands.folder(state), endpoint, timeout_s=timeout_s, as_json=as_json)
 
@@ -152,7 +152,7 @@ def rollback(endpoint: str, timeout_s: float, state: str | None, as_json: bool) 
 @json_option
 def remove(endpoint: str, forget: bool, state: str | None, as_json: bool) -> None:
     """Take ENDPOINT out of service; its bundles stay in the model registry."""
-    from transformer_serving.local import commands
+    from transformer_serving.desk.local import commands
 
     commands.remove(commands.folder(state), endpoint, forget=forget, as_json=as_json)
 
@@ -163,7 +163,7 @@ def remove(endpoint: str, forget: bool, state: str | None, as_json: bool) -> Non
 @json_option
 def backup(file: Path, state: str | None, as_json: bool) -> None:
     """Write all that the stack stores, its keys too, to FILE; also while it serves."""
-    from transformer_serving.local import commands
+    from transformer_serving.desk.local import commands
 
     commands.backup(commands.folder(state), file, as_json=as_json)
 
@@ -174,7 +174,7 @@ def backup(file: Path, state: str | None, as_json: bool) -> None:
 @json_option
 def restore(file: Path, state: str | None, as_json: bool) -> None:
     """Put a backup in place of the data of a stack that is down; the old data is kept."""
-    from transformer_serving.local import commands
+    from transformer_serving.desk.local import commands
 
     commands.restore(commands.folder(state), file, as_json=as_json)
 
@@ -201,7 +201,7 @@ def bench(url: str, text: str | None, texts: int, words: tuple[int, ...], body: 
           headers: tuple[str, ...], concurrency: tuple[int, ...], rate: float | None,
           seconds: float, as_json: bool) -> None:  # fmt: skip
     """Load the endpoint at URL and show answers a second and latencies."""
-    from transformer_serving.bench import command
+    from transformer_serving.desk.bench import command
 
     command.bench(
         command.Bench(
@@ -217,7 +217,7 @@ def bench(url: str, text: str | None, texts: int, words: tuple[int, ...], body: 
 @click.pass_context
 def versions(context: click.Context, as_json: bool) -> None:
     """Show the Triton releases with their evidence, and what the kit is pinned to."""
-    from transformer_serving.versions import commands
+    from transformer_serving.desk.versions import commands
 
     if context.invoked_subcommand is None:
         commands.show(as_json=as_json)
@@ -228,7 +228,7 @@ def versions(context: click.Context, as_json: bool) -> None:
 @json_option
 def use(release: str, as_json: bool) -> None:
     """Move the image pin to RELEASE, such as 25.06, and say what must be rebuilt."""
-    from transformer_serving.versions import commands
+    from transformer_serving.desk.versions import commands
 
     commands.use(release, as_json=as_json)
 
@@ -246,8 +246,8 @@ def use(release: str, as_json: bool) -> None:
 def doctor(env_file: Path | None, bundle: Path | None, endpoint: str | None, log: Path | None,
            state: str | None, as_json: bool) -> None:  # fmt: skip
     """Say what is wrong here, why, and the fix; exit code 1 when a check failed."""
-    from transformer_serving.doctor import command
-    from transformer_serving.local.record import state_directory
+    from transformer_serving.desk.doctor import command
+    from transformer_serving.desk.local.record import state_directory
 
     if not command.doctor(state_directory(state), env_file=env_file, bundle=bundle,
                           endpoint=endpoint, log=log, as_json=as_json):  # fmt: skip

@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from contract.endpoint import Endpoint, Limits, Tokens
-from contract.manifest import Golden
 from transformer_serving.bundle import BundleContent, check_target, write_bundle
 from transformer_serving.bundle_endpoint import LIMITS, endpoint_of, tokens_of
 from transformer_serving.bundle_folder import Bundle
 from transformer_serving.calibration import feeds_of, read_bodies
 from transformer_serving.call_sizes import CALL_TOKENS, Range, ladder_of
+from transformer_serving.contract.endpoint import Endpoint, Limits, Tokens
+from transformer_serving.contract.manifest import Golden
 from transformer_serving.engine_comparison import Comparison, compare_engines
 from transformer_serving.latency_table import Latency, Report
 from transformer_serving.local_engine import LocalEndpoint, open_engine

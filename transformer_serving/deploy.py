@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.golden import agrees
-from contract.manifest import Manifest
 from transformer_serving.bundle_folder import Bundle
 from transformer_serving.clearml_api import ClearmlApi
 from transformer_serving.clearml_cli import ClearmlCli, listed_endpoints
+from transformer_serving.contract.golden import agrees
+from transformer_serving.contract.manifest import Manifest
 from transformer_serving.failure import Failure
 from transformer_serving.golden import Differs, Refused, ask, wait_for_golden
 from transformer_serving.model_registry import ModelRegistry, registry_folder, split

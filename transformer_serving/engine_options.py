@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from contract.endpoint import POOLINGS
-from contract.heads import TASKS
-from contract.manifest import PRECISIONS
+from transformer_serving.contract.endpoint import POOLINGS
+from transformer_serving.contract.heads import TASKS
+from transformer_serving.contract.manifest import PRECISIONS
 
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 _OPTIONS = (

@@ -6,8 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.endpoint import INPUT_DTYPES, OUTPUT_DTYPES, InputTensor, OutputTensor
-from contract.heads import EXTRA_ROLES, HEADS, TASK_HEADS, TOKEN_ROLES, TOKENS
+from transformer_serving.contract.endpoint import (
+    INPUT_DTYPES,
+    OUTPUT_DTYPES,
+    InputTensor,
+    OutputTensor,
+)
+from transformer_serving.contract.heads import EXTRA_ROLES, HEADS, TASK_HEADS, TOKEN_ROLES, TOKENS
 from transformer_serving.refusal import ConversionRefused
 
 # How exporters call the three inputs of a text model.

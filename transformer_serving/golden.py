@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from contract.golden import agrees, disagreement
-from contract.manifest import Golden
-from contract.naming import VERSION_HEADER
+from transformer_serving.contract.golden import agrees, disagreement
+from transformer_serving.contract.manifest import Golden
+from transformer_serving.contract.naming import VERSION_HEADER
 
 _REQUEST_S = 20.0
 _PAUSE_S = 0.2

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from contract.endpoint import Classification
+from transformer_serving.contract.endpoint import Classification
 from transformer_serving.model_files import read_json
 from transformer_serving.refusal import ConversionRefused
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from contract.heads import TOKEN_ROLES
+from transformer_serving.contract.heads import TOKEN_ROLES
 
 if TYPE_CHECKING:
     from transformer_serving.calibration import Feed, Feeds
@@ -179,7 +179,7 @@ def facts() -> Mapping[str, str]:
     import os
     from datetime import date
 
-    from contract.server_facts import installed
+    from transformer_serving.contract.server_facts import installed
 
     return {
         "date": date.today().isoformat(),

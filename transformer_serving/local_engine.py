@@ -10,14 +10,14 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from contract.endpoint import Endpoint
-from engine.backends.precision import openvino_properties
 from preprocess.answers import TASKS
 from preprocess.answers.work import Work
 from preprocess.request import read_body
 from preprocess.rows import Row, pad, unpad
 from preprocess.tensors import Tensor
 from preprocess.tokens import Encoded
+from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.engine.backends.precision import openvino_properties
 from transformer_serving.optimize import EngineFiles
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def open_engine(files: EngineFiles) -> Call:
 
 
 def _open_openvino(files: EngineFiles) -> Call:
-    from engine.backends.openvino_quiet import openvino
+    from transformer_serving.engine.backends.openvino_quiet import openvino
 
     core = openvino.Core()
     properties = openvino_properties(

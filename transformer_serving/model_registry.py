@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from contract.naming import BUNDLE_FOLDER
 from transformer_serving.bundle_folder import Bundle, open_bundle
 from transformer_serving.clearml_api import ClearmlApi
+from transformer_serving.contract.naming import BUNDLE_FOLDER
 from transformer_serving.failure import Failure
 
 SERVED, WITHDRAWN = "served", "rolled-back"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contract.endpoint import Classification
+from transformer_serving.contract.endpoint import Classification
 from transformer_serving.labels import read_labels
 from transformer_serving.model_files import read_json
 from transformer_serving.pickled_weights import refuse_pickles

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contract.endpoint import OutputTensor
-from contract.heads import EXTRA_ROLES, HEADS, TOKEN_ROLES
+from transformer_serving.contract.endpoint import OutputTensor
+from transformer_serving.contract.heads import EXTRA_ROLES, HEADS, TOKEN_ROLES
 from transformer_serving.model_source import ModelSource
 from transformer_serving.refusal import ConversionRefused
 

@@ -82,8 +82,8 @@ def choose_precision(engine: str, asked: str | None) -> str:
 
 def cpu_has_bf16() -> bool:
     """Whether OpenVINO reports bf16 arithmetic (AVX-512 BF16 or AMX) for this machine's CPU."""
-    from engine.backends.openvino_quiet import openvino
-    from engine.backends.precision import usable
+    from transformer_serving.engine.backends.openvino_quiet import openvino
+    from transformer_serving.engine.backends.precision import usable
 
     return "BF16" in usable(openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
 
@@ -145,7 +145,7 @@ def _build_openvino(precision: str, graph: Path, folder: Path, shapes: Shapes) -
     Going back to the safer precision is then a change of one parameter, not of the weights, and
     values are rounded once (float32 to bf16) and not twice (by way of float16).
     """
-    from engine.backends.openvino_quiet import openvino
+    from transformer_serving.engine.backends.openvino_quiet import openvino
 
     model = openvino.Core().read_model(str(graph))
     if precision == "int8":

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from contract.endpoint import Classification, Embedding, Endpoint, Tokens
-from contract.errors import ServingError
-from contract.heads import TASKS
-from contract.manifest import Golden
-from contract.onnx_header import starts_as_onnx
-from contract.plan_header import read_plan_header
 from transformer_serving.bundle import BundleContent, check_target, write_bundle
 from transformer_serving.bundle_endpoint import LIMITS
 from transformer_serving.bundle_folder import Bundle
 from transformer_serving.call_sizes import CALL_TOKENS, CallSizes
+from transformer_serving.contract.endpoint import Classification, Embedding, Endpoint, Tokens
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.heads import TASKS
+from transformer_serving.contract.manifest import Golden
+from transformer_serving.contract.onnx_header import starts_as_onnx
+from transformer_serving.contract.plan_header import read_plan_header
 from transformer_serving.engine_tensors import (
     EngineTensors,
     head_and_output,

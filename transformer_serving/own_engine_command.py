@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from contract.heads import TOKEN_ROLES
 from transformer_serving.call_sizes import Range, call_sizes, ladder_of
+from transformer_serving.contract.heads import TOKEN_ROLES
 from transformer_serving.refusal import ConversionRefused
 
 

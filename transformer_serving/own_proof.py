@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from contract.endpoint import Endpoint
-from contract.errors import ServingError
-from engine.proof.parity_set import ParitySet
 from preprocess.tokens import Encoded
+from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.engine.proof.parity_set import ParitySet
 from transformer_serving.latency_table import processor
 from transformer_serving.local_engine import open_engine
 from transformer_serving.optimize import EngineFiles

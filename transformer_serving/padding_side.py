@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from contract.endpoint import Endpoint
+from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.local_engine import LocalEndpoint
 from transformer_serving.refusal import ConversionRefused
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from contract.endpoint import Endpoint
-from engine.proof import parity_set as proof
 from preprocess.answers.work import Work
 from preprocess.rows import Row
 from transformer_serving.answer_views import Distance, distance
+from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.engine.proof import parity_set as proof
 from transformer_serving.local_engine import LocalEndpoint, open_engine
 from transformer_serving.model_source import ModelSource
 from transformer_serving.optimize import EngineFiles

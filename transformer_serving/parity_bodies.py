@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from contract.endpoint import Endpoint
+from transformer_serving.contract.endpoint import Endpoint
 
 Body = dict[str, Any]
 

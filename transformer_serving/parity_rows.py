@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from contract.endpoint import Endpoint, Masks
 from preprocess.answers import TASKS
 from preprocess.request import read_body
 from preprocess.tokens import Encoded
+from transformer_serving.contract.endpoint import Endpoint, Masks
 
 # Attention works in pieces of a head's size. Behind this length the buckets alone are asked.
 _LONGEST_MULTIPLE = 512

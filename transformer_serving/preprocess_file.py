@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-import contract
 import preprocess
-from contract.endpoint import read_endpoint
-from contract.identity import (
+import transformer_serving
+from transformer_serving.contract.endpoint import read_endpoint
+from transformer_serving.contract.identity import (
     ENDPOINT,
     PARTS,
     TOKENIZER,
@@ -27,9 +27,9 @@ from contract.identity import (
 
 # Read, never imported: without its constants filled in it has nothing to load.
 _LOADER = Path(__file__).with_name("preprocess_loader.py")
-_IMPORT = re.compile(r"^(\s*)from (contract|preprocess)\b", re.MULTILINE)
-_PLAIN_IMPORT = re.compile(r"^\s*import (contract|preprocess)\b", re.MULTILINE)
-_FROM = re.compile(r"^from ((?:contract|preprocess)\.[\w.]+) import", re.MULTILINE)
+_IMPORT = re.compile(r"^(\s*)from (transformer_serving|preprocess)\b", re.MULTILINE)
+_PLAIN_IMPORT = re.compile(r"^\s*import (transformer_serving|preprocess)\b", re.MULTILINE)
+_FROM = re.compile(r"^from ((?:transformer_serving|preprocess)\.[\w.]+) import", re.MULTILINE)
 # Equal sources must give equal bytes: a zip entry's own time would change the hash.
 _TIME = (1980, 1, 1, 0, 0, 0)
 
@@ -81,26 +81,34 @@ def _sources() -> Iterator[tuple[str, str]]:
 
 
 def _needed() -> dict[str, Path]:
-    """All of preprocess, and of contract what that imports, directly or not."""
-    roots = [Path(package.__path__[0]) for package in (preprocess, contract)]
-    every = {
-        f"{root.name}/{path.relative_to(root).as_posix()}": path
-        for root in roots
-        for path in root.rglob("*.py")
-    }
-    todo = {name for name in every if name.startswith("preprocess/")} | {"contract/__init__.py"}
+    """All of preprocess, and of the contract what that imports, directly or not.
+
+    With a module goes the __init__.py of every package around it.
+    """
+    every = dict(_packable())
+    todo = {name for name in every if name.startswith("preprocess/")}
     needed: set[str] = set()
     while todo:
         name = todo.pop()
         needed.add(name)
         modules = _FROM.findall(every[name].read_text("utf-8"))
-        imported = {f"{module.replace('.', '/')}.py" for module in modules} & every.keys()
-        todo |= imported - needed
+        wanted = {f"{module.replace('.', '/')}.py" for module in modules}
+        wanted |= {f"{folder.as_posix()}/__init__.py" for folder in Path(name).parents}
+        todo |= (wanted & every.keys()) - needed
     return {name: every[name] for name in needed}
 
 
+def _packable() -> Iterator[tuple[str, Path]]:
+    """What may be packed, by its name in the zip, which is that of its module."""
+    ours, packed = Path(transformer_serving.__path__[0]), Path(preprocess.__path__[0])
+    for path in (ours / "__init__.py", *(ours / "contract").rglob("*.py")):
+        yield path.relative_to(ours.parent).as_posix(), path
+    for path in packed.rglob("*.py"):
+        yield path.relative_to(packed.parent).as_posix(), path
+
+
 def _relative_imports(path: Path, source: str) -> str:
-    """Rewrite `from contract...` to the relative form from the file's place in the zip."""
+    """Rewrite `from preprocess...` to the relative form from the file's place in the zip."""
     if _PLAIN_IMPORT.search(source):
         raise ValueError(f"{path}: write 'from ... import ...' for packages of ours")
     dots = "." * (len(path.parts))

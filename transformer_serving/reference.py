@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from contract.endpoint import Endpoint
 from preprocess.tokens import Encoded
+from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.model_source import ModelSource
 from transformer_serving.onnx_export import quiet
 from transformer_serving.shape_parity import unpadded

@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from engine.controller.refusal_line import refusal_in
 from transformer_serving.clearml_api import ClearmlApi
+from transformer_serving.engine.controller.refusal_line import refusal_in
 from transformer_serving.failure import Failure
 
 _LINES = 200

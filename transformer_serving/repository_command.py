@@ -9,12 +9,17 @@ from pathlib import Path
 
 import click
 
-from engine.backend_directory import assemble, pytriton_tritonserver
-from engine.errors import EngineError
-from engine.triton_process import LOOPBACK, closed_grpc, closed_http, triton_environment
 from transformer_serving.bundle_folder import open_bundle
+from transformer_serving.desk.versions.lock import read_lock
+from transformer_serving.engine.backend_directory import assemble, pytriton_tritonserver
+from transformer_serving.engine.errors import EngineError
+from transformer_serving.engine.triton_process import (
+    LOOPBACK,
+    closed_grpc,
+    closed_http,
+    triton_environment,
+)
 from transformer_serving.triton_repository import write_repository
-from transformer_serving.versions.lock import read_lock
 
 MODELS, BACKENDS = "models", "backends"
 

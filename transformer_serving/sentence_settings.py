@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contract.endpoint import SIMILARITIES
+from transformer_serving.contract.endpoint import SIMILARITIES
 from transformer_serving.model_files import read_json
 from transformer_serving.refusal import ConversionRefused
 

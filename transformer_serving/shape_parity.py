@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from contract.endpoint import Endpoint
-from contract.heads import HEADS, TOKENS
-from engine.proof.arrays import Array
-from engine.proof.measure import scale_of
-from engine.proof.parity_set import ParitySet, Tolerance
-from engine.proof.proof import Proof, prove
-from engine.proof.rows import ParityRow, ProofInput
 from preprocess.rows import pad
 from preprocess.tensors import Tensor
 from preprocess.tokens import Encoded
+from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.contract.heads import HEADS, TOKENS
+from transformer_serving.engine.proof.arrays import Array
+from transformer_serving.engine.proof.measure import scale_of
+from transformer_serving.engine.proof.parity_set import ParitySet, Tolerance
+from transformer_serving.engine.proof.proof import Proof, prove
+from transformer_serving.engine.proof.rows import ParityRow, ProofInput
 from transformer_serving.parity_rows import asked_lengths, kept_lengths
 
 # The vectors of so many tokens of a text are kept: all would be most of a bundle's size.

@@ -12,10 +12,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from contract.endpoint import Limits
-from engine.proof.parity_set import FILE_NAME as PARITY
 from transformer_serving.bundle_folder import Bundle, open_bundle
+from transformer_serving.contract.endpoint import Limits
 from transformer_serving.deploy import PROJECT, add_arguments, check_name
+from transformer_serving.engine.proof.parity_set import FILE_NAME as PARITY
 
 SERVING = 'clearml-serving --id "$CLEARML_SERVING_TASK_ID"'
 _MODEL_ID = "$MODEL_ID"

@@ -10,10 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contract.identity import PREPROCESS
-from contract.manifest import FILE_NAME, SIGNATURE_NAME, entry_of
-from contract.signatures import NAME, manifest_message, preprocess_message, split_signature
 from transformer_serving.bundle_folder import Bundle, open_bundle_to_sign
+from transformer_serving.contract.identity import PREPROCESS
+from transformer_serving.contract.manifest import FILE_NAME, SIGNATURE_NAME, entry_of
+from transformer_serving.contract.signatures import (
+    NAME,
+    manifest_message,
+    preprocess_message,
+    split_signature,
+)
 from transformer_serving.failure import Failure
 
 KEY_SUFFIX = ".key"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from contract.signatures import TRUSTED_KEYS_VARIABLE
+from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.options import json_option
 
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contract.heads import TOKEN_ROLES
-from contract.plan_header import read_plan_header
-from contract.release import same
-from contract.server_facts import Gpu, read_gpus
+from transformer_serving.contract.heads import TOKEN_ROLES
+from transformer_serving.contract.plan_header import read_plan_header
+from transformer_serving.contract.release import same
+from transformer_serving.contract.server_facts import Gpu, read_gpus
+from transformer_serving.desk.versions.lock import read_lock
 from transformer_serving.optimize import EngineFiles, Shapes
 from transformer_serving.refusal import ConversionRefused
-from transformer_serving.versions.lock import read_lock
 
 PLAN = "model.plan"
 # How many masks or candidates a text may have; TensorRT needs a range for every axis.

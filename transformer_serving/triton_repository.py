@@ -7,12 +7,18 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from contract.heads import TOKEN_ROLES
-from engine.model_config import FILE_NAME as CONFIG, ModelConfig, data_type, from_text, to_text
-from engine.proof.parity_set import FILE_NAME as PARITY
-from engine.tokenizer_model import __file__ as tokenizer_package
 from transformer_serving.bundle_folder import Bundle
+from transformer_serving.contract.heads import TOKEN_ROLES
 from transformer_serving.deploy import check_name
+from transformer_serving.engine.model_config import (
+    FILE_NAME as CONFIG,
+    ModelConfig,
+    data_type,
+    from_text,
+    to_text,
+)
+from transformer_serving.engine.proof.parity_set import FILE_NAME as PARITY
+from transformer_serving.engine.tokenizer_model import __file__ as tokenizer_package
 from transformer_serving.failure import Failure
 
 _TOKENIZER_MODEL = Path(tokenizer_package).with_name("model.py")

@@ -13,9 +13,9 @@ from benchmarks.process import Unusable
 from benchmarks.session import Session
 from benchmarks.site import OURS, OURS_ORT, Report
 from benchmarks.texts import SEED, json_text
-from transformer_serving.bench import load as generator
-from transformer_serving.bench.connection import Address
-from transformer_serving.bench.figures import figures
+from transformer_serving.desk.bench import load as generator
+from transformer_serving.desk.bench.connection import Address
+from transformer_serving.desk.bench.figures import figures
 from transformer_serving.golden import ask
 
 _CLIENTS = 8

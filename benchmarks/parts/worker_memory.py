@@ -16,9 +16,9 @@ from benchmarks.servers import Running, gateway
 from benchmarks.session import Session, memory_mib
 from benchmarks.site import OURS, Report, ours_arguments, service_of_one
 from benchmarks.texts import SEED, json_text
-from transformer_serving.bench import load as generator
-from transformer_serving.bench.connection import Address
-from transformer_serving.bench.figures import figures
+from transformer_serving.desk.bench import load as generator
+from transformer_serving.desk.bench.connection import Address
+from transformer_serving.desk.bench.figures import figures
 
 _CLIENTS = 32
 _PAUSE_S = 1.0

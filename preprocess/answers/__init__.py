@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from contract.endpoint import Endpoint, Tokens
 from preprocess.answers.classification import TextClassification
 from preprocess.answers.embedding import FeatureExtraction, SentenceEmbedding
 from preprocess.answers.entities import TokenClassification
@@ -17,6 +16,7 @@ from preprocess.answers.zero_shot import ZeroShotClassification
 from preprocess.parameters import Parameter, Parameters
 from preprocess.request import BodyForm, Request
 from preprocess.rows import Row
+from transformer_serving.contract.endpoint import Endpoint, Tokens
 
 
 class Task(Protocol):

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from contract.endpoint import Endpoint
 from preprocess.answers.work import Work
 from preprocess.parameters import FLAG, Parameter, Parameters, choice, read_parameters, whole
 from preprocess.request import BodyForm, Request, TextField
 from preprocess.rows import Row
 from preprocess.tensors import Array
 from preprocess.tokens import Input, Tokenizer
+from transformer_serving.contract.endpoint import Endpoint
 
 
 def softmax(logits: Array) -> Array:

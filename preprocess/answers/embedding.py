@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from contract.endpoint import Embedding, Endpoint
 from preprocess.answers.work import Work
 from preprocess.parameters import (
     FLAG,
@@ -23,6 +22,7 @@ from preprocess.request import BodyForm, Request, TextField
 from preprocess.rows import Row
 from preprocess.tensors import Array
 from preprocess.tokens import Tokenizer
+from transformer_serving.contract.endpoint import Embedding, Endpoint
 
 # Each takes one text's token vectors, shape [tokens, width], and gives [width].
 POOLINGS: dict[str, Callable[[Array], Array]] = {

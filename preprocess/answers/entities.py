@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from contract.endpoint import Endpoint
-from contract.errors import ServingError
 from preprocess.answers.classification import softmax
 from preprocess.answers.work import Work
 from preprocess.parameters import Parameter, Parameters, choice, read_parameters, texts, whole
@@ -19,6 +17,8 @@ from preprocess.rows import Row
 from preprocess.tensors import Array
 from preprocess.tokens import check_rows, too_long
 from preprocess.windows import Windows, rows_of
+from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.contract.errors import ServingError
 
 STRATEGIES = ("none", "simple", "first", "average", "max")
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from contract.endpoint import Endpoint, Masks
-from contract.errors import ServingError
 from preprocess.answers.work import Work
 from preprocess.parameters import Parameter, Parameters, read_parameters, texts, whole
 from preprocess.request import BodyForm, Request, TextField
 from preprocess.rows import Row
 from preprocess.tokens import Encoded, Tokenizer
+from transformer_serving.contract.endpoint import Endpoint, Masks
+from transformer_serving.contract.errors import ServingError
 
 # What transformers takes out of decoded text, in its order, where a tokenizer asks for it.
 _CLEANED = (

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from contract.endpoint import Endpoint
 from preprocess.answers.classification import FUNCTIONS
 from preprocess.answers.embedding import (
     chosen_prompt,
@@ -24,6 +23,7 @@ from preprocess.request import BodyForm, Request, TextField
 from preprocess.rows import Row
 from preprocess.tensors import Array
 from preprocess.tokens import Input, Tokenizer
+from transformer_serving.contract.endpoint import Endpoint
 
 # Of a vector [width] and vectors [texts, width]; the greater, the more alike.
 SIMILARITIES: dict[str, Callable[[Array, Array], Array]] = {

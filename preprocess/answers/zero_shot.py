@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from contract.endpoint import Endpoint
-from contract.errors import ServingError
 from preprocess.answers.classification import softmax
 from preprocess.answers.work import Work
 from preprocess.parameters import FLAG, Parameter, Parameters, read_parameters, text, texts
@@ -21,6 +19,8 @@ from preprocess.rows import Row
 from preprocess.tensors import Array
 from preprocess.tokens import Encoded, check_rows, too_long
 from preprocess.windows import Windows, rows_of
+from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.contract.errors import ServingError
 
 TEMPLATE = "This example is {}."
 

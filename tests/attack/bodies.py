@@ -6,10 +6,10 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-from gateway.settings import read_settings
 from tests.attack.ground import Ground
 from tests.attack.seen import Seen, counted
 from tests.gateway.heavy_bodies import MIB, Statuses, attacks, idle_mib, watched
+from transformer_serving.gateway.settings import read_settings
 
 # What an endpoint's own code says to them there, ours says as an unknown field.
 _OURS = {200: 400, 422: 400}

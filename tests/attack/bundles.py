@@ -8,13 +8,13 @@ import pickle
 import subprocess
 from pathlib import Path
 
-from contract.signatures import TRUSTED_KEYS_VARIABLE
 from tests.attack.ground import GOOD, Ground
 from tests.attack.seen import Seen
 from tests.contract.test_identity import hash_anew
 from tests.stack.conftest import CLI, ROOT
 from tests.stack.small_bundles import Parts, write_small
 from tests.stack.test_trusted_keys import exchange
+from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 
 _COMMAND_S = 120
 

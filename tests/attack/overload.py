@@ -12,9 +12,9 @@ from tests.attack.ground import ENDPOINT, Ground
 from tests.attack.seen import Seen, counted
 from tests.gateway.test_leaving import figure
 from tests.stack.small_bundles import TEXT
-from transformer_serving.bench import load as generator
-from transformer_serving.bench.connection import Address
-from transformer_serving.bench.figures import figures
+from transformer_serving.desk.bench import load as generator
+from transformer_serving.desk.bench.connection import Address
+from transformer_serving.desk.bench.figures import figures
 
 # Many texts in each, so that it is the engine that is too slow, and not who asks.
 TEXTS = 60

@@ -18,7 +18,7 @@ import pytest
 from tests.compose.figures import FIGURES, Figures
 from tests.compose.machine import docker_engine, pip_configuration, run
 from tests.compose.stand_ins import make_stand_ins
-from transformer_serving.demo import build_demo_models
+from transformer_serving.desk.demo import build_demo_models
 from transformer_serving.golden import ask
 
 ROOT = Path(__file__).parent.parent.parent
@@ -85,7 +85,7 @@ class Compose:
     def environment(self) -> dict[str, str]:
         """What the documented `env` command prints, as a shell would take it."""
         command = ["exec", "-T", "control-plane", "python3", "-m"]
-        lines = self.run(*command, "transformer_serving.local.container", "env").splitlines()
+        lines = self.run(*command, "transformer_serving.desk.local.container", "env").splitlines()
         rows = (line.removeprefix("export ").split("=", 1) for line in lines)
         return {**os.environ, **{name: value.strip("'") for name, value in rows}}
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from transformer_serving.doctor.containers import COMPOSE_MIN
+from transformer_serving.desk.doctor.containers import COMPOSE_MIN
 
 ROOT = Path(__file__).parent.parent.parent
 BUILD = ROOT / "build" / "compose-tests"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.compose.machine import BUILD, ROOT, debian_mirror, install, run
-from transformer_serving.versions.lock import Lock, read_lock
+from transformer_serving.desk.versions.lock import Lock, read_lock
 
 LABEL = "transformer-serving.stand-in"
 # That of Debian 12.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformer_serving.versions.lock import read_lock
+from transformer_serving.desk.versions.lock import read_lock
 
 # From the folder beside the repository, as the docs have it.
 STOCK_PATH = "clearml-serving/docker/docker-compose-triton-gpu.yml"

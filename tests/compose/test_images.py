@@ -13,8 +13,8 @@ from tests.compose.conftest import ROOT, env_file
 from tests.compose.figures import Figures
 from tests.compose.machine import run
 from tests.compose.stand_ins import triton_python
+from transformer_serving.desk.versions.lock import read_lock
 from transformer_serving.version import kit_version
-from transformer_serving.versions.lock import read_lock
 
 ENTRYPOINT = ("--entrypoint", "python3")
 SCRIPT = "/opt/transformer-serving/entrypoint.py"
@@ -115,8 +115,9 @@ def test_our_backend_lies_beside_the_images_own(images: dict[str, str]) -> None:
     listed = ran(*ENTRYPOINT, images["triton"], "-c", code).stdout
     assert "'openvino', 'openvino_text', 'python'" in listed
     again = ran(
-        *ENTRYPOINT, images["triton"], "-m", "engine.image_backends", "/opt/tritonserver/backends"
-    )
+        *ENTRYPOINT, images["triton"], "-m", "transformer_serving.engine.image_backends",
+        "/opt/tritonserver/backends",
+    )  # fmt: skip
     assert "backend 'openvino_text' is already in" in again.stderr
 
 

@@ -10,9 +10,9 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from contract.endpoint import Endpoint, read_endpoint
-from contract.identity import code_digest, identity_of, own_parts
-from contract.manifest import Golden, Manifest, entry_of
+from transformer_serving.contract.endpoint import Endpoint, read_endpoint
+from transformer_serving.contract.identity import code_digest, identity_of, own_parts
+from transformer_serving.contract.manifest import Golden, Manifest, entry_of
 
 SUFFIXES = {"tensorrt": "model.plan", "onnxruntime": "model.onnx", "openvino": "model.xml"}
 

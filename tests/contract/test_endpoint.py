@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from contract.endpoint import Recorded, read_endpoint
-from contract.errors import ContractError
+from transformer_serving.contract.endpoint import Recorded, read_endpoint
+from transformer_serving.contract.errors import ContractError
 
 
 def test_what_is_written_is_read_back(endpoint_json: str) -> None:

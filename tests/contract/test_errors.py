@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from contract.errors import KINDS, ServingError
+from transformer_serving.contract.errors import KINDS, ServingError
 
 ROOT = Path(__file__).parent.parent.parent
 

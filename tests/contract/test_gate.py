@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from contract.errors import ContractError
-from contract.gate import open_manifest, refusals, require_servable
-from contract.manifest import Manifest
-from contract.plan_gate import goes_forward
-from contract.server_facts import ServerFacts, read_gpus, server_facts
 from tests.contract.bundles import endpoint_of, rewritten, write_bundle
 from tests.contract.onnx_files import onnx_bytes
 from tests.contract.plans import PLANS, Plan, build, oldest
+from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.gate import open_manifest, refusals, require_servable
+from transformer_serving.contract.manifest import Manifest
+from transformer_serving.contract.plan_gate import goes_forward
+from transformer_serving.contract.server_facts import ServerFacts, read_gpus, server_facts
 
 SERVER = ServerFacts(
     name="the image pin 24.10",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from contract.golden import agrees, disagreement
+from transformer_serving.contract.golden import agrees, disagreement
 
 ROWS = [{"token": 4, "score": 0.5}, {"token": 9, "score": 0.4999}, {"token": 2, "score": 0.1}]
 

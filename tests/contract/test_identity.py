@@ -10,14 +10,19 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from contract.errors import ContractError
-from contract.identity import check_preprocess, code_digest, model_parts, stated_version
-from contract.manifest import entry_of, read_manifest
-from engine.controller.control_plane import Served
-from engine.controller.verification import verify
 from tests.engine.serving import FIELDS, write_sealed
 from tests.stack.small_bundles import Parts, write_small
 from transformer_serving.bundle_folder import open_bundle
+from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.identity import (
+    check_preprocess,
+    code_digest,
+    model_parts,
+    stated_version,
+)
+from transformer_serving.contract.manifest import entry_of, read_manifest
+from transformer_serving.engine.controller.control_plane import Served
+from transformer_serving.engine.controller.verification import verify
 from transformer_serving.failure import Failure
 
 SERVED = Served("e", "e", "m", "py_code", "ONNX", FIELDS, "", "")

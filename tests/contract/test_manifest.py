@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from contract.errors import ContractError
-from contract.manifest import (
+from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.manifest import (
     Golden,
     Manifest,
     bundle_hash,

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from contract.errors import ContractError
-from contract.plan_header import READ_LIMIT, PlanHeader, read_plan_header
 from tests.contract.plans import PLANS, Plan, build, container, oldest
+from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.plan_header import READ_LIMIT, PlanHeader, read_plan_header
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ import pytest
 
 from tests.contract.bundles import write_bundle
 from tests.contract.plans import Plan, build
-from transformer_serving.doctor.subject import Subject
-from transformer_serving.local.record import Ports, Record
-from transformer_serving.versions.lock import read_lock
+from transformer_serving.desk.doctor.subject import Subject
+from transformer_serving.desk.local.record import Ports, Record
+from transformer_serving.desk.versions.lock import read_lock
 
 ROOT = Path(__file__).parent.parent.parent
 CLI = str(Path(sys.executable).with_name("transformer-serving"))
@@ -97,7 +97,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     data = tmp_path_factory.mktemp("control-plane")
     process = subprocess.Popen(
         [
-            sys.executable, "-m", "transformer_serving.local.control_plane",
+            sys.executable, "-m", "transformer_serving.desk.local.control_plane",
             f"--port={port}", f"--data={data}", "--host=127.0.0.1",
         ],
         cwd=ROOT,

@@ -13,15 +13,15 @@ import onnx
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from contract.server_facts import ServerFacts
-from engine.backends.openvino_quiet import openvino
 from tests.contract.onnx_files import field, onnx_bytes
 from tests.contract.plans import Plan, build
 from tests.doctor.conftest import CLI, FITTING, PIN
 from tests.engine.text_models import onnx_model
-from transformer_serving.doctor.engine_file import check_engine_file, engine_files
-from transformer_serving.doctor.finding import FAILURE, OK, WARNING, Finding
-from transformer_serving.versions.matrix import find_release
+from transformer_serving.contract.server_facts import ServerFacts
+from transformer_serving.desk.doctor.engine_file import check_engine_file, engine_files
+from transformer_serving.desk.doctor.finding import FAILURE, OK, WARNING, Finding
+from transformer_serving.desk.versions.matrix import find_release
+from transformer_serving.engine.backends.openvino_quiet import openvino
 
 SERVER = ServerFacts(
     name="the image pin",

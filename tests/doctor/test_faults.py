@@ -14,9 +14,9 @@ from typing import Any
 from tests.contract.bundles import write_bundle
 from tests.contract.plans import Plan, build
 from tests.doctor.conftest import PIN, READY, Scene, answering
-from transformer_serving.doctor.finding import FAILURE, OK, SKIPPED, WARNING
-from transformer_serving.doctor.subject import Subject
-from transformer_serving.doctor.table import CHECKS, examine
+from transformer_serving.desk.doctor.finding import FAILURE, OK, SKIPPED, WARNING
+from transformer_serving.desk.doctor.subject import Subject
+from transformer_serving.desk.doctor.table import CHECKS, examine
 
 PONG = json.dumps({"meta": {"result_code": 200}, "data": {}}).encode()
 

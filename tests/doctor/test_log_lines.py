@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from tests.doctor.conftest import Scene
-from transformer_serving.doctor.finding import OK
-from transformer_serving.doctor.log_lines import KNOWN, check_log, explain
+from transformer_serving.desk.doctor.finding import OK
+from transformer_serving.desk.doctor.log_lines import KNOWN, check_log, explain
 
 # The texts as users reported them; the last field is a part of what they are explained with.
 TEXTS = (

@@ -10,13 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from engine.backend_directory import assemble, pytriton_tritonserver
-from engine.triton_process import TritonAddresses, triton_command, triton_environment
 from tests.doctor.test_faults import having
 from tests.engine.triton_server import free_ports, wait_until
-from transformer_serving.doctor.triton import check_triton
-from transformer_serving.local.health import probe
-from transformer_serving.local.open_triton import ANSWERS, LOADS, OpenTriton, open_tritons, openness
+from transformer_serving.desk.doctor.triton import check_triton
+from transformer_serving.desk.local.health import probe
+from transformer_serving.desk.local.open_triton import (
+    ANSWERS,
+    LOADS,
+    OpenTriton,
+    open_tritons,
+    openness,
+)
+from transformer_serving.engine.backend_directory import assemble, pytriton_tritonserver
+from transformer_serving.engine.triton_process import (
+    TritonAddresses,
+    triton_command,
+    triton_environment,
+)
 
 
 @contextlib.contextmanager

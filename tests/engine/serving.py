@@ -13,27 +13,27 @@ from typing import Any
 
 import pytest
 
-from contract.identity import model_parts
-from contract.manifest import Golden, Manifest, entry_of, read_manifest
-from engine.controller import verification
-from engine.controller.control_plane import Problem, Served
-from engine.controller.figures import Figures
-from engine.controller.metrics import MetricsPage
-from engine.controller.proofs import Proofs
-from engine.controller.prover import Prover
-from engine.controller.repository import Repository
-from engine.controller.service import Service, Settings
-from engine.controller.state import StateFile
-from engine.controller.stuck_loads import StuckLoads
-from engine.controller.triton import Triton
-from engine.controller.triton_log import TritonLog
-from engine.endpoint_config import EndpointFields, TensorFields
-from engine.model_config import TensorConfig, build_config, to_text
-from engine.proof.parity_set import FILE_NAME as PARITY_SET
 from tests.contract.bundles import sealed
 from tests.engine.small_parity import small_parity_set
 from tests.engine.text_models import LABELS, write_onnx
 from tests.engine.triton_server import TritonServer, wait_until
+from transformer_serving.contract.identity import model_parts
+from transformer_serving.contract.manifest import Golden, Manifest, entry_of, read_manifest
+from transformer_serving.engine.controller import verification
+from transformer_serving.engine.controller.control_plane import Problem, Served
+from transformer_serving.engine.controller.figures import Figures
+from transformer_serving.engine.controller.metrics import MetricsPage
+from transformer_serving.engine.controller.proofs import Proofs
+from transformer_serving.engine.controller.prover import Prover
+from transformer_serving.engine.controller.repository import Repository
+from transformer_serving.engine.controller.service import Service, Settings
+from transformer_serving.engine.controller.state import StateFile
+from transformer_serving.engine.controller.stuck_loads import StuckLoads
+from transformer_serving.engine.controller.triton import Triton
+from transformer_serving.engine.controller.triton_log import TritonLog
+from transformer_serving.engine.endpoint_config import EndpointFields, TensorFields
+from transformer_serving.engine.model_config import TensorConfig, build_config, to_text
+from transformer_serving.engine.proof.parity_set import FILE_NAME as PARITY_SET
 
 INPUTS = (TensorConfig("input_ids", "INT32", (-1,)), TensorConfig("attention_mask", "INT32", (-1,)))
 FIELDS = EndpointFields(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.proof.parity_set import ParitySet, Tolerance
-from engine.proof.rows import ParityRow, ProofInput
 from tests.engine.text_models import VOCABULARY, expected
+from transformer_serving.engine.proof.parity_set import ParitySet, Tolerance
+from transformer_serving.engine.proof.rows import ParityRow, ProofInput
 
 BUCKETS = (8, 16, 32)
 

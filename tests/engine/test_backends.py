@@ -13,7 +13,6 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from engine.model_config import TensorConfig, build_config, to_text
 from tests.engine.text_models import (
     BEST,
     VOCABULARY,
@@ -23,6 +22,7 @@ from tests.engine.text_models import (
     write_openvino,
 )
 from tests.engine.triton_server import TritonServer, running_triton
+from transformer_serving.engine.model_config import TensorConfig, build_config, to_text
 
 INPUTS = (TensorConfig("input_ids", "INT32", (-1,)), TensorConfig("attention_mask", "INT32", (-1,)))
 OUTPUT = TensorConfig("output", "FP32", (3,))

@@ -72,14 +72,14 @@ class Stack:
             )
 
     def start_control_plane(self) -> None:
-        module = "transformer_serving.local.control_plane"
+        module = "transformer_serving.desk.local.control_plane"
         self.start("control-plane", module, "--port", self.port, "--data", self.folder / "data")
         wait_until(self._healthy, 60)
 
     def start_controller(self) -> None:
         self.start(
             "controller",
-            "engine.controller",
+            "transformer_serving.engine.controller",
             f"--serving-id={self.serving_id}",
             f"--triton-grpc={self.triton.grpc}",
             f"--repository={self.triton.repository}",
@@ -290,7 +290,7 @@ def children(parent: int) -> list[str]:
 def test_the_engine_has_a_task_of_its_own_that_tells_of_changes(stack: Stack) -> None:
     script = f"""
         from clearml import Task
-        from engine.controller.clearml_edge import ClearmlControlPlane
+        from transformer_serving.engine.controller.clearml_edge import ClearmlControlPlane
         engine = ClearmlControlPlane("{stack.serving_id}")
         engine.report_figures('nv_inference_count{{model="m",version="7"}} 25')
         engine.close()

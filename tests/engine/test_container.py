@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from engine import container
-from engine.container import Container, commands
-from engine.image_pin import PINNED_TENSORRT, PINNED_TRITON, difference
+from transformer_serving.engine import container
+from transformer_serving.engine.container import Container, commands
+from transformer_serving.engine.image_pin import PINNED_TENSORRT, PINNED_TRITON, difference
 
 BOUND_S = 60
 

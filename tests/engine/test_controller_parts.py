@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from contract.identity import stated_version
-from engine.controller.figures import Figure, read_figures
-from engine.controller.shared_config import shared
-from engine.controller.status import Proving, changes, endpoint_rows
-from engine.controller.triton_log import TritonLog
-from engine.model_config import ModelConfig, TensorConfig, build_config
+from transformer_serving.contract.identity import stated_version
+from transformer_serving.engine.controller.figures import Figure, read_figures
+from transformer_serving.engine.controller.shared_config import shared
+from transformer_serving.engine.controller.status import Proving, changes, endpoint_rows
+from transformer_serving.engine.controller.triton_log import TritonLog
+from transformer_serving.engine.model_config import ModelConfig, TensorConfig, build_config
 
 
 def config(labels: int = 2, **changed: object) -> ModelConfig:

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from contract.golden import agrees
-from engine.model_config import from_text, to_text, with_versions
 from preprocess import Preprocess
 from tests.engine.triton_server import TritonServer
 from tests.families import save_model
 from transformer_serving.bundle_folder import Bundle
+from transformer_serving.contract.golden import agrees
 from transformer_serving.convert import ConvertRequest, convert
+from transformer_serving.engine.model_config import from_text, to_text, with_versions
 
 # XLM-R's own vocabulary.
 WORDS = 250_002

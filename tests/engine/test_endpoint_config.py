@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from engine.auxiliary_config import parse_auxiliary
-from engine.endpoint_config import (
+from transformer_serving.engine.auxiliary_config import parse_auxiliary
+from transformer_serving.engine.endpoint_config import (
     EndpointFields,
     TensorFields,
     config_from_endpoint,
     contradiction,
     tuned,
 )
-from engine.errors import ConfigError
-from engine.model_config import TensorConfig, build_config
+from transformer_serving.engine.errors import ConfigError
+from transformer_serving.engine.model_config import TensorConfig, build_config
 
 NAMES = ["input_ids", "token_type_ids", "attention_mask"]
 # As the seed's two commands come out of clearml-serving's configuration.

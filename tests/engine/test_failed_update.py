@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from contract.manifest import entry_of, read_manifest
-from engine.endpoint_config import EndpointFields, TensorFields
-from engine.model_config import FILE_NAME, ModelConfig, from_text, to_text
 from tests.engine.serving import FIELDS, preprocess_of, serving, write_bundle
 from tests.engine.test_service import answers, ready
 from tests.engine.triton_server import TritonServer
+from transformer_serving.contract.manifest import entry_of, read_manifest
+from transformer_serving.engine.endpoint_config import EndpointFields, TensorFields
+from transformer_serving.engine.model_config import FILE_NAME, ModelConfig, from_text, to_text
 
 INT64 = dataclasses.replace(
     FIELDS,

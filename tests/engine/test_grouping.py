@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from contract.heads import EXTRA_ROLES
-from engine.backends.executor import Executor, Failure, Graph
-from engine.backends.grouping import (
+from transformer_serving.contract.heads import EXTRA_ROLES
+from transformer_serving.engine.backends.executor import Executor, Failure, Graph
+from transformer_serving.engine.backends.grouping import (
     EXTRA_INPUTS,
     FREE_TOKENS,
     WASTE,
@@ -22,9 +22,14 @@ from engine.backends.grouping import (
     Layout,
     plan_groups,
 )
-from engine.backends.model_settings import ModelError, TensorSpec, check_tensors, read_settings
-from engine.backends.precision import openvino_properties
-from engine.backends.probe import probe
+from transformer_serving.engine.backends.model_settings import (
+    ModelError,
+    TensorSpec,
+    check_tensors,
+    read_settings,
+)
+from transformer_serving.engine.backends.precision import openvino_properties
+from transformer_serving.engine.backends.probe import probe
 
 AXES = {
     "sum": {},

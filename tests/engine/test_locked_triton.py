@@ -10,14 +10,14 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from engine.controller.stuck_loads import StuckLoads
-from engine.controller.triton import Triton, TritonAway
-from engine.controller.triton_log import TritonLog
-from engine.triton_process import KEY_HEADER, LOOPBACK, TritonAddresses
 from tests.engine.serving import preprocess_of, serving, write_bundle
 from tests.engine.test_service import answers
 from tests.engine.triton_server import TritonServer, free_ports, running_triton, wait_until
 from tests.stack.intruder import grpc_calls, http_calls, send
+from transformer_serving.engine.controller.stuck_loads import StuckLoads
+from transformer_serving.engine.controller.triton import Triton, TritonAway
+from transformer_serving.engine.controller.triton_log import TritonLog
+from transformer_serving.engine.triton_process import KEY_HEADER, LOOPBACK, TritonAddresses
 
 KEY = "what the container made"
 OPEN = ("/v2", "/v2/health/live", "/v2/health/ready")

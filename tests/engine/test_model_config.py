@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from engine.errors import ConfigError
-from engine.model_config import TensorConfig, build_config, from_text, to_text, with_versions
+from transformer_serving.engine.errors import ConfigError
+from transformer_serving.engine.model_config import (
+    TensorConfig,
+    build_config,
+    from_text,
+    to_text,
+    with_versions,
+)
 
 INPUTS = (TensorConfig("input_ids", "INT32", (-1,)), TensorConfig("attention_mask", "INT32", (-1,)))
 OUTPUT = TensorConfig("output", "FP32", (2,))

@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine.orphans import STUB, end_orphans
 from tests.engine.serving import FIELDS, Serving, preprocess_of, serving, write_bundle
 from tests.engine.text_models import write_onnx
 from tests.engine.triton_server import TritonServer, running_triton, wait_until
+from transformer_serving.engine.orphans import STUB, end_orphans
 
 BOUND_S = 60
 

@@ -13,8 +13,22 @@ from hypothesis.stateful import (
     rule,
 )
 
-from engine.controller.plan import Action, Prepare, Reload, Remove, Retire, Situation, plan
-from engine.controller.records import DIFFERS, Failure, Record, Version, failed_again
+from transformer_serving.engine.controller.plan import (
+    Action,
+    Prepare,
+    Reload,
+    Remove,
+    Retire,
+    Situation,
+    plan,
+)
+from transformer_serving.engine.controller.records import (
+    DIFFERS,
+    Failure,
+    Record,
+    Version,
+    failed_again,
+)
 
 MODELS = st.sampled_from(["a", "b", "c"])
 FINGERPRINTS = st.sampled_from(["good1", "good2", "good3", "bad1", "bad2"])

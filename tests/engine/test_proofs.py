@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from contract.server_facts import Gpu
-from engine.controller import proofs as kept, refusal_line as lines
-from engine.controller.machine import Machine, read_machine
-from engine.controller.metrics import MetricsPage
-from engine.controller.metrics_server import parse_address, serve_metrics
-from engine.controller.proofs import Passed, Proofs
-from engine.controller.prover import subject_of
-from engine.controller.status import EndpointStatus
-from engine.model_config import ModelConfig, from_text
 from tests.engine.serving import write_bundle
+from transformer_serving.contract.server_facts import Gpu
+from transformer_serving.engine.controller import proofs as kept, refusal_line as lines
+from transformer_serving.engine.controller.machine import Machine, read_machine
+from transformer_serving.engine.controller.metrics import MetricsPage
+from transformer_serving.engine.controller.metrics_server import parse_address, serve_metrics
+from transformer_serving.engine.controller.proofs import Passed, Proofs
+from transformer_serving.engine.controller.prover import subject_of
+from transformer_serving.engine.controller.status import EndpointStatus
+from transformer_serving.engine.model_config import ModelConfig, from_text
 
 MACHINE = Machine(
     "a processor", "f", "2.51.0", (("onnxruntime", "1.31.1"), ("openvino", "2026.4.1")), (), ()

@@ -9,10 +9,10 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from engine.controller.prover import PROOF_MODEL
 from tests.engine.serving import Serving, preprocess_of, serving, write_bundle
 from tests.engine.test_service import IDS, answers, ready
 from tests.engine.triton_server import TritonServer, running_triton, wait_until
+from transformer_serving.engine.controller.prover import PROOF_MODEL
 
 
 @pytest.fixture
@@ -122,8 +122,9 @@ def test_a_state_whose_engine_is_wrong_on_this_machine_is_not_served(
     with running_triton(tmp_path / "t") as server:
         wrong = write_bundle(tmp_path / "a", 101, parity=True, wrong_at=32)
         with monkeypatch.context() as elsewhere:
-            elsewhere.setattr("engine.controller.prover.Prover.require", lambda *_: None)
-            elsewhere.setattr("engine.controller.prover.Prover.unproven", lambda *_: frozenset())
+            prover = "transformer_serving.engine.controller.prover.Prover"
+            elsewhere.setattr(f"{prover}.require", lambda *_: None)
+            elsewhere.setattr(f"{prover}.unproven", lambda *_: frozenset())
             with serving(server, tmp_path) as one:
                 one.control_plane.add("moved", wrong, preprocess_of(101))
                 one.wait("moved", ready=True)

@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.controller.deployment import Deployment
-from engine.controller.machine import Machine as Hardware
-from engine.controller.proofs import Proofs
-from engine.controller.prover import PROOF_MODEL, ProofFailed, Prover
-from engine.controller.records import Record
-from engine.controller.repository import Repository
-from engine.controller.service import Service, Settings
-from engine.controller.state import StateFile
-from engine.controller.triton import LoadFailed
-from engine.errors import EngineError
 from tests.engine.serving import ListedEndpoints, preprocess_of, write_bundle
 from tests.engine.text_models import expected, write_onnx
+from transformer_serving.engine.controller.deployment import Deployment
+from transformer_serving.engine.controller.machine import Machine as Hardware
+from transformer_serving.engine.controller.proofs import Proofs
+from transformer_serving.engine.controller.prover import PROOF_MODEL, ProofFailed, Prover
+from transformer_serving.engine.controller.records import Record
+from transformer_serving.engine.controller.repository import Repository
+from transformer_serving.engine.controller.service import Service, Settings
+from transformer_serving.engine.controller.state import StateFile
+from transformer_serving.engine.controller.triton import LoadFailed
+from transformer_serving.engine.errors import EngineError
 
 MACHINE = Hardware("a processor", "0", "2.51.0", (), (), ())
 

@@ -12,10 +12,10 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from engine.endpoint_config import TensorFields
 from tests.engine.serving import FIELDS, Serving, preprocess_of, serving, write_bundle
 from tests.engine.text_models import expected, write_onnx
 from tests.engine.triton_server import TritonServer, running_triton, wait_until
+from transformer_serving.engine.endpoint_config import TensorFields
 
 IDS = np.array([[3, 1, 4, 1]], np.int32)
 
@@ -155,7 +155,7 @@ def test_a_bad_model_leaves_the_last_good_one_and_its_files(one: Serving, tmp_pa
 
 def _remade(model: Path, version: int) -> Path:
     """The manifest of a broken file that was broken before it was written."""
-    from contract.manifest import entry_of, read_manifest
+    from transformer_serving.contract.manifest import entry_of, read_manifest
 
     manifest = read_manifest((model / "manifest.json").read_bytes())
     listed = [path for path in sorted(model.iterdir()) if path.name != "manifest.json"]

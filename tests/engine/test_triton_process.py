@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.backend_directory import BACKENDS, assemble, pytriton_tritonserver
-from engine.errors import EngineError
-from engine.triton_process import (
+from transformer_serving.engine.backend_directory import BACKENDS, assemble, pytriton_tritonserver
+from transformer_serving.engine.errors import EngineError
+from transformer_serving.engine.triton_process import (
     TritonAddresses,
     libpython_folder,
     triton_command,
@@ -25,7 +25,8 @@ def test_the_backend_directory_is_laid_out_once_and_repaired(tmp_path: Path) -> 
     assert os.access(stub, os.X_OK)
     for backend in BACKENDS:
         assert (target / backend / "model.py").is_file()
-        assert (target / backend / "engine" / "backends" / "executor.py").is_file()
+        ours = target / backend / "transformer_serving"
+        assert (ours / "engine" / "backends" / "executor.py").is_file()
     inode = stub.stat().st_ino
     assemble(target, pytriton=pytriton_tritonserver())
     assert stub.stat().st_ino == inode

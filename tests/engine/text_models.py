@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from engine.backends.openvino_quiet import openvino
+from transformer_serving.engine.backends.openvino_quiet import openvino
 
 VOCABULARY = 50
 LABELS = 3

@@ -14,8 +14,12 @@ from pathlib import Path
 import psutil
 import tritonclient.grpc as triton
 
-from engine.backend_directory import assemble, pytriton_tritonserver
-from engine.triton_process import TritonAddresses, triton_command, triton_environment
+from transformer_serving.engine.backend_directory import assemble, pytriton_tritonserver
+from transformer_serving.engine.triton_process import (
+    TritonAddresses,
+    triton_command,
+    triton_environment,
+)
 
 
 def free_ports(count: int) -> list[int]:

@@ -125,9 +125,10 @@ class Session:
     control_plane: Server
 
     def gateway(self, *options: str, **settings: str) -> Server:
-        """`python -m gateway`, not started yet."""
+        """`python -m transformer_serving.gateway`, not started yet."""
         port = free_port()
-        return self._server(port, ["-m", "gateway", f"--port={port}", *options], settings)
+        module = ["-m", "transformer_serving.gateway"]
+        return self._server(port, [*module, f"--port={port}", *options], settings)
 
     def uvicorn(self, app: str, **settings: str) -> Server:
         """`uvicorn APP`, not started yet."""
@@ -190,7 +191,7 @@ def running_session(folder: Path) -> Iterator[Session]:
     environment = clearml_environment(folder, port)
     control_plane = Server(
         [
-            sys.executable, "-m", "transformer_serving.local.control_plane",
+            sys.executable, "-m", "transformer_serving.desk.local.control_plane",
             "--host=127.0.0.1", f"--port={port}", f"--data={folder / 'data'}",
         ],
         environment, port, folder / "control-plane.log",

@@ -16,13 +16,13 @@ from typing import Any
 import orjson
 from starlette.responses import Response
 
-from contract.endpoint import Recorded
-from contract.golden import agrees
-from contract.naming import VERSION_HEADER
-from gateway.golden_rounds import GoldenRounds
-from gateway.metrics import Metrics
-from gateway.short_way import ShortWay
 from tests.gateway.played_host import Ours, Processor, host_of
+from transformer_serving.contract.endpoint import Recorded
+from transformer_serving.contract.golden import agrees
+from transformer_serving.contract.naming import VERSION_HEADER
+from transformer_serving.gateway.golden_rounds import GoldenRounds
+from transformer_serving.gateway.metrics import Metrics
+from transformer_serving.gateway.short_way import ShortWay
 
 VECTOR = [number / 1000 for number in range(384)]
 ROUNDS = 500

@@ -12,11 +12,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from contract.errors import ServingError
-from gateway.body import ClientGoneError, Incoming, check_declared, header_values
-from gateway.body_memory import body_memory
-from gateway.content_encoding import Decoder, Gzip, Plain, decoder_for
-from gateway.settings import Settings, read_settings
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.gateway.body import (
+    ClientGoneError,
+    Incoming,
+    check_declared,
+    header_values,
+)
+from transformer_serving.gateway.body_memory import body_memory
+from transformer_serving.gateway.content_encoding import Decoder, Gzip, Plain, decoder_for
+from transformer_serving.gateway.settings import Settings, read_settings
 
 DATA = st.binary(max_size=3000) | st.builds(bytes.__mul__, st.binary(max_size=3), st.integers(0, 9))
 

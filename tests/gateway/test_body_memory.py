@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from starlette.responses import Response
 
-from contract.errors import ServingError
-from gateway.body_memory import body_memory
-from gateway.front_door import FrontDoor
-from gateway.settings import read_settings
 from tests.gateway.played_host import Ours, Processor, host_of
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.gateway.body_memory import body_memory
+from transformer_serving.gateway.front_door import FrontDoor
+from transformer_serving.gateway.settings import read_settings
 
 LIMIT, TOTAL = 400, 1000
 STALL_S = 0.005

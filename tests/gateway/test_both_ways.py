@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import orjson
 import pytest
 
-from contract.errors import KINDS
 from tests.gateway.conftest import ENDPOINTS, Server, Session
+from transformer_serving.contract.errors import KINDS
 
 
 def other_ways(way: Server, gateway: Server) -> str:

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from starlette.responses import Response
 
-from contract.request_context import current_caller
-from gateway import callers as callers_module
-from gateway.callers import Caller, Callers
-from gateway.front_door import FrontDoor
-from gateway.settings import Settings
 from tests.gateway.played_host import App, Ours, Processor, host_of
+from transformer_serving.contract.request_context import current_caller
+from transformer_serving.gateway import callers as callers_module
+from transformer_serving.gateway.callers import Caller, Callers
+from transformer_serving.gateway.front_door import FrontDoor
+from transformer_serving.gateway.settings import Settings
 
 
 async def until(what: Callable[[], bool]) -> None:

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from contract.errors import KINDS
 from tests.engine.triton_server import stopped, wait_until
 from tests.gateway.conftest import Reply, Server, running
 from tests.gateway.text_serving import MODELS, TextServing, text_serving as text_serving
 from tests.triton_text import is_loaded, load
+from transformer_serving.contract.errors import KINDS
 
 KEYS = {"code", "message", "field", "limit", "got"}
 SECRET = "kettle"

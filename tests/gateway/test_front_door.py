@@ -12,10 +12,10 @@ import orjson
 import pytest
 from starlette.responses import Response
 
-from gateway import body as body_module
-from gateway.front_door import FrontDoor
-from gateway.settings import Settings
 from tests.gateway.played_host import Ours, Processor, host_of
+from transformer_serving.gateway import body as body_module
+from transformer_serving.gateway.front_door import FrontDoor
+from transformer_serving.gateway.settings import Settings
 
 JSON = (b"content-type", b"application/json")
 

@@ -12,16 +12,16 @@ import orjson
 import pytest
 from starlette.responses import Response
 
-from contract.endpoint import Recorded
-from contract.naming import VERSION_HEADER
-from gateway import building, golden_rounds, health as health_module
-from gateway.golden_rounds import GoldenRounds
-from gateway.health import Health
-from gateway.short_way import ShortWay
-from gateway.shutdown import Shutdown
 from tests.engine.triton_server import wait_until
 from tests.gateway.conftest import Server
 from tests.gateway.played_host import Ours, Processor, host_of
+from transformer_serving.contract.endpoint import Recorded
+from transformer_serving.contract.naming import VERSION_HEADER
+from transformer_serving.gateway import building, golden_rounds, health as health_module
+from transformer_serving.gateway.golden_rounds import GoldenRounds
+from transformer_serving.gateway.health import Health
+from transformer_serving.gateway.short_way import ShortWay
+from transformer_serving.gateway.shutdown import Shutdown
 
 SECRET = "the caller's words"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from gateway.asgi import Receive, Scope, Send, send_json
-from gateway.http_protocol import MAX_HEAD_BYTES, BoundedProtocol
+from transformer_serving.gateway.asgi import Receive, Scope, Send, send_json
+from transformer_serving.gateway.http_protocol import MAX_HEAD_BYTES, BoundedProtocol
 
 HEAD = b"POST / HTTP/1.1\r\nhost: a\r\n"
 KEEP_ALIVE_S = 1

@@ -10,8 +10,13 @@ import orjson
 import pytest
 from hypothesis import given, strategies as st
 
-from contract.errors import ServingError
-from gateway.json_body import check_acceptable, check_elements, parse_object, says_json
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.gateway.json_body import (
+    check_acceptable,
+    check_elements,
+    parse_object,
+    says_json,
+)
 
 
 @pytest.mark.parametrize(

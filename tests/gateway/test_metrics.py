@@ -170,7 +170,7 @@ def test_what_is_told_of_golden_requests(tmp_path: Path) -> None:
 
 GOLDENS = """
 import sys
-from gateway.metrics import Metrics, _text
+from transformer_serving.gateway.metrics import Metrics, _text
 metrics = Metrics()
 metrics.goldens({"a": True, "b": True})
 metrics.goldens({"a": False, "c": True})

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.request_id import HEADER, request_id
-from gateway.settings import SETTINGS, Settings, read_settings
+from transformer_serving.gateway.request_id import HEADER, request_id
+from transformer_serving.gateway.settings import SETTINGS, Settings, read_settings
 
 
 def test_defaults() -> None:

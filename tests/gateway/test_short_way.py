@@ -13,8 +13,6 @@ from hypothesis import given, strategies as st
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Match, Route
 
-from gateway import building
-from gateway.short_way import Kind, ShortWay, Target, send_response, target_of
 from tests.gateway.played_host import (
     EngineError,
     ModelError,
@@ -25,6 +23,8 @@ from tests.gateway.played_host import (
     SessionError,
     host_of,
 )
+from transformer_serving.gateway import building
+from transformer_serving.gateway.short_way import Kind, ShortWay, Target, send_response, target_of
 
 # The host's three routes, in its order.
 ROUTES = [

@@ -24,7 +24,7 @@ def running(request: pytest.FixtureRequest, session: Session) -> Iterator[Server
     server = {
         "launcher": lambda: session.gateway(**drain),
         "two workers": lambda: session.gateway("--workers=2", **drain),
-        "uvicorn": lambda: session.uvicorn("gateway.app:app", **drain),
+        "uvicorn": lambda: session.uvicorn("transformer_serving.gateway.app:app", **drain),
     }[request.param]()
     server.start()
     try:

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contract.endpoint import read_endpoint
 from preprocess.tensors import Tensor
 from tests.engine.triton_server import TritonServer, running_triton
 from tests.gateway.conftest import ENDPOINTS, ROOT, Server, Session, running_session
 from tests.triton_text import INPUTS, end, endpoint, load, tokenizer, write_model
 from transformer_serving import preprocess_file
+from transformer_serving.contract.endpoint import read_endpoint
 from transformer_serving.local_engine import LocalEndpoint
 
 # Triton models by name: width of the output, longest queue (0: no limit).

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.local.control_plane.conftest import ACCESS_KEY, SECRET_KEY
+from transformer_serving.desk.local import health, stack
+from transformer_serving.desk.local.backup import backup, restore
+from transformer_serving.desk.local.control_plane.files import FileStore
+from transformer_serving.desk.local.control_plane.integrity import DATABASE, SCHEMA, file_damage
+from transformer_serving.desk.local.control_plane.store import Kind, Store, StoreError
+from transformer_serving.desk.local.parts import control_plane_data
+from transformer_serving.desk.local.record import Ports, Record, load_record, save_record
 from transformer_serving.failure import Failure
-from transformer_serving.local import health, stack
-from transformer_serving.local.backup import backup, restore
-from transformer_serving.local.control_plane.files import FileStore
-from transformer_serving.local.control_plane.integrity import DATABASE, SCHEMA, file_damage
-from transformer_serving.local.control_plane.store import Kind, Store, StoreError
-from transformer_serving.local.parts import control_plane_data
-from transformer_serving.local.record import Ports, Record, load_record, save_record
 
 OWN = "transformer-serving-own://files/"
 

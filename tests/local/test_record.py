@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_serving.failure import Failure
-from transformer_serving.local.record import (
+from transformer_serving.desk.local.record import (
     FORMAT,
     Ports,
     load_record,
@@ -20,7 +19,8 @@ from transformer_serving.local.record import (
     record_text,
     save_record,
 )
-from transformer_serving.local.sockets import socket_folder
+from transformer_serving.desk.local.sockets import socket_folder
+from transformer_serving.failure import Failure
 
 
 @pytest.fixture(autouse=True)

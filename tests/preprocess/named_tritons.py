@@ -11,10 +11,10 @@ import json
 import sys
 from collections import Counter
 
-from contract.errors import ServingError
 from preprocess import triton_client
 from preprocess.triton_client import TRANSPORTS, TritonClient
 from tests.preprocess.test_triton_client import ask
+from transformer_serving.contract.errors import ServingError
 
 CALLERS = 4
 

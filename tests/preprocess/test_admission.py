@@ -12,9 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contract.endpoint import Endpoint, read_endpoint
-from contract.errors import ServingError
-from contract.request_context import GoldenBody, current_caller
 from preprocess import Preprocess
 from preprocess.admission import Admission
 from preprocess.coalesce import Coalescer
@@ -22,6 +19,9 @@ from preprocess.pace import Pace
 from preprocess.passage import Passage
 from preprocess.tensors import Tensor
 from preprocess.tokens import Encoded
+from transformer_serving.contract.endpoint import Endpoint, read_endpoint
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.request_context import GoldenBody, current_caller
 
 Step = Callable[[], Awaitable[object]]
 

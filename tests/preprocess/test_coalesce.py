@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contract.endpoint import Endpoint, read_endpoint
-from contract.errors import ServingError
-from contract.request_context import GoldenBody
 from preprocess.admission import Admission
 from preprocess.coalesce import Coalescer
 from preprocess.passage import Passage
 from preprocess.stats import Figures
 from preprocess.tensors import Tensor
 from preprocess.tokens import Encoded
+from transformer_serving.contract.endpoint import Endpoint, read_endpoint
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.request_context import GoldenBody
 
 BAD = 666
 

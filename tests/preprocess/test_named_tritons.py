@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from engine.triton_process import TritonAddresses
 from tests.engine.triton_server import TritonServer, free_ports, running_triton, wait_until
 from tests.preprocess.test_triton_client import ROOT
 from tests.triton_text import back, client_of, end, load, write_model
+from transformer_serving.engine.triton_process import TritonAddresses
 
 HOSTS = ("127.0.0.2", "127.0.0.3")
 NAME = "tritons.test"

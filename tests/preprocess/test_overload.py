@@ -17,8 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contract.endpoint import Endpoint, read_endpoint
-from contract.errors import ServingError
 from preprocess.admission import Admission
 from preprocess.coalesce import Coalescer
 from preprocess.passage import Passage
@@ -26,6 +24,8 @@ from preprocess.stats import Figures
 from preprocess.tensors import Tensor
 from preprocess.tokens import Encoded
 from tests.preprocess import virtual_time
+from transformer_serving.contract.endpoint import Endpoint, read_endpoint
+from transformer_serving.contract.errors import ServingError
 
 TEXT = Encoded([1] * 18, [0] * 18)
 WINDOW_S = 5.0

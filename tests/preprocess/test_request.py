@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from contract.endpoint import read_endpoint
-from contract.errors import ServingError
 from preprocess.answers import TASKS
 from preprocess.request import read_body
+from transformer_serving.contract.endpoint import read_endpoint
+from transformer_serving.contract.errors import ServingError
 
 
 @pytest.fixture

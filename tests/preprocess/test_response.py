@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from contract.errors import ServingError
 from preprocess.response import answer_body, answer_response, error_response
+from transformer_serving.contract.errors import ServingError
 
 
 def test_metric_logging_reads_the_scalars_of_one_answer() -> None:

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from contract.endpoint import InputTensor, OutputTensor, Tokens, read_endpoint
 from preprocess.rows import pad, unpad
 from preprocess.tokens import Encoded
+from transformer_serving.contract.endpoint import InputTensor, OutputTensor, Tokens, read_endpoint
 
 INPUTS = (
     InputTensor("ids", "input_ids", "INT64"),

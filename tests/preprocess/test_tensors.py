@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from contract.endpoint import OUTPUT_DTYPES, OutputTensor
-from contract.errors import ServingError
 from preprocess.tensors import RawOutput, read_outputs
+from transformer_serving.contract.endpoint import OUTPUT_DTYPES, OutputTensor
+from transformer_serving.contract.errors import ServingError
 
 # Every value has few enough digits for the narrowest float.
 VALUES = np.array([[1.5, -2.0], [0.15625, 96.0]], np.float32)

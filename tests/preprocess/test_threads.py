@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from contract.errors import ServingError
-from contract.request_context import GoldenBody
 from preprocess.passage import Passage
 from preprocess.threads import OFF_LOOP_CHARACTERS, THREADS, Threads
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.request_context import GoldenBody
 
 LONG = 10**6
 

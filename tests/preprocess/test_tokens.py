@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer as Reference
 
-from contract.endpoint import read_endpoint
-from contract.errors import ServingError
 from preprocess.answers import TASKS
 from preprocess.request import Request, read_body
 from preprocess.threads import OFF_LOOP_CHARACTERS
 from preprocess.tokens import Tokenizer, shared_tokenizer
+from transformer_serving.contract.endpoint import read_endpoint
+from transformer_serving.contract.errors import ServingError
 
 
 @pytest.fixture

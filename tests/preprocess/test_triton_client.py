@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contract.endpoint import OutputTensor
-from contract.errors import ServingError
 from preprocess import triton_client
 from preprocess.tensors import Tensor
 from preprocess.triton_client import TRANSPORTS, TritonClient
 from tests.engine.triton_server import TritonServer, running_triton
 from tests.triton_text import VERSION, back, end, load, write_model
+from transformer_serving.contract.endpoint import OutputTensor
+from transformer_serving.contract.errors import ServingError
 
 OUTPUTS = (OutputTensor("output", "FP32", (2,)),)
 FAIL, SLOW = 5, 6

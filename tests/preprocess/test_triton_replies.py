@@ -7,10 +7,10 @@ import asyncio
 import numpy as np
 from hypothesis import given, settings, strategies as st
 
-from contract.endpoint import OutputTensor
-from contract.errors import ServingError
 from preprocess.tensors import Tensor
 from preprocess.triton_http import HttpTriton
+from transformer_serving.contract.endpoint import OutputTensor
+from transformer_serving.contract.errors import ServingError
 
 OUTPUTS = (OutputTensor("output", "FP32", (2,)),)
 INPUTS = [Tensor("input_ids", "INT32", np.ones((1, 3), np.int32))]

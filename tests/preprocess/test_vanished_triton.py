@@ -13,7 +13,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from contract.errors import ServingError
 from preprocess import triton_grpc
 from preprocess.triton_client import TritonClient
 from preprocess.triton_errors import AwayError
@@ -31,6 +30,7 @@ from tests.preprocess.test_triton_client import (
     transport as transport,
     tritons as tritons,
 )
+from transformer_serving.contract.errors import ServingError
 
 IPTABLES = shutil.which("iptables") or "/usr/sbin/iptables"
 # How long the calls that were on their way may last: three times what the options say.

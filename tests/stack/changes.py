@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from engine.controller.stuck_loads import StuckLoads
-from engine.controller.triton import Triton, TritonAway
-from engine.controller.triton_log import TritonLog
 from tests.stack.desk import Registered
 from tests.stack.editor import Editor
 from tests.stack.faults import BODY, SINGLE, Fault, check, pid_of
 from tests.stack.load import load
-from transformer_serving.local.record import require_record
+from transformer_serving.desk.local.record import require_record
+from transformer_serving.engine.controller.stuck_loads import StuckLoads
+from transformer_serving.engine.controller.triton import Triton, TritonAway
+from transformer_serving.engine.controller.triton_log import TritonLog
 
 if TYPE_CHECKING:
     from tests.stack.conftest import Stack

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import psutil
 
-from contract.errors import KINDS
-from engine.orphans import STUB
 from tests.stack.conftest import Stack
 from tests.stack.load import NO_ANSWER, Log, Seen, load
 from tests.stack.small_bundles import TEXT
+from transformer_serving.contract.errors import KINDS
+from transformer_serving.engine.orphans import STUB
 
 # The rows of the error table that say "not now"; everything else but 200 is a fault of ours.
 NOT_NOW = {(kind.status, kind.code) for kind in KINDS.values() if kind.status in (503, 504)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from engine.orphans import STUB
+from transformer_serving.engine.orphans import STUB
 
 _LOOKS = 20
 

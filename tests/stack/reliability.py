@@ -26,8 +26,8 @@ from tests.stack.desk import register
 from tests.stack.editor import Editor, editor
 from tests.stack.faults import BODY, PAIRS, SINGLE, Fault, Outcome, strike
 from tests.stack.many import Grown, many_endpoints
+from transformer_serving.desk.local.parts import PARTS
 from transformer_serving.latency_table import facts
-from transformer_serving.local.parts import PARTS
 
 CLIENTS = 16
 PAGE = ROOT / "docs" / "reliability.md"

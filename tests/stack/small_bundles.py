@@ -11,14 +11,21 @@ from unittest.mock import patch
 import numpy as np
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 
-from contract.endpoint import Classification, Endpoint, InputTensor, Limits, OutputTensor, Tokens
-from contract.manifest import Golden
-from engine.backends.openvino_quiet import openvino
 from tests.engine.small_parity import small_parity_set
 from tests.engine.text_models import LABELS, VOCABULARY, expected, write_onnx
 from transformer_serving import preprocess_file
 from transformer_serving.bundle import BundleContent, write_bundle
 from transformer_serving.bundle_folder import Bundle
+from transformer_serving.contract.endpoint import (
+    Classification,
+    Endpoint,
+    InputTensor,
+    Limits,
+    OutputTensor,
+    Tokens,
+)
+from transformer_serving.contract.manifest import Golden
+from transformer_serving.engine.backends.openvino_quiet import openvino
 from transformer_serving.optimize import EngineFiles
 from transformer_serving.tokenizer_file import TokenizerFile
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from contract.errors import KINDS
-from contract.heads import TASKS
 from preprocess.answers import TASKS as TASK_TABLE
 from tests.preprocess.answers.comparison import check_equal
 from tests.preprocess.answers.served import endpoint_of
 from tests.stack.conftest import ROOT, Stack
 from tests.stack.task_models import bundle_of, reference_of
+from transformer_serving.contract.errors import KINDS
+from transformer_serving.contract.heads import TASKS
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
 PAGE = (ROOT / "docs" / "api.md").read_text("utf-8")

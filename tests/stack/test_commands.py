@@ -16,7 +16,7 @@ import pytest
 
 from tests.engine.triton_server import wait_until
 from tests.stack.conftest import CLI, ROOT, Stack, free_port_base
-from transformer_serving.local import supervision
+from transformer_serving.desk.local import supervision
 
 
 def test_status_is_true_of_every_part_and_endpoint(stack: Stack) -> None:

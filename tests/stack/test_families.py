@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from contract.heads import TASKS
 from tests.architectures import ENGINES, TESTED, Row
 from tests.families import FAMILIES, save_model
 from tests.preprocess.answers.comparison import check_equal
 from tests.stack.conftest import Stack
 from tests.stack.task_models import reference_at
+from transformer_serving.contract.heads import TASKS
 from transformer_serving.convert import ConvertRequest, convert
 
 pytestmark = [

@@ -27,7 +27,7 @@ from tests.stack.faults import (
 )
 from tests.stack.load import load
 from tests.stack.small_bundles import Parts, write_small
-from transformer_serving.local.supervision import leftovers
+from transformer_serving.desk.local.supervision import leftovers
 
 pytestmark = pytest.mark.long
 

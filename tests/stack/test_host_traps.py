@@ -20,10 +20,10 @@ from tests.stack.small_bundles import TEXT, Parts, write_small
 from transformer_serving.clearml_api import ClearmlApi
 from transformer_serving.clearml_cli import ClearmlCli
 from transformer_serving.deploy import deploy
+from transformer_serving.desk.local.record import require_record
+from transformer_serving.desk.local.stack import Stack as Running
+from transformer_serving.desk.local.supervision import Supervisor
 from transformer_serving.failure import Failure
-from transformer_serving.local.record import require_record
-from transformer_serving.local.stack import Stack as Running
-from transformer_serving.local.supervision import Supervisor
 
 pytestmark = pytest.mark.long
 

@@ -14,7 +14,7 @@ import pytest
 from tests.stack.conftest import Stack, free_port_base
 from tests.stack.load import load
 from tests.stack.small_bundles import TEXT, Parts, write_small
-from transformer_serving.local.record import require_record
+from transformer_serving.desk.local.record import require_record
 
 pytestmark = pytest.mark.long
 

@@ -17,9 +17,9 @@ from tests.stack.conftest import Stack, free_port_base
 from tests.stack.faults import BODY
 from tests.stack.intruder import Found, break_in, code, send, target_of, tcp_ports
 from tests.stack.small_bundles import write_small
-from transformer_serving.local.record import LOOPBACK
-from transformer_serving.local.sockets import socket_folder
-from transformer_serving.local.supervision import leftovers
+from transformer_serving.desk.local.record import LOOPBACK
+from transformer_serving.desk.local.sockets import socket_folder
+from transformer_serving.desk.local.supervision import leftovers
 
 _FOREIGN = "Host: rebound.example\r\nOrigin: http://foreign.example\r\nContent-Type: text/plain\r\n"
 

@@ -13,9 +13,9 @@ import tritonclient.grpc as triton
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors, trainers
 from tritonclient.utils import InferenceServerException
 
-from engine.model_config import TensorConfig, build_config, to_text
 from tests.conftest import SENTENCES
 from tests.engine.triton_server import TritonServer, wait_until
+from transformer_serving.engine.model_config import TensorConfig, build_config, to_text
 
 VERSION = 77
 INPUTS = ("input_ids", "attention_mask")

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.proof.parity_set import ParitySet, Tolerance
-from engine.proof.rows import ParityRow, ProofInput
+from transformer_serving.engine.proof.parity_set import ParitySet, Tolerance
+from transformer_serving.engine.proof.rows import ParityRow, ProofInput
 
 BUCKETS = (4, 8, 16)
 INPUTS = (

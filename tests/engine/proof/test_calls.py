@@ -3,11 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from contract.endpoint import InputTensor, Tokens
-from engine.proof.calls import calls
 from preprocess.rows import pad
 from preprocess.tokens import Encoded
 from tests.engine.proof.sets import parity_set
+from transformer_serving.contract.endpoint import InputTensor, Tokens
+from transformer_serving.engine.proof.calls import calls
 
 
 @pytest.mark.parametrize("side", ["right", "left"])

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from contract.errors import ContractError
-from engine.proof.parity_set import ParitySet, read_parity_set
-from engine.proof.rows import KINDS
 from tests.engine.proof.sets import parity_set
+from transformer_serving.contract.errors import ContractError
+from transformer_serving.engine.proof.parity_set import ParitySet, read_parity_set
+from transformer_serving.engine.proof.rows import KINDS
 
 
 def raw_of(found: ParitySet) -> bytes:

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.proof.parity_set import ParitySet, read_parity_set
-from engine.proof.proof import Proof, prove
-from engine.proof.rows import KINDS
 from tests.engine.proof.sets import answer, parity_set
+from transformer_serving.engine.proof.parity_set import ParitySet, read_parity_set
+from transformer_serving.engine.proof.proof import Proof, prove
+from transformer_serving.engine.proof.rows import KINDS
 
 Wrong = Callable[[int, int], bool]
 

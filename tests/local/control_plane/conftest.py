@@ -18,8 +18,8 @@ import pytest
 import requests
 from starlette.testclient import TestClient
 
-from transformer_serving.local.control_plane.app import create_app
-from transformer_serving.local.control_plane.settings import Settings
+from transformer_serving.desk.local.control_plane.app import create_app
+from transformer_serving.desk.local.control_plane.settings import Settings
 
 ACCESS_KEY, SECRET_KEY = "access-of-the-test", "secret-of-the-test"
 
@@ -106,7 +106,7 @@ class ServerProcess:
             "TRANSFORMER_SERVING_ACCESS_KEY": ACCESS_KEY,
             "TRANSFORMER_SERVING_SECRET_KEY": SECRET_KEY,
         }
-        module = "transformer_serving.local.control_plane"
+        module = "transformer_serving.desk.local.control_plane"
         with (self.data.parent / f"{self.data.name}.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", module, f"--port={self.port}", f"--data={self.data}"],

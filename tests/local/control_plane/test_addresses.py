@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.local.control_plane.conftest import ApiClient
-from transformer_serving.local.control_plane.addresses import own_path, with_own, without_own
+from transformer_serving.desk.local.control_plane.addresses import own_path, with_own, without_own
 
 HOST = "127.0.0.1:8008"
 

@@ -12,10 +12,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.local.control_plane.conftest import ACCESS_KEY, SECRET_KEY, ApiClient
-from transformer_serving.local.control_plane.api import METHODS, ApiRoute, parse_route
-from transformer_serving.local.control_plane.app import create_app
-from transformer_serving.local.control_plane.auth import Authority
-from transformer_serving.local.control_plane.settings import Settings
+from transformer_serving.desk.local.control_plane.api import METHODS, ApiRoute, parse_route
+from transformer_serving.desk.local.control_plane.app import create_app
+from transformer_serving.desk.local.control_plane.auth import Authority
+from transformer_serving.desk.local.control_plane.settings import Settings
 
 if TYPE_CHECKING:
     from tests.local.control_plane.conftest import ApiClient
@@ -156,7 +156,7 @@ def test_a_full_disk_is_told_apart(
 
 
 def test_no_answer_is_one_the_clients_retry_for_ever() -> None:
-    from transformer_serving.local.control_plane.errors import Failure
+    from transformer_serving.desk.local.control_plane.errors import Failure
 
     assert not {failure.status for failure in Failure} & {429, 502, 503}
 

@@ -14,10 +14,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.local.control_plane.conftest import ACCESS_KEY, SECRET_KEY
-from transformer_serving.local.control_plane.app import create_app
-from transformer_serving.local.control_plane.auth import Authority
-from transformer_serving.local.control_plane.errors import ApiError
-from transformer_serving.local.control_plane.settings import (
+from transformer_serving.desk.local.control_plane.app import create_app
+from transformer_serving.desk.local.control_plane.auth import Authority
+from transformer_serving.desk.local.control_plane.errors import ApiError
+from transformer_serving.desk.local.control_plane.settings import (
     Settings,
     SettingsError,
     settings_from_environment,

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from tests.engine.triton_server import wait_until
-from transformer_serving.local.control_plane.downloads import file_response
-from transformer_serving.local.control_plane.errors import ApiError
-from transformer_serving.local.control_plane.files import FileStore, Incoming, StoredFile
-from transformer_serving.local.control_plane.uploads import receive_upload
+from transformer_serving.desk.local.control_plane.downloads import file_response
+from transformer_serving.desk.local.control_plane.errors import ApiError
+from transformer_serving.desk.local.control_plane.files import FileStore, Incoming, StoredFile
+from transformer_serving.desk.local.control_plane.uploads import receive_upload
 
 SIZE = 2_000_000
 BOUNDARY = "b0undary"

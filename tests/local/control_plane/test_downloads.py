@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from transformer_serving.local.control_plane.downloads import file_response
-from transformer_serving.local.control_plane.errors import ApiError, Failure
-from transformer_serving.local.control_plane.files import FileStore
+from transformer_serving.desk.local.control_plane.downloads import file_response
+from transformer_serving.desk.local.control_plane.errors import ApiError, Failure
+from transformer_serving.desk.local.control_plane.files import FileStore
 
 
 @pytest.mark.parametrize("wanted", ["bytes={}-", "bytes=-{}", "bytes=0-{}", "bytes={0}-{0}"])

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies
 
-from transformer_serving.local.control_plane.errors import ApiError, Failure
-from transformer_serving.local.control_plane.files import FileStore, path_parts
+from transformer_serving.desk.local.control_plane.errors import ApiError, Failure
+from transformer_serving.desk.local.control_plane.files import FileStore, path_parts
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from urllib.parse import quote
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from transformer_serving.local.control_plane.files import FileStore
-from transformer_serving.local.control_plane.leftovers import Leftovers
-from transformer_serving.local.control_plane.store import Kind, Store
+from transformer_serving.desk.local.control_plane.files import FileStore
+from transformer_serving.desk.local.control_plane.leftovers import Leftovers
+from transformer_serving.desk.local.control_plane.store import Kind, Store
 
 DAY = 24 * 3600.0
 OWN = "transformer-serving-own://files/"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from transformer_serving.local.control_plane.errors import ApiError, Failure
-from transformer_serving.local.control_plane.query import (
+from transformer_serving.desk.local.control_plane.errors import ApiError, Failure
+from transformer_serving.desk.local.control_plane.query import (
     Filters,
     order,
     page_of,

@@ -72,7 +72,7 @@ def test_no_secret_in_log_or_command_line(server: ServerProcess) -> None:
 def _run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("TRANSFORMER_SERVING")}
     return subprocess.run(
-        [sys.executable, "-m", "transformer_serving.local.control_plane", *arguments],
+        [sys.executable, "-m", "transformer_serving.desk.local.control_plane", *arguments],
         env=clean | environment,
         capture_output=True,
         text=True,

@@ -11,10 +11,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.local.control_plane.conftest import ApiClient
-from transformer_serving.local.control_plane.app import create_app
-from transformer_serving.local.control_plane.errors import Failure
-from transformer_serving.local.control_plane.settings import Settings
-from transformer_serving.local.control_plane.store import Kind, Store, StoreError
+from transformer_serving.desk.local.control_plane.app import create_app
+from transformer_serving.desk.local.control_plane.errors import Failure
+from transformer_serving.desk.local.control_plane.settings import Settings
+from transformer_serving.desk.local.control_plane.store import Kind, Store, StoreError
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from transformer_serving.local.control_plane.errors import ApiError
-from transformer_serving.local.control_plane.tags import tag_filter
+from transformer_serving.desk.local.control_plane.errors import ApiError
+from transformer_serving.desk.local.control_plane.tags import tag_filter
 
 
 @pytest.mark.parametrize(

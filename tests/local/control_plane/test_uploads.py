@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from transformer_serving.local.control_plane.settings import Settings
+from transformer_serving.desk.local.control_plane.settings import Settings
 
 if TYPE_CHECKING:
     from tests.local.control_plane.conftest import ApiClient

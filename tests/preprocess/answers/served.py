@@ -13,15 +13,15 @@ import numpy as np
 import orjson
 import torch
 
-from contract.endpoint import Endpoint, read_endpoint
-from contract.errors import ServingError
-from contract.heads import HEADS, TASK_HEADS
 from preprocess.answers import TASKS
 from preprocess.request import read_body
 from preprocess.rows import Row, pad, unpad
 from preprocess.tensors import Array
 from preprocess.tokens import Encoded
 from tests.preprocess.answers.families import FAMILIES, LABELS, MAX_LENGTH, Family
+from transformer_serving.contract.endpoint import Endpoint, read_endpoint
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.heads import HEADS, TASK_HEADS
 
 BUCKETS = (8, 16, 24, MAX_LENGTH)
 BEST = 12

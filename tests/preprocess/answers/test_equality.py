@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from contract.errors import ServingError
 from tests.preprocess.answers.comparison import check_equal
 from tests.preprocess.answers.families import (
     FAMILIES,
@@ -18,6 +17,7 @@ from tests.preprocess.answers.families import (
 )
 from tests.preprocess.answers.served import Served, pipeline_of, plain, serve
 from tests.preprocess.answers.texts import lists, texts
+from transformer_serving.contract.errors import ServingError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 BY_FIRST_TOKEN = pytest.mark.parametrize("name", FIRST_TOKEN_FAMILIES)

@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from contract.errors import ServingError
-from contract.heads import TASKS
 from preprocess.request import read_body
 from tests.preprocess.answers.families import FAMILIES
 from tests.preprocess.answers.served import Served, endpoint_of, serve
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.heads import TASKS
 
 LONG = "tea " * 60
 MANY = ["a"] * 51

@@ -1,0 +1,37 @@
+"""What the gateway knows of a request and preprocess wants to know: id, trace and caller."""
+
+from __future__ import annotations
+
+from asyncio import Future
+from contextvars import ContextVar
+
+from transformer_serving.contract.process_wide import process_wide
+
+# (x-request-id, traceparent or None); None where no gateway stands before the host's app.
+Context = tuple[str, str | None]
+
+
+def _make() -> ContextVar[Context | None]:
+    return ContextVar("transformer_serving_request", default=None)
+
+
+current_request: ContextVar[Context | None] = process_wide("request", _make)
+
+
+def _make_caller() -> ContextVar[Future[None] | None]:
+    return ContextVar("transformer_serving_caller", default=None)
+
+
+# Done when the caller has left: whoever works for it may stop. Not a cancellation, which would end
+# the host's and others' code wherever it stands. None where nobody watches the connection.
+current_caller: ContextVar[Future[None] | None] = process_wide("caller", _make_caller)
+
+
+class GoldenBody(dict[str, object]):
+    """The body of a health check: it passes admission and is not counted.
+
+    No caller can send one: what comes from JSON is a plain dict. Told by its attribute, because
+    packed code has its own copy of this class.
+    """
+
+    is_golden = True

@@ -1,0 +1,1 @@
+"""At your desk: convert, bundle, deploy, check and run."""

@@ -1,0 +1,311 @@
+"""The two loads: a closed loop of N clients, and an open loop at a rate that waits for nobody.
+
+In the open loop a request's latency counts from the moment at which it was due, whether or not
+the server let it be sent then. So a server that stalls pays for all requests that its stall held
+up, not only for the one that met it ("coordinated omission").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import resource
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import uvloop
+
+from transformer_serving.desk.bench.connection import NO_ANSWER, Address, Connection, Done
+from transformer_serving.desk.bench.timer import Timer, now
+
+_SEED = 11
+# After this long without an answer a request counts as not answered.
+_PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Payload:
+    """One body to send; `label` names its class in the figures, `texts` is how many it holds."""
+
+    label: str
+    body: bytes
+    texts: int = 1
+    content_type: str = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One request: when it was due, sent and answered (seconds on one clock), and the status."""
+
+    label: str
+    texts: int
+    due: float
+    sent: float
+    done: float
+    status: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """All exchanges of one load; `cpu_s` is what this process itself spent meanwhile."""
+
+    exchanges: tuple[Exchange, ...]
+    elapsed_s: float
+    cpu_s: float
+
+
+@dataclass(frozen=True)
+class Closed:
+    """N clients, each sending its next request when the last one is answered.
+
+    Ends after `seconds`, or after `requests` where that is given. One that has no answer after
+    `leave_s` closes its connection and goes on with another.
+    """
+
+    clients: int
+    seconds: float
+    requests: int | None = None
+    leave_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Open:
+    """Requests at random moments (a Poisson process), `rate` a second on average.
+
+    At most `connections` are answered at a time; further ones wait, and their wait counts. Who
+    has no answer `leave_s` after it was sent closes its connection.
+    """
+
+    rate: float
+    seconds: float
+    connections: int = 512
+    leave_s: float | None = None
+
+
+def run(address: Address, payloads: Sequence[Payload], load: Closed | Open) -> Run:
+    """Send the load and wait for its answers. Raises OSError when nothing listens at all."""
+    work: Coroutine[Any, Any, Run] = (
+        _Closed(address, payloads, load).run()
+        if isinstance(load, Closed)
+        else _Open(address, payloads, load).run()
+    )
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)
+
+
+def arrivals(rate: float, seconds: float) -> list[float]:
+    """Moments in [0, seconds) of a Poisson process, the same ones at every call."""
+    source = random.Random(_SEED)
+    moments: list[float] = []
+    moment = source.expovariate(rate)
+    while moment < seconds:
+        moments.append(moment)
+        moment += source.expovariate(rate)
+    return moments
+
+
+def _shuffled(address: Address, payloads: Sequence[Payload]) -> Iterator[tuple[Payload, bytes]]:
+    """The payloads in one random order, again and again, with their requests ready to send."""
+    made = [(payload, address.request(payload.body, payload.content_type)) for payload in payloads]
+    random.Random(_SEED).shuffle(made)
+    return itertools.cycle(made)
+
+
+class _Load:
+    """What both loops share: exchanges as they end, and connections that replace themselves."""
+
+    def __init__(
+        self, address: Address, payloads: Sequence[Payload], leave_s: float | None
+    ) -> None:
+        self._address = address
+        self._leave_s = leave_s
+        self._payloads = _shuffled(address, payloads)
+        self._exchanges: list[Exchange] = []
+        self._connections: set[Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._finished = asyncio.Event()
+
+    async def _measured(self, limit_s: float, start: Callable[[], None]) -> Run:
+        cpu, began = _cpu_s(), now()
+        start()
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._finished.wait()
+        except TimeoutError:
+            pass
+        elapsed, spent = now() - began, _cpu_s() - cpu
+        for connection in tuple(self._connections):
+            connection.close()
+        for task in self._tasks:
+            task.cancel()
+        return Run(tuple(self._exchanges), elapsed, spent)
+
+    def _ask(self, connection: Connection, request: bytes, done: Done) -> None:
+        """Send, and leave where the answer does not come in time."""
+        if self._leave_s is None:
+            connection.send(request, done)
+            return
+        leaving = asyncio.get_running_loop().call_later(self._leave_s, connection.close)
+
+        def told(status: int) -> None:
+            leaving.cancel()
+            done(status)
+
+        connection.send(request, told)
+
+    async def _connect(self) -> Connection:
+        connection = Connection()
+        await connection.open(self._address)
+        self._connections.add(connection)
+        return connection
+
+    def _keep(self, task: Coroutine[Any, Any, None]) -> None:
+        kept = asyncio.ensure_future(task)
+        self._tasks.add(kept)
+        kept.add_done_callback(self._tasks.discard)
+
+
+class _Closed(_Load):
+    def __init__(self, address: Address, payloads: Sequence[Payload], load: Closed) -> None:
+        super().__init__(address, payloads, load.leave_s)
+        self._load = load
+        self._left = load.requests if load.requests is not None else -1
+        self._running = 0
+        self._end = 0.0
+
+    async def run(self) -> Run:
+        connections = [await self._connect() for _ in range(self._load.clients)]
+
+        def start() -> None:
+            self._end = now() + self._load.seconds
+            self._running = len(connections)
+            for connection in connections:
+                self._next(connection)
+
+        return await self._measured(self._load.seconds + _PATIENCE_S, start)
+
+    def _next(self, connection: Connection) -> None:
+        if self._left == 0 or now() >= self._end:
+            self._running -= 1
+            if not self._running:
+                self._finished.set()
+            return
+        self._left -= 1
+        if connection.closed:
+            self._keep(self._replace(connection))
+        else:
+            self._send(connection)
+
+    async def _replace(self, old: Connection) -> None:
+        """A new connection's time counts: the client asked for it in order to send."""
+        self._connections.discard(old)
+        payload, request = next(self._payloads)
+        due = now()
+        try:
+            connection = await self._connect()
+        except OSError:
+            connection = old
+        self._exchange(connection, payload, request, due)
+
+    def _send(self, connection: Connection) -> None:
+        payload, request = next(self._payloads)
+        self._exchange(connection, payload, request, now())
+
+    def _exchange(
+        self, connection: Connection, payload: Payload, request: bytes, due: float
+    ) -> None:
+        sent = now()
+
+        def done(status: int) -> None:
+            self._exchanges.append(Exchange(payload.label, payload.texts, due, sent, now(), status))
+            # Not called from here: a server that refuses at once would make this recurse.
+            asyncio.get_running_loop().call_soon(self._next, connection)
+
+        self._ask(connection, request, done)
+
+
+class _Open(_Load):
+    def __init__(self, address: Address, payloads: Sequence[Payload], load: Open) -> None:
+        super().__init__(address, payloads, load.leave_s)
+        self._load = load
+        self._moments = deque(arrivals(load.rate, load.seconds))
+        self._expected = len(self._moments)
+        self._waiting: deque[tuple[float, Payload, bytes]] = deque()
+        self._idle: list[Connection] = []
+        self._opened = 0
+
+    async def run(self) -> Run:
+        first = await self._connect()
+        self._idle.append(first)
+        self._opened = 1
+        timer = Timer(asyncio.get_running_loop(), lambda: self._due(timer))
+
+        def start() -> None:
+            began = now()
+            self._moments = deque(began + moment for moment in self._moments)
+            self._due(timer)
+
+        try:
+            return await self._measured(self._load.seconds + _PATIENCE_S, start)
+        finally:
+            timer.close()
+
+    def _due(self, timer: Timer) -> None:
+        """Everything whose moment has come joins the queue; the timer is set to the next one."""
+        moment = now()
+        while self._moments and self._moments[0] <= moment:
+            self._waiting.append((self._moments.popleft(), *next(self._payloads)))
+        self._serve()
+        if self._moments:
+            timer.set(self._moments[0])
+        elif not self._expected:
+            self._finished.set()
+
+    def _serve(self) -> None:
+        while self._waiting:
+            if self._idle:
+                self._send(self._idle.pop(), *self._waiting.popleft())
+            elif self._opened < self._load.connections:
+                self._opened += 1
+                self._keep(self._open(*self._waiting.popleft()))
+            else:
+                return
+
+    async def _open(self, due: float, payload: Payload, request: bytes) -> None:
+        try:
+            connection = await self._connect()
+        except OSError:
+            # It says NO_ANSWER to whoever sends on it.
+            connection = Connection()
+            connection.closed = True
+        self._send(connection, due, payload, request)
+
+    def _send(self, connection: Connection, due: float, payload: Payload, request: bytes) -> None:
+        sent = now()
+
+        def done(status: int) -> None:
+            self._exchanges.append(Exchange(payload.label, payload.texts, due, sent, now(), status))
+            asyncio.get_running_loop().call_soon(self._free, connection)
+
+        self._ask(connection, request, done)
+
+    def _free(self, connection: Connection) -> None:
+        if connection.closed:
+            self._connections.discard(connection)
+            self._opened -= 1
+        else:
+            self._idle.append(connection)
+        if len(self._exchanges) == self._expected:
+            self._finished.set()
+        self._serve()
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+__all__ = ["NO_ANSWER", "Closed", "Exchange", "Open", "Payload", "Run", "arrivals", "run"]

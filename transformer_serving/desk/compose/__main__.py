@@ -1,0 +1,55 @@
+"""`python -m transformer_serving.desk.compose`: example.env, and the settings in compose.yaml."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+from transformer_serving.desk.compose.variables import IN_CONTAINERS, sections, settings
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "docker" / "example.env"
+COMPOSE = ROOT / "compose" / "compose.yaml"
+HEAD = (
+    "# Every variable of the compose files. Made by `make example-env`; copy it, change the copy,\n"
+    "# keep the copy out of git, and name it with --env-file: docs/compose.md has the commands.\n"
+)
+_BEGIN = "      # Made by `make example-env` from the parts' own tables.\n"
+_END = "      # To here.\n"
+
+
+def main() -> None:
+    _replace(EXAMPLE, example_env())
+    _replace(COMPOSE, with_settings(COMPOSE.read_text("utf-8")))
+
+
+def example_env() -> str:
+    text = HEAD
+    for section in sections():
+        text += f"\n# --- {section.title}\n"
+        for row in section.variables:
+            text += "\n" + textwrap.fill(row.help, 98, initial_indent="# ", subsequent_indent="# ")
+            text += f"\n{row.name}={row.default}\n"
+    return text
+
+
+def with_settings(compose: str) -> str:
+    """compose.yaml with the settings' lines as they are declared now."""
+    before, _, rest = compose.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    # An empty variable is dropped at the container's start: the part's own default counts.
+    lines = [
+        f"      {row.name}: ${{{row.name}:-{IN_CONTAINERS.get(row.name, '')}}}\n"
+        for row in settings().variables
+    ]
+    return before + _BEGIN + "".join(lines) + _END + after
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(text, "utf-8")
+    temporary.replace(path)
+
+
+if __name__ == "__main__":
+    main()

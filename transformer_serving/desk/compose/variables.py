@@ -1,0 +1,181 @@
+"""Every variable of the compose files: the parts' own settings, and what only compose has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import preprocess.settings
+from transformer_serving.contract.signatures import TRUSTED_KEYS_HELP, TRUSTED_KEYS_VARIABLE
+from transformer_serving.gateway import settings as gateway_settings
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One line of docker/example.env; `default` is what compose takes where it is empty."""
+
+    name: str
+    help: str
+    default: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Variables under one heading."""
+
+    title: str
+    variables: tuple[Variable, ...]
+
+
+# What differs in containers from the parts' own defaults.
+IN_CONTAINERS = {
+    "TRANSFORMER_SERVING_TRITON_HTTP": "triton:8000",
+    "TRANSFORMER_SERVING_TRITON_GRPC": "triton:8001",
+    "TRANSFORMER_SERVING_METRICS_HOST": "0.0.0.0",
+}
+_DRAIN = gateway_settings.DRAIN_SECONDS.name
+
+CLEARML = Section(
+    "The ClearML server. All empty: the control plane of --profile local.",
+    (
+        Variable("CLEARML_WEB_HOST", "Its web address, such as https://app.clear.ml."),
+        Variable("CLEARML_API_HOST", "Its API, such as https://api.clear.ml."),
+        Variable("CLEARML_FILES_HOST", "Its file server, such as https://files.clear.ml."),
+        Variable("CLEARML_API_ACCESS_KEY", "Access key; or a file, with compose/secrets.yaml."),
+        Variable("CLEARML_API_SECRET_KEY", "Secret key; or a file, with compose/secrets.yaml."),
+        Variable("CLEARML_SERVING_TASK_ID", "Id that 'clearml-serving create' printed."),
+    ),
+)
+STORAGE = Section(
+    "Where models lie, when it is not ClearML's file server.",
+    (
+        Variable("AWS_ACCESS_KEY_ID", "S3: access key."),
+        Variable("AWS_SECRET_ACCESS_KEY", "S3: secret key."),
+        Variable("AWS_DEFAULT_REGION", "S3: region."),
+        Variable(
+            "GOOGLE_APPLICATION_CREDENTIALS",
+            "Google Storage: path of the key file inside the containers; mount it there.",
+        ),
+        Variable("AZURE_STORAGE_ACCOUNT", "Azure: storage account."),
+        Variable("AZURE_STORAGE_KEY", "Azure: its key."),
+    ),
+)
+SIGNING = Section(
+    "Whose bundles are served; empty: everybody's who has the ClearML keys (docs/security.md).",
+    (Variable(TRUSTED_KEYS_VARIABLE, TRUSTED_KEYS_HELP),),
+)
+FRONT_DOOR = Section(
+    "What is published on this machine.",
+    (
+        Variable(
+            "TRANSFORMER_SERVING_BIND",
+            "Address of the front door; 0.0.0.0 opens it to the network, without TLS or login.",
+            "127.0.0.1",
+        ),
+        Variable("TRANSFORMER_SERVING_PORT", "Port of the front door.", "8080"),
+        Variable(
+            "TRANSFORMER_SERVING_CONTROL_PLANE_PORT",
+            "Port of the local profile's control plane, always on 127.0.0.1.",
+            "8008",
+        ),
+    ),
+)
+INFERENCE = Section(
+    "The inference containers.",
+    (
+        Variable("CLEARML_SERVING_NUM_PROCESS", "Worker processes in each container.", "1"),
+        Variable("CLEARML_SERVING_POLL_FREQ", "Minutes between two looks at the endpoints.", "0.1"),
+        Variable("CLEARML_INFERENCE_TASK_ID", "ClearML task to go on with; empty: a new one."),
+        Variable(
+            "CLEARML_DEFAULT_TRITON_GRPC_ADDR",
+            "Triton's gRPC, for endpoints whose preprocess leaves the call to clearml-serving.",
+            "triton:8001",
+        ),
+        Variable(
+            "CLEARML_DEFAULT_KAFKA_SERVE_URL",
+            "Kafka for clearml-serving's statistics; it also needs kafka-python and lz4 below.",
+        ),
+        Variable(
+            "CLEARML_EXTRA_PYTHON_PACKAGES",
+            "Packages that pip installs into a volume at start; better: an image of your own.",
+        ),
+        Variable("INFERENCE_CPUS", "CPUs of each container; 0: no limit.", "0"),
+        Variable("INFERENCE_MEMORY", "Memory of each container.", "2g"),
+    ),
+)
+TRITON = Section(
+    "The Triton containers.",
+    (
+        Variable("CLEARML_TRITON_POLL_FREQ", "Minutes between two looks at the endpoints.", "0.1"),
+        Variable(
+            "TRANSFORMER_SERVING_GRACE_SECONDS",
+            "Seconds that the previous bundle serves on after an update; more than both polls.",
+            "30",
+        ),
+        Variable(
+            "TRANSFORMER_SERVING_ENDPOINTS",
+            "Pattern of the endpoints that this Triton takes, as in a shell.",
+            "*",
+        ),
+        Variable(
+            "TRANSFORMER_SERVING_VERSION_COMPATIBLE",
+            "1: load version-compatible TensorRT plans of older releases too.",
+        ),
+        Variable(
+            "TRANSFORMER_SERVING_COMPUTE_CAPABILITY",
+            "The GPU's, such as 8.6, where nvidia-smi is not in the container.",
+        ),
+        Variable("TRITON_GPUS", "GPUs, with compose/gpu.yaml; all, or a number.", "1"),
+        Variable("TRITON_CPUS", "CPUs of each container; 0: no limit.", "0"),
+        Variable("TRITON_MEMORY", "Memory of each container.", "16g"),
+        Variable(
+            "TRITON_MEMLOCK",
+            "Bytes that may be locked, with compose/gpu.yaml; -1: no limit. Rootless Docker cannot "
+            "raise it.",
+            "-1",
+        ),
+        Variable("TRITON_SHARED_MEMORY", "Shared memory for tensors of Python backends.", "1g"),
+    ),
+)
+FILES = Section(
+    "Files of yours; paths are relative to compose/.",
+    (
+        Variable("PIP_CONF", "pip.conf for building the images: a private index."),
+        Variable(
+            "CA_BUNDLE", "Certificates for building; a build sees them as /run/ca-bundle.crt."
+        ),
+        Variable(
+            "CLEARML_API_ACCESS_KEY_PATH",
+            "The access key's file, with compose/secrets.yaml.",
+            "../secrets/clearml_api_access_key",
+        ),
+        Variable(
+            "CLEARML_API_SECRET_KEY_PATH",
+            "The secret key's file, with compose/secrets.yaml.",
+            "../secrets/clearml_api_secret_key",
+        ),
+    ),
+)
+
+
+def settings() -> Section:
+    """The gateway's and preprocess's own settings, for the inference containers."""
+    rows = [
+        Variable(row.name, row.help, IN_CONTAINERS.get(row.name, row.default))
+        for row in (*preprocess.settings.SETTINGS, *gateway_settings.SETTINGS)
+    ]
+    return Section("Settings of preprocess and gateway.", tuple(map(_drained, rows)))
+
+
+def _drained(row: Variable) -> Variable:
+    """The drain's default depends on whether a balancer is there to see it."""
+    if row.name != _DRAIN:
+        return row
+    return Variable(row.name, f"{row.help} Empty: {row.default}, and 5 behind the balancer.")
+
+
+def sections() -> tuple[Section, ...]:
+    return CLEARML, STORAGE, SIGNING, FRONT_DOOR, INFERENCE, settings(), TRITON, FILES
+
+
+def variables() -> tuple[Variable, ...]:
+    return tuple(row for section in sections() for row in section.variables)

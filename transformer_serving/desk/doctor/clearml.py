@@ -1,0 +1,121 @@
+"""Checks of the ClearML server from this machine: API, credentials, file server, clock."""
+
+from __future__ import annotations
+
+import base64
+from urllib.parse import urlsplit
+
+from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
+from transformer_serving.desk.doctor.http import Answer, ask
+from transformer_serving.desk.doctor.subject import Subject
+
+API, FILES = "CLEARML_API_HOST", "CLEARML_FILES_HOST"
+ACCESS, SECRET = "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY"
+_NO_ADDRESS = "no {name}: give --env-file, or start a stack"
+# Tokens and pre-signed addresses are refused from about here on.
+_SKEW_WARNING_S, _SKEW_FAILURE_S = 5.0, 60.0
+
+
+def check_api(subject: Subject) -> Findings:
+    host = subject.environment.get(API)
+    if not host:
+        yield skipped(_NO_ADDRESS.format(name=API))
+        return
+    answer = _ping(host)
+    if answer.status == 0:
+        yield _unreachable(subject, API, host, answer)
+    elif _is_api(answer):
+        yield ok(f"the ClearML API answers at {host}")
+    else:
+        yield failure(
+            f"{host} answers {answer.status}, but not as the ClearML API",
+            f"set {API} to the API server: port 8008 or api.HOST, not the web server (8080, app.)",
+        )
+
+
+def _ping(host: str) -> Answer:
+    return ask(f"{host.rstrip('/')}/debug.ping")
+
+
+def _is_api(answer: Answer) -> bool:
+    return "meta" in answer.json()
+
+
+def _unreachable(subject: Subject, name: str, host: str, answer: Answer) -> Finding:
+    if subject.record is not None and not subject.running:
+        return skipped("the stack is down; start it: transformer-serving up")
+    server = urlsplit(host).hostname or ""
+    if answer.unresolved and "." not in server and server != "localhost":
+        return warning(
+            f"{name} {host} is a name inside a container network, not known to this machine",
+            "nothing, if only containers use it; else give an address that both can reach",
+        )
+    return failure(
+        f"{name} {host} is not reachable: {answer.error}",
+        f"start the ClearML server or correct {name}; from here: curl {host}",
+    )
+
+
+def check_credentials(subject: Subject) -> Findings:
+    values = [subject.environment.get(name) for name in (API, ACCESS, SECRET)]
+    host, access, secret = values
+    if not host:
+        yield skipped(_NO_ADDRESS.format(name=API))
+        return
+    if not access or not secret:
+        missing = ACCESS if not access else SECRET
+        yield failure(
+            f"{missing} is not set", f"make keys in the web app and set {ACCESS}, {SECRET}"
+        )
+        return
+    login = base64.b64encode(f"{access}:{secret}".encode()).decode()
+    answer = ask(f"{host.rstrip('/')}/auth.login", {"Authorization": f"Basic {login}"})
+    if answer.status == 0 or not _is_api(answer):
+        yield skipped("the API does not answer")
+    elif answer.status == 200 and answer.json().get("data", {}).get("token"):
+        yield ok("the API accepts the credentials")
+    else:
+        yield failure(
+            f"the API refuses the credentials with {answer.status}",
+            f"make new keys in the web app (Settings, Workspace) and set {ACCESS}, {SECRET}",
+        )
+
+
+def check_files(subject: Subject) -> Findings:
+    host = subject.environment.get(FILES)
+    if not host:
+        yield skipped(_NO_ADDRESS.format(name=FILES))
+    elif not host.startswith(("http://", "https://")):
+        yield skipped(
+            f"{urlsplit(host).scheme or 'a folder'}: is object storage, which is not asked"
+        )
+    else:
+        yield _files(subject, host, ask(f"{host.rstrip('/')}/"))
+
+
+def _files(subject: Subject, host: str, answer: Answer) -> Finding:
+    if answer.status == 0:
+        return _unreachable(subject, FILES, host, answer)
+    # Any other answer is the file server's own: it has nothing to show at its root.
+    if answer.status >= 500:
+        return failure(
+            f"the file server {host} answers {answer.status}",
+            "start the file server; a proxy before it has nothing to pass the request to",
+        )
+    return ok(f"the file server answers at {host}")
+
+
+def check_clock(subject: Subject) -> Findings:
+    host = subject.environment.get(API)
+    ahead = _ping(host).clock_ahead_s() if host else None
+    if ahead is None:
+        yield skipped("no answer of the API with a date")
+        return
+    why = f"the API's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this one"
+    fix = "set both clocks by NTP: timedatectl set-ntp true"
+    if abs(ahead) > _SKEW_FAILURE_S:
+        yield failure(why, fix)
+    elif abs(ahead) > _SKEW_WARNING_S:
+        yield warning(why, fix)
+    else:
+        yield ok("the clocks agree")

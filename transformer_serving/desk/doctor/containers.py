@@ -1,0 +1,115 @@
+"""Checks of Docker and compose, and of ClearML as the running containers see it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from transformer_serving.contract.release import older
+from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
+from transformer_serving.desk.doctor.subject import Subject
+
+# `!override` in the compose files, which drops what a file below them asks for.
+COMPOSE_MIN = "2.24.4"
+_NUMBER = re.compile(r"v?(\d+\.\d+\.\d+)")
+_INSTALL = "install Docker Engine and its compose plugin; only the compose stack needs them"
+NO_STACK = "no compose stack"
+
+# Runs in a container's own Python, 3.8 or newer: asks each address that its environment names.
+PROBE = """
+import json, os, urllib.error, urllib.request
+found = {}
+for name, path in (("CLEARML_API_HOST", "/debug.ping"), ("CLEARML_FILES_HOST", "/")):
+    host = os.environ.get(name)
+    if not host or not host.startswith("http"):
+        found[name] = "unset" if not host else "ok"
+        continue
+    try:
+        urllib.request.urlopen(host.rstrip("/") + path, timeout=4).close()
+        found[name] = "ok"
+    except urllib.error.HTTPError as error:
+        found[name] = "ok" if error.code < 500 else "answers %d" % error.code
+    except Exception as error:
+        found[name] = str(getattr(error, "reason", error))
+print(json.dumps(found))
+"""
+
+
+def check_docker(subject: Subject) -> Findings:
+    client = subject.run("docker", "--version")
+    if client.code is None:
+        yield skipped("docker is not installed; only the compose stack needs it")
+        return
+    server = subject.run("docker", "version", "--format", "{{.Server.Version}}")
+    if server.code == 0:
+        yield ok(f"Docker {server.output}")
+    else:
+        yield warning(
+            "the docker command is here, but its daemon does not answer",
+            "start it: systemctl start docker; or join its group: usermod -aG docker USER",
+        )
+
+
+def check_compose(subject: Subject) -> Findings:
+    if subject.run("docker", "--version").code is None:
+        yield skipped("docker is not installed")
+        return
+    compose = subject.run("docker", "compose", "version")
+    found = _NUMBER.search(compose.output) if compose.code == 0 else None
+    if found is None:
+        yield warning("docker has no compose plugin", _INSTALL)
+    elif older(found[1], COMPOSE_MIN):
+        yield failure(
+            f"docker compose {found[1]} is older than {COMPOSE_MIN}, which the compose files need",
+            f"upgrade the compose plugin to {COMPOSE_MIN} or newer",
+        )
+    else:
+        yield ok(f"docker compose {found[1]}")
+
+
+def check_containers(subject: Subject) -> Findings:
+    """API and file server, asked from inside every running container that names them."""
+    services = _services(subject)
+    if not services:
+        yield skipped(NO_STACK)
+    for service in services:
+        yield from _service(subject, service)
+
+
+def _services(subject: Subject) -> list[str]:
+    """The running services of the compose project of this folder or of COMPOSE_FILE."""
+    listed = subject.run("docker", "compose", "ps", "--services", "--status", "running")
+    return listed.output.split() if listed.code == 0 else []
+
+
+def _service(subject: Subject, service: str) -> Findings:
+    ran = subject.run("docker", "compose", "exec", "-T", service, "python3", "-I", "-c", PROBE)
+    answers = _json(ran.output) if ran.code == 0 else None
+    if answers is None:
+        yield skipped(f"{service}: its container has no Python to ask with")
+        return
+    asked = {name: said for name, said in answers.items() if said != "unset"}
+    if not asked:
+        yield skipped(f"{service}: its environment names no ClearML server")
+    for name, said in asked.items():
+        yield _asked(service, name, str(said))
+
+
+def _asked(service: str, name: str, said: str) -> Finding:
+    if said == "ok":
+        return ok(f"{service}: {name} answers from inside the container")
+    return failure(
+        f"{service}: {name} is not reachable from inside the container: {said}",
+        "localhost in a container is the container: set an address that containers reach, such as "
+        "http://host.docker.internal:PORT or the service's name",
+    )
+
+
+def _json(text: str) -> Mapping[str, Any] | None:
+    try:
+        values = json.loads(text)
+    except ValueError:
+        return None
+    return values if isinstance(values, dict) else None

@@ -1,0 +1,72 @@
+"""Checks of the NVIDIA driver and GPU against the image pin."""
+
+from __future__ import annotations
+
+import re
+
+from transformer_serving.contract.release import older, parts
+from transformer_serving.contract.server_facts import Gpu
+from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
+from transformer_serving.desk.doctor.subject import Subject
+from transformer_serving.desk.versions.matrix import UNKNOWN, find_release
+
+_VERSION = re.compile(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s")
+
+
+def check_driver(subject: Subject) -> Findings:
+    driver = _driver(subject)
+    if driver is None:
+        yield skipped("no NVIDIA driver: only CPU engines serve here")
+        return
+    pin, row = subject.lock.image, find_release(subject.lock.image.release)
+    if not older(driver, pin.driver_min):
+        yield ok(f"NVIDIA driver {driver}, the image {pin.release} needs {pin.driver_min}")
+    elif any(_same_branch(driver, branch) for branch in row.driver_datacenter):
+        yield warning(
+            f"NVIDIA driver {driver} is older than {pin.driver_min} of the image {pin.release}; "
+            "it serves on data-center GPUs only",
+            f"on any other GPU install driver {pin.driver_min} or newer",
+        )
+    else:
+        yield failure(
+            f"NVIDIA driver {driver} is older than {pin.driver_min} of the image {pin.release}",
+            f"install driver {pin.driver_min} or newer, or pin an older release: "
+            "transformer-serving versions",
+        )
+
+
+def _driver(subject: Subject) -> str | None:
+    if subject.gpus:
+        return subject.gpus[0].driver
+    if subject.driver_file.is_file():
+        found = _VERSION.search(subject.driver_file.read_text("utf-8", "replace"))
+        return found[1] if found else None
+    return None
+
+
+def _same_branch(driver: str, branch: str) -> bool:
+    """A branch such as 535.86 goes on in all later drivers of its first number."""
+    return parts(driver)[:1] == parts(branch)[:1] and not older(driver, branch)
+
+
+def check_gpu(subject: Subject) -> Findings:
+    if not subject.gpus:
+        yield skipped("nvidia-smi reports no GPU")
+    for gpu in subject.gpus:
+        yield _capability(gpu, subject)
+
+
+def _capability(gpu: Gpu, subject: Subject) -> Finding:
+    row = find_release(subject.lock.image.release)
+    why = f"{gpu.name}, compute capability {gpu.compute_capability}"
+    if row.compute_min == UNKNOWN:
+        return warning(
+            f"{why}; what release {row.release} needs at least is unknown",
+            f"read the GPU requirements in NVIDIA's notes on release {row.release}",
+        )
+    if older(gpu.compute_capability, row.compute_min):
+        return failure(
+            f"{why}, release {row.release} needs {row.compute_min} or higher",
+            "use a newer GPU, or pin an older release: transformer-serving versions",
+        )
+    return ok(why)

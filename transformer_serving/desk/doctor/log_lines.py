@@ -1,0 +1,181 @@
+"""Known lines of Triton's and TensorRT's logs: what they mean and what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformer_serving.contract.release import parts
+from transformer_serving.desk.doctor.finding import Findings, failure, ok, skipped
+from transformer_serving.desk.doctor.subject import Subject
+from transformer_serving.desk.versions.matrix import releases_with
+
+# Of a larger log only the end is read.
+_MOST = 64 << 20
+_CONVERT = "convert again with the pinned image: transformer-serving convert"
+
+
+@dataclass(frozen=True)
+class KnownLine:
+    """`meaning` and `fix` may name the pattern's groups in braces."""
+
+    name: str
+    pattern: re.Pattern[str]
+    meaning: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A known line that was found, explained with the numbers it has."""
+
+    name: str
+    meaning: str
+    fix: str
+
+
+def _row(name: str, pattern: str, meaning: str, fix: str) -> KnownLine:
+    return KnownLine(name, re.compile(pattern, re.IGNORECASE), meaning, fix)
+
+
+KNOWN = (
+    _row(
+        "tensorrt-version",
+        r"not compatible with this version of TensorRT, expecting library version "
+        r"(?P<wanted>[\d.]*\d) got (?P<got>[\d.]*\d)",
+        "the plan was built by TensorRT {got}, this server has {wanted}",
+        _CONVERT,
+    ),
+    _row(
+        "serialization-version",
+        r"(?:stdVersionRead == (?:kSERIALIZATION_VERSION|serializationVersion) failed|"
+        r"verifyHeader).*?Version tag does not match.*?Current Version: (?P<wanted>\d+), "
+        r"Serialized Engine Version: (?P<got>\d+)",
+        "the plan's archive is number {got}, this server's TensorRT reads {wanted}: it was built "
+        "by another TensorRT",
+        _CONVERT,
+    ),
+    _row(
+        "magic-tag",
+        r"Magic tag does not match|magicTagRead == kMAGIC_TAG failed|"
+        r"magicTag == rt::kPLAN_MAGIC_TAG failed",
+        "the file is no plan (an ONNX model named .plan?), or was built on the other side of "
+        "TensorRT 8.6",
+        "look at the file: transformer-serving doctor --bundle BUNDLE; then " + _CONVERT,
+    ),
+    _row(
+        "compute-capability",
+        r"generated on an incompatible device, expecting compute (?P<wanted>[\d.]*\d) got compute "
+        r"(?P<got>[\d.]*\d)",
+        "the plan was built for another GPU: compute capabilities {wanted} and {got} differ",
+        "convert again on this kind of GPU, or with hardware_compatibility ampere+",
+    ),
+    _row(
+        "auto-complete",
+        r"unable to load plan file to auto complete config: (?P<file>\S+)",
+        "Triton could not read the plan {file}; the cause is the TensorRT line before it",
+        "read the TensorRT line before it; mostly: " + _CONVERT,
+    ),
+    _row(
+        "create-engine",
+        r"unable to create TensorRT (?P<what>engine|runtime)",
+        "Triton could not make a TensorRT {what} of the plan; the cause is the TensorRT line "
+        "before it",
+        "read the TensorRT line before it; mostly: " + _CONVERT,
+    ),
+    _row(
+        "lean-runtime",
+        r"Cannot deserialize engine with lean runtime",
+        "the plan is a version-compatible one, and Triton runs without the flag for them",
+        "start Triton with --backend-config=tensorrt,version-compatible=true (release 23.09 or "
+        "newer)",
+    ),
+    _row(
+        "onnx-opset",
+        r"Current official support for domain ai\.onnx is till opset (?P<wanted>\d+)",
+        "the ONNX file has a newer opset than {wanted}, the newest of this ONNX Runtime",
+        "convert again with this kit, or move the pin: transformer-serving versions use RELEASE",
+    ),
+    _row(
+        "onnx-ir",
+        r"Unsupported model IR version: (?P<got>\d+), max supported IR version: (?P<wanted>\d+)",
+        "the ONNX file has IR version {got}, this ONNX Runtime reads up to {wanted}",
+        "convert again with this kit, or move the pin: transformer-serving versions use RELEASE",
+    ),
+    _row(
+        "platform-backend",
+        r"unexpected 'platform' and 'backend' pair, got:\s?(?P<got>\S+)",
+        "the endpoint's --aux-config names a platform and a backend that do not belong together: "
+        "{got}",
+        "name only one: platform or backend",
+    ),
+    _row(
+        "max-batch",
+        r"configuration specified max-batch (?P<got>\d+) but TensorRT engine only supports "
+        r"max-batch (?P<wanted>\d+)",
+        "max_batch_size {got} is larger than the engine's {wanted}",
+        "set max_batch_size={wanted} in the endpoint's --aux-config, or convert again",
+    ),
+    _row(
+        "profile",
+        r"failed to find any Optimization Profile among",
+        "a request's length fits none of the engine's optimization profiles",
+        "convert again with buckets that cover the texts; list every profile in the config",
+    ),
+)
+
+
+def explain(text: str) -> Iterator[Explained]:
+    """What is known of the error lines in a text."""
+    for line in KNOWN:
+        found = line.pattern.search(text)
+        if found:
+            yield _explained(line, found.groupdict())
+
+
+def _explained(line: KnownLine, groups: dict[str, str]) -> Explained:
+    fix = line.fix.format_map(groups)
+    if line.name == "tensorrt-version":
+        fix += "".join(_where(groups[name]) for name in ("got", "wanted"))
+    return Explained(line.name, line.meaning.format_map(groups), fix)
+
+
+def _where(version: str) -> str:
+    """Which releases have a TensorRT version, as far as the matrix knows."""
+    known = releases_with(version) if len(parts(version)) >= 3 else ()
+    return f"; TensorRT {version} is in release {', '.join(known)}" if known else ""
+
+
+def check_log(subject: Subject) -> Findings:
+    """Every known line of --log once, with how often it came."""
+    if subject.log is None:
+        yield skipped("no --log")
+        return
+    try:
+        lines = _lines(subject.log)
+    except OSError as error:
+        yield failure(f"--log {subject.log}: {error.strerror}", "name a file that can be read")
+        return
+    found = _counted(lines)
+    for known, count in found.items():
+        times = "" if count == 1 else f" ({count} times)"
+        yield failure(f"{known.meaning}{times}", known.fix)
+    if not found:
+        yield ok(f"no known error in {len(lines)} lines of {subject.log}")
+
+
+def _lines(path: Path) -> list[str]:
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _MOST))
+        return file.read().decode("utf-8", "replace").splitlines()
+
+
+def _counted(lines: Iterable[str]) -> dict[Explained, int]:
+    counts: dict[Explained, int] = {}
+    for line in lines:
+        for known in explain(line):
+            counts[known] = counts.get(known, 0) + 1
+    return counts

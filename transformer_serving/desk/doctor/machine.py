@@ -1,0 +1,86 @@
+"""Checks of the machine: Python, packages, ports, disk."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from dataclasses import asdict
+from importlib import metadata
+
+from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
+from transformer_serving.desk.doctor.subject import GIB, Subject
+from transformer_serving.desk.local.record import Ports
+
+# Below twice of what is needed there is no room for a second version of a model.
+_COMFORT = 2
+
+
+def check_python(subject: Subject) -> Findings:
+    own = ".".join(str(part) for part in subject.python)
+    allowed = subject.lock.python
+    if own in allowed:
+        yield ok(f"Python {own}")
+    else:
+        yield failure(
+            f"Python {own}, the kit needs {allowed[0]} to {allowed[-1]}",
+            f"make a new environment: make up PYTHON=python{allowed[0]}",
+        )
+
+
+def check_packages(subject: Subject) -> Findings:
+    for name, pin in subject.lock.packages.items():
+        # The first of a name on the path is the one that Python imports.
+        found = metadata.distributions(name=name, path=list(subject.package_path))
+        version = next((distribution.version for distribution in found), None)
+        yield _package(name, version, pin.value)
+
+
+def _package(name: str, got: str | None, wanted: str) -> Finding:
+    if got == wanted:
+        return ok(f"{name} {got}")
+    fix = f"pip install --no-deps {name}=={wanted}"
+    if got is None:
+        return failure(f"{name} is not installed, the lock has {wanted}", fix)
+    return failure(f"{name} is {got}, the lock has {wanted}", fix)
+
+
+def check_ports(subject: Subject) -> Findings:
+    """Free, or used by the very stack that is looked at."""
+    if subject.from_file:
+        yield skipped("the stack of --env-file does not listen here by this kit's doing")
+        return
+    ports = subject.record.ports if subject.record else Ports()
+    if subject.running:
+        yield ok("the stack runs and holds its ports")
+        return
+    taken = [f"{port} ({name})" for name, port in asdict(ports).items() if not _free(port)]
+    if taken:
+        yield failure(
+            f"port {', '.join(taken)} is taken by another program",
+            "stop that program, or move all ports: transformer-serving up --port-base N",
+        )
+    else:
+        yield ok(f"ports {', '.join(str(port) for port in asdict(ports).values())} are free")
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def check_disk(subject: Subject) -> Findings:
+    folder = next(path for path in (subject.state, *subject.state.parents) if path.exists())
+    free, needed = shutil.disk_usage(folder).free, subject.disk_needed
+    why = f"{free / GIB:.1f} GiB free in {folder}"
+    fix = "free some space, or keep the stack elsewhere: --state DIR"
+    if free < needed:
+        yield failure(f"{why}, {needed / GIB:.1f} GiB are needed", fix)
+    elif free < _COMFORT * needed:
+        yield warning(f"{why}, little for two versions of a large model", fix)
+    else:
+        yield ok(why)

@@ -1,0 +1,129 @@
+"""What an ONNX file says beyond its versions: who wrote it, its tensors, the files it needs.
+
+The weights are stepped over, and of every message only short fields are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO
+
+from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.onnx_header import NotProtobuf, Span, message_fields
+
+# Field numbers of onnx.proto.
+_PRODUCER, _PRODUCER_VERSION, _GRAPH = 2, 3, 7
+_INITIALIZER, _INPUT, _OUTPUT = 5, 11, 12
+_NAME, _TYPE, _TENSOR, _ELEMENT, _SHAPE, _DIM = 1, 2, 1, 1, 2, 1
+_SIZE, _AXIS = 1, 2
+_EXTERNAL, _KEY, _VALUE = 13, 1, 2
+_TYPES = {
+    1: "FP32", 2: "UINT8", 3: "INT8", 4: "UINT16", 5: "INT16", 6: "INT32", 7: "INT64", 8: "STRING",
+    9: "BOOL", 10: "FP16", 11: "FP64", 12: "UINT32", 13: "UINT64", 16: "BF16",
+}  # fmt: skip
+_MAX_TEXT = 120
+
+
+@dataclass(frozen=True)
+class OnnxGraph:
+    """Tensors as 'input_ids INT32[batch,tokens]'; `files` hold weights beside the model."""
+
+    producer: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    files: tuple[str, ...]
+
+
+def read_onnx_graph(path: Path) -> OnnxGraph:
+    """Raises ContractError where the graph is no whole message."""
+    try:
+        with path.open("rb") as file:
+            return _model(file, path.stat().st_size)
+    except NotProtobuf as error:
+        raise ContractError(
+            f"file '{path.name}' is a damaged ONNX model, its graph cannot be read: {error}; copy "
+            "it again or convert again"
+        ) from error
+
+
+def _model(file: BinaryIO, size: int) -> OnnxGraph:
+    producer = {_PRODUCER: "", _PRODUCER_VERSION: ""}
+    inputs, outputs, files = list[str](), list[str](), dict[str, None]()
+    for number, value in message_fields(file, Span(0, size), kept=tuple(producer)):
+        if number in producer and isinstance(value, bytes):
+            producer[number] = _text(value)
+        if number == _GRAPH and isinstance(value, Span):
+            for part, content in _graph(file, value):
+                if part == _INITIALIZER:
+                    files.update(dict.fromkeys(_external(content)))
+                else:
+                    (inputs if part == _INPUT else outputs).append(_tensor(content))
+    return OnnxGraph(
+        " ".join(filter(None, producer.values())), tuple(inputs), tuple(outputs), tuple(files)
+    )
+
+
+def _graph(file: BinaryIO, span: Span) -> Iterator[tuple[int, bytes]]:
+    """The inputs, the outputs, and the weights that are short: those that lie in other files."""
+    kept = (_INITIALIZER, _INPUT, _OUTPUT)
+    for number, value in message_fields(file, span, kept):
+        if number in kept and isinstance(value, bytes):
+            yield number, value
+
+
+def _tensor(message: bytes) -> str:
+    name, shape = "", "?"
+    for number, value in _short(message):
+        if number == _NAME and isinstance(value, bytes):
+            name = _text(value)
+        elif number == _TYPE and isinstance(value, bytes):
+            shape = _type(value)
+    return f"{name} {shape}"
+
+
+def _type(message: bytes) -> str:
+    element, axes = "?", list[str]()
+    for value in _messages(message, _TENSOR):
+        for number, part in _short(value):
+            if number == _ELEMENT and isinstance(part, int):
+                element = _TYPES.get(part, f"type {part}")
+            elif number == _SHAPE and isinstance(part, bytes):
+                axes = [_axis(axis) for axis in _messages(part, _DIM)]
+    return f"{element}[{','.join(axes)}]"
+
+
+def _axis(message: bytes) -> str:
+    for number, value in _short(message):
+        if number == _SIZE and isinstance(value, int):
+            return str(value)
+        if number == _AXIS and isinstance(value, bytes):
+            return _text(value)
+    return "?"
+
+
+def _external(message: bytes) -> Iterator[str]:
+    """The file that a weight names as its place."""
+    for entry in _messages(message, _EXTERNAL):
+        pair = {number: _text(value) for number, value in _short(entry) if isinstance(value, bytes)}
+        if pair.get(_KEY) == "location" and pair.get(_VALUE):
+            yield pair[_VALUE]
+
+
+def _messages(message: bytes, wanted: int) -> Iterator[bytes]:
+    for number, value in _short(message):
+        if number == wanted and isinstance(value, bytes):
+            yield value
+
+
+def _short(message: bytes) -> Iterator[tuple[int, int | bytes | Span]]:
+    every = range(1, 64)
+    return message_fields(BytesIO(message), Span(0, len(message)), kept=every)
+
+
+def _text(value: bytes) -> str:
+    """Of a name of any length as much as a line can hold, without what moves a cursor."""
+    text = value.decode("utf-8", "replace")[:_MAX_TEXT]
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

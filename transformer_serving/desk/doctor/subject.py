@@ -1,0 +1,101 @@
+"""What doctor looks at: this machine, a stack's folder, an environment, a bundle, a log."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from transformer_serving.contract.server_facts import Gpu, read_gpus
+from transformer_serving.desk.doctor.env_file import read_env_file
+from transformer_serving.desk.local.open_triton import USUAL
+from transformer_serving.desk.local.record import Record, clearml_environment, load_record
+from transformer_serving.desk.versions.lock import Lock, read_lock
+
+GIB = 1 << 30
+_RUN_S = 20.0
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A program's end; `code` is None when it is not installed or did not end in time."""
+
+    code: int | None
+    output: str
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The fields with defaults are this machine; a test describes another one with them.
+
+    `environment` holds the variables of --env-file, of the stack and of the shell, the first
+    named first. `from_file` says whether --env-file was given: its stack is not the embedded one.
+    """
+
+    state: Path
+    environment: Mapping[str, str]
+    record: Record | None = None
+    from_file: bool = False
+    bundle: Path | None = None
+    endpoint: str | None = None
+    log: Path | None = None
+    lock: Lock = field(default_factory=read_lock)
+    python: tuple[int, int] = sys.version_info[:2]
+    package_path: Sequence[str] = field(default_factory=lambda: tuple(sys.path))
+    disk_needed: int = 2 * GIB
+    driver_file: Path = Path("/proc/driver/nvidia/version")
+    usual_triton: str = USUAL
+
+    @cached_property
+    def gpus(self) -> tuple[Gpu, ...]:
+        return read_gpus(self.environment)
+
+    @cached_property
+    def running(self) -> bool:
+        """Whether the embedded stack of this folder is up."""
+        from transformer_serving.desk.local.supervision import Supervisor
+
+        # Asking the supervisor makes a folder for its socket; a stack that never ran needs none.
+        started = (self.state / "supervisor.pid").exists()
+        return self.record is not None and started and Supervisor(self.state).is_up()
+
+    def run(self, *command: str) -> Ran:
+        """Run a program of the environment's PATH."""
+        try:
+            done = subprocess.run(
+                command, env=dict(self.environment), stdin=subprocess.DEVNULL,
+                capture_output=True, text=True, timeout=_RUN_S, check=False,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired):
+            return Ran(None, "")
+        return Ran(done.returncode, (done.stdout or done.stderr).strip())
+
+
+def subject_of(
+    state: Path,
+    *,
+    env_file: Path | None = None,
+    bundle: Path | None = None,
+    endpoint: str | None = None,
+    log: Path | None = None,
+) -> Subject:
+    """Raises Failure for an --env-file or a stack.json that cannot be read."""
+    record = load_record(state)
+    environment = dict(os.environ)
+    if env_file is not None:
+        environment |= read_env_file(env_file)
+    elif record is not None:
+        environment |= clearml_environment(record)
+    return Subject(
+        state=state,
+        environment=environment,
+        record=None if env_file is not None else record,
+        from_file=env_file is not None,
+        bundle=bundle,
+        endpoint=endpoint,
+        log=log,
+    )

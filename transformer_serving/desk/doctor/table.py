@@ -1,0 +1,165 @@
+"""The table of checks, in the order in which they are made and printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from transformer_serving.desk.doctor import (
+    clearml,
+    containers,
+    control_plane,
+    gpu,
+    log_lines,
+    machine,
+    triton,
+)
+from transformer_serving.desk.doctor.finding import Findings, Named
+from transformer_serving.desk.doctor.subject import Subject
+
+
+@dataclass(frozen=True)
+class Check:
+    """One row: what is looked at, and what makes it a failure."""
+
+    name: str
+    looks_at: str
+    fails_when: str
+    make: Callable[[Subject], Findings]
+
+
+CHECKS = (
+    Check(
+        "python",
+        "the version of Python that runs the kit",
+        "it is not one of the lock's",
+        machine.check_python,
+    ),
+    Check(
+        "packages",
+        "clearml, clearml-serving and nvidia-pytriton as installed",
+        "one is missing or not the lock's version",
+        machine.check_packages,
+    ),
+    Check(
+        "ports",
+        "the four ports of the embedded stack",
+        "another program listens on one",
+        machine.check_ports,
+    ),
+    Check(
+        "disk",
+        "free space where the stack keeps its data",
+        "less than 2 GiB; a warning below 4 GiB",
+        machine.check_disk,
+    ),
+    Check(
+        "data",
+        "every page of the embedded control plane's database, and the models' files",
+        "one cannot be read, or is of a newer kit",
+        control_plane.check_data,
+    ),
+    Check(
+        "docker",
+        "the docker command and its daemon",
+        "never: a warning when the daemon does not answer",
+        containers.check_docker,
+    ),
+    Check(
+        "compose",
+        "the version of docker compose",
+        f"it is older than {containers.COMPOSE_MIN}; a warning without the plugin",
+        containers.check_compose,
+    ),
+    Check(
+        "driver",
+        "the NVIDIA driver (nvidia-smi, else /proc/driver/nvidia/version)",
+        "it is older than the image pin needs; a warning for a branch that serves on data-center "
+        "GPUs only",
+        gpu.check_driver,
+    ),
+    Check(
+        "gpu",
+        "each GPU's compute capability",
+        "it is below what the image pin needs; a warning where that is unknown",
+        gpu.check_gpu,
+    ),
+    Check(
+        "api",
+        "CLEARML_API_HOST",
+        "nothing answers, or not as the ClearML API",
+        clearml.check_api,
+    ),
+    Check(
+        "credentials",
+        "CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY",
+        "one is missing, or the API refuses them",
+        clearml.check_credentials,
+    ),
+    Check(
+        "files",
+        "CLEARML_FILES_HOST",
+        "nothing answers, or with 500 and above",
+        clearml.check_files,
+    ),
+    Check(
+        "clock",
+        "the date in the API's answers against this machine's clock",
+        "they are more than 60 s apart; a warning above 5 s",
+        clearml.check_clock,
+    ),
+    Check(
+        "containers",
+        "API and file server from inside each running container of the compose stack",
+        "a container does not reach one",
+        containers.check_containers,
+    ),
+    Check(
+        "triton",
+        "the version of the running Triton, and whether its control is closed",
+        "it does not answer, or is not the pin's; a warning when a Triton's control is open",
+        triton.check_triton,
+    ),
+    Check(
+        "endpoints",
+        "each endpoint of the controller's state, or the one of --endpoint, with its engine",
+        "it is not ready, missing, or its engine does not fit; a warning when its last good bundle "
+        "serves on",
+        triton.check_endpoints,
+    ),
+    Check(
+        "bundle",
+        "the bundle of --bundle, through the gate of deploy; or an engine's file, or a folder "
+        "with one, which is described",
+        "deploy would refuse it, or its plan is for another GPU; a file is cut, damaged or no "
+        "engine; a warning for a whole one that the image pin does not load",
+        triton.check_bundle,
+    ),
+    Check(
+        "log",
+        "the lines of --log",
+        "one is a known error of Triton or TensorRT",
+        log_lines.check_log,
+    ),
+)
+
+
+def examine(subject: Subject) -> Iterator[Named]:
+    """Make every check; each says at least one thing."""
+    for check in CHECKS:
+        for finding in check.make(subject):
+            yield Named(check.name, finding)
+
+
+def markdown() -> str:
+    """The table as docs/doctor.md has it."""
+    rows = ["| check | looks at | fails when |", "|---|---|---|"]
+    rows += [f"| {row.name} | {row.looks_at} | {row.fails_when} |" for row in CHECKS]
+    return "\n".join(rows) + "\n"
+
+
+def markdown_lines() -> str:
+    """The table of known log lines as docs/doctor.md has it."""
+    rows = ["| line | means | fix |", "|---|---|---|"]
+    rows += [f"| {row.name} | {row.meaning} | {row.fix} |" for row in log_lines.KNOWN]
+    return "\n".join(rows) + "\n"

@@ -1,0 +1,185 @@
+"""Checks of a running Triton and of the engines that it is to load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.gate import refusals
+from transformer_serving.contract.manifest import FILE_NAME, read_manifest
+from transformer_serving.contract.server_facts import ServerFacts, installed
+from transformer_serving.desk.doctor.engine_file import check_engine_file, engine_files
+from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
+from transformer_serving.desk.doctor.http import ask_at
+from transformer_serving.desk.doctor.log_lines import explain
+from transformer_serving.desk.doctor.subject import Subject
+from transformer_serving.desk.local.health import endpoint_rows
+from transformer_serving.desk.local.open_triton import HTTP_VARIABLE, open_tritons
+
+# The files themselves were hashed when the controller staged them.
+_ENGINE_CHECKS = ("kit", "plan", "onnx")
+
+
+def check_triton(subject: Subject) -> Findings:
+    address = _address(subject)
+    if address is None:
+        yield skipped(f"no stack and no {HTTP_VARIABLE}")
+        return
+    answer = ask_at(address, "/v2")
+    if (
+        answer.status == 0
+        and subject.record is not None
+        and not subject.environment.get(HTTP_VARIABLE)
+    ):
+        yield skipped(f"Triton does not run at {address}; start it: transformer-serving up")
+        return
+    version = answer.json().get("version")
+    if answer.status != 200 or not version:
+        yield failure(
+            f"Triton does not answer at {address}: {answer.error or answer.status}",
+            f"start Triton or correct {HTTP_VARIABLE}",
+        )
+        return
+    yield _compared(str(version), subject)
+    yield from check_open(subject, address)
+
+
+def check_open(subject: Subject, address: str) -> Findings:
+    """Its control, and that of a Triton of somebody else at the usual port."""
+    fix = (
+        "start it with --http-restricted-api and --grpc-restricted-protocol, or stop it: "
+        "docs/security.md"
+    )
+    opened = list(open_tritons(subject.environment, own=address, usual=subject.usual_triton))
+    for row in opened:
+        yield warning(f"the Triton at {row.address} is open: {row.open}", fix)
+    if not opened:
+        yield ok("Triton's control is closed")
+
+
+def _address(subject: Subject) -> str | None:
+    given = subject.environment.get(HTTP_VARIABLE)
+    if given:
+        return given.removeprefix("http://").rstrip("/")
+    return subject.record.triton.http if subject.record else None
+
+
+def _compared(version: str, subject: Subject) -> Finding:
+    lock = subject.lock
+    pin, release = (
+        (lock.image.triton, lock.image.release)
+        if subject.from_file
+        else (lock.embedded.triton, lock.embedded.release)
+    )
+    if version == pin:
+        return ok(f"Triton {version}, as pinned")
+    fix = (
+        f"run {lock.image.image}, or move the pin: transformer-serving versions use RELEASE"
+        if subject.from_file
+        else f"pip install --no-deps nvidia-pytriton=={lock.embedded.nvidia_pytriton}, then 'up'"
+    )
+    return failure(f"Triton is {version}, the pin {release} has {pin}", fix)
+
+
+def check_endpoints(subject: Subject) -> Findings:
+    rows = endpoint_rows(subject.state)
+    wanted = [row for row in rows if subject.endpoint in (None, row.get("endpoint"))]
+    if not rows and subject.endpoint is None:
+        yield skipped("the controller has written no endpoints")
+    elif not wanted:
+        names = ", ".join(sorted(str(row.get("endpoint")) for row in rows)) or "none"
+        yield failure(
+            f"there is no endpoint '{subject.endpoint}'; there are: {names}",
+            "deploy it: transformer-serving deploy BUNDLE --endpoint NAME",
+        )
+    for row in wanted:
+        yield from _endpoint(row, subject)
+
+
+def _endpoint(row: Mapping[str, Any], subject: Subject) -> Findings:
+    name, reason = row.get("endpoint"), str(row.get("reason") or "")
+    faults = list(_engine(row, subject))
+    for fault in faults:
+        yield failure(f"endpoint {name}: {fault}", "deploy a bundle that was converted for it")
+    if not row.get("ready"):
+        known = next(iter(explain(reason)), None)
+        yield failure(
+            f"endpoint {name} is not ready: {reason or 'no reason given'}",
+            known.fix if known else "see 'transformer-serving logs controller'",
+        )
+    elif reason:
+        yield warning(
+            f"endpoint {name} serves its last good bundle: {reason}",
+            "deploy a bundle that loads, or the last good one again",
+        )
+    elif not faults:
+        mark = "" if row.get("verified") else ", unverified: added by hand"
+        past = "" if subject.running else ", as the controller last wrote"
+        yield ok(f"endpoint {name} is ready{mark}{past}")
+
+
+def _engine(row: Mapping[str, Any], subject: Subject) -> Iterator[str]:
+    """Why the engine of the files that the controller holds does not fit this server."""
+    model = str(row.get("model") or "")
+    repository = subject.state / "triton" / "models" / model
+    for folder in sorted(repository.glob("[0-9]*")) if model else []:
+        manifest = folder / FILE_NAME
+        if not manifest.is_file():
+            continue
+        try:
+            read = read_manifest(manifest.read_bytes())
+            said = refusals(
+                read, folder, server_of(subject), prefix="model/", checks=_ENGINE_CHECKS
+            )
+        except (ContractError, OSError) as error:
+            yield str(error)
+            continue
+        if read.engine == "tensorrt" and not subject.from_file:
+            yield "its engine is tensorrt, and the embedded Triton has no TensorRT"
+        yield from (refusal.message for refusal in said)
+
+
+def server_of(subject: Subject) -> ServerFacts:
+    """The image pin on this machine's GPU; the embedded Triton has its own ONNX Runtime."""
+    pinned = subject.lock.facts()
+    embedded = not subject.from_file and installed("onnxruntime")
+    return replace(
+        pinned,
+        compute_capability=subject.gpus[0].compute_capability if subject.gpus else None,
+        onnxruntime=embedded or pinned.onnxruntime,
+    )
+
+
+def check_bundle(subject: Subject) -> Findings:
+    """The whole gate of deploy, and this machine's GPU."""
+    if subject.bundle is None:
+        yield skipped("no --bundle")
+        return
+    files = engine_files(subject.bundle)
+    if files:
+        for path in files:
+            yield from check_engine_file(path, server_of(subject))
+    else:
+        yield from _bundle(subject, subject.bundle)
+
+
+def _bundle(subject: Subject, path: Path) -> Findings:
+    from transformer_serving.bundle_folder import open_bundle
+    from transformer_serving.failure import Failure
+
+    try:
+        bundle = open_bundle(path)
+    except Failure as error:
+        yield failure(
+            str(error), "convert again: transformer-serving convert MODEL --output BUNDLE"
+        )
+        return
+    here = refusals(bundle.manifest, path, server_of(subject), checks=("plan",))
+    for refusal in here:
+        yield failure(f"{path}: {refusal.message}", "convert on a GPU of this kind")
+    if not here:
+        manifest = bundle.manifest
+        yield ok(f"{path} is bundle {manifest.bundle_version} ({manifest.engine})")

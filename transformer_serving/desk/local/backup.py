@@ -1,0 +1,222 @@
+"""`backup` and `restore`: everything that the embedded control plane stores, in one file.
+
+A tar of stack.json, the database and the files, with a manifest of their hashes first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import hashlib
+import io
+import json
+import os
+import shutil
+import sqlite3
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from transformer_serving.desk.local.control_plane import integrity
+from transformer_serving.desk.local.parts import control_plane_data
+from transformer_serving.desk.local.record import (
+    Record,
+    load_record,
+    record_text,
+    require_record,
+    save_record,
+)
+from transformer_serving.desk.local.sockets import socket_folder
+from transformer_serving.failure import Failure
+from transformer_serving.version import kit_version
+
+_MANIFEST, _RECORD, _FILES = "backup.json", "stack.json", "files"
+_FORMAT = 1
+_LOCK_S = 60.0
+_PIECE = 1 << 20
+_EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
+_AT_FDCWD = -100
+
+
+def backup(state: Path, target: Path) -> dict[str, Any]:
+    """Write the backup, also while the stack serves. Returns what it holds.
+
+    The database's write lock is held while the files are linked and its pages copied, so both are
+    of one moment; the tar is written after that.
+    """
+    record = require_record(state)
+    data = control_plane_data(state)
+    why = integrity.fault(data)
+    if why is not None:
+        raise Failure(f"nothing to back up: {why}")
+    # Beside the files: links need the same file system.
+    with tempfile.TemporaryDirectory(prefix="backup-", dir=data) as name:
+        moment = Path(name)
+        _moment(data, moment)
+        (moment / _RECORD).write_text(record_text(record), "utf-8")
+        manifest = _manifest(moment)
+        _write(moment, manifest, target)
+    return {"file": str(target), "bytes": target.stat().st_size, "files": len(manifest["sha256"])}
+
+
+def restore(state: Path, source: Path) -> dict[str, Any]:
+    """Put a backup in place of what is there, which is kept beside it.
+
+    Raises Failure where the stack runs, or the file is not a whole backup that this kit can serve.
+    """
+    state.mkdir(parents=True, exist_ok=True)
+    data = control_plane_data(state)
+    # What was there has this name in the end: the two are exchanged.
+    new = data.with_name(f"{data.name}.before-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
+    with _nobody_serves(data):
+        new.mkdir(mode=0o700)
+        try:
+            stored = _unpack(source, new)
+            why = integrity.fault(new)
+            if why is not None:
+                raise Failure(f"{source} cannot be restored: {why}")
+            _keep_secret(data, new)
+            _exchange(data, new)
+        except BaseException:
+            shutil.rmtree(new)
+            raise
+    present = _present(state)
+    if present is None or stored.serving_id is None:
+        # Those of the stack that was backed up may be in use by it.
+        save_record(state, replace(stored, sockets=str(socket_folder(state))))
+    else:
+        save_record(state, present.with_serving_id(stored.serving_id))
+    return {"file": str(source), "kept": str(new)}
+
+
+def _moment(data: Path, moment: Path) -> None:
+    database = data / integrity.DATABASE
+    with closing(sqlite3.connect(database, timeout=_LOCK_S, isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        try:
+            _link(data / _FILES, moment / _FILES)
+            with (
+                closing(sqlite3.connect(database)) as source,
+                closing(sqlite3.connect(moment / integrity.DATABASE)) as copy,
+            ):
+                source.backup(copy)
+        finally:
+            writer.execute("ROLLBACK")
+
+
+def _link(source: Path, target: Path) -> None:
+    """Files are never changed in place, so a link keeps one as it is; new ones replace the name."""
+    target.mkdir(parents=True)
+    for folder, _, names in os.walk(source):
+        inside = target / Path(folder).relative_to(source)
+        inside.mkdir(exist_ok=True)
+        for name in names:
+            # One that was deleted meanwhile is named by nobody.
+            with contextlib.suppress(FileNotFoundError):
+                os.link(Path(folder, name), inside / name, follow_symlinks=False)
+
+
+def _manifest(moment: Path) -> dict[str, Any]:
+    names = sorted(str(path.relative_to(moment)) for path in moment.rglob("*") if path.is_file())
+    return {
+        "format": _FORMAT,
+        "kit": kit_version(),
+        "schema": integrity.SCHEMA,
+        "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "sha256": {name: _hash(moment / name) for name in names},
+    }
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _write(moment: Path, manifest: dict[str, Any], target: Path) -> None:
+    """Replaces the target at once; only its owner may read it, for it holds the stack's keys."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+                text = json.dumps(manifest, indent=1).encode()
+                head = tarfile.TarInfo(_MANIFEST)
+                head.size = len(text)
+                archive.addfile(head, io.BytesIO(text))
+                for path in manifest["sha256"]:
+                    archive.add(moment / path, path)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _unpack(source: Path, new: Path) -> Record:
+    """The files of a backup, each checked against the manifest, and the record in it."""
+    try:
+        with tarfile.open(source, "r:") as archive:
+            archive.extractall(new, filter="data")
+        manifest = json.loads((new / _MANIFEST).read_text("utf-8"))
+        hashes, form = dict(manifest["sha256"]), int(manifest["format"])
+    except FileNotFoundError as error:
+        raise Failure(f"there is no {source}, or it is no backup", exit_code=2) from error
+    except (tarfile.TarError, OSError, ValueError, KeyError, TypeError) as error:
+        raise Failure(f"{source} is not a whole backup ({type(error).__name__})") from error
+    if form > _FORMAT:
+        raise Failure(f"{source} was made by a newer kit ({manifest.get('kit')}); install that one")
+    for name, wanted in hashes.items():
+        if not (new / name).is_file() or _hash(new / name) != wanted:
+            raise Failure(f"{source} is damaged: {name} in it is not what was backed up")
+    record = load_record(new)
+    if record is None or integrity.DATABASE not in hashes:
+        raise Failure(f"{source} is not a whole backup")
+    for name in (_MANIFEST, _RECORD):
+        (new / name).unlink()
+    return record
+
+
+@contextlib.contextmanager
+def _nobody_serves(data: Path) -> Iterator[None]:
+    """Holds the control plane's own lock, so that none starts meanwhile."""
+    data.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (data / "lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Failure(
+                "the control plane runs; stop it first: transformer-serving down", exit_code=2
+            ) from error
+        yield
+
+
+def _keep_secret(data: Path, new: Path) -> None:
+    """Tokens of before stay as good as they were."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copy2(data / "token.secret", new / "token.secret")
+
+
+def _exchange(data: Path, new: Path) -> None:
+    """Both folders change names in one step."""
+    for path in (new / integrity.DATABASE, new):
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+    result = ctypes.CDLL(None, use_errno=True).renameat2(
+        _AT_FDCWD, os.fsencode(data), _AT_FDCWD, os.fsencode(new), _EXCHANGE
+    )
+    if result != 0:
+        raise Failure(f"{data} cannot be exchanged: {os.strerror(ctypes.get_errno())}")
+
+
+def _present(state: Path) -> Record | None:
+    with contextlib.suppress(Failure):
+        return load_record(state)
+    return None

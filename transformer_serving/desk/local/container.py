@@ -1,0 +1,89 @@
+"""The control plane in a container, for compose's profile local.
+
+`serve` runs it with credentials that it made at its first start, `create-service` creates the
+serving service once, `env` prints what a shell on the host needs. Credentials and the service's id
+lie as files in a volume that the other containers read.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from transformer_serving.clearml_cli import ClearmlCli
+from transformer_serving.desk.local.control_plane.settings import (
+    ACCESS_KEY_VARIABLE,
+    SECRET_KEY_VARIABLE,
+)
+from transformer_serving.desk.local.record import write_private
+
+SHARED = Path("/run/local")
+DATA = Path("/var/lib/control-plane")
+PORT = 8008
+SERVICE = "transformer-serving"
+# Where a shell on the host reaches what compose publishes.
+CONTROL_PLANE_URL = "TRANSFORMER_SERVING_CONTROL_PLANE_URL"
+SERVE_URL = "CLEARML_DEFAULT_BASE_SERVE_URL"
+
+
+@click.group()
+def main() -> None:
+    """The control plane of compose's profile local."""
+
+
+@main.command()
+def serve() -> None:
+    """Serve the ClearML API and files on every address of the container."""
+    environment = {
+        **os.environ,
+        ACCESS_KEY_VARIABLE: _once("access-key", lambda: secrets.token_hex(10).upper()),
+        SECRET_KEY_VARIABLE: _once("secret-key", lambda: secrets.token_urlsafe(32)),
+    }
+    command = [sys.executable, "-P", "-m", "transformer_serving.desk.local.control_plane"]
+    command += ["--host=0.0.0.0", f"--port={PORT}", f"--data={DATA}"]
+    os.execve(sys.executable, command, environment)
+
+
+@main.command("create-service")
+def create_service() -> None:
+    """Create the serving service, unless it was created before."""
+    created = _once("serving-id", lambda: ClearmlCli(os.environ).create_service(SERVICE))
+    click.echo(f"serving service {created}")
+
+
+@main.command()
+def env() -> None:
+    """Print the CLEARML_* variables for a shell on the host, to be evaluated there."""
+    for name, value in host_environment().items():
+        click.echo(f"export {name}={shlex.quote(value)}")
+
+
+def host_environment() -> dict[str, str]:
+    control_plane = os.environ[CONTROL_PLANE_URL]
+    return {
+        "CLEARML_WEB_HOST": control_plane,
+        "CLEARML_API_HOST": control_plane,
+        "CLEARML_FILES_HOST": control_plane,
+        "CLEARML_API_ACCESS_KEY": (SHARED / "access-key").read_text("utf-8").strip(),
+        "CLEARML_API_SECRET_KEY": (SHARED / "secret-key").read_text("utf-8").strip(),
+        "CLEARML_SERVING_TASK_ID": (SHARED / "serving-id").read_text("utf-8").strip(),
+        "CLEARML_DEFAULT_BASE_SERVE_URL": os.environ[SERVE_URL],
+    }
+
+
+def _once(name: str, make: Callable[[], str]) -> str:
+    """What the shared volume holds under that name; made at the first time."""
+    path = SHARED / name
+    if not path.exists():
+        write_private(path, make() + "\n")
+    return path.read_text("utf-8").strip()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""What each part of the stack says of itself right now."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from transformer_serving.desk.local.control_plane.integrity import DATABASE, fault
+from transformer_serving.desk.local.listener import UNIX, ask
+from transformer_serving.desk.local.parts import (
+    PARTS,
+    Part,
+    beat_file,
+    control_plane_data,
+    controller_state,
+)
+from transformer_serving.desk.local.record import Record
+from transformer_serving.desk.local.supervision import Process
+from transformer_serving.version import kit_version
+
+_STALE_S = 15.0
+
+
+@dataclass(frozen=True)
+class PartStatus:
+    """`health` is 'ok', or why not; `version` of the program that runs, where it says.
+
+    `address` is host:port or unix:/path; `port` is its number in the first form.
+    """
+
+    name: str
+    pid: int | None
+    port: int | None
+    address: str | None
+    health: str
+    version: str | None
+    uptime_s: float
+
+
+def part_status(part: Part, state: Path, record: Record, process: Process | None) -> PartStatus:
+    address = part.listens(record)
+    port = None if address is None or address.startswith(UNIX) else int(address.split(":")[1])
+    why = data_fault(state) if part.name == "control-plane" else None
+    if why is not None:
+        pid = None if process is None else process.pid
+        return PartStatus(part.name, pid, port, address, why, None, 0.0)
+    if process is None or process.pid is None:
+        word = "not running" if process is None else process.state.lower()
+        return PartStatus(part.name, None, port, address, word, None, 0.0)
+    health, version = _ask(part, state, address, process.pid)
+    return PartStatus(
+        part.name, process.pid, port, address, health, version, round(process.uptime_s, 1)
+    )
+
+
+def data_fault(state: Path) -> str | None:
+    """Why the control plane's data cannot be served, with the fix; looked at once a change."""
+    folder = control_plane_data(state)
+    return _fault_of(folder, *(_changed(folder / name) for name in (DATABASE, f"{DATABASE}-wal")))
+
+
+@lru_cache(maxsize=1)
+def _fault_of(folder: Path, *_changes: tuple[int, int]) -> str | None:
+    return fault(folder)
+
+
+def _changed(path: Path) -> tuple[int, int]:
+    try:
+        status = path.stat()
+        return status.st_mtime_ns, status.st_size
+    except FileNotFoundError:
+        return 0, 0
+
+
+def _ask(part: Part, state: Path, address: str | None, pid: int) -> tuple[str, str | None]:
+    if part.name == "controller":
+        return _controller(state, pid)
+    if address is None or part.health is None:
+        return _heartbeat(beat_file(state, part)), kit_version()
+    health = probe(address, part.health)
+    return health, _version(part, address) if health == "ok" else None
+
+
+def probe(address: str, path: str, timeout_s: float = 3) -> str:
+    """'ok' when it answers 200, else why not."""
+    try:
+        status, _ = ask(address, path, timeout_s=timeout_s)
+    except (OSError, http.client.HTTPException):
+        return "does not answer"
+    return "ok" if status == 200 else f"answers {status}"
+
+
+def _heartbeat(path: Path) -> str:
+    try:
+        late = time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return "has not begun yet"
+    return "ok" if late < _STALE_S else f"last seen {late:.0f} s ago"
+
+
+def _version(part: Part, address: str) -> str | None:
+    if part.name == "triton":
+        return _text(_get(address, "/v2").get("version"))
+    if part.name == "inference":
+        return _text(_get(address, "/openapi.json").get("info", {}).get("version"))
+    return kit_version()
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _get(address: str, path: str) -> dict[str, Any]:
+    try:
+        body: dict[str, Any] = json.loads(ask(address, path)[1])
+        return body
+    except (OSError, ValueError, http.client.HTTPException):
+        return {}
+
+
+def read_controller(state: Path) -> dict[str, Any]:
+    """The controller's own state file; empty before its first round."""
+    try:
+        values: dict[str, Any] = json.loads(controller_state(state).read_text("utf-8"))
+        return values
+    except (OSError, ValueError):
+        return {}
+
+
+def _controller(state: Path, pid: int) -> tuple[str, str | None]:
+    own = read_controller(state).get("controller", {})
+    last = own.get("last_sync")
+    # After a crash the file is still that of the process before.
+    if last is None or own.get("pid") != pid:
+        return "has not synced yet", kit_version()
+    if own.get("control_plane_error"):
+        return f"control plane: {own['control_plane_error']}", kit_version()
+    late = time.time() - float(last)
+    return ("ok" if late < _STALE_S else f"last synced {late:.0f} s ago"), kit_version()
+
+
+def endpoint_rows(state: Path) -> list[dict[str, Any]]:
+    """Each endpoint as the controller sees it."""
+    rows: list[dict[str, Any]] = read_controller(state).get("endpoints", [])
+    return rows
+
+
+def all_parts(state: Path, record: Record, processes: dict[str, Process]) -> list[PartStatus]:
+    return [part_status(part, state, record, processes.get(part.name)) for part in PARTS]

@@ -1,0 +1,196 @@
+"""The table of the stack's parts: what runs, in which order it starts, and how health is asked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformer_serving.desk.local.record import LOOPBACK, Record, clearml_environment
+
+POLL_SECONDS = 2
+GRACE_SECONDS = 30
+_TRITON_EXIT_S = 1
+# With the SDK's own 240 tries and pauses of up to two minutes, a part that was started or told to
+# leave while the control plane was away would notice long after that it is back.
+SDK_CONFIGURATION = """api.http {
+  wait_on_maintenance_forever: false
+  retries { total: 6, connect: 6, read: 6, redirect: 6, status: 6, backoff_factor: 0.1 }
+}
+"""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A part's command and the variables it gets on top of the caller's environment."""
+
+    command: list[str]
+    environment: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One supervised process. Parts start in the table's order and stop in the reverse one.
+
+    `address` is where it listens, host:port or unix:/path; there `health` says whether it is
+    ready and `live` answers while it runs. All are None for a part without a listener, which
+    shows a heartbeat instead. `needs` are parts that must answer before it starts.
+    """
+
+    name: str
+    launch: Callable[[Path, Record], Launch]
+    address: Callable[[Record], str] | None
+    health: str | None
+    live: str | None
+    needs: tuple[str, ...] = ()
+
+    def listens(self, record: Record) -> str | None:
+        return None if self.address is None else self.address(record)
+
+
+def control_plane_data(state: Path) -> Path:
+    """The folder of its database and files."""
+    return state / "control-plane"
+
+
+def _control_plane(state: Path, record: Record) -> Launch:
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "transformer_serving.desk.local.control_plane",
+        "--host=127.0.0.1",
+        f"--port={record.ports.control_plane}",
+        f"--data={control_plane_data(state)}",
+    ]
+    return Launch(
+        command,
+        {
+            "TRANSFORMER_SERVING_ACCESS_KEY": record.access_key,
+            "TRANSFORMER_SERVING_SECRET_KEY": record.secret_key,
+        },
+    )
+
+
+def _triton(state: Path, record: Record) -> Launch:
+    from transformer_serving.engine import backend_directory, orphans, triton_process
+
+    repository = state / "triton" / "models"
+    repository.mkdir(parents=True, exist_ok=True)
+    orphans.end_orphans(repository)
+    pytriton = backend_directory.pytriton_tritonserver()
+    backends = backend_directory.assemble(state / "triton" / "backends", pytriton=pytriton)
+    record.triton.remove_sockets()
+    command = triton_process.triton_command(
+        pytriton / "bin" / "tritonserver",
+        repository=repository,
+        backend_directory=backends,
+        addresses=record.triton,
+        # Nobody is waited for: the worker has left before, or asks the Triton that comes next.
+        extra=(f"--exit-timeout-secs={_TRITON_EXIT_S}",),
+    )
+    return Launch(command, triton_process.triton_environment())
+
+
+def _controller(state: Path, record: Record) -> Launch:
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "transformer_serving.engine.controller",
+        f"--serving-id={record.serving_id}",
+        f"--triton-grpc={record.triton.grpc}",
+        f"--triton-metrics=http://{record.triton.metrics}/metrics",
+        f"--metrics-address={LOOPBACK}:{record.ports.controller_metrics}",
+        f"--triton-log={state / 'logs' / 'triton.log'}",
+        f"--repository={state / 'triton' / 'models'}",
+        f"--state={controller_state(state)}",
+        f"--poll-seconds={POLL_SECONDS}",
+        f"--grace-seconds={GRACE_SECONDS}",
+    ]
+    return Launch(command, _clearml(state, record, "controller"))
+
+
+def _inference(state: Path, record: Record) -> Launch:
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "transformer_serving.gateway",
+        "--host=127.0.0.1",
+        f"--port={record.ports.inference}",
+    ]
+    environment = {
+        **_clearml(state, record, "inference"),
+        # The host reads this in minutes.
+        "CLEARML_SERVING_POLL_FREQ": f"{POLL_SECONDS / 60:.5f}",
+        "TRANSFORMER_SERVING_TRITON_HTTP": record.triton.http,
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    return Launch(command, environment)
+
+
+def _watchdog(state: Path, record: Record) -> Launch:
+    return Launch(
+        [sys.executable, "-P", "-m", "transformer_serving.desk.local.watchdog", str(state)], {}
+    )
+
+
+def _clearml(state: Path, record: Record, part: str) -> dict[str, str]:
+    """ClearML's variables, its files kept inside the stack, its reporter a thread.
+
+    The forked reporter of the SDK outlives a killed parent and keeps the stack's ports.
+    """
+    home = state / "clearml" / part
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "clearml.conf").write_text(SDK_CONFIGURATION, "utf-8")
+    return {
+        **clearml_environment(record),
+        "CLEARML_CACHE_DIR": str(home),
+        "CLEARML_CONFIG_FILE": str(home / "clearml.conf"),
+        "CLEARML_BKG_THREAD_REPORT": "1",
+        "CLEARML_SUPPRESS_UPDATE_MESSAGE": "1",
+        "CLEARML_TASK_NO_REUSE": "1",
+        "CLEARML_LOG_LEVEL": "WARNING",
+    }
+
+
+def controller_state(state: Path) -> Path:
+    return state / "triton" / "controller.json"
+
+
+def beat_file(state: Path, part: Part) -> Path:
+    """The file that a part without a listener touches in each of its rounds."""
+    return controller_state(state) if part.name == "controller" else state / "run" / part.name
+
+
+PARTS = (
+    Part(
+        "control-plane",
+        _control_plane,
+        lambda record: f"{LOOPBACK}:{record.ports.control_plane}",
+        "/health",
+        "/health",
+    ),
+    Part(
+        "triton",
+        _triton,
+        lambda record: record.triton.http,
+        "/v2/health/ready",
+        "/v2/health/live",
+    ),
+    Part("controller", _controller, None, None, None),
+    # Without an answer ClearML's SDK would hold the app's start back, without a word.
+    Part(
+        "inference",
+        _inference,
+        lambda record: f"{LOOPBACK}:{record.ports.inference}",
+        "/health/ready",
+        "/health/live",
+        needs=("control-plane",),
+    ),
+    Part("watchdog", _watchdog, None, None, None),
+)
+
+BY_NAME = {part.name: part for part in PARTS}

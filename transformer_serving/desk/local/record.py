@@ -1,0 +1,205 @@
+"""stack.json: what `up` decided once and every other command reads."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import stat
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformer_serving.desk.local.sockets import socket_folder
+from transformer_serving.failure import Failure
+
+if TYPE_CHECKING:
+    from transformer_serving.engine.triton_process import TritonAddresses
+
+LOOPBACK = "127.0.0.1"
+STATE_VARIABLE = "TRANSFORMER_SERVING_STATE"
+DEFAULT_STATE = ".stack"
+# Every process of a stack has this variable: `down` finds what a crash left behind by it.
+MARK = "TRANSFORMER_SERVING_PART_OF"
+_RECORD = "stack.json"
+# Counts up with every change of stack.json that an older kit could not work with.
+FORMAT = 2
+
+
+@dataclass(frozen=True)
+class Ports:
+    """One TCP port a listener, all on 127.0.0.1."""
+
+    inference: int = 8080
+    control_plane: int = 8008
+    triton_metrics: int = 8002
+    controller_metrics: int = 8003
+
+    @staticmethod
+    def from_base(base: int) -> Ports:
+        """Four ports in a row, the front door first."""
+        return Ports(*range(base, base + 4))
+
+
+@dataclass(frozen=True)
+class Record:
+    """The stack's ports, credentials, and the serving service once it exists.
+
+    `sockets` is the folder where Triton listens, which only this user can enter;
+    `open_inference` the port at which everybody on this machine may call it instead, for
+    inference alone.
+    """
+
+    ports: Ports
+    access_key: str
+    secret_key: str
+    serving_id: str | None = None
+    sockets: str = ""
+    open_inference: int | None = None
+
+    @property
+    def triton(self) -> TritonAddresses:
+        """HTTP and gRPC are sockets; the metrics have no way in."""
+        # Here, as the control plane's image has no engine.
+        from transformer_serving.engine.triton_process import TritonAddresses
+
+        addresses = TritonAddresses(
+            metrics_port=self.ports.triton_metrics,
+            host=f"unix:{self.sockets}/triton",
+            metrics_host=LOOPBACK,
+        )
+        if self.open_inference is None:
+            return addresses
+        return replace(addresses, http_host=LOOPBACK, http_port=self.open_inference)
+
+    def with_serving_id(self, serving_id: str) -> Record:
+        return replace(self, serving_id=serving_id)
+
+
+def new_record(state: Path, ports: Ports) -> Record:
+    return Record(
+        ports,
+        secrets.token_hex(10).upper(),
+        secrets.token_urlsafe(32),
+        sockets=str(socket_folder(state)),
+    )
+
+
+def state_directory(given: str | None = None) -> Path:
+    return Path(given or os.environ.get(STATE_VARIABLE) or DEFAULT_STATE).absolute()
+
+
+def load_record(state: Path) -> Record | None:
+    """The record, or None where no stack was ever started. Raises Failure for a broken file."""
+    path = state / _RECORD
+    try:
+        values = json.loads(path.read_text("utf-8"))
+        if _format_of(values) > FORMAT:
+            raise Failure(
+                f"{path} was written by a newer kit; use that one, or go back as "
+                "docs/reliability.md says"
+            )
+        return _read(state, values)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Failure(
+            f"{path} cannot be read; put it back from a backup with 'transformer-serving restore', "
+            "or remove that folder with all that it stores and run 'up' again"
+        ) from error
+
+
+def _read(state: Path, values: dict[str, Any]) -> Record:
+    """Also one of format 1, which had more ports and no folder of sockets; and what a newer kit
+    added without a need for another format is left out."""
+    ports = _known(Ports, values["ports"])
+    # The controller's own figures are newer.
+    ports.setdefault("controller_metrics", ports["triton_metrics"] + 1)
+    kept = _known(Record, values) | {"ports": Ports(**ports)}
+    return Record(**{"sockets": str(socket_folder(state)), **kept})
+
+
+def _known(kind: type, values: dict[str, Any]) -> dict[str, Any]:
+    names = {row.name for row in fields(kind)}
+    return {name: value for name, value in values.items() if name in names}
+
+
+def _format_of(values: dict[str, Any]) -> int:
+    return int(values.get("format", 1))
+
+
+def require_record(state: Path) -> Record:
+    record = load_record(state)
+    if record is None:
+        raise Failure(
+            f"no stack in {state}; start one with 'transformer-serving up', or name its folder "
+            f"with --state or {STATE_VARIABLE}",
+            exit_code=2,
+        )
+    return record
+
+
+def save_record(state: Path, record: Record) -> None:
+    """Write stack.json for this user only, replacing it in one step.
+
+    One of an older format stays beside it as stack.json.FORMAT: the way back to that kit.
+    """
+    path = state / _RECORD
+    # What cannot be read is worth no keeping.
+    with contextlib.suppress(FileNotFoundError, ValueError, AttributeError):
+        old = path.read_text("utf-8")
+        number = _format_of(json.loads(old))
+        if number < FORMAT:
+            write_private(path.with_name(f"{_RECORD}.{number}"), old)
+    write_private(path, record_text(record))
+
+
+def record_text(record: Record) -> str:
+    """As stack.json holds it."""
+    return json.dumps({"format": FORMAT, **asdict(record)}, indent=2) + "\n"
+
+
+def make_private(folder: Path) -> None:
+    """Make the state folder, for this user only. Raises Failure for one that is not a stack's."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if not found.st_mode & 0o077:
+        return
+    shared = found.st_uid != os.getuid() or found.st_mode & stat.S_ISVTX
+    if shared or not ((folder / "stack.json").exists() or not any(folder.iterdir())):
+        raise Failure(
+            f"{folder} is open to other users and is not a stack's own; name a new folder with "
+            f"--state or {STATE_VARIABLE}",
+            exit_code=2,
+        )
+    folder.chmod(0o700)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file atomically, readable by its owner only."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def clearml_environment(record: Record) -> dict[str, str]:
+    """The CLEARML_* variables that point unmodified ClearML tools at this stack."""
+    control_plane = f"http://127.0.0.1:{record.ports.control_plane}"
+    values = {
+        "CLEARML_WEB_HOST": control_plane,
+        "CLEARML_API_HOST": control_plane,
+        "CLEARML_FILES_HOST": control_plane,
+        "CLEARML_API_ACCESS_KEY": record.access_key,
+        "CLEARML_API_SECRET_KEY": record.secret_key,
+        "CLEARML_DEFAULT_BASE_SERVE_URL": f"http://127.0.0.1:{record.ports.inference}/serve",
+        "CLEARML_DEFAULT_TRITON_GRPC_ADDR": record.triton.grpc,
+    }
+    if record.serving_id:
+        values["CLEARML_SERVING_TASK_ID"] = record.serving_id
+    return values

@@ -1,0 +1,43 @@
+"""`python -m transformer_serving.desk.local.run_part NAME STATE`: become one part of the stack.
+
+The supervisor starts every part this way, so that its own file stays the same over restarts and
+the part always reads the ports and keys of now.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from transformer_serving.desk.local.health import probe
+from transformer_serving.desk.local.parts import BY_NAME, Part
+from transformer_serving.desk.local.record import MARK, Record, require_record
+
+_WAIT_S = 30.0
+
+
+def main(arguments: list[str]) -> None:
+    name, state = arguments
+    folder = Path(state)
+    record = require_record(folder)
+    for needed in BY_NAME[name].needs:
+        wait_for(BY_NAME[needed], record)
+    launch = BY_NAME[name].launch(folder, record)
+    environment = {**os.environ, **launch.environment, MARK: state}
+    os.execvpe(launch.command[0], launch.command, environment)
+
+
+def wait_for(part: Part, record: Record) -> None:
+    """Return once the part answers; leave with an error after a bounded wait."""
+    address, path = part.listens(record) or "", part.health or ""
+    deadline = time.monotonic() + _WAIT_S
+    while probe(address, path) == "does not answer":
+        if time.monotonic() > deadline:
+            sys.exit(f"error: {part.name} did not answer at {address} within {_WAIT_S:.0f} s")
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,186 @@
+"""`up` and `down`: the whole stack on one machine, each part waited for until it answers."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from transformer_serving.clearml_cli import ClearmlCli
+from transformer_serving.deploy import Target
+from transformer_serving.desk.local import health
+from transformer_serving.desk.local.open_triton import open_tritons
+from transformer_serving.desk.local.parts import BY_NAME, PARTS
+from transformer_serving.desk.local.record import (
+    LOOPBACK,
+    Ports,
+    Record,
+    clearml_environment,
+    load_record,
+    make_private,
+    new_record,
+    save_record,
+)
+from transformer_serving.desk.local.sockets import socket_folder
+from transformer_serving.desk.local.supervision import Supervisor, leftovers, sweep
+from transformer_serving.failure import Failure
+
+SERVICE = "transformer-serving"
+_WAIT_S = 60.0
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A running stack."""
+
+    state: Path
+    record: Record
+    supervisor: Supervisor
+
+    def target(self) -> Target:
+        environment = clearml_environment(self.record)
+        return Target(
+            cli=ClearmlCli(environment, self.record.serving_id),
+            files_host=environment["CLEARML_FILES_HOST"],
+            serve_url=environment["CLEARML_DEFAULT_BASE_SERVE_URL"],
+            lock=self.state / "deploy.lock",
+        )
+
+
+def start(
+    state: Path, ports: Ports | None, report: Report, *, open_inference: int | None = None
+) -> Stack:
+    """Bring every part up, or find it up. Raises Failure naming a taken port or a silent part.
+
+    `ports` None keeps those of the last time, or the usual ones. `open_inference` is the port at
+    which Triton's inference is open to every program of this machine; it is never kept.
+    """
+    record = load_record(state)
+    supervisor = Supervisor(state)
+    running = supervisor.is_up()
+    why = health.data_fault(state)
+    if why is not None:
+        raise Failure(why)
+    if running and record is not None:
+        _refuse_changes(record, ports, open_inference)
+    else:
+        record = _next_record(state, record, ports, open_inference)
+        if any(True for _ in leftovers(state)):
+            report("ending what a crash left behind")
+            sweep(state)
+        check_ports(record)
+        make_private(state)
+        save_record(state, record)
+        supervisor.start()
+    return Stack(state, _start_parts(state, record, supervisor, report), supervisor)
+
+
+def _refuse_changes(record: Record, ports: Ports | None, open_inference: int | None) -> None:
+    """Raise Failure for what only a stack that is not running can be given."""
+    asked = ports or record.ports, open_inference or record.open_inference
+    if asked != (record.ports, record.open_inference):
+        raise Failure(
+            "the stack runs on other ports; stop it first: transformer-serving down", exit_code=2
+        )
+
+
+def _next_record(
+    state: Path, record: Record | None, ports: Ports | None, open_inference: int | None
+) -> Record:
+    kept = record or new_record(state, Ports())
+    return replace(
+        kept,
+        ports=ports or kept.ports,
+        # A restart of the machine may have removed it.
+        sockets=str(socket_folder(state)),
+        open_inference=open_inference,
+    )
+
+
+def _start_parts(state: Path, record: Record, supervisor: Supervisor, report: Report) -> Record:
+    report("starting the control plane")
+    supervisor.start_part("control-plane")
+    wait_until_healthy(state, record, supervisor, ("control-plane",))
+    if record.serving_id is None:
+        report("creating the serving service")
+        cli = ClearmlCli(clearml_environment(record))
+        record = record.with_serving_id(cli.create_service(SERVICE))
+        save_record(state, record)
+    report("starting Triton, the controller and the inference app")
+    for part in PARTS[1:]:
+        supervisor.start_part(part.name)
+    wait_until_healthy(state, record, supervisor, tuple(BY_NAME))
+    return record
+
+
+def wait_until_healthy(
+    state: Path, record: Record, supervisor: Supervisor, names: tuple[str, ...]
+) -> None:
+    """Wait until each named part is well. Raises Failure naming the first that is not."""
+    deadline = time.monotonic() + _WAIT_S
+    while True:
+        processes = supervisor.processes()
+        statuses = [
+            health.part_status(BY_NAME[name], state, record, processes.get(name)) for name in names
+        ]
+        ill = [status for status in statuses if status.health != "ok"]
+        if not ill:
+            return
+        if time.monotonic() > deadline:
+            log = state / "logs" / f"{ill[0].name}.log"
+            raise Failure(
+                f"{ill[0].name} did not become healthy within {_WAIT_S:.0f} s: {ill[0].health}; "
+                f"its log: {log}"
+            )
+        time.sleep(0.15)
+
+
+def check_ports(record: Record) -> None:
+    """Raise Failure (exit code 2) when something else listens on one of the stack's ports."""
+    ports = asdict(record.ports)
+    if record.open_inference is not None:
+        ports["open_inference"] = record.open_inference
+    for name, port in ports.items():
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((LOOPBACK, port))
+            except (OSError, OverflowError) as error:
+                raise Failure(
+                    f"port {port} for {name.replace('_', ' ')} cannot be used: "
+                    f"{error.strerror if isinstance(error, OSError) else 'no such port'}; move all "
+                    "ports with --port-base N",
+                    exit_code=2,
+                ) from error
+
+
+def stop(state: Path, report: Report) -> int:
+    """Stop everything in reverse order; also what a crash left. Returns processes swept up."""
+    report("stopping")
+    supervisor = Supervisor(state)
+    swept = sum(1 for _ in leftovers(state)) if not supervisor.is_up() else 0
+    supervisor.stop()
+    record = load_record(state)
+    if record is not None:
+        record.triton.remove_sockets()
+    return swept
+
+
+def status(state: Path, record: Record) -> dict[str, Any]:
+    """The stack as `status --json` prints it."""
+    supervisor = Supervisor(state)
+    processes = supervisor.processes()
+    return {
+        "state": str(state),
+        "running": bool(processes),
+        "serving_id": record.serving_id,
+        "parts": [asdict(row) for row in health.all_parts(state, record, processes)],
+        "endpoints": health.endpoint_rows(state) if processes else [],
+        "open_tritons": [asdict(row) for row in open_tritons(os.environ, own=record.triton.http)],
+    }

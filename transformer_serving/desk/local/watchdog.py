@@ -1,0 +1,166 @@
+"""Part `watchdog`: ends what hangs, so that the supervisor, which sees only what ends, restarts it.
+
+Three ways to hang, each with its own patience, because a restart of a part that is merely busy
+would make an overload worse:
+
+stopped   SIGSTOP, or ^Z in some terminal: certain, so it is ended after STOPPED_LOOKS looks.
+silent    answered before and no longer does: ended after SILENT_PROBES unanswered probes.
+starting  has never answered: ended after START_S.
+
+Any HTTP status is an answer. What a debugger holds is left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from transformer_serving.desk.local.health import probe
+from transformer_serving.desk.local.parts import PARTS, Part, beat_file
+from transformer_serving.desk.local.record import Record, require_record
+from transformer_serving.desk.local.supervision import Process, Supervisor
+
+LOOK_EVERY_S = 1.0
+STOPPED_LOOKS = 2
+PROBE_TIMEOUT_S = 2.0
+SILENT_PROBES = 12
+START_S = 90.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Watch:
+    """What was seen of one process of a part; a restarted one begins anew."""
+
+    pid: int
+    since: float
+    answered: bool = False
+    missed: int = 0
+    beat: float | None = None
+    probe: Future[bool] | None = None
+
+
+@dataclass
+class Watchdog:
+    """Looks once a second; `stopped` counts the looks at which a process was found stopped."""
+
+    state: Path
+    record: Record
+    watches: dict[str, Watch] = field(default_factory=dict)
+    stopped: dict[int, int] = field(default_factory=dict)
+    pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(len(PARTS)))
+
+    def look(self, processes: dict[str, Process]) -> None:
+        """One look at every part that runs; ends what hangs."""
+        running = {
+            part: process.pid
+            for part in PARTS
+            if part.name != "watchdog"
+            and (process := processes.get(part.name)) is not None
+            and process.pid is not None
+        }
+        mains = {pid: part.name for part, pid in running.items()}
+        self._end_stopped(mains)
+        for part, pid in running.items():
+            reason = self._hangs(part, pid)
+            if reason is not None:
+                _end(part.name, pid, reason)
+
+    def _end_stopped(self, mains: dict[int, str]) -> None:
+        """A part of which any process is stopped, as a whole.
+
+        Triton waits without end for an engine process that dies while it loads a model.
+        """
+        found = set(_stopped_of(mains))
+        self.stopped = {pid: self.stopped.get(pid, 0) + 1 for pid, _ in found}
+        for main in {main for pid, main in found if self.stopped[pid] >= STOPPED_LOOKS}:
+            _end(mains[main], main, "it, or a process of it, was stopped")
+
+    def _hangs(self, part: Part, pid: int) -> str | None:
+        """Why the part's process is to be ended, None while it is not."""
+        now = time.monotonic()
+        watch = self.watches.get(part.name)
+        if watch is None or watch.pid != pid:
+            watch = self.watches[part.name] = Watch(pid, now)
+        if watch.probe is not None and watch.probe.done():
+            answered = watch.probe.result()
+            watch.answered |= answered
+            watch.missed = 0 if answered else watch.missed + 1
+            watch.probe = None
+        if watch.probe is None:
+            watch.probe = self.pool.submit(self._answers, part, watch)
+        if watch.answered and watch.missed >= SILENT_PROBES:
+            return f"it left {watch.missed} probes unanswered"
+        if not watch.answered and now - watch.since > START_S:
+            return f"it did not answer within {START_S:.0f} s of its start"
+        return None
+
+    def _answers(self, part: Part, watch: Watch) -> bool:
+        address = part.listens(self.record)
+        if address is not None and part.live is not None:
+            return probe(address, part.live, PROBE_TIMEOUT_S) != "does not answer"
+        # A heartbeat: its time must change, whatever the machine's clock says.
+        before, watch.beat = watch.beat, _beat(beat_file(self.state, part))
+        time.sleep(PROBE_TIMEOUT_S if before is None or watch.beat == before else 0)
+        return watch.beat is not None and watch.beat != before
+
+
+def _stopped_of(mains: Iterable[int]) -> Iterable[tuple[int, int]]:
+    """Every stopped process of the parts' process groups, with the group's main process."""
+    for pid in psutil.pids():
+        try:
+            group = os.getpgid(pid)
+            if group in mains and psutil.Process(pid).status() == psutil.STATUS_STOPPED:
+                yield pid, group
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            continue
+
+
+def _end(name: str, pid: int, reason: str) -> None:
+    """End the part's process and its process group."""
+    _log.warning("%s (pid %d) is ended: %s; the supervisor restarts the part", name, pid, reason)
+    try:
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, signal.SIGKILL)
+        else:
+            os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _beat(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
+
+
+def main(state: Path) -> None:
+    """Look until told to end; a look that fails is logged, and the next one comes."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    watchdog = Watchdog(state, require_record(state))
+    supervisor = Supervisor(state)
+    own = beat_file(state, next(part for part in PARTS if part.name == "watchdog"))
+    while True:
+        begun = time.monotonic()
+        try:
+            watchdog.look(supervisor.processes())
+            own.touch()
+        except OSError:
+            _log.exception("a look failed")
+        time.sleep(max(0.1, LOOK_EVERY_S - (time.monotonic() - begun)))
+
+
+if __name__ == "__main__":
+    import sys
+
+    main(Path(sys.argv[1]))

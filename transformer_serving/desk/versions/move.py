@@ -1,0 +1,143 @@
+"""Moving the image pin to another release: only to a row with evidence, and saying what follows."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from transformer_serving.contract.errors import ContractError
+from transformer_serving.desk.versions.lock import LOCK_FILE, ImagePin, Lock, parse_lock
+from transformer_serving.desk.versions.matrix import UNKNOWN, Release, find_release
+from transformer_serving.failure import Failure
+
+# A plan works with exactly one TensorRT, and Triton's version decides which backends there are.
+EVIDENCED = ("triton", "tensorrt")
+# What may not stay unknown either, though it may come from another image of the month.
+KNOWN = ("cuda", "driver_min", "onnxruntime", "python")
+_UNTESTED = "nothing yet: the pin was moved here and no test has run the image"
+
+# A field of the pin, and what has to be done again when it changes.
+_REBUILD = {
+    "tensorrt": "every bundle with engine tensorrt: convert it again, on each kind of GPU",
+    "image": "the Triton and convert images: docker compose build --pull",
+    "onnxruntime": "bundles with engine onnxruntime: deploy them again, which compares opsets",
+    "python": "the lock of what runs inside the image: make lock, with its Python",
+    "driver_min": "the hosts' NVIDIA drivers: transformer-serving doctor",
+    "tritonclient": "the inference images: the client is pinned with the server",
+}
+
+
+@dataclass(frozen=True)
+class Move:
+    """What `versions use` did: the pin before and after, and what must be rebuilt for it."""
+
+    before: ImagePin
+    after: ImagePin
+    rebuild: tuple[str, ...]
+
+
+def use(release: str, path: Path = LOCK_FILE) -> Move:
+    """Move the image pin in versions.toml. Raises Failure for a row without evidence (2)."""
+    row = find_release(release)
+    check_evidence(row)
+    text = path.read_text("utf-8")
+    before = parse_lock(text)
+    after = replace(before, image=_pin(row, before.image))
+    if after.image.release != before.image.release:
+        _write(path, _rewritten(text, after))
+    return Move(before.image, after.image, rebuilds(before.image, after.image))
+
+
+def check_evidence(row: Release) -> None:
+    """Raises Failure (exit code 2) with the command that would establish what is missing."""
+    unproven = [cell for cell in EVIDENCED if row.evidence(cell) != "verified"]
+    missing = [cell for cell in KNOWN if getattr(row, cell) == UNKNOWN]
+    if not unproven and not missing:
+        return
+    said = [_lack(row, cell) for cell in unproven] + [f"{cell} is unknown" for cell in missing]
+    raise Failure(
+        f"release {row.release} is not evidenced: {', '.join(said)}"
+        + (f" ({row.note})" if row.note else "")
+        + f"; establish it: {row.command([*unproven, *missing])} and enter it into matrix.csv",
+        exit_code=2,
+    )
+
+
+def _lack(row: Release, cell: str) -> str:
+    value = getattr(row, cell)
+    if value == UNKNOWN:
+        return f"{cell} is unknown"
+    return f"{cell} {value} has no direct evidence ({row.evidence(cell)})"
+
+
+def rebuilds(before: ImagePin, after: ImagePin) -> tuple[str, ...]:
+    """What has to be built again after a move."""
+    return tuple(
+        text for field, text in _REBUILD.items() if getattr(before, field) != getattr(after, field)
+    )
+
+
+def _pin(row: Release, before: ImagePin) -> ImagePin:
+    return ImagePin(
+        release=row.release,
+        image=row.image,
+        triton=row.triton,
+        tensorrt=row.tensorrt,
+        cuda=row.cuda,
+        driver_min=row.driver_min,
+        onnxruntime=row.onnxruntime,
+        python=row.python,
+        tritonclient=row.tritonclient,
+        tested_by=before.tested_by if row.release == before.release else _UNTESTED,
+    )
+
+
+def _rewritten(text: str, wanted: Lock) -> str:
+    """The same text with the values of [image] replaced, comments and order kept."""
+    head, found, tail = text.partition("\n[image]\n")
+    section, rest = _section(tail)
+    for field in ImagePin.__dataclass_fields__:
+        line = f'{field} = "{getattr(wanted.image, field)}"'
+        # The values are versions and image names: no backslash that re.sub would read.
+        section = re.sub(rf'^{field} = "[^"\n]*"', line, section, flags=re.M)
+    changed = head + found + section + rest
+    try:
+        done = parse_lock(changed) == wanted
+    except ContractError:
+        done = False
+    if not done:
+        raise Failure(
+            "versions.toml is not laid out as the kit wrote it: section [image] must hold one "
+            'line NAME = "VALUE" a field; nothing was changed',
+            exit_code=2,
+        )
+    return changed
+
+
+def _section(text: str) -> tuple[str, str]:
+    """The lines up to the next section's header, and the rest."""
+    following = re.search(r"^\[", text, re.M)
+    place = following.start() if following else len(text)
+    return text[:place], text[place:]
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace the file in one step; through the link, so that the link stays one."""
+    target = path.resolve()
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        aside = Path(name)
+        aside.chmod(target.stat().st_mode & 0o777)
+        aside.replace(target)
+    except OSError as error:
+        raise Failure(
+            f"{target} cannot be written ({error.strerror}); move the pin in a checkout and "
+            "install the kit from there"
+        ) from error

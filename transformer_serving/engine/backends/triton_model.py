@@ -1,0 +1,135 @@
+"""The part of a Triton Python model that both backends share; runs only inside Triton's stub.
+
+Tensors cross by DLPack. The stub's own numpy conversion was built for numpy 1: under numpy 2 it
+reads an item size of zero, so inputs repeat their first value and outputs are empty.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
+
+from transformer_serving.engine.backends.executor import Executor, Failure, Graph, Runtime
+from transformer_serving.engine.backends.grouping import Arrays, Layout
+from transformer_serving.engine.backends.inherited_sockets import close_inherited_sockets
+from transformer_serving.engine.backends.model_settings import (
+    TRITON_TYPES,
+    ModelError,
+    ModelSettings,
+    TensorSpec,
+    check_tensors,
+    find_model,
+    read_settings,
+)
+from transformer_serving.engine.backends.probe import probe
+
+# As early as our code runs in the stub.
+close_inherited_sockets()
+_TAKEN = b"used_dltensor"
+_set_capsule_name = ctypes.pythonapi.PyCapsule_SetName
+_set_capsule_name.argtypes = (ctypes.py_object, ctypes.c_char_p)
+
+
+class TextModel(ABC):
+    """One instance. `file_names` are looked for in order; `load` makes the runtime."""
+
+    file_names: tuple[str, ...]
+
+    @staticmethod
+    @abstractmethod
+    def load(path: Path, settings: ModelSettings) -> Runtime:
+        """The runtime with the model file loaded. Raises ModelError for a file that is none."""
+
+    @classmethod
+    def auto_complete_config(cls, config: Any) -> Any:
+        """Fill in inputs and outputs from the graph when the configuration has none."""
+        settings = read_settings(config.as_dict())
+        if settings.inputs and settings.outputs:
+            return config
+        graph = _loaded(cls, _version_folder(), settings).graph
+        for kind, specs in (("input", graph.inputs), ("output", graph.outputs)):
+            if not getattr(settings, f"{kind}s"):
+                for spec in specs:
+                    getattr(config, f"add_{kind}")(_row(spec, settings.max_batch_size))
+        return config
+
+    def initialize(self, args: dict[str, str]) -> None:
+        config = json.loads(args["model_config"])
+        settings = read_settings(config)
+        folder = Path(args["model_repository"]) / args["model_version"]
+        runtime = _loaded(type(self), folder, settings)
+        try:
+            check_tensors("input", settings.inputs, runtime.graph.inputs)
+            check_tensors("output", settings.outputs, runtime.graph.outputs)
+            _check_complete(settings, runtime.graph)
+        except ModelError as error:
+            raise pb_utils.TritonModelException(str(error)) from None
+        layout = probe(runtime) if settings.max_batch_size else Layout()
+        self._executor = Executor(runtime, layout)
+        if settings.max_batch_size and not layout.mask:
+            pb_utils.Logger.log_warn("requests of different lengths run one after the other")
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        answers = self._executor.answers(
+            [
+                {tensor.name(): np.from_dlpack(tensor) for tensor in request.inputs()}
+                for request in requests
+            ]
+        )
+        return [
+            _response(answer, request.requested_output_names())
+            for request, answer in zip(requests, answers, strict=True)
+        ]
+
+
+def _loaded(model: type[TextModel], folder: Path, settings: ModelSettings) -> Runtime:
+    try:
+        return model.load(find_model(folder, settings, model.file_names), settings)
+    except ModelError as error:
+        raise pb_utils.TritonModelException(str(error)) from None
+
+
+def _check_complete(settings: ModelSettings, graph: Graph) -> None:
+    configured = {spec.name for spec in settings.inputs}
+    missing = [spec.name for spec in graph.inputs if spec.name not in configured]
+    if missing:
+        raise ModelError(f"input '{missing[0]}' of the model is not in the configuration; add it")
+
+
+def _response(answer: Arrays | Failure, wanted: Sequence[str]) -> Any:
+    if isinstance(answer, Failure):
+        code = pb_utils.TritonError.INVALID_ARG if answer.invalid else pb_utils.TritonError.INTERNAL
+        return pb_utils.InferenceResponse(
+            output_tensors=[], error=pb_utils.TritonError(answer.reason, code)
+        )
+    return pb_utils.InferenceResponse(
+        output_tensors=[_tensor(name, answer[name]) for name in wanted if name in answer]
+    )
+
+
+def _tensor(name: str, array: NDArray[Any]) -> Any:
+    capsule = np.ascontiguousarray(array).__dlpack__()
+    tensor = pb_utils.Tensor.from_dlpack(name, capsule)
+    # The stub marks a capsule as taken in its own way, which numpy does not know: numpy would
+    # print a traceback for each output when the capsule goes.
+    _set_capsule_name(capsule, _TAKEN)
+    return tensor
+
+
+def _row(spec: TensorSpec, max_batch_size: int) -> dict[str, Any]:
+    dims = spec.dims[1:] if max_batch_size else spec.dims
+    return {"name": spec.name, "data_type": TRITON_TYPES[spec.dtype], "dims": list(dims)}
+
+
+def _version_folder() -> Path:
+    """The model's version folder: auto-complete is told of it only on the stub's command line."""
+    arguments = Path("/proc/self/cmdline").read_bytes().split(b"\0")
+    return Path(arguments[1].decode()).parent

@@ -1,0 +1,242 @@
+"""The Triton container's two processes: tritonserver and the controller beside it.
+
+Either is started again in place when it ends: a Triton that crashed has its models back as soon as
+they are loaded, with the controller still running. A Triton that ends soon after its start ends the
+container, so that Docker shows it and waits longer before each new start.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from subprocess import PIPE, STDOUT
+from types import FrameType, MappingProxyType
+from typing import IO
+
+from transformer_serving.contract.server_facts import COMPATIBLE_VARIABLE
+from transformer_serving.engine.image_pin import refuse_difference
+from transformer_serving.engine.orphans import end_orphans
+from transformer_serving.engine.triton_process import (
+    KEY_VARIABLE,
+    LOOPBACK,
+    TritonAddresses,
+    triton_command,
+)
+
+TRITONSERVER = Path("/opt/tritonserver/bin/tritonserver")
+BACKENDS = Path("/opt/tritonserver/backends")
+# The controller's figures and Triton's, for a Prometheus in the containers' network.
+METRICS_PORT = 8003
+STATE = Path("/var/lib/transformer-serving")
+# Minutes, as clearml-serving has it.
+POLL_VARIABLE = "CLEARML_TRITON_POLL_FREQ"
+_POLL_MINUTES = 0.1
+GRACE_VARIABLE = "TRANSFORMER_SERVING_GRACE_SECONDS"
+_GRACE_SECONDS = 30.0
+FILTER_VARIABLE = "TRANSFORMER_SERVING_ENDPOINTS"
+
+_log = logging.getLogger("engine.container")
+_LOG_BYTES = 8 * 1024 * 1024
+_QUICK_END_S = 20.0
+# Triton waits that long for its clients to close their connections, which kept ones never do.
+_EXIT_S = 10
+# From one start of the controller to the next, at least.
+_CONTROLLER_PAUSE_S = 5.0
+_LOOK_S = 0.2
+_LAST_LINES_S = 1.0
+
+
+def main() -> None:
+    refuse_difference()
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+    )
+    key = secrets.token_urlsafe(32)
+    try:
+        triton, controller = commands(os.environ, STATE, key)
+    except ValueError as error:
+        sys.exit(f"error: {error}")
+    (STATE / "models").mkdir(parents=True, exist_ok=True)
+    sys.exit(Container(triton, controller, STATE, {KEY_VARIABLE: key}).run())
+
+
+def commands(environment: Mapping[str, str], state: Path, key: str) -> tuple[list[str], list[str]]:
+    """The two commands. Raises ValueError naming a variable that is no number.
+
+    Triton listens on every address of the container, of which compose publishes none: for
+    inference, and for control beside the key. Its figures are for this container alone.
+    """
+    extra = [f"--exit-timeout-secs={_EXIT_S}"]
+    if environment.get(COMPATIBLE_VARIABLE) == "1":
+        extra.append("--backend-config=tensorrt,version-compatible=true")
+    triton = triton_command(
+        TRITONSERVER,
+        repository=state / "models",
+        backend_directory=BACKENDS,
+        addresses=TritonAddresses(host="0.0.0.0", metrics_host=LOOPBACK),
+        key=key,
+        extra=extra,
+    )
+    poll = 60 * _number(environment, POLL_VARIABLE, _POLL_MINUTES)
+    controller = [
+        sys.executable,
+        "-m",
+        "transformer_serving.engine.controller",
+        f"--serving-id={environment.get('CLEARML_SERVING_TASK_ID', '')}",
+        "--triton-metrics=http://127.0.0.1:8002/metrics",
+        f"--metrics-address=0.0.0.0:{METRICS_PORT}",
+        f"--triton-log={state / 'triton.log'}",
+        f"--repository={state / 'models'}",
+        f"--state={state / 'controller.json'}",
+        f"--poll-seconds={poll:g}",
+        f"--grace-seconds={_number(environment, GRACE_VARIABLE, _GRACE_SECONDS):g}",
+        f"--filter={environment.get(FILTER_VARIABLE) or '*'}",
+    ]
+    return triton, controller
+
+
+class Container:
+    """Both processes, from start to end; `state` has models/ and gets Triton's log.
+
+    `private` are variables for the controller only. `run` returns the container's exit code.
+    """
+
+    def __init__(
+        self,
+        triton: list[str],
+        controller: list[str],
+        state: Path,
+        private: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._repository = state / "models"
+        self._triton = _Child(triton, state / "triton.log")
+        self._controller = _Child(controller, None, private)
+        self._stopping = threading.Event()
+
+    def run(self) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._leave)
+        self._triton.start()
+        self._controller.start()
+        code = None
+        while code is None and not self._stopping.wait(_LOOK_S):
+            code = self._look_after_triton()
+            self._look_after_controller()
+        self._end()
+        return code or 0
+
+    def _look_after_triton(self) -> int | None:
+        """The container's exit code when Triton ended for good, else None."""
+        ended = self._triton.ended()
+        if ended is None:
+            return None
+        _log.error("tritonserver ended with %s after %.0f s", ended, self._triton.lived())
+        if self._triton.lived() < _QUICK_END_S:
+            return ended if ended > 0 else 1
+        if left := end_orphans(self._repository):
+            _log.warning("%d of its model processes were left and have been killed", left)
+        self._triton.start()
+        return None
+
+    def _look_after_controller(self) -> None:
+        ended = self._controller.ended()
+        if ended is not None and self._controller.lived() > _CONTROLLER_PAUSE_S:
+            _log.error("the controller ended with %s; started again", ended)
+            self._controller.start()
+
+    def _leave(self, _number: int, _frame: FrameType | None) -> None:
+        self._stopping.set()
+
+    def _end(self) -> None:
+        """Tell both to end. Triton first finishes what it computes; how long is Docker's to say."""
+        for child in (self._controller, self._triton):
+            child.terminate()
+        for child in (self._controller, self._triton):
+            child.wait()
+
+
+class _Child:
+    """One of the two processes, started as often as needed; `log` gets a copy of its lines."""
+
+    def __init__(
+        self,
+        command: list[str],
+        log: Path | None,
+        private: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._command = command
+        self._log = log
+        self._private = private
+        self._process: subprocess.Popen[bytes] | None = None
+        self._copying: threading.Thread | None = None
+        self._started = 0.0
+
+    def start(self) -> None:
+        self._started = time.monotonic()
+        output = None if self._log is None else PIPE
+        self._process = subprocess.Popen(
+            self._command,
+            env={**os.environ, **self._private},
+            stdout=output,
+            stderr=STDOUT if output else None,
+        )
+        if self._log is not None and self._process.stdout is not None:
+            arguments = (self._process.stdout, self._log)
+            self._copying = threading.Thread(target=_copy, args=arguments, daemon=True)
+            self._copying.start()
+
+    def ended(self) -> int | None:
+        return None if self._process is None else self._process.poll()
+
+    def lived(self) -> float:
+        """Seconds since it was started."""
+        return time.monotonic() - self._started
+
+    def terminate(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+
+    def wait(self) -> None:
+        if self._process is not None:
+            self._process.wait()
+        if self._copying is not None:
+            # A stub that outlives its Triton holds the pipe open.
+            self._copying.join(_LAST_LINES_S)
+
+
+def _copy(lines: IO[bytes], path: Path) -> None:
+    """Triton's lines to the container's log, and to a file of bounded size for the controller."""
+    with path.open("wb") as file:
+        for line in lines:
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+            if file.tell() + len(line) > _LOG_BYTES:
+                file.seek(0)
+                file.truncate()
+            file.write(line)
+            file.flush()
+
+
+def _number(environment: Mapping[str, str], name: str, default: float) -> float:
+    text = environment.get(name)
+    if not text:
+        return default
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 < number < 86_400:
+        raise ValueError(f"{name} must be a number above 0, less than 86400")
+    return number
+
+
+if __name__ == "__main__":
+    main()

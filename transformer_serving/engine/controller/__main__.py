@@ -1,0 +1,149 @@
+"""Runs the controller: `python -m transformer_serving.engine.controller --help`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+# Before the SDK is imported: its forked reporter would outlive us.
+os.environ.setdefault("CLEARML_BKG_THREAD_REPORT", "1")
+os.environ.setdefault("CLEARML_SUPPRESS_UPDATE_MESSAGE", "1")
+# Its warning of every single try, while the control plane is away, says nothing new.
+os.environ.setdefault("CLEARML_LOG_LEVEL", "ERROR")
+
+_log = logging.getLogger("engine.controller")
+# After a signal: time for the loop to come round and for a word to the control plane.
+_LEAVE_S = 1.5
+# Beside the state file.
+_PROOFS = "proofs.json"
+
+
+def main() -> None:
+    options = _parser().parse_args()
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+    )
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+    stop = threading.Event()
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        _log.info("leaving")
+        stop.set()
+        # Threads may be blocked in the SDK or in a long load; the state file is always whole.
+        timer = threading.Timer(_LEAVE_S, os._exit, (0,))
+        timer.daemon = True
+        timer.start()
+
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGINT, leave)
+    _run(options, stop)
+    os._exit(0)
+
+
+def _run(options: argparse.Namespace, stop: threading.Event) -> None:
+    # Late: gRPC takes a while to import, and a signal must be heard before that.
+    from transformer_serving.engine.controller.figures import Figures
+    from transformer_serving.engine.controller.late_control_plane import LateControlPlane
+    from transformer_serving.engine.controller.metrics import MetricsPage
+    from transformer_serving.engine.controller.metrics_server import serve_metrics
+    from transformer_serving.engine.controller.proofs import Proofs
+    from transformer_serving.engine.controller.prover import Prover
+    from transformer_serving.engine.controller.repository import Repository
+    from transformer_serving.engine.controller.service import Service, Settings
+    from transformer_serving.engine.controller.state import StateFile
+    from transformer_serving.engine.controller.stuck_loads import StuckLoads
+    from transformer_serving.engine.controller.triton import Triton
+    from transformer_serving.engine.controller.triton_log import TritonLog
+    from transformer_serving.engine.triton_process import KEY_VARIABLE
+
+    name = "triton engine" if options.filter == "*" else f"triton engine {options.filter}"
+    control_plane = LateControlPlane(options.serving_id, name)
+    triton = Triton(
+        options.triton_grpc,
+        TritonLog(options.triton_log),
+        StuckLoads(options.repository),
+        os.environ.get(KEY_VARIABLE),
+    )
+    repository = Repository(options.repository)
+    page = MetricsPage(options.triton_metrics)
+    service = Service(
+        Settings(options.poll_seconds, options.grace_seconds, options.filter),
+        control_plane,
+        triton,
+        repository,
+        StateFile(options.state),
+        Prover(triton, repository, Proofs(options.state.with_name(_PROOFS))),
+        Figures(options.triton_metrics),
+        page,
+    )
+    serve_metrics(options.metrics_address, page.text)
+    service.run(stop)
+    control_plane.close()
+
+
+def _address(text: str) -> str:
+    from transformer_serving.engine.controller.metrics_server import parse_address
+
+    try:
+        parse_address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m transformer_serving.engine.controller",
+        description="Keep a Triton's models equal to the endpoints of a ClearML serving task.",
+    )
+    parser.add_argument("--serving-id", required=True, help="ClearML id of the serving task")
+    parser.add_argument(
+        "--triton-grpc",
+        default="127.0.0.1:8001",
+        help="Triton's gRPC, host:port or unix:/path:port; where its control is locked, "
+        "TRANSFORMER_SERVING_TRITON_KEY has the key",
+    )
+    parser.add_argument(
+        "--repository", required=True, type=Path, help="the folder of Triton's --model-repository"
+    )
+    parser.add_argument(
+        "--state", required=True, type=Path, help="file for the status and the last good state"
+    )
+    parser.add_argument(
+        "--poll-seconds", default=2.0, type=float, help="seconds between two syncs (default 2)"
+    )
+    parser.add_argument(
+        "--grace-seconds",
+        default=30.0,
+        type=float,
+        help="seconds that the previous version serves on after an update (default 30)",
+    )
+    parser.add_argument(
+        "--filter",
+        default="*",
+        help="only endpoints whose address fits this pattern, as in a shell",
+    )
+    parser.add_argument(
+        "--triton-metrics",
+        help="address of Triton's metrics page, for ClearML and after the controller's own",
+    )
+    parser.add_argument(
+        "--metrics-address",
+        default="127.0.0.1:8003",
+        type=_address,
+        help="host:port where GET /metrics answers, for Prometheus (default 127.0.0.1:8003)",
+    )
+    parser.add_argument(
+        "--triton-log", type=Path, help="Triton's log file, for the cause of a failed load"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,285 @@
+"""The control plane through the ClearML SDK and clearml-serving's own reader of serving tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import shutil
+import threading
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clearml import Task
+from clearml.backend_api.services import models as model_calls, tasks as task_calls
+from clearml.backend_api.session import Session
+from clearml.backend_api.session.session import LoginError
+from clearml.config import ConfigWrapper
+from clearml.storage import StorageManager
+from clearml.storage.cache import CacheManager
+
+from transformer_serving.contract.hidden_frameworks import hidden_frameworks
+from transformer_serving.contract.naming import triton_model_name
+from transformer_serving.engine.controller.control_plane import Problem, Served
+from transformer_serving.engine.controller.figures import read_figures
+from transformer_serving.engine.controller.lost_adds import LostAdds
+from transformer_serving.engine.controller.verification import Refused
+from transformer_serving.engine.endpoint_config import EndpointFields, TensorFields
+from transformer_serving.engine.errors import EngineError
+
+with hidden_frameworks():
+    from clearml_serving.serving.endpoints import ModelEndpoint
+    from clearml_serving.serving.model_request_processor import ModelRequestProcessor
+
+_log = logging.getLogger(__name__)
+_PAGE = 500
+_LOST = (
+    "another writer at the same time undid its last 'clearml-serving model add'; add it again, "
+    "only one writer at a time"
+)
+_DOUBLED = (
+    "its model and another endpoint's have one address, so the later upload replaced the earlier "
+    "one's bytes; upload them again, each with a --destination of its own"
+)
+_SLASHED = "clearml-serving cannot auto-update a name with '/'; choose another name"
+# With the SDK's own 240 tries and pauses of two minutes a call comes back long after the API is
+# there again. A call that used up these tries (6 s) is begun anew by the SDK, without end.
+_TRIES = ("total", "connect", "read", "redirect", "status")
+_HTTP = {
+    "retries": {**dict.fromkeys(_TRIES, 6), "backoff_factor": 0.1},
+    "wait_on_maintenance_forever": False,
+}
+
+
+class ControlPlaneError(EngineError):
+    """The control plane did not answer as it should; the last good state serves on."""
+
+
+@dataclass(frozen=True)
+class _Model:
+    """What the registry says of a model: where its bytes are and when they last changed."""
+
+    uri: str
+    framework: str
+    last_update: str
+
+
+class ClearmlControlPlane:
+    """The serving task `serving_id`; connects at the first call, again and again if need be."""
+
+    def __init__(self, serving_id: str, name: str = "triton engine") -> None:
+        self._serving_id = serving_id
+        self._name = name
+        self._processor: ModelRequestProcessor | None = None
+        self._own_task: Task | None = None
+        self._models: Mapping[str, _Model] = {}
+        self._artifacts: Mapping[str, Any] = {}
+        self._started = threading.Event()
+        self._iteration = 0
+        self._lost_adds = LostAdds()
+        self._problems: list[Problem] = []
+
+    def endpoints(self) -> Sequence[Served]:
+        processor = self._connected()
+        found: Mapping[str, ModelEndpoint] = processor.get_synced_endpoints()
+        task = processor._task
+        if task.data is None or str(task.id) != self._serving_id:
+            raise ControlPlaneError(f"serving task {self._serving_id} could not be read")
+        ours = {url: ep for url, ep in found.items() if ep.engine_type == "triton"}
+        self._artifacts = dict(task.artifacts)
+        self._models = _read_models(task, {ep.model_id for ep in ours.values() if ep.model_id})
+        self._problems = self._found_problems(task, found)
+        return [self._served(url, endpoint) for url, endpoint in ours.items()]
+
+    def problems(self) -> Sequence[Problem]:
+        return self._problems
+
+    def _found_problems(self, task: Task, found: Mapping[str, ModelEndpoint]) -> list[Problem]:
+        watched = task.get_configuration_object_as_dict("model_monitoring") or {}
+        plain = {ep.serving_url.strip("/"): ep.model_id or "" for ep in found.values()}
+        versioned = [ep.serving_url.strip("/") for ep in found.values() if ep.version]
+        entries = {
+            row.name: row.model for row in (task.data.models and task.data.models.input) or ()
+        }
+        others = [name.strip("/") for name in watched]
+        lost = self._lost_adds.look(entries, plain, versioned, others)
+        # Two models of one address: the bytes are those of the later upload.
+        addresses: dict[str, list[str]] = {}
+        for model, known in self._models.items():
+            addresses.setdefault(known.uri, []).append(model)
+        doubled = {model for ids in addresses.values() if len(ids) > 1 for model in ids}
+        return [
+            *(Problem(f"{name} (lost)", "", model, _LOST) for name, model in lost),
+            *(
+                Problem(f"{url} (overwritten)", "", endpoint.model_id, _DOUBLED)
+                for url, endpoint in found.items()
+                if endpoint.model_id in doubled
+            ),
+            *(Problem(name, "", "", _SLASHED) for name in watched if "/" in name),
+        ]
+
+    @contextlib.contextmanager
+    def model(self, served: Served) -> Iterator[Path]:
+        known = self._models.get(served.model_id)
+        if known is None or not known.uri:
+            raise Refused(
+                f"model '{served.model_id}' of the endpoint is not registered; add the endpoint "
+                "with --model-id of an uploaded model"
+            )
+        with _fresh_copy(known.uri, "model") as path:
+            yield path
+
+    def preprocess(self, served: Served) -> bytes | None:
+        if served.preprocess is None:
+            return None
+        artifact = self._artifacts.get(served.preprocess)
+        if artifact is None:
+            raise Refused(
+                f"artifact '{served.preprocess}' of the endpoint is missing; add the endpoint "
+                "again with --preprocess"
+            )
+        # A folder is uploaded as an archive; ours is always one file.
+        if artifact.type == "archive":
+            return None
+        with _fresh_copy(artifact.url, "preprocess") as path:
+            return path.read_bytes()
+
+    def report(self, text: str) -> None:
+        processor = self._connected()
+        for task in (processor._task, self._engine_task(processor)):
+            task.get_logger().report_text(text, print_console=False)
+            # Somebody may wait for it at the desk; by itself the SDK sends every few seconds.
+            task.flush()
+
+    def report_figures(self, metrics: str) -> None:
+        processor = self._connected()
+        own = self._engine_task(processor)
+        self._iteration += 60
+        for figure in read_figures(metrics):
+            series = f"{figure.model}.v{figure.version}"
+            # The serving task may hear from several Tritons.
+            for task, name in ((own, series), (processor._task, f"{series}.{own.id}")):
+                task.get_logger().report_scalar(
+                    title=figure.name, series=name, value=figure.value, iteration=self._iteration
+                )
+        own.send(task_calls.PingRequest(own.id))
+
+    def close(self) -> None:
+        if self._own_task is not None:
+            self._own_task.flush(wait_for_uploads=True)
+            self._own_task.mark_stopped(force=True)
+
+    def _connected(self) -> ModelRequestProcessor:
+        if self._processor is None:
+            ConfigWrapper.set_overrides({"api": {"http": _HTTP}})
+            try:
+                self._processor = ModelRequestProcessor(task_id=self._serving_id)
+            except LoginError as error:
+                raise ControlPlaneError(_login_fault(str(error))) from None
+        return self._processor
+
+    def _engine_task(self, processor: ModelRequestProcessor) -> Task:
+        """Our own task, as the helper has one; the one of an earlier run goes on."""
+        if self._own_task is None:
+            serving = processor._task
+            project, name = serving.get_project_name(), f"{serving.name} - {self._name}"
+            own = _earlier(project, name) or Task.create(
+                project_name=project, task_name=name, task_type="inference"
+            )
+            own.mark_started(force=True)
+            self._own_task = own
+        return self._own_task
+
+    def _served(self, url: str, endpoint: ModelEndpoint) -> Served:
+        model = self._models.get(endpoint.model_id or "")
+        content = "missing" if model is None else f"{model.uri} {model.last_update}"
+        artifact = self._artifacts.get(endpoint.preprocess_artifact or "")
+        code = None if artifact is None else f"{artifact.hash} {artifact.url}"
+        meaning = json.dumps([endpoint.as_dict(), content, code], sort_keys=True, default=str)
+        return Served(
+            endpoint=url,
+            model=triton_model_name(endpoint.serving_url, endpoint.version or None),
+            model_id=endpoint.model_id or "",
+            preprocess=endpoint.preprocess_artifact or None,
+            framework=model.framework if model is not None else "",
+            fields=_fields(endpoint),
+            fingerprint=hashlib.sha256(meaning.encode()).hexdigest(),
+            content=f"{endpoint.model_id} {content}",
+        )
+
+
+def _login_fault(text: str) -> str:
+    host = Session.get_api_server_host()
+    if "ConnectionError" in text or "Timeout" in text:
+        return f"no answer from {host}"
+    return f"{host} refused the login; check CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY"
+
+
+def _fields(endpoint: ModelEndpoint) -> EndpointFields:
+    return EndpointFields(
+        TensorFields(
+            endpoint.input_name or (), endpoint.input_type or (), endpoint.input_size or ()
+        ),
+        TensorFields(
+            endpoint.output_name or (), endpoint.output_type or (), endpoint.output_size or ()
+        ),
+        endpoint.auxiliary_cfg,
+    )
+
+
+def _read_models(task: Task, identities: set[str]) -> dict[str, _Model]:
+    """All models of the endpoints in one call."""
+    if not identities:
+        return {}
+    answer: Any = task.send(
+        model_calls.GetAllRequest(
+            id=sorted(identities),
+            only_fields=["id", "uri", "framework", "last_update"],
+            page=0,
+            page_size=_PAGE,
+        )
+    )
+    if not answer or not answer.ok():
+        raise ControlPlaneError("the models of the endpoints could not be read")
+    return {
+        str(model.id): _Model(model.uri or "", model.framework or "", str(model.last_update))
+        for model in answer.response.models
+    }
+
+
+def _earlier(project: str, name: str) -> Task | None:
+    found = Task.query_tasks(
+        project_name=project,
+        task_name=f"^{name}$",
+        task_filter={"type": ["inference"], "order_by": ["-last_update"]},
+    )
+    return Task.get_task(task_id=str(found[0])) if found else None
+
+
+@contextlib.contextmanager
+def _fresh_copy(uri: str, name: str) -> Iterator[Path]:
+    """A download that no earlier one can be taken for: two uploads of one file name share an
+    address, and the SDK's cache would give the first one's bytes for the second."""
+    context = f"engine-{uuid.uuid4().hex}"
+    folder = Path(CacheManager.get_cache_manager(cache_context=context).get_cache_folder())
+    try:
+        local = StorageManager.get_local_copy(
+            uri, cache_context=context, extract_archive=True, name=name, force_download=True
+        )
+        if local is None or not Path(local).exists():
+            raise ControlPlaneError(f"the {name} could not be downloaded from {uri}{_hint(uri)}")
+        yield Path(local)
+    finally:
+        # Only the cache: a file:// address gives the user's own file.
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _hint(uri: str) -> str:
+    """The SDK's name of an upload that has not ended; clearml-serving may lose the one after it."""
+    if uri.endswith(("/uploading_file", "/failed_uploading")):
+        return ": its upload did not end, or its address was lost; upload it again"
+    return ""

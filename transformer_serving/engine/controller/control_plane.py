@@ -1,0 +1,71 @@
+"""What the controller asks of the control plane; the ClearML SDK is one answer to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from transformer_serving.engine.endpoint_config import EndpointFields
+
+
+@dataclass(frozen=True)
+class Served:
+    """One triton endpoint of the serving task.
+
+    `endpoint` is its address with the version, `model` its Triton name. `fingerprint` changes
+    with anything that matters for serving it, `content` with the model's bytes.
+    """
+
+    endpoint: str
+    model: str
+    model_id: str
+    preprocess: str | None
+    framework: str
+    fields: EndpointFields
+    fingerprint: str
+    content: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An endpoint that cannot be taken up at all, and why."""
+
+    endpoint: str
+    model: str
+    model_id: str
+    reason: str
+
+
+class ControlPlane(Protocol):
+    """Every call may take long or raise; none is made from the controller's main thread."""
+
+    def endpoints(self) -> Sequence[Served]:
+        """All triton endpoints now."""
+        ...
+
+    def problems(self) -> Sequence[Problem]:
+        """What the last `endpoints` found that is no endpoint, but should be known."""
+        ...
+
+    def model(self, served: Served) -> AbstractContextManager[Path]:
+        """A fresh copy of the model's file or folder; not to be changed, gone afterwards."""
+        ...
+
+    def preprocess(self, served: Served) -> bytes | None:
+        """The endpoint's preprocess file as it is; None without one, or for a folder."""
+        ...
+
+    def report(self, text: str) -> None:
+        """Show a line of the controller's own log to the users of the serving task."""
+        ...
+
+    def report_figures(self, metrics: str) -> None:
+        """Report Triton's figures, in the Prometheus text form."""
+        ...
+
+    def close(self) -> None:
+        """Say good-bye, as far as that is possible at once."""
+        ...

@@ -1,0 +1,221 @@
+"""Changes one model in Triton: as a whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformer_serving.engine.controller.control_plane import ControlPlane, Served
+from transformer_serving.engine.controller.prover import ProofFailed, Prover, subject_of
+from transformer_serving.engine.controller.records import Record, Version
+from transformer_serving.engine.controller.repository import Repository
+from transformer_serving.engine.controller.shared_config import shared
+from transformer_serving.engine.controller.triton import LoadFailed, Triton
+from transformer_serving.engine.controller.verification import Verified, verify
+from transformer_serving.engine.endpoint_config import backend_of
+from transformer_serving.engine.errors import EngineError
+from transformer_serving.engine.model_config import ModelConfig, from_text, to_text, with_versions
+
+# One old version serves on while workers and controller notice the update; more only cost memory.
+_IN_GRACE = 1
+# Workers of the embedded stack look for changes every 2 s.
+_NOTICE_S = 6.0
+
+Commit = Callable[[str, Record | None], None]
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """The steps behind the planned actions. `commit` makes a record (None: gone) the last good
+    state, on disk when it returns; what it does not name is deleted only afterwards."""
+
+    control_plane: ControlPlane
+    triton: Triton
+    repository: Repository
+    prover: Prover
+    commit: Commit
+    grace_s: float
+
+    def prepare(self, served: Served, record: Record | None) -> None:
+        """Fetch, verify, prove and load an endpoint's model.
+
+        The last good state is put back on a failure.
+        """
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._put_back, served.model, record)
+            token = self._stage(served, record)
+            files = self.repository.files(served.model, token)
+            verified = verify(served, files, self.control_plane.preprocess(served))
+            new = _version(served, verified, token, files)
+            self._prove(served.model, new, record)
+            self._load(served, record, new)
+            undo.pop_all()
+
+    def reload(self, record: Record) -> None:
+        """Load the last good state again; its links and configuration are written anew.
+
+        A state that came from another machine is proven on this one first: what is not, is not
+        served.
+        """
+        try:
+            self._prove(record.model, record.current, None)
+        except ProofFailed:
+            self.triton.unload(record.model)
+            raise
+        older = [v for v in record.versions[1:] if not v.subject or self.prover.passed(v)]
+        kept = _reduced(record, (record.current, *older))
+        self._install(kept)
+        self.triton.load(kept.model, kept.current.number)
+        if kept != record:
+            self.commit(kept.model, kept)
+            self._clean(kept)
+
+    def restore(self, record: Record) -> None:
+        """Make the files say what the record says, as after a crash in the middle of a change."""
+        self._install(record)
+        self._clean(record)
+
+    def retire(self, record: Record, now: float) -> None:
+        """Drop the versions whose grace is over."""
+        after = _reduced(record, record.kept(now))
+        self._install(after)
+        try:
+            self.triton.load(record.model, after.current.number)
+        except EngineError:
+            self._install(record)
+            raise
+        self.commit(record.model, after)
+        self._clean(after)
+
+    def remove(self, model: str) -> None:
+        """Unload the model and forget it; files last, so that a crash leaves a state to go on."""
+        self.triton.unload(model)
+        self.commit(model, None)
+        self.repository.remove(model)
+
+    def _prove(self, model: str, version: Version, record: Record | None) -> None:
+        """Raises ProofFailed saying what serves instead and what to do."""
+        try:
+            self.prover.require(model, version)
+        except ProofFailed as failure:
+            raise ProofFailed(
+                f"bundle {version.bundle_version} is not served: {failure}; "
+                f"{self._instead(record)}; convert it again on this kind of processor, or with a "
+                "safer --precision, and deploy that",
+                version,
+            ) from None
+
+    def _instead(self, record: Record | None) -> str:
+        """What serves where the new version does not."""
+        if record is None or record.current.number not in self.triton.loaded().get(
+            record.model, ()
+        ):
+            return "nothing is served"
+        if record.current.bundle_version is None:
+            return "what was served before serves on"
+        return (
+            f"bundle {record.current.bundle_version} serves on, and 'transformer-serving rollback "
+            f"{record.endpoint}' asks for it again"
+        )
+
+    def _stage(self, served: Served, record: Record | None) -> str:
+        """The token of the endpoint's files; those of the current version when it is the same."""
+        if record is not None and record.current.content == served.content:
+            same = record.current.token
+            if self.repository.has_files(served.model, same) and record.fingerprint != (
+                served.fingerprint
+            ):
+                return same
+        with self.control_plane.model(served) as source:
+            return self.repository.stage(served.model, source, served.framework)
+
+    def _load(self, served: Served, record: Record | None, new: Version) -> None:
+        old = () if record is None else _in_grace(record, new, time.time() + self.grace_s)
+        together = (new, *old)
+        config = _together(together)
+        try:
+            if config is None:
+                raise LoadFailed("the configurations differ", frozenset({v.number for v in old}))
+            self._try(served, together, config)
+        except LoadFailed as failure:
+            # Only the old version stood in the way: its files do not fit the new configuration.
+            if not old or new.number in failure.versions or not failure.versions:
+                raise
+            # The old one goes as the new one comes: every worker must know of the new one by then.
+            time.sleep(min(self.grace_s, _NOTICE_S))
+            self._try(served, (new,), from_text(new.config))
+
+    def _try(self, served: Served, versions: Sequence[Version], config: ModelConfig) -> None:
+        record = Record(
+            model=served.model,
+            endpoint=served.endpoint,
+            fingerprint=served.fingerprint,
+            versions=tuple(versions),
+            served_config=_served_config(served.model, config, versions),
+        )
+        self._install(record)
+        self.triton.load(served.model, record.current.number)
+        self.commit(served.model, record)
+        self._clean(record)
+
+    def _put_back(self, model: str, record: Record | None) -> None:
+        if record is None:
+            self.repository.remove(model)
+        else:
+            self.restore(record)
+
+    def _install(self, record: Record) -> None:
+        tokens = {version.number: version.token for version in record.versions}
+        self.repository.install(record.model, tokens, record.served_config)
+
+    def _clean(self, record: Record) -> None:
+        self.repository.keep_only(record.model, [version.token for version in record.versions])
+
+
+def _version(served: Served, verified: Verified, token: str, files: Path) -> Version:
+    config = with_versions(verified.config, served.model, [verified.number])
+    return Version(
+        number=verified.number,
+        token=token,
+        config=to_text(config),
+        backend=backend_of(config),
+        bundle_version=verified.bundle_version,
+        verified=verified.verified,
+        model_id=served.model_id,
+        content=served.content,
+        since=time.time(),
+        subject=subject_of(files, config) if verified.verified else "",
+    )
+
+
+def _reduced(record: Record, kept: tuple[Version, ...]) -> Record:
+    """The record with these of its versions only."""
+    if kept == record.versions:
+        return record
+    config = _together(kept) or from_text(record.served_config)
+    return dataclasses.replace(
+        record, versions=kept, served_config=_served_config(record.model, config, kept)
+    )
+
+
+def _in_grace(record: Record, new: Version, drop_at: float) -> tuple[Version, ...]:
+    """The versions that serve on beside the new one, the newest first."""
+    others = [version for version in record.versions if version.number != new.number]
+    return tuple(
+        dataclasses.replace(version, drop_at=version.drop_at or drop_at)
+        for version in others[:_IN_GRACE]
+    )
+
+
+def _together(versions: Sequence[Version]) -> ModelConfig | None:
+    return shared(
+        from_text(versions[0].config), [from_text(version.config) for version in versions[1:]]
+    )
+
+
+def _served_config(model: str, config: ModelConfig, versions: Sequence[Version]) -> str:
+    return to_text(with_versions(config, model, [version.number for version in versions]))

@@ -1,0 +1,68 @@
+"""Triton's own figures on their way to ClearML, once a minute as clearml-serving's helper did."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+
+from transformer_serving.engine.controller.control_plane import ControlPlane
+
+_log = logging.getLogger(__name__)
+_EVERY_S = 60.0
+_TIMEOUT_S = 5.0
+_LINE = re.compile(r"^(?P<name>\w+)\{(?P<labels>[^}]*)\}\s+(?P<value>[-+0-9.eE]+)$")
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of one model version."""
+
+    name: str
+    model: str
+    version: str
+    value: float
+
+
+def read_figures(text: str) -> Iterator[Figure]:
+    """The figures of models in Triton's metrics page; the machine's own are left out.
+
+    So are those of a model that no endpoint can be: one that is only being proven.
+    """
+    for line in text.splitlines():
+        found = _LINE.match(line.strip())
+        labels = dict(_LABEL.findall(found["labels"])) if found else {}
+        if found and "version" in labels and labels.get("model", ".")[:1] != ".":
+            yield Figure(found["name"], labels["model"], labels["version"], float(found["value"]))
+
+
+class Figures:
+    """Fetches the metrics page when it is time to; without an address it never is."""
+
+    def __init__(self, url: str | None) -> None:
+        self._url = url
+        self._due = time.monotonic() + _EVERY_S
+        self._job: Future[None] | None = None
+
+    def report_when_due(self, pool: Executor, control_plane: ControlPlane) -> None:
+        if self._url is None or time.monotonic() < self._due:
+            return
+        if self._job is not None and not self._job.done():
+            return
+        self._due = time.monotonic() + _EVERY_S
+        self._job = pool.submit(self._report, self._url, control_plane)
+
+    def _report(self, url: str, control_plane: ControlPlane) -> None:
+        try:
+            with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
+                text = answer.read().decode("utf-8", "replace")
+        except (urllib.error.URLError, OSError) as error:
+            _log.warning("no figures from %s: %s", url, error)
+            return
+        control_plane.report_figures(text)

@@ -1,0 +1,57 @@
+"""The control plane through the ClearML SDK, which is imported at the first call.
+
+The import takes seconds of processor time. At a start it stays out of the way of what the Triton
+served last, which needs no control plane to be loaded again.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from transformer_serving.engine.controller.control_plane import ControlPlane, Problem, Served
+
+
+class LateControlPlane:
+    """The serving task `serving_id`; used from several threads."""
+
+    def __init__(self, serving_id: str, name: str) -> None:
+        self._serving_id = serving_id
+        self._name = name
+        self._importing = threading.Lock()
+
+    def endpoints(self) -> Sequence[Served]:
+        return self._plane().endpoints()
+
+    def problems(self) -> Sequence[Problem]:
+        return self._plane().problems()
+
+    def model(self, served: Served) -> AbstractContextManager[Path]:
+        return self._plane().model(served)
+
+    def preprocess(self, served: Served) -> bytes | None:
+        return self._plane().preprocess(served)
+
+    def report(self, text: str) -> None:
+        self._plane().report(text)
+
+    def report_figures(self, metrics: str) -> None:
+        self._plane().report_figures(metrics)
+
+    def close(self) -> None:
+        # Never used is never imported: a controller that was told to leave at once.
+        if "_imported" in vars(self):
+            self._imported.close()
+
+    def _plane(self) -> ControlPlane:
+        with self._importing:
+            return self._imported
+
+    @functools.cached_property
+    def _imported(self) -> ControlPlane:
+        from transformer_serving.engine.controller.clearml_edge import ClearmlControlPlane
+
+        return ClearmlControlPlane(self._serving_id, self._name)

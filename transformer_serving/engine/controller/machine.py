@@ -1,0 +1,103 @@
+"""What an engine's answers depend on beside the bundle: processor, GPU, Triton, runtime, switches.
+
+The same bundle may answer rightly on one machine and wrongly on another, so a proof is of both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from transformer_serving.contract.server_facts import Gpu, installed, read_gpus, server_facts
+from transformer_serving.engine.orphans import server_of
+
+_CPU_INFO = Path("/proc/cpuinfo")
+# As x86 and Arm name them.
+_MODEL = ("model name", "CPU part")
+_FEATURES = ("flags", "Features")
+# Variables that choose kernels or the arithmetic of a runtime, such as ONEDNN_MAX_CPU_ISA.
+_SWITCHES = ("ONEDNN_", "DNNL_", "OV_", "ORT_", "MKL_", "CUBLAS_", "CUDA_", "NVIDIA_TF32_OVERRIDE")
+_RUNTIMES = {
+    "openvino_text": ("openvino",),
+    "onnxruntime": ("onnxruntime",),
+    "tensorrt": ("tensorrt",),
+}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One machine with one Triton; `runtimes` and `switches` are pairs of name and value."""
+
+    processor: str
+    features: str
+    triton: str
+    runtimes: tuple[tuple[str, str], ...]
+    switches: tuple[tuple[str, str], ...]
+    gpus: tuple[Gpu, ...]
+
+    def key(self, subject: str, backend: str) -> str:
+        """The name of the proof of that subject, run by that backend, on this machine."""
+        wanted = _RUNTIMES.get(backend)
+        facts = asdict(self)
+        facts["runtimes"] = [
+            (name, version) for name, version in self.runtimes if not wanted or name in wanted
+        ]
+        meaning = json.dumps([facts, backend, subject], sort_keys=True)
+        return hashlib.sha256(meaning.encode()).hexdigest()
+
+    @property
+    def name(self) -> str:
+        """What people call it, for a message."""
+        return ", ".join([self.processor, *(gpu.name for gpu in self.gpus)])
+
+
+def read_machine(triton: str, repository: Path) -> Machine:
+    """This machine, with the Triton of that version that serves `repository`."""
+    environment = _environment(repository)
+    facts = server_facts(environment)
+    versions = {
+        "openvino": installed("openvino"),
+        "onnxruntime": facts.onnxruntime,
+        "tensorrt": facts.tensorrt,
+    }
+    cpu = _first_processor(_CPU_INFO)
+    return Machine(
+        processor=_stated(cpu, _MODEL) or "unknown processor",
+        features=hashlib.sha256(
+            " ".join(sorted(_stated(cpu, _FEATURES).split())).encode()
+        ).hexdigest(),
+        triton=triton,
+        runtimes=tuple((name, version) for name, version in versions.items() if version),
+        switches=tuple(
+            sorted((n, value) for n, value in environment.items() if n.startswith(_SWITCHES))
+        ),
+        gpus=read_gpus(environment),
+    )
+
+
+def _environment(repository: Path) -> Mapping[str, str]:
+    """Triton's own variables; where it is out of sight ours, which the same supervisor gave."""
+    server = server_of(repository)
+    try:
+        return os.environ if server is None else server.environ()
+    except psutil.Error:
+        return os.environ
+
+
+def _first_processor(path: Path) -> Mapping[str, str]:
+    try:
+        block = path.read_text("utf-8", "replace").split("\n\n", 1)[0]
+    except OSError:
+        return {}
+    rows = (line.split(":", 1) for line in block.splitlines() if ":" in line)
+    return {name.strip(): value.strip() for name, value in rows}
+
+
+def _stated(cpu: Mapping[str, str], names: tuple[str, ...]) -> str:
+    return next((cpu[name] for name in names if name in cpu), "")

@@ -1,0 +1,112 @@
+"""The controller's page for Prometheus: its own figures, then Triton's page as Triton gives it.
+
+Written by hand, as the Triton image has no prometheus_client: the text form is a line a figure.
+"""
+
+from __future__ import annotations
+
+import http.client
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from transformer_serving.engine.controller.status import PROOF_STATES, EndpointStatus
+
+_TRITON_S = 3.0
+_PREFIX = "transformer_serving_engine"
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+
+
+@dataclass(frozen=True)
+class Family:
+    """One figure's name after the prefix, its help, and its rows of labels and value."""
+
+    name: str
+    help: str
+    rows: Sequence[tuple[dict[str, str], float]]
+
+    def lines(self) -> Iterator[str]:
+        name = f"{_PREFIX}_{self.name}"
+        yield f"# HELP {name} {self.help}"
+        yield f"# TYPE {name} gauge"
+        for labels, value in self.rows:
+            pairs = ",".join(f'{key}="{text.translate(_ESCAPES)}"' for key, text in labels.items())
+            yield f"{name}{{{pairs}}} {value:g}" if pairs else f"{name} {value:g}"
+
+
+class MetricsPage:
+    """Shown by the loop, read by scrapes from other threads; `triton` is its page's address."""
+
+    def __init__(self, triton: str | None) -> None:
+        self._triton = triton
+        self._shown: tuple[Sequence[EndpointStatus], float | None, bool] = ((), None, False)
+
+    def show(
+        self, rows: Sequence[EndpointStatus], last_sync: float | None, *, triton_ready: bool
+    ) -> None:
+        """`last_sync` in Unix seconds, None before the first."""
+        self._shown = (rows, last_sync, triton_ready)
+
+    def text(self) -> str:
+        """All of it; without Triton's part where Triton does not answer."""
+        rows, last_sync, triton_ready = self._shown
+        families = (*_of_endpoints(rows), *_of_controller(last_sync, triton_ready=triton_ready))
+        own = "".join(f"{line}\n" for family in families for line in family.lines())
+        return own + self._of_triton()
+
+    def _of_triton(self) -> str:
+        if self._triton is None:
+            return ""
+        try:
+            with urllib.request.urlopen(self._triton, timeout=_TRITON_S) as answer:
+                return str(answer.read().decode("utf-8", "replace"))
+        except (OSError, http.client.HTTPException):
+            return ""
+
+
+def _of_endpoints(rows: Sequence[EndpointStatus]) -> Iterator[Family]:
+    named = [({"endpoint": row.endpoint, "bundle": _bundle(row.proof_of)}, row) for row in rows]
+    yield Family(
+        "ready",
+        "1 where Triton serves the endpoint's last good version.",
+        [
+            ({"endpoint": row.endpoint, "bundle": _bundle(row.bundle_version)}, float(row.ready))
+            for row in rows
+        ],
+    )
+    yield Family(
+        "proof",
+        "1 for the state that the proof of the endpoint's answers is in.",
+        [
+            ({**labels, "state": state}, float(row.proof == state))
+            for labels, row in named
+            for state in PROOF_STATES
+        ],
+    )
+    for name, text, field in (
+        ("proof_seconds", "What the passed proof took, in seconds.", "proof_seconds"),
+        (
+            "proof_largest_difference",
+            "Largest difference from the reference in the passed proof.",
+            "largest_difference",
+        ),
+        (
+            "proof_lowest_cosine",
+            "Lowest cosine with the reference in the passed proof.",
+            "lowest_cosine",
+        ),
+    ):
+        values = [(labels, getattr(row, field)) for labels, row in named]
+        yield Family(name, text, [(labels, value) for labels, value in values if value is not None])
+
+
+def _of_controller(last_sync: float | None, *, triton_ready: bool) -> Iterator[Family]:
+    yield Family("triton_ready", "1 where Triton answers.", [({}, float(triton_ready))])
+    if last_sync is not None:
+        age = max(0.0, time.time() - last_sync)
+        yield Family("last_sync_age_seconds", "Since the control plane last answered.", [({}, age)])
+
+
+def _bundle(version: int | None) -> str:
+    return "" if version is None else str(version)

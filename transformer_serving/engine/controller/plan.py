@@ -1,0 +1,87 @@
+"""What is to be done next for each model: a pure function of what is wanted, known and loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from transformer_serving.engine.controller.records import Failure, Record
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Fetch, check and load what the endpoint asks for; the last good version serves on."""
+
+
+@dataclass(frozen=True)
+class Reload:
+    """Load the last good state again: Triton lost it, or it is not proven on this machine."""
+
+
+@dataclass(frozen=True)
+class Retire:
+    """Drop the versions whose grace is over."""
+
+
+@dataclass(frozen=True)
+class Remove:
+    """Unload the model and delete its files: its endpoint is gone."""
+
+
+Action = Prepare | Reload | Retire | Remove
+
+
+@dataclass(frozen=True)
+class Situation:
+    """One look at the world. `wanted` maps models to fingerprints, None while the control plane
+    was never reached; `loaded` maps models to ready versions, None while Triton is away. `unproven`
+    are models whose version in service must first be proven on this machine."""
+
+    wanted: Mapping[str, str] | None
+    records: Mapping[str, Record]
+    failures: Mapping[str, Failure]
+    loaded: Mapping[str, frozenset[int]] | None
+    now: float
+    unproven: frozenset[str] = frozenset()
+
+
+def plan(situation: Situation) -> dict[str, Action]:
+    """At most one action for a model; nothing at all while Triton is away."""
+    if situation.loaded is None:
+        return {}
+    models = set(situation.records) | set(situation.wanted or {})
+    actions = {model: _action(model, situation) for model in sorted(models)}
+    return {model: action for model, action in actions.items() if action is not None}
+
+
+def _action(model: str, situation: Situation) -> Action | None:
+    record = situation.records.get(model)
+    wanted = None if situation.wanted is None else situation.wanted.get(model)
+    if record is None:
+        return Prepare() if wanted is not None and _free(model, wanted, situation) else None
+    if situation.wanted is not None and wanted is None:
+        return Remove()
+    lost = not record.numbers <= (situation.loaded or {}).get(model, frozenset())
+    if (lost or model in situation.unproven) and _free(model, record.fingerprint, situation):
+        # Its files may be the reason that it could not be loaded last time: fetch them again.
+        broken = _failed(model, record.fingerprint, situation)
+        return Prepare() if broken and wanted == record.fingerprint else Reload()
+    if wanted is not None and wanted != record.fingerprint and _free(model, wanted, situation):
+        return Prepare()
+    over = len(record.kept(situation.now)) < len(record.versions)
+    if not lost and over and _free(model, record.fingerprint, situation):
+        return Retire()
+    return None
+
+
+def _failed(model: str, fingerprint: str, situation: Situation) -> bool:
+    failure = situation.failures.get(model)
+    return failure is not None and failure.fingerprint == fingerprint
+
+
+def _free(model: str, fingerprint: str, situation: Situation) -> bool:
+    """May this be tried now? A failure holds back only the very thing that failed."""
+    failure = situation.failures.get(model)
+    return (
+        failure is None or failure.fingerprint != fingerprint or failure.pause_over(situation.now)
+    )

@@ -1,0 +1,146 @@
+"""Triton's model repository on disk: prepared aside, put in place by renames, undone the same way.
+
+A version's files lie in `.versions/<model>/<token>` and never change; `<model>/<number>` is a
+link to them. So putting a version in place, and putting the last good one back, is one rename
+each, also for a model whose version number stays the same.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+
+from transformer_serving.contract.naming import BUNDLE_FOLDER
+from transformer_serving.engine.errors import EngineError
+from transformer_serving.engine.model_config import FILE_NAME
+
+_STORE = ".versions"
+_PART = ".part"
+_FILE_OF_SUFFIX = {".onnx": "model.onnx", ".plan": "model.plan", ".pt": "model.pt"}
+_FILE_OF_FRAMEWORK = {"onnx": "model.onnx", "tensorrt": "model.plan", "torch": "model.pt"}
+
+
+class Repository:
+    """The folder that Triton was started on; only what lies in `.versions` is ours to delete."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._store = root / _STORE
+        self._store.mkdir(parents=True, exist_ok=True)
+
+    def stage(self, model: str, source: Path, framework: str) -> str:
+        """Copy a model file or folder; the token of the copy, which is on disk when this returns.
+
+        The source is never moved: with a file:// address it is the user's own file.
+        """
+        token = uuid.uuid4().hex
+        part = self._store / model / f"{token}{_PART}"
+        part.mkdir(parents=True)
+        if source.is_dir():
+            shutil.copytree(
+                source,
+                part,
+                ignore=lambda folder, _: [BUNDLE_FOLDER] if Path(folder) == source else [],
+                dirs_exist_ok=True,
+                copy_function=shutil.copyfile,
+            )
+        elif source.is_file():
+            shutil.copyfile(source, part / _file_name(source, framework))
+        else:
+            raise EngineError(f"the model's local copy '{source.name}' is not there; upload again")
+        _sync_tree(part)
+        part.rename(self.files(model, token))
+        _sync(part.parent)
+        return token
+
+    def files(self, model: str, token: str) -> Path:
+        return self._store / model / token
+
+    def install(
+        self, model: str, versions: Mapping[int, str], config: str, *, files_of: str | None = None
+    ) -> None:
+        """Make the model's folder hold exactly these versions (number to token) and this config.
+
+        New versions come before the config that names them, old ones go after it. `files_of` is
+        the model whose files they are, where it is another one.
+        """
+        folder = self.root / model
+        folder.mkdir(exist_ok=True)
+        for number, token in versions.items():
+            target = PurePosixPath("..", _STORE, files_of or model, token)
+            self._link(folder / str(number), target)
+        self._write(folder / FILE_NAME, config)
+        for entry in folder.iterdir():
+            if entry.is_symlink() and entry.name not in {str(number) for number in versions}:
+                entry.unlink()
+        _sync(folder)
+
+    def remove(self, model: str) -> None:
+        """Delete the model's folder and files."""
+        folder = self.root / model
+        if folder.is_dir():
+            for entry in folder.iterdir():
+                if entry.is_symlink() or entry.name == FILE_NAME:
+                    entry.unlink()
+            # A user's own file in there stays, and the folder with it.
+            if not any(folder.iterdir()):
+                folder.rmdir()
+        shutil.rmtree(self._store / model, ignore_errors=True)
+
+    def keep_only(self, model: str, tokens: Iterable[str]) -> None:
+        """Delete the files of the model's other versions, half-copied ones too."""
+        kept = set(tokens)
+        folder = self._store / model
+        for entry in list(folder.iterdir()) if folder.is_dir() else []:
+            if entry.name not in kept:
+                shutil.rmtree(entry, ignore_errors=True)
+
+    def has_files(self, model: str, token: str) -> bool:
+        return self.files(model, token).is_dir()
+
+    def models(self) -> set[str]:
+        """The models that have files of ours."""
+        return {entry.name for entry in self._store.iterdir() if entry.is_dir()}
+
+    def _link(self, path: Path, target: PurePosixPath) -> None:
+        if path.is_symlink() and os.readlink(path) == str(target):
+            return
+        aside = self._store / f"{uuid.uuid4().hex}{_PART}"
+        aside.symlink_to(target)
+        aside.replace(path)
+
+    def _write(self, path: Path, text: str) -> None:
+        if path.is_file() and path.read_text("utf-8") == text:
+            return
+        aside = self._store / f"{uuid.uuid4().hex}{_PART}"
+        with aside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+
+
+def _file_name(source: Path, framework: str) -> str:
+    """What Triton looks for: by the file's own ending, else by the ClearML framework label."""
+    own = _FILE_OF_SUFFIX.get(source.suffix.lower())
+    label = framework.lower()
+    named = (name for key, name in _FILE_OF_FRAMEWORK.items() if key in label)
+    return own or next(named, "model.bin")
+
+
+def _sync_tree(root: Path) -> None:
+    for folder, _, names in os.walk(root):
+        for name in names:
+            _sync(Path(folder) / name)
+        _sync(Path(folder))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

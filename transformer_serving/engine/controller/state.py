@@ -1,0 +1,80 @@
+"""The state file: what `transformer-serving status` reads, and what a restart goes on from."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer_serving.engine.controller.records import Record, record_from_json, record_to_json
+
+_log = logging.getLogger(__name__)
+_MODELS = "models"
+
+
+class StateFile:
+    """Replaced as a whole at every write, so that a reader or a crash never sees half of it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._written = ""
+        self._status: Mapping[str, Any] = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._records = self._read()
+
+    def records(self) -> dict[str, Record]:
+        with self._lock:
+            return dict(self._records)
+
+    def commit(self, model: str, record: Record | None) -> None:
+        """Make `record` the last good state of the model; on disk when this returns."""
+        with self._lock:
+            if record is None:
+                self._records.pop(model, None)
+            else:
+                self._records[model] = record
+            self._write(durable=True)
+
+    def publish(self, status: Mapping[str, Any]) -> None:
+        """Show a new status; written only when something in it changed."""
+        with self._lock:
+            self._status = status
+            self._write(durable=False)
+
+    def beat(self) -> None:
+        """Show that the loop goes round, also when nothing changes: the file's time."""
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(self._path)
+
+    def _read(self) -> dict[str, Record]:
+        try:
+            values = json.loads(self._path.read_text("utf-8"))
+            rows: Mapping[str, Any] = values.get(_MODELS, {})
+            return {model: record_from_json(row) for model, row in rows.items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            aside = self._path.with_suffix(".unreadable")
+            self._path.replace(aside)
+            _log.error("state file %s is not readable, kept as %s", self._path, aside.name)
+            return {}
+
+    def _write(self, *, durable: bool) -> None:
+        models = {model: record_to_json(record) for model, record in self._records.items()}
+        text = json.dumps({**self._status, _MODELS: models}, indent=1) + "\n"
+        if text == self._written:
+            return
+        aside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        with aside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        aside.replace(self._path)
+        self._written = text

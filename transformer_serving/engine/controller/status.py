@@ -1,0 +1,161 @@
+"""What people see of the controller: one row an endpoint, and what changed since last time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from transformer_serving.engine.controller.control_plane import Problem, Served
+from transformer_serving.engine.controller.proofs import Passed
+from transformer_serving.engine.controller.records import Failure, Record, Version
+
+PROVEN, UNPROVEN, PROVING, FAILED = PROOF_STATES = ("proven", "unproven", "proving", "failed")
+
+
+@dataclass(frozen=True)
+class Proving:
+    """What is known of proofs: the models whose proof runs now, and a version's proof, if any."""
+
+    now: Collection[str]
+    passed: Callable[[Version], Passed | None]
+
+
+@dataclass(frozen=True)
+class EndpointStatus:
+    """One endpoint. `reason` says why it is not ready or not up to date; times are Unix seconds.
+
+    `proof` is one of PROOF_STATES, of the bundle `proof_of`: the one in service, unless another's
+    proof failed. The figures below it are those of a passed proof.
+    """
+
+    endpoint: str
+    model: str
+    bundle_version: int | None
+    verified: bool
+    backend: str | None
+    ready: bool
+    reason: str | None
+    reason_since: float | None
+    versions_loaded: tuple[int, ...]
+    model_id: str | None
+    since: float | None
+    proof: str
+    proof_of: int | None
+    proof_seconds: float | None = None
+    largest_difference: float | None = None
+    lowest_cosine: float | None = None
+
+    def line(self) -> str:
+        """One line for the log and the ClearML task."""
+        state = "ready" if self.ready else "not ready"
+        bundle = f" bundle {self.bundle_version}" if self.bundle_version else ""
+        mark = "" if self.verified or self.backend is None else " unverified"
+        return f"{self.endpoint}: {state}{bundle}{mark}" + (
+            f" ({self.reason})" if self.reason else ""
+        )
+
+
+def endpoint_rows(
+    wanted: Mapping[str, Served] | None,
+    problems: Sequence[Problem],
+    records: Mapping[str, Record],
+    failures: Mapping[str, Failure],
+    loaded: Mapping[str, frozenset[int]] | None,
+    proving: Proving,
+) -> list[EndpointStatus]:
+    """A row for every endpoint; before the first sync, for every model of the last good state."""
+    models = set(records) if wanted is None else set(wanted)
+    rows = [
+        _row(
+            model,
+            None if wanted is None else wanted[model],
+            records.get(model),
+            failures.get(model),
+            None if loaded is None else loaded.get(model, frozenset()),
+            proving,
+        )
+        for model in models
+    ]
+    rows += [_problem_row(problem) for problem in problems]
+    return sorted(rows, key=lambda row: row.endpoint)
+
+
+def _row(
+    model: str,
+    served: Served | None,
+    record: Record | None,
+    failure: Failure | None,
+    loaded: frozenset[int] | None,
+    proving: Proving,
+) -> EndpointStatus:
+    current = None if record is None else record.current
+    ready = current is not None and current.number in (loaded or ())
+    reason, since = (failure.reason, failure.at) if failure is not None else (None, None)
+    if reason is None and not ready:
+        step = "its answers are being proven" if model in proving.now else "loading"
+        reason = "Triton does not answer" if loaded is None else step
+    return EndpointStatus(
+        endpoint=served.endpoint if served is not None else record.endpoint if record else model,
+        model=model,
+        bundle_version=current.bundle_version if current else None,
+        verified=current is not None and current.verified,
+        backend=current.backend if current else None,
+        ready=ready,
+        reason=reason,
+        reason_since=since,
+        versions_loaded=tuple(sorted(loaded or ())),
+        model_id=current.model_id if current else served.model_id if served else None,
+        since=current.since if current else None,
+        **_proof(model, current, failure, proving),
+    )
+
+
+def _proof(
+    model: str, current: Version | None, failure: Failure | None, proving: Proving
+) -> dict[str, Any]:
+    passed = proving.passed(current) if current else None
+    bundle = current.bundle_version if current else None
+    if model in proving.now:
+        return {"proof": PROVING, "proof_of": bundle}
+    if failure is not None and failure.unproven_bundle is not None:
+        return {"proof": FAILED, "proof_of": failure.unproven_bundle}
+    if passed is None:
+        return {"proof": UNPROVEN, "proof_of": bundle}
+    return {
+        "proof": PROVEN,
+        "proof_of": bundle,
+        "proof_seconds": passed.seconds,
+        "largest_difference": passed.largest_difference,
+        "lowest_cosine": passed.lowest_cosine,
+    }
+
+
+def _problem_row(problem: Problem) -> EndpointStatus:
+    return EndpointStatus(
+        endpoint=problem.endpoint,
+        model=problem.model,
+        bundle_version=None,
+        verified=False,
+        backend=None,
+        ready=False,
+        reason=problem.reason,
+        reason_since=None,
+        versions_loaded=(),
+        model_id=problem.model_id or None,
+        since=None,
+        proof=UNPROVEN,
+        proof_of=None,
+    )
+
+
+def as_json(rows: Sequence[EndpointStatus]) -> list[dict[str, Any]]:
+    return [asdict(row) for row in rows]
+
+
+def changes(before: Sequence[EndpointStatus], after: Sequence[EndpointStatus]) -> list[str]:
+    """A line for each endpoint that is new, gone or different."""
+    old = {row.endpoint: row.line() for row in before}
+    new = {row.endpoint: row.line() for row in after}
+    lines = [line for endpoint, line in new.items() if old.get(endpoint) != line]
+    return lines + [f"{endpoint}: removed" for endpoint in old if endpoint not in new]

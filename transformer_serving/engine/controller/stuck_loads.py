@@ -1,0 +1,111 @@
+"""Ends a Triton in which a load is stuck, so that its supervisor starts another.
+
+Triton runs a Python backend's models in child processes. Triton 2.51 does not notice when one dies
+before it has answered for the first time: the model stays LOADING, and neither its load call nor
+any other for the model returns. The dead child is left as a zombie, which is the sign. How long a
+load takes is none: a slow one has a living process, or none at all where the backend is native.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from transformer_serving.engine.orphans import STUB, model_of, server_of
+
+# Of a process that dies later in its load Triton takes notice: the load then fails after 2.3 s.
+NOTICE_S = 5.0
+
+
+@dataclass
+class Load:
+    """A load that goes on. `before` are dead processes older than it; `died` is set once."""
+
+    model: str
+    before: frozenset[int]
+    dead_since: float | None = None
+    died: bool = False
+
+
+class StuckLoads:
+    """Watches the loads of the Triton that serves `repository` on this machine."""
+
+    def __init__(self, repository: Path) -> None:
+        self._repository = repository
+        self._server: psutil.Process | None = None
+        self._lock = threading.Lock()
+        self._loads: list[Load] = []
+        self._owners: dict[int, str] = {}
+        # Left by a load of the controller before this one: what is loading may be waiting for it.
+        self._inherited = self._backend_processes()[1]
+
+    @contextlib.contextmanager
+    def watched(self, model: str) -> Iterator[Load]:
+        """The block, which loads the model, is watched until it ends."""
+        with self._lock:
+            load = Load(model, self._look() - self._inherited)
+            self._loads.append(load)
+        try:
+            yield load
+        finally:
+            with self._lock:
+                self._loads.remove(load)
+
+    def end(self) -> list[str]:
+        """Kill Triton if loads are stuck; their models. Without a load this costs nothing."""
+        with self._lock:
+            loads = [load for load in self._loads if not load.died]
+            if not loads:
+                return []
+            dead = self._look()
+            stuck = [load for load in loads if self._is_stuck(load, dead)]
+            for load in stuck:
+                load.died = True
+            if stuck and self._server is not None:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    self._server.kill()
+            return [load.model for load in stuck]
+
+    def _look(self) -> frozenset[int]:
+        """The dead processes; what the living ones load is remembered for when they are dead."""
+        living, dead = self._backend_processes()
+        self._owners = {pid: owner for pid, owner in self._owners.items() if pid in dead} | living
+        return dead
+
+    def _is_stuck(self, load: Load, dead: frozenset[int]) -> bool:
+        """A process that died before it was seen alive may be that of any load."""
+        owners = {self._owners.get(pid, load.model) for pid in dead - load.before}
+        if load.model not in owners:
+            load.dead_since = None
+            return False
+        now = time.monotonic()
+        load.dead_since = load.dead_since or now
+        return now - load.dead_since >= NOTICE_S
+
+    def _backend_processes(self) -> tuple[dict[int, str], frozenset[int]]:
+        """The model of each living backend process, and the dead ones."""
+        living: dict[int, str] = {}
+        dead: set[int] = set()
+        for process in self._children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if not process.name().startswith(STUB):
+                    continue
+                if process.status() == psutil.STATUS_ZOMBIE:
+                    dead.add(process.pid)
+                else:
+                    living[process.pid] = model_of(process, self._repository)
+        return living, frozenset(dead)
+
+    def _children(self) -> list[psutil.Process]:
+        if self._server is None or not self._server.is_running():
+            self._server = server_of(self._repository)
+        try:
+            return [] if self._server is None else self._server.children()
+        except psutil.NoSuchProcess:
+            return []

@@ -1,0 +1,97 @@
+"""What the control plane wants served: asked again and again, without ever waiting for the answer.
+
+The SDK may block for minutes, so it is asked in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+
+from transformer_serving.engine.controller.control_plane import ControlPlane, Problem, Served
+
+_log = logging.getLogger(__name__)
+# A sync that takes longer is shown as an error: the SDK never gives up, it only comes back late.
+_SLOW_S = 10.0
+
+
+class Sync:
+    """`wanted` maps Triton models to endpoints, None before the first answer.
+
+    `last` is when it was last answered, `error` why it is not now; `reason_of` words one.
+    """
+
+    def __init__(
+        self,
+        control_plane: ControlPlane,
+        pool: Executor,
+        poll_s: float,
+        endpoint_filter: str,
+        reason_of: Callable[[BaseException], str],
+    ) -> None:
+        self._control_plane = control_plane
+        self._pool = pool
+        self._poll_s = poll_s
+        self._filter = endpoint_filter
+        self._reason_of = reason_of
+        self._asked: Future[Sequence[Served]] | None = None
+        self._started = float("-inf")
+        self.wanted: dict[str, Served] | None = None
+        self.problems: list[Problem] = []
+        self.last: float | None = None
+        self.error: str | None = None
+
+    def start_when_due(self, wake: Callable[[], None]) -> None:
+        """Ask, unless it is too early or the last answer is still to come; `wake` when it comes."""
+        if self._asked is None and time.monotonic() - self._started >= self._poll_s:
+            self._started = time.monotonic()
+            self._asked = self._pool.submit(self._control_plane.endpoints)
+            self._asked.add_done_callback(lambda _: wake())
+
+    def finish(self) -> bool:
+        """Whether a new answer was taken up."""
+        if self._asked is None:
+            return False
+        if not self._asked.done():
+            if time.monotonic() - self._started > _SLOW_S and self.error is None:
+                self.error = f"no answer for more than {_SLOW_S:.0f} s"
+                _log.error("control plane: %s", self.error)
+            return False
+        asked, self._asked = self._asked, None
+        error = asked.exception()
+        if error is None:
+            self._take_up(asked.result())
+            return True
+        reason = self._reason_of(error)
+        if reason != self.error:
+            _log.error("control plane: %s", reason)
+        self.error = reason
+        return False
+
+    def _take_up(self, endpoints: Sequence[Served]) -> None:
+        """Two addresses can mean one Triton name: the first keeps it, the other is told."""
+        self.error, self.last = None, time.time()
+        wanted: dict[str, Served] = {}
+        self.problems = list(self._control_plane.problems())
+        for served in sorted(endpoints, key=lambda served: served.endpoint):
+            if not fnmatch.fnmatchcase(served.endpoint, self._filter):
+                continue
+            # Such a folder would be ours, or outside the repository.
+            if served.model.startswith(".") or not served.model:
+                self.problems.append(_problem(served, "an endpoint name must not begin with '.'"))
+                continue
+            other = wanted.setdefault(served.model, served)
+            if other is not served:
+                reason = (
+                    f"its Triton model name '{served.model}' is taken by endpoint "
+                    f"'{other.endpoint}'; choose another endpoint name"
+                )
+                self.problems.append(_problem(served, reason))
+        self.wanted = wanted
+
+
+def _problem(served: Served, reason: str) -> Problem:
+    return Problem(served.endpoint, served.model, served.model_id, reason)

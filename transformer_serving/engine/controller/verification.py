@@ -1,0 +1,104 @@
+"""Decides whether an endpoint may be served, as which Triton version, with which configuration."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.gate import open_manifest, require_servable
+from transformer_serving.contract.identity import check_preprocess, model_parts, stated_version
+from transformer_serving.contract.manifest import FILE_NAME as MANIFEST, Manifest
+from transformer_serving.contract.naming import STOCK_VERSION
+from transformer_serving.contract.server_facts import ServerFacts, server_facts
+from transformer_serving.contract.signatures import (
+    check_signed_manifest,
+    check_signed_preprocess,
+    read_trusted_keys,
+)
+from transformer_serving.engine.controller.control_plane import Served
+from transformer_serving.engine.endpoint_config import config_from_endpoint, contradiction, tuned
+from transformer_serving.engine.errors import EngineError
+from transformer_serving.engine.model_config import FILE_NAME as CONFIG, ModelConfig, from_text
+
+
+class Refused(EngineError):
+    """The endpoint cannot be served as it is; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What may be loaded. `verified` is False when no manifest vouches for the files."""
+
+    number: int
+    config: ModelConfig
+    bundle_version: int | None
+    verified: bool
+
+
+def verify(served: Served, folder: Path, preprocess: bytes | None) -> Verified:
+    """Check the model's files, its manifest and its preprocess file against each other.
+
+    Raises Refused, ConfigError or ContractError with the reason for `status`.
+    """
+    keys = read_trusted_keys(os.environ)
+    if keys is not None:
+        check_signed_manifest(folder, keys)
+        check_signed_preprocess(preprocess, keys)
+    stated = None if preprocess is None else stated_version(preprocess)
+    manifest = _manifest(folder)
+    if manifest is None:
+        if stated is not None:
+            raise Refused(
+                f"preprocess.py is of bundle {stated}, the model has no {MANIFEST}; deploy them "
+                "together"
+            )
+        config = config_from_endpoint(
+            served.fields,
+            name=served.model,
+            framework=served.framework,
+            files=sorted(path.name for path in folder.iterdir()),
+        )
+        return Verified(STOCK_VERSION, config, None, verified=False)
+    if stated is not None and stated != manifest.bundle_version:
+        raise Refused(
+            f"preprocess.py is of bundle {stated}, the model of bundle {manifest.bundle_version}; "
+            "deploy them together"
+        )
+    if preprocess is not None and (stated is not None or keys is not None):
+        check_preprocess(preprocess, model_parts(manifest.files))
+    number = STOCK_VERSION if stated is None else manifest.bundle_version
+    return Verified(
+        number,
+        _bundle_config(served, folder, stock=stated is None),
+        manifest.bundle_version,
+        verified=True,
+    )
+
+
+def _manifest(folder: Path) -> Manifest | None:
+    path = folder / MANIFEST
+    if not path.is_file():
+        return None
+    manifest = open_manifest(path.read_bytes(), _server())
+    require_servable(manifest, folder, _server(), prefix="model/")
+    return manifest
+
+
+@cache
+def _server() -> ServerFacts:
+    """What this Triton can load; asked once, the machine does not change under it."""
+    return server_facts(os.environ)
+
+
+def _bundle_config(served: Served, folder: Path, *, stock: bool) -> ModelConfig:
+    path = folder / CONFIG
+    if not path.is_file():
+        raise ContractError(f"file '{CONFIG}' of the bundle is missing; convert again")
+    config = from_text(path.read_text("utf-8"), CONFIG)
+    fault = contradiction(config, served.fields, tuning=stock)
+    if fault is not None:
+        raise Refused(fault)
+    return tuned(config, served.fields) if stock else config

@@ -1,0 +1,26 @@
+"""`python -m transformer_serving.engine.image_backends FOLDER`: our backend for the image's own.
+
+Only openvino_text: onnxruntime and tensorrt are native there, and a native library wins over a
+model.py of the same name.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from transformer_serving.engine.backend_directory import add_backend
+from transformer_serving.engine.errors import EngineError
+
+BACKEND = "openvino_text"
+
+
+def main() -> None:
+    try:
+        add_backend(Path(sys.argv[1]), BACKEND)
+    except EngineError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

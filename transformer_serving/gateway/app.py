@@ -1,0 +1,16 @@
+"""The ASGI app: `python -m transformer_serving.gateway` serves it, or uvicorn by its name.
+
+Limits, request ids and health are the gateway's; requests to endpoints whose Preprocess is ours
+go straight to the host's processor; everything else goes to clearml-serving's app, unmodified,
+whose start-up and shutdown events pass through.
+"""
+
+from __future__ import annotations
+
+from transformer_serving.gateway.front_door import FrontDoor
+from transformer_serving.gateway.host import host
+from transformer_serving.gateway.openapi import describe_errors
+from transformer_serving.gateway.settings import read_settings
+
+describe_errors(host.app)
+app = FrontDoor(host, read_settings())

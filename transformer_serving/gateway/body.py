@@ -1,0 +1,134 @@
+"""A request's body: counted as it comes, inflated under a cap, never held beyond the limits.
+
+Nothing is read of a body that declares itself too large, and no more than the limit is ever held
+of one that does not. What all requests hold together has a limit too (`body_memory.py`), and what
+JSON would become is known before it is parsed (`json_body.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from transformer_serving.contract.body_memory import Share
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.gateway.asgi import Headers, Receive
+from transformer_serving.gateway.content_encoding import Decoder, Plain, decoder_for, too_large
+from transformer_serving.gateway.settings import BODY_SECONDS, BODY_STALL_SECONDS, Settings
+
+# After a refusal the connection lives on this long, so that a caller still sending does not lose
+# the answer to a reset; what comes is dropped.
+_LINGER_SECONDS = 2.0
+# Bytes inflated in the event loop, 0.1 ms of work; a thread costs as much to ask. Inflating lets
+# go of the interpreter's lock, so the rest of a larger body holds nobody up.
+_INLINE = 65_536
+# One: each thread of its own would keep memory of its own, and there is other work for the cores.
+_THREAD = ThreadPoolExecutor(1, thread_name_prefix="gunzip")
+
+
+class ClientGoneError(Exception):
+    """The caller closed the connection before the whole body had come."""
+
+
+class Incoming:
+    """One request's body on its way in. `open` while more of it may come."""
+
+    def __init__(self, receive: Receive, settings: Settings) -> None:
+        self._receive = receive
+        self._settings = settings
+        self.open = True
+
+    async def read(self, headers: Mapping[bytes, bytes], share: Share) -> bytes:
+        """The whole plain body, counted in `share`.
+
+        Raises ServingError (400, 413, 503), ClientGoneError.
+        """
+        limit = self._settings.max_body_bytes
+        check_declared(headers, limit)
+        encoding = headers.get(b"content-encoding")
+        decoder = None if encoding is None else decoder_for(encoding, limit)
+        chunk = await self._next()
+        if not self.open and decoder is None:
+            if len(chunk) > limit:
+                raise too_large(limit, len(chunk))
+            share.take(len(chunk), is_here=True)
+            return chunk
+        decoder = decoder or Plain(limit)
+        try:
+            await self._decode(decoder, chunk, share)
+            if self.open:
+                await self._rest(decoder, share)
+            return decoder.finish()
+        finally:
+            # An error keeps the frames that it went through, and they this.
+            decoder.discard()
+
+    async def drop(self) -> None:
+        """Let go of what still comes, for a bounded time."""
+        try:
+            async with asyncio.timeout(_LINGER_SECONDS):
+                while self.open:
+                    await self._next()
+        except (ClientGoneError, TimeoutError):
+            self.open = False
+
+    async def _rest(self, decoder: Decoder, share: Share) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._settings.body_seconds
+        stall = self._settings.body_stall_seconds
+        try:
+            async with asyncio.timeout(None) as patience:
+                while self.open:
+                    patience.reschedule(min(end, loop.time() + stall))
+                    await self._decode(decoder, await self._next(), share)
+        except TimeoutError:
+            late = BODY_SECONDS if loop.time() >= end else BODY_STALL_SECONDS
+            seconds = self._settings.body_seconds if late is BODY_SECONDS else stall
+            raise ServingError(
+                "malformed_body",
+                f"the body did not come in time; {late.name} sets how long is waited",
+                limit=f"{seconds:g} s",
+            ) from None
+
+    async def _decode(self, decoder: Decoder, chunk: bytes, share: Share) -> None:
+        """Counted before it is there, then corrected to what it was."""
+        before = decoder.held
+        most = decoder.most(chunk, _INLINE)
+        share.take(most, is_here=not self.open)
+        if not decoder.feed(chunk, _INLINE):
+            rest = decoder.most(b"", None)
+            share.take(rest)
+            most += rest
+            await asyncio.get_running_loop().run_in_executor(_THREAD, decoder.feed, b"")
+        share.give_back(most - (decoder.held - before))
+
+    async def _next(self) -> bytes:
+        message = await self._receive()
+        if message["type"] != "http.request":
+            raise ClientGoneError
+        self.open = message.get("more_body", False)
+        chunk: bytes = message.get("body", b"")
+        return chunk
+
+
+def header_values(headers: Headers) -> dict[bytes, bytes]:
+    """Headers by their name: of repeated ones the last, of content-encoding all in one."""
+    values = dict(headers)
+    if b"content-encoding" in values:
+        # A second coding must not hide behind the first one.
+        every = [value for name, value in headers if name == b"content-encoding"]
+        values[b"content-encoding"] = b",".join(every)
+    return values
+
+
+def check_declared(headers: Mapping[bytes, bytes], limit: int) -> None:
+    """Refuse a body that says itself that it is too large. Raises ServingError (400, 413)."""
+    declared = headers.get(b"content-length")
+    if declared is None:
+        return
+    # int() takes a sign, spaces and underscores, and refuses thousands of digits with an error.
+    if not declared.isdigit() or len(declared) > 18:
+        raise ServingError("malformed_body", "the content-length is no number of bytes")
+    if int(declared) > limit:
+        raise too_large(limit, int(declared))

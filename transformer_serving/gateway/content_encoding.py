@@ -1,0 +1,163 @@
+"""The encodings that a body may come in: plain and gzip, decoded piece by piece under a cap."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, Protocol
+
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.gateway.body_buffer import Buffer
+from transformer_serving.gateway.settings import MAX_BODY_BYTES
+
+# Each member costs a fresh inflater; real files of many members have one per 64 KiB.
+_MAX_MEMBERS = 1024
+_GZIP_WBITS = 31
+_PIECE = 65_536
+
+
+class Decoder(Protocol):
+    """Takes the body as it comes; raises ServingError as soon as it breaks a rule.
+
+    `held` are the decoded bytes so far; feeding adds at most `most(chunk, at_most)` to them.
+    """
+
+    @property
+    def held(self) -> int: ...
+
+    def most(self, chunk: bytes, at_most: int | None) -> int: ...
+
+    def feed(self, chunk: bytes, at_most: int | None = None) -> bool:
+        """Whether all was decoded; where not, `at_most` bytes were and another call goes on."""
+        ...
+
+    def finish(self) -> bytes: ...
+
+    def discard(self) -> None:
+        """Let go of what is held, whoever still has the decoder."""
+        ...
+
+
+class Plain:
+    """A body as it is, up to `limit` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._whole = Buffer(limit)
+
+    @property
+    def held(self) -> int:
+        return len(self._whole)
+
+    def most(self, chunk: bytes, at_most: int | None) -> int:
+        return len(chunk)
+
+    def feed(self, chunk: bytes, at_most: int | None = None) -> bool:
+        if len(self._whole) + len(chunk) > self._limit:
+            raise too_large(self._limit)
+        self._whole.append(chunk)
+        return True
+
+    def finish(self) -> bytes:
+        return self._whole.whole()
+
+    def discard(self) -> None:
+        self._whole.clear()
+
+
+class Gzip:
+    """A gzip body, one member or several, up to `limit` bytes packed and `limit` unpacked."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._packed = 0
+        self._waiting = b""  # packed bytes that are not inflated yet
+        self._whole = Buffer(limit + 1)
+        self._members = 0
+        self._inflater: Any = None  # None between members, where zero bytes are padding
+
+    @property
+    def held(self) -> int:
+        return len(self._whole)
+
+    def most(self, chunk: bytes, at_most: int | None) -> int:
+        # One byte more than allowed tells too large from just large enough.
+        room = self._limit + 1 - self.held
+        return room if at_most is None else min(at_most, room)
+
+    def feed(self, chunk: bytes, at_most: int | None = None) -> bool:
+        self._packed += len(chunk)
+        if self._packed > self._limit:
+            raise too_large(self._limit)
+        self._waiting += chunk
+        end = self.held + self.most(b"", at_most)
+        more = True
+        while more and self.held < end:
+            room = min(_PIECE, end - self.held)
+            more = self._begin() if self._inflater is None else self._inflate(room)
+        if self.held > self._limit:
+            raise too_large(self._limit)
+        return not more
+
+    def finish(self) -> bytes:
+        if self._inflater is not None:
+            raise _bad_gzip()
+        return self._whole.whole()
+
+    def discard(self) -> None:
+        self._whole.clear()
+        self._waiting = b""
+
+    def _begin(self) -> bool:
+        """Start the next member; whether there is one."""
+        # Zero bytes may follow a member, never go before the first.
+        if self._members:
+            self._waiting = self._waiting.lstrip(b"\0")
+        if not self._waiting:
+            return False
+        self._members += 1
+        if self._members > _MAX_MEMBERS:
+            raise _bad_gzip()
+        self._inflater = zlib.decompressobj(_GZIP_WBITS)
+        return True
+
+    def _inflate(self, room: int) -> bool:
+        """Inflate at most `room` bytes; whether more may be there."""
+        try:
+            piece = self._inflater.decompress(self._waiting, room)
+        except zlib.error:
+            raise _bad_gzip() from None
+        self._whole.append(piece)
+        if not self._inflater.eof:
+            self._waiting = self._inflater.unconsumed_tail
+            return len(piece) == room
+        self._waiting = self._inflater.unused_data
+        self._inflater = None
+        return bool(self._waiting)
+
+
+def decoder_for(encoding: bytes, limit: int) -> Decoder:
+    """Raises ServingError (400) for codings other than gzip."""
+    coding = encoding.strip().lower()
+    if coding in (b"", b"identity"):
+        return Plain(limit)
+    if coding == b"gzip":
+        return Gzip(limit)
+    raise ServingError(
+        "malformed_body",
+        "the content-encoding is not known; send the body plain or as gzip",
+        field="content-encoding",
+        limit="gzip",
+    )
+
+
+def too_large(limit: int, got: int | None = None) -> ServingError:
+    return ServingError(
+        "too_large",
+        f"the body has too many bytes; {MAX_BODY_BYTES.name} sets how many are taken",
+        limit=limit,
+        got=got,
+    )
+
+
+def _bad_gzip() -> ServingError:
+    return ServingError("malformed_body", "the body is not the gzip it says it is")

@@ -1,0 +1,164 @@
+"""Golden requests to every endpoint that is ours, in rounds that nobody has to ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+
+from transformer_serving.contract.golden import agrees, disagreement
+from transformer_serving.contract.log_lines import trace_of
+from transformer_serving.contract.naming import VERSION_HEADER
+from transformer_serving.contract.panics import ENDS
+from transformer_serving.contract.request_context import GoldenBody
+from transformer_serving.gateway.building import preprocess_of, serves_responses
+from transformer_serving.gateway.short_way import ShortWay, Target
+
+log = logging.getLogger("transformer_serving.gateway")
+# For endpoints that bring no golden body of their own.
+_SHORT_TEXT = {"text": "ready"}
+_TIMEOUT_S = 10.0
+EVERY_S = 15.0
+
+
+@dataclass(frozen=True)
+class Golden:
+    """An endpoint's last golden request: 'ok', 'failed' with a reason, or 'not asked'.
+
+    `compared` says whether its answer was held against the recorded one; `at` is on
+    time.monotonic's clock.
+    """
+
+    endpoint: str
+    state: str
+    time: str
+    at: float
+    compared: bool
+    reason: str | None
+
+    @property
+    def age_s(self) -> float:
+        return round(time.monotonic() - self.at, 1)
+
+    def row(self) -> dict[str, Any]:
+        """As /health/endpoints shows it."""
+        return {
+            "endpoint": self.endpoint,
+            "state": self.state,
+            "time": self.time,
+            "age_s": self.age_s,
+            "compared": self.compared,
+            "reason": self.reason,
+        }
+
+
+class GoldenRounds:
+    """One round after the other from the app's start to its end; `results` are the last one's.
+
+    `tell` hears of every round, by endpoint whether it is well; of those that were asked only.
+    """
+
+    def __init__(
+        self, host: Any, short_way: ShortWay, tell: Callable[[Mapping[str, bool]], None]
+    ) -> None:
+        self._host = host
+        self._short_way = short_way
+        self._tell = tell
+        self._task: asyncio.Task[None] | None = None
+        self.results: dict[str, Golden] = {}
+        self.first_done = False
+
+    def start(self) -> None:
+        """Begin in the running loop."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            begun = time.monotonic()
+            try:
+                await self._round()
+            except ENDS:
+                raise
+            except BaseException as error:
+                log.error("a round of golden requests failed: %s", trace_of(error))
+            self.first_done = True
+            await asyncio.sleep(max(0.0, begun + EVERY_S - time.monotonic()))
+
+    async def _round(self) -> None:
+        urls = list(self._host.processor.get_endpoints())
+        results = {url: await self._built(url) for url in urls}
+        ready = [url for url, failed in results.items() if failed is None]
+        for golden in await asyncio.gather(*map(self._ask, ready)):
+            results[golden.endpoint] = golden
+        # Replaced as a whole, so that removed endpoints leave.
+        self.results = {url: golden for url, golden in results.items() if golden is not None}
+        asked = [golden for golden in self.results.values() if golden.state != "not asked"]
+        self._tell({golden.endpoint: golden.state == "ok" for golden in asked})
+
+    async def _built(self, url: str) -> Golden | None:
+        """None when the endpoint is ready to be asked, else why not."""
+        failure = await self._short_way.build(url)
+        # Building blocks the loop: requests get their turn between two endpoints.
+        await asyncio.sleep(0)
+        return None if failure is None else _result(url, "failed", _status(failure))
+
+    async def _ask(self, url: str) -> Golden:
+        """The endpoint's golden request, judged; raises nothing that would cost others theirs."""
+        if not serves_responses(self._host.processor, url):
+            return _result(url, "not asked", "not known to run this project's preprocess code")
+        endpoint = getattr(preprocess_of(self._host.processor, url), "endpoint", None)
+        body = GoldenBody(getattr(endpoint, "golden", None) or _SHORT_TEXT)
+        try:
+            answer = await asyncio.wait_for(
+                self._short_way.answer(Target(url, None), body), _TIMEOUT_S
+            )
+            return _judged(url, endpoint, answer)
+        except TimeoutError:
+            return _result(url, "failed", f"no answer within {_TIMEOUT_S:g} s")
+        except ENDS:
+            raise
+        except BaseException as error:
+            log.error("a golden answer could not be judged: %s", trace_of(error))
+            return _result(url, "failed", "its answer could not be judged; see the worker's log")
+
+
+def _judged(url: str, endpoint: Any, answer: Response) -> Golden:
+    """By the recorded answer, where the bundle has one and gave this answer itself."""
+    if answer.status_code != 200:
+        return _result(url, "failed", _status(answer))
+    recorded = getattr(endpoint, "recorded", None)
+    if recorded is None:
+        return _result(url, "ok", None)
+    if answer.headers.get(VERSION_HEADER) != str(endpoint.bundle_version):
+        return _result(url, "ok", "another bundle answers: its engine is not loaded yet")
+    body = orjson.loads(answer.body)
+    if agrees(body, recorded.answer, recorded.tolerance):
+        return _result(url, "ok", None, compared=True)
+    why = disagreement(body, recorded.answer, recorded.tolerance)
+    return _result(url, "failed", why, compared=True)
+
+
+def _result(url: str, state: str, reason: str | None, *, compared: bool = False) -> Golden:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return Golden(url, state, now, time.monotonic(), compared, reason)
+
+
+def _status(answer: Response) -> str:
+    """Status and, where the answer is one of our errors, its code and message."""
+    try:
+        body = orjson.loads(answer.body)
+        return f"{answer.status_code} {body['code']}: {body['message']}"
+    except (ValueError, KeyError, TypeError):
+        return f"answers {answer.status_code}"

@@ -1,0 +1,23 @@
+"""clearml-serving's own app, unmodified, imported without the frameworks it would drag along."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+from transformer_serving.contract.hidden_frameworks import hidden_frameworks
+from transformer_serving.contract.signatures import read_trusted_keys
+from transformer_serving.gateway.host_faults import fence
+from transformer_serving.gateway.preprocess_gate import guard
+
+# The SDK gives processes of one user that start at once the same task, and with it one file lock:
+# workers then waited for each other without end.
+os.environ.setdefault("CLEARML_TASK_NO_REUSE", "1")
+with hidden_frameworks():
+    host: Any = importlib.import_module("clearml_serving.serving.main")
+fence(host.ModelRequestProcessor)
+guard(
+    importlib.import_module("clearml_serving.serving.preprocess_service").BasePreprocessRequest,
+    read_trusted_keys(os.environ),
+)

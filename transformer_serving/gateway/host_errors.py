@@ -1,0 +1,120 @@
+"""What the host's process_request raised, as status and our JSON body.
+
+Status and logging are those of serve_model in clearml_serving.serving.main; the body is ours and,
+unlike the host's, repeats nothing of the request.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from starlette.background import BackgroundTask
+from starlette.responses import Response
+
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.log_lines import trace_of
+from transformer_serving.contract.request_context import current_request
+
+log = logging.getLogger("transformer_serving.gateway")
+
+# Stands where the host's log line would repeat the request.
+_WITHHELD = "(not logged)"
+_CUDA_TEXTS = ("CUDA out of memory. ", "NVML_SUCCESS == r INTERNAL ASSERT FAILED")
+
+_UNKNOWN = ("unknown_endpoint", "the endpoint is not known")
+
+Report = Callable[[Any, BaseException], None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the host answers to one class of exceptions; `report` writes to the ClearML log.
+
+    The status is that of the code in the table of errors.
+    """
+
+    exception: type[BaseException]
+    code: str
+    message: str
+    report: Report | None
+
+
+def host_error_table(host: Any) -> tuple[Row, ...]:
+    """The `except` clauses of the host's serve_model, in their order."""
+    return (
+        Row(
+            host.EndpointNotFoundException,
+            *_UNKNOWN, None,
+        ),
+        Row(
+            host.EndpointModelLoadException,
+            "refused", "the endpoint's model could not be loaded", _report,
+        ),
+        Row(
+            host.EndpointBackendEngineException,
+            "refused", "the endpoint's engine refused the request", _report,
+        ),
+        Row(
+            host.ServingInitializationException,
+            "internal", "the serving session is not set up", _report,
+        ),
+        Row(ValueError, "refused", "the endpoint's code refused the request", _report),
+        Row(host.AioRpcError, "internal", "the engine's call failed", _report_rpc),
+        # The host's own last clause takes Exception, which the panic of a Rust library is not.
+        Row(BaseException, "internal", "a fault of the serving code", _report),
+    )  # fmt: skip
+
+
+def host_error_response(host: Any, table: tuple[Row, ...], error: BaseException) -> Response:
+    """To be called while the exception is handled: the host's log line may want its trace."""
+    row = next(row for row in table if isinstance(error, row.exception))
+    if row.report is not None:
+        row.report(host, error)
+    if isinstance(error, ValueError) and any(text in str(error) for text in _CUDA_TEXTS):
+        # As the host does: answer, then end this worker so that a fresh one takes its place.
+        restart = BackgroundTask(host.exit_app)
+        return _response("internal", "the GPU is out of memory; restarting", restart)
+    if row.code != "internal":
+        return _response(row.code, row.message)
+    reference = uuid.uuid4().hex[:12]
+    log.error(
+        "request failed, reference %s: %s", reference, trace_of(error),
+        extra={"reference": reference, "request_id": _request_id()},
+    )  # fmt: skip
+    return _response(row.code, f"{row.message}, reference {reference}; see the worker's log")
+
+
+def unknown_response() -> Response:
+    """For an endpoint that the host does not have."""
+    return _response(*_UNKNOWN)
+
+
+def _response(code: str, message: str, background: BackgroundTask | None = None) -> Response:
+    error = ServingError(code, message)
+    body = orjson.dumps(error.body())
+    return Response(body, error.kind.status, None, "application/json", background)
+
+
+def _request_id() -> str | None:
+    context = current_request.get()
+    return None if context is None else context[0]
+
+
+def _report(host: Any, error: BaseException) -> None:
+    host.session_logger.report_text(host.format_exception(error, _WITHHELD))
+
+
+def _report_rpc(host: Any, error: Any) -> None:
+    code = error.code()
+    if code in (host.grpc_aio_verbose_errors or ()):
+        text = f"{error} while processing request: {_WITHHELD}"
+    elif code not in (host.grpc_aio_ignore_errors or ()):
+        text = f"status={code} "
+    else:
+        return
+    host.session_logger.report_text(f"[{host.instance_id}] Exception [AioRpcError] {text}")

@@ -1,0 +1,152 @@
+"""The short way: from the parsed body to the host's ModelRequestProcessor, without FastAPI.
+
+Canary, versions, statistics and live updates are process_request's own, so they stay the host's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from enum import Enum, auto
+from typing import Any, NamedTuple
+
+from fastapi.encoders import jsonable_encoder
+from starlette.datastructures import QueryParams
+from starlette.responses import JSONResponse, Response
+
+from transformer_serving.contract.panics import ENDS
+from transformer_serving.gateway.asgi import Headers, Receive, Scope, Send, adding, with_headers
+from transformer_serving.gateway.building import build, is_built, serves_responses, wait_for_update
+from transformer_serving.gateway.host_errors import host_error_response, host_error_table
+
+
+class Target(NamedTuple):
+    """What a serving URL names, as the host's three routes read it."""
+
+    model: str
+    version: str | None
+
+
+def target_of(scope: Scope) -> Target | None:
+    """The endpoint that `POST /serve/{model}[/{version}]` asks for; None for anything else."""
+    if scope["method"] != "POST":
+        return None
+    path: str = scope["path"]
+    if root := scope.get("root_path"):
+        path = path.removeprefix(root)
+    match path.split("/"):
+        case ["", "serve", model] | ["", "serve", model, ""] if model:
+            query = scope.get("query_string")
+            return Target(model, QueryParams(query).get("version") if query else None)
+        case ["", "serve", model, version] if model:
+            return Target(model, version)
+    return None
+
+
+class Kind(Enum):
+    """Who answers a target: a Preprocess of ours, the host's app, or nobody."""
+
+    OURS = auto()
+    HOSTS = auto()
+    UNKNOWN = auto()
+
+
+class ShortWay:
+    """Asks the host's processor and sends what it returns."""
+
+    def __init__(self, host: Any) -> None:
+        self._host = host
+        self._errors = host_error_table(host)
+        self._failed: dict[str, Any] = {}
+
+    async def kind_of(self, target: Target) -> Kind:
+        """Who answers this target, once the host is not just taking over another configuration."""
+        kind = await self._kind_now(target)
+        if kind is not Kind.UNKNOWN:
+            return kind
+        await wait_for_update(self._host.processor)
+        return await self._kind_now(target)
+
+    async def _kind_now(self, target: Target) -> Kind:
+        if await self._is_ours(target):
+            return Kind.OURS
+        return Kind.HOSTS if self._knows(target) else Kind.UNKNOWN
+
+    async def _is_ours(self, target: Target) -> bool:
+        """Whether whatever the host would draw for this target has a Preprocess of ours.
+
+        A name of a canary route stands for all that it routes to: the draw itself happens inside
+        process_request.
+        """
+        processor = self._host.processor
+        if processor is None:
+            return False
+        url = processor._normalize_endpoint_url(target.model, target.version)
+        canary = processor._canary_route.get(url)
+        urls = (url,) if canary is None else canary["endpoints"]
+        for routed in urls:
+            if not is_built(processor, routed):
+                await self._build_once(routed)
+        return bool(urls) and all(serves_responses(processor, routed) for routed in urls)
+
+    def _knows(self, target: Target) -> bool:
+        """Whether the host has an endpoint or a canary route of this name and version."""
+        processor = self._host.processor
+        if processor is None:
+            return True
+        url = processor._normalize_endpoint_url(target.model, target.version)
+        return url in processor._canary_route or url in processor.get_endpoints()
+
+    async def build(self, url: str) -> Response | None:
+        """Make the endpoint ready to be asked; a Response for what its code raised."""
+        failure: Response | None = await self.attempt(build(self._host.processor, url))
+        return failure
+
+    async def _build_once(self, url: str) -> None:
+        """Build, unless this very endpoint failed before: then it is the host's to answer."""
+        endpoint = self._host.processor.get_endpoints().get(url)
+        if endpoint is not None and self._failed.get(url) is not endpoint:
+            if await self.build(url) is None:
+                self._failed.pop(url, None)
+            else:
+                self._failed[url] = endpoint
+
+    async def answer(self, target: Target, body: Any) -> Response:
+        """What the endpoint answers; an exception becomes the host's status with our body."""
+        outcome = await self.attempt(
+            self._host.processor.process_request(
+                base_url=target.model, version=target.version, request_body=body
+            )
+        )
+        if isinstance(outcome, Response):
+            return outcome
+        # The endpoint was replaced by one of another kind a moment ago.
+        return JSONResponse(jsonable_encoder(outcome))
+
+    async def attempt(self, work: Awaitable[Any]) -> Any:
+        """The outcome of work that runs an endpoint's code, or a Response for what it raised."""
+        try:
+            return await work
+        except ENDS:
+            raise
+        except BaseException as error:
+            # Any endpoint's code runs in there: whatever it raises is logged and answered.
+            return host_error_response(self._host, self._errors, error)
+
+
+async def send_response(
+    response: Response,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    more: Callable[[], Headers],
+) -> None:
+    """Send a Response with more headers; one that is already whole, in two messages."""
+    if type(response).__call__ is not Response.__call__:
+        await response(scope, receive, adding(send, more))
+        return
+    headers = with_headers(response.raw_headers, more())
+    status = response.status_code
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})
+    if response.background is not None:
+        await response.background()
