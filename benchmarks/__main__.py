@@ -14,7 +14,7 @@ from benchmarks.process import Unusable
 from benchmarks.results import Results
 from benchmarks.runners import Plan
 from benchmarks.session import Keep
-from transformer_serving.failure import Failure
+from transformer_serving.desk.failure import Failure
 
 _HERE = Path(__file__).parent
 TUNE = "tune.json"

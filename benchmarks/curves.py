@@ -17,11 +17,11 @@ from benchmarks.process import Unusable, tree, use
 from benchmarks.servers import gateway
 from benchmarks.session import Part, Session
 from benchmarks.site import OURS, OURS_AGAIN, Report, deploy
-from transformer_serving.clearml_cli import ClearmlCli
-from transformer_serving.deploy import add_arguments
 from transformer_serving.desk.bench import load as generator
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.figures import Figures, figures
+from transformer_serving.desk.clearml_tools.cli import ClearmlCli
+from transformer_serving.desk.deploy.deployment import add_arguments
 
 _ROUNDS = 3
 _CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)

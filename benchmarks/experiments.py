@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks import tritons
-from transformer_serving.call_sizes import LADDERS
+from transformer_serving.desk.builders.table import ENGINES
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,8 @@ EXPERIMENTS = (
     Experiment("fp32", "OpenVINO in fp32", change=_parameter("precision", "fp32")),
     Experiment("int8", "OpenVINO in int8", precision="int8"),
     Experiment("buckets-doubling", "TensorRT's length buckets: 16, 32, 64 and so on",
-               buckets=LADDERS["tensorrt"]),
+               buckets=ENGINES["tensorrt"].lengths),
     Experiment("buckets-exact", "every text of up to 64 tokens at its own length",
-               buckets=(*range(1, 65), *(size for size in LADDERS["openvino"] if size > 64))),
+               buckets=(*range(1, 65),
+                        *(size for size in ENGINES["openvino"].lengths if size > 64))),
 )  # fmt: skip

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformer_serving.bundle import renew_bundle
-from transformer_serving.bundle_folder import Bundle, open_bundle
-from transformer_serving.convert import ConvertRequest, convert
+from transformer_serving.desk.bundle.folder import Bundle, open_bundle
+from transformer_serving.desk.bundle.writer import renew_bundle
+from transformer_serving.desk.convert import ConvertRequest, convert
 from transformer_serving.desk.demo import (
     CLASSIFIER,
     encoder_folder,

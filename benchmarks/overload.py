@@ -22,7 +22,7 @@ from benchmarks.site import OURS, Report, Site
 from transformer_serving.desk.bench import load as generator
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.figures import Figures, figures
-from transformer_serving.golden import ask
+from transformer_serving.desk.deploy.golden import ask
 
 TIMES = 4.0
 SLEEPING = (80, 300, 800)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks import texts
 from benchmarks.site import EMPTY, OURS, OURS_ORT, STOCK, STOCK_ORT
-from transformer_serving.failure import Failure
+from transformer_serving.desk.failure import Failure
 
 # What stands in a table's column "engine".
 OPENVINO, ONNXRUNTIME, TORCH, NULL, NONE = "openvino", "onnxruntime", "torch", "null", "none"

@@ -11,7 +11,7 @@ from benchmarks import bounds, overload_report
 from benchmarks.bounds import Spread
 from benchmarks.markdown import table as table
 from benchmarks.results import Results, Row
-from transformer_serving.failure import Failure
+from transformer_serving.desk.failure import Failure
 
 # The peer that the ratios are of, and the same before the engine that answers zeros.
 OURS, OURS_NULL = "gateway", "null-gateway"

@@ -17,7 +17,7 @@ from benchmarks.process import Unusable
 from benchmarks.runners import Figures, Runner
 from benchmarks.servers import SERVERS, Running
 from benchmarks.site import Report, Site
-from transformer_serving.failure import Failure
+from transformer_serving.desk.failure import Failure
 
 # A peer that breaks off this often under one load is left out of it.
 _PATIENCE = 2

@@ -20,10 +20,10 @@ from benchmarks.rounds import Outcome, measure_rounds, reason, running_servers
 from benchmarks.runners import Plan, Runner
 from benchmarks.servers import Running
 from benchmarks.site import BUILD, ROOT, Report, Site, close_site, open_site
-from transformer_serving.bundle_folder import open_bundle
+from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.demo import CLASSIFIER, build_demo_models
+from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.versions.lock import read_lock
-from transformer_serving.failure import Failure
 
 
 @dataclass

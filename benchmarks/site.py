@@ -16,11 +16,11 @@ from benchmarks import tritons
 from benchmarks.models import Models, build_models
 from benchmarks.process import Unusable, free_row
 from benchmarks.tritons import Triton
-from transformer_serving.bundle_folder import Bundle
-from transformer_serving.clearml_cli import ClearmlCli
-from transformer_serving.deploy import add_arguments
+from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.clearml_tools.cli import ClearmlCli
+from transformer_serving.desk.deploy.deployment import add_arguments
+from transformer_serving.desk.deploy.golden import ask
 from transformer_serving.desk.local.record import require_record
-from transformer_serving.golden import ask
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "bench"

@@ -25,8 +25,8 @@ from benchmarks.servers import Running, gateway, gateway_by_uvicorn
 from benchmarks.session import Session, session
 from benchmarks.site import BUILD, OURS, Report, Site, deploy
 from preprocess.settings import SETTINGS
-from transformer_serving.convert import ConvertRequest, convert
-from transformer_serving.failure import Failure
+from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.failure import Failure
 
 _LOADS = (SEED, SINGLE, BATCH)
 _DEFAULT, _DEFAULT_NULL = PEERS["gateway"], PEERS["null-gateway"]

@@ -17,9 +17,9 @@ from typing import Any
 import tritonclient.grpc as triton
 
 from preprocess.tensors import Tensor
-from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.contract.golden import agrees
-from transformer_serving.local_engine import LocalEndpoint
+from transformer_serving.desk.bundle.folder import open_bundle
+from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
 
 CALLS = 200
 

@@ -27,8 +27,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from scripts.generated_part import PAGE, described, load_average, write_part
 from scripts.processor_levels import LEVELS, VARIABLE, imitable, processor_flags
-from transformer_serving.latency_table import facts
-from transformer_serving.optimize import PRECISIONS
+from transformer_serving.desk.builders.table import ENGINES
+from transformer_serving.desk.parity.latency import facts
 
 _STEP_S = 900
 # Twice the size of MiniLM's attention heads, at which a fault was.
@@ -39,7 +39,7 @@ Rows = list[dict[str, Any]]
 ENGINES = tuple(
     f"{engine}-{precision}"
     for engine in ("openvino", "onnxruntime")
-    for precision in PRECISIONS[engine]
+    for precision in ENGINES[engine].precisions
 )
 
 

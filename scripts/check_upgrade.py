@@ -25,8 +25,8 @@ from rich.console import Console
 
 from scripts.generated_part import described, load_average, write_part
 from transformer_serving.contract.manifest import Manifest, read_manifest
-from transformer_serving.golden import wait_for_golden
-from transformer_serving.latency_table import facts
+from transformer_serving.desk.deploy.golden import wait_for_golden
+from transformer_serving.desk.parity.latency import facts
 
 ROOT = Path(__file__).parent.parent
 _STEP_S = 900
@@ -43,7 +43,10 @@ class Kit:
 
     def run(self, *arguments: str) -> str:
         """Its command line. Raises SystemExit with what it said."""
-        code = "from transformer_serving.cli import main; main()"
+        # The command line has moved since the first commits that one may come from.
+        rooms = self.folder / "transformer_serving" / "desk"
+        module = "transformer_serving.desk.cli" if rooms.is_dir() else "transformer_serving.cli"
+        code = f"from {module} import main; main()"
         environment = {
             **os.environ,
             "PYTHONPATH": str(self.folder),

@@ -23,11 +23,11 @@ import numpy as np
 from scripts.generated_part import PAGE, described, load_average, write_part
 from scripts.processor_levels import VARIABLE, imitable, processor_flags
 from scripts.processor_run import Prepared, load_prepared, prepare
-from transformer_serving.call_sizes import ladder_of
+from transformer_serving.desk.builders.files import Shapes
+from transformer_serving.desk.builders.table import build_engine, ladder_of
+from transformer_serving.desk.parity.latency import facts
 from transformer_serving.engine.backends.openvino_quiet import openvino
 from transformer_serving.engine.backends.precision import usable
-from transformer_serving.latency_table import facts
-from transformer_serving.optimize import Shapes, build_engine
 
 CALLS = ((1, 16, 20), (1, 32, 20), (1, 128, 8), (8, 32, 6), (8, 128, 2))
 ROUNDS = 12

@@ -21,15 +21,20 @@ import onnxruntime
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from scripts.generated_part import PAGE, described, load_average, write_part
-from transformer_serving.bundle_endpoint import LIMITS, endpoint_of, tokens_of
-from transformer_serving.call_sizes import ladder_of
+from transformer_serving.desk.builders.files import EngineFiles
+from transformer_serving.desk.builders.quantization import (
+    narrowing,
+    value_projections,
+    write_dynamic_int8,
+)
+from transformer_serving.desk.builders.table import ladder_of
 from transformer_serving.desk.demo import encoder_folder
-from transformer_serving.latency_table import facts
-from transformer_serving.model_source import open_source
-from transformer_serving.onnx_export import export_onnx
-from transformer_serving.optimize import EngineFiles, clean_onnx
-from transformer_serving.parity import Case, compare, prepare_case, within
-from transformer_serving.quantization import narrowing, value_projections, write_dynamic_int8
+from transformer_serving.desk.export.cleaning import clean_onnx
+from transformer_serving.desk.export.endpoint_json import LIMITS, endpoint_of, tokens_of
+from transformer_serving.desk.export.onnx import export_onnx
+from transformer_serving.desk.parity.check import Case, compare, prepare_case, within
+from transformer_serving.desk.parity.latency import facts
+from transformer_serving.desk.source.model import open_source
 
 CALLS = ((1, 16, 30), (1, 128, 10), (8, 128, 2))
 ROUNDS = 7

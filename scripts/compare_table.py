@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 
 from scripts.generated_part import described, load_average, write_part
-from transformer_serving.convert import ConvertRequest, convert
+from transformer_serving.desk.convert import ConvertRequest, convert
 from transformer_serving.desk.demo import encoder_folder
-from transformer_serving.latency_table import as_text, facts
+from transformer_serving.desk.parity.latency import as_text, facts
 
 ENGINES = ("openvino", "onnxruntime")
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from transformer_serving.desk.parity.latency import facts
 from transformer_serving.engine.backends.openvino_quiet import openvino
-from transformer_serving.latency_table import facts
 
 ops = openvino.opset13
 HEADS = 4

@@ -18,21 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from scripts.proof_cost import running, version_of
-from transformer_serving.bundle import BundleContent, write_bundle
-from transformer_serving.bundle_endpoint import LIMITS, endpoint_of, tokens_of
-from transformer_serving.calibration import feeds_of
-from transformer_serving.call_sizes import CALL_TOKENS, ladder_of
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.manifest import Golden
+from transformer_serving.desk.builders.calibration import feeds_of
+from transformer_serving.desk.builders.files import EngineFiles, Shapes
+from transformer_serving.desk.builders.table import ENGINES, build_engine, ladder_of, open_engine
+from transformer_serving.desk.bundle.writer import BundleContent, write_bundle
 from transformer_serving.desk.demo import encoder_folder
-from transformer_serving.engine.controller.machine import read_machine
-from transformer_serving.engine.controller.proofs import Proofs
-from transformer_serving.engine.controller.prover import ProofFailed, Prover
-from transformer_serving.local_engine import LocalEndpoint, open_engine
-from transformer_serving.model_source import open_source
-from transformer_serving.onnx_export import export_onnx
-from transformer_serving.optimize import EngineFiles, Shapes, build_engine, clean_onnx
-from transformer_serving.parity import (
+from transformer_serving.desk.export.cleaning import clean_onnx
+from transformer_serving.desk.export.endpoint_json import LIMITS, endpoint_of, tokens_of
+from transformer_serving.desk.export.onnx import export_onnx
+from transformer_serving.desk.parity.bodies import golden_body, parity_bodies
+from transformer_serving.desk.parity.check import (
     TOLERANCES,
     Case,
     compare,
@@ -40,8 +37,12 @@ from transformer_serving.parity import (
     texts_of,
     within,
 )
-from transformer_serving.parity_bodies import golden_body, parity_bodies
-from transformer_serving.tokenizer_file import TokenizerFile
+from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
+from transformer_serving.desk.source.model import open_source
+from transformer_serving.desk.source.tokenizer import TokenizerFile
+from transformer_serving.engine.controller.machine import read_machine
+from transformer_serving.engine.controller.proofs import Proofs
+from transformer_serving.engine.controller.prover import ProofFailed, Prover
 
 _PREPARED = "prepared.pickle"
 
@@ -61,7 +62,7 @@ def prepare(folder: Path, max_length: int) -> list[Any]:
     graph = export_onnx(source, folder / "graph.onnx")
     clean_onnx(graph.path)
     tokens = tokens_of(source, max_length, ladder_of(("openvino",)))
-    limits = replace(LIMITS, max_call_tokens=CALL_TOKENS["openvino"])
+    limits = replace(LIMITS, max_call_tokens=ENGINES["openvino"].call_tokens)
     endpoint = endpoint_of(source, graph, tokens, limits)
     endpoint = replace(endpoint, golden=golden_body(endpoint))
     case = prepare_case(source, endpoint)

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.families import save_model
-from transformer_serving.bundle_endpoint import LIMITS, endpoint_of, tokens_of
-from transformer_serving.model_source import open_source
-from transformer_serving.onnx_export import export_onnx, quiet
-from transformer_serving.optimize import build_engine, clean_onnx
-from transformer_serving.parity import ParityReport, compare, prepare_case, within
+from transformer_serving.desk.builders.table import build_engine
+from transformer_serving.desk.export.cleaning import clean_onnx
+from transformer_serving.desk.export.endpoint_json import LIMITS, endpoint_of, tokens_of
+from transformer_serving.desk.export.onnx import export_onnx, quiet
+from transformer_serving.desk.parity.check import ParityReport, compare, prepare_case, within
+from transformer_serving.desk.source.model import open_source
 
 ENGINES = ("openvino", "onnxruntime")
 BUCKETS = (16, 32)

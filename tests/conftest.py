@@ -100,7 +100,7 @@ def tiny_classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_bundle(tiny_classifier: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The classifier's bundle for ONNX Runtime."""
-    from transformer_serving.convert import ConvertRequest, convert
+    from transformer_serving.desk.convert import ConvertRequest, convert
 
     target = tmp_path_factory.mktemp("bundles") / "tiny"
     request = ConvertRequest(

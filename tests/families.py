@@ -16,7 +16,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from transformer_serving.parity_texts import _ODD, _STORY
+from transformer_serving.desk.parity.texts import _ODD, _STORY
 
 POSITIONS = 72
 _PIECES = 320

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.architectures import TESTED, Row, figures
-from transformer_serving.parity import refuse_when_over
+from transformer_serving.desk.parity.check import refuse_when_over
 
 
 @pytest.fixture(autouse=True, scope="module")

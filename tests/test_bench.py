@@ -16,10 +16,10 @@ import uvicorn
 from click.testing import CliRunner
 from hypothesis import given, strategies as st
 
-from transformer_serving.cli import main
-from transformer_serving.desk.bench import command, load
+from transformer_serving.desk.bench import load, measure
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.figures import figures, percentile
+from transformer_serving.desk.cli import main
 
 STALL_S = 1.0
 PAYLOAD = load.Payload("one", b'{"text": "a"}')
@@ -146,7 +146,7 @@ def test_a_percentile_is_a_value_that_so_many_do_not_exceed(
 
 
 def test_lengths_are_reported_apart(server: Server) -> None:
-    mixed = command.payloads(None, None, 2, (3, 9))
+    mixed = measure.payloads(None, None, 2, (3, 9))
     found = figures(load.run(server.address("/"), mixed, load.Closed(2, 60, requests=20)))
     assert {label: part.count for label, part in found.by_label.items()} == {
         "3 words": 10,

@@ -12,22 +12,22 @@ import pytest
 from click.testing import CliRunner
 
 from tests.tiny_models import save_classifier
-from transformer_serving.bundle import renew_bundle
-from transformer_serving.bundle_folder import RENEWABLE, open_bundle
-from transformer_serving.cli import main
 from transformer_serving.contract.endpoint import Recorded, read_endpoint
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.manifest import entry_of, read_manifest, verify_files
-from transformer_serving.convert import STEPS, Converted, ConvertRequest, convert
+from transformer_serving.desk.builders.files import EngineFiles
+from transformer_serving.desk.builders.table import open_engine
+from transformer_serving.desk.bundle import preprocess_file
+from transformer_serving.desk.bundle.folder import RENEWABLE, open_bundle
+from transformer_serving.desk.bundle.writer import renew_bundle
+from transformer_serving.desk.cli import main
+from transformer_serving.desk.convert import STEPS, Converted, ConvertRequest, convert
+from transformer_serving.desk.deploy.plain_triton import write_repository
+from transformer_serving.desk.failure import ConversionRefused, Failure
+from transformer_serving.desk.parity.shapes import infer_of
 from transformer_serving.engine.model_config import from_text
 from transformer_serving.engine.proof.parity_set import read_parity_set
 from transformer_serving.engine.proof.proof import prove
-from transformer_serving.failure import Failure
-from transformer_serving.local_engine import open_engine
-from transformer_serving.optimize import EngineFiles
-from transformer_serving.refusal import ConversionRefused
-from transformer_serving.shape_parity import infer_of
-from transformer_serving.triton_repository import write_repository
 
 
 def convert_quietly(request: ConvertRequest, target: Path) -> Converted:
@@ -149,7 +149,7 @@ def test_renewing_keeps_the_model_and_changes_the_version_only_with_the_code(
 ) -> None:
     before = open_bundle(bundle)
     assert renew_bundle(bundle).manifest.bundle_version == before.manifest.bundle_version
-    monkeypatch.setattr("transformer_serving.preprocess_file.code_hash", lambda: "0" * 12)
+    monkeypatch.setattr(preprocess_file, "code_hash", lambda: "0" * 12)
     after = renew_bundle(bundle)
     assert after.manifest.bundle_version != before.manifest.bundle_version
     assert open_bundle(bundle).manifest == after.manifest
@@ -237,7 +237,7 @@ def test_a_refused_conversion_leaves_nothing(
     def fail(*_: object) -> str:
         raise ContractError("planted")
 
-    monkeypatch.setattr("transformer_serving.preprocess_file.build", fail)
+    monkeypatch.setattr(preprocess_file, "build", fail)
     with pytest.raises(ContractError, match="planted"):
         convert_quietly(ConvertRequest(str(model), precision="fp32"), tmp_path / "bundle")
     assert list(tmp_path.iterdir()) == []

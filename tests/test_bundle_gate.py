@@ -11,14 +11,14 @@ import pytest
 from tests.contract.bundles import write_bundle
 from tests.contract.onnx_files import onnx_bytes
 from tests.contract.plans import Plan, build
-from transformer_serving import bundle as bundles
-from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.contract.endpoint import read_endpoint
 from transformer_serving.contract.manifest import Golden
+from transformer_serving.desk.builders.files import EngineFiles
+from transformer_serving.desk.bundle import writer as bundles
+from transformer_serving.desk.bundle.folder import open_bundle
+from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.source.tokenizer import TokenizerFile
 from transformer_serving.desk.versions.lock import read_lock
-from transformer_serving.failure import Failure
-from transformer_serving.optimize import EngineFiles
-from transformer_serving.tokenizer_file import TokenizerFile
 
 PIN = read_lock().image
 FITTING = Plan(PIN.tensorrt, 239, "8.6")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from transformer_serving.call_sizes import BATCH, call_sizes
-from transformer_serving.refusal import ConversionRefused
+from transformer_serving.desk.builders.call_sizes import BATCH, call_sizes
+from transformer_serving.desk.failure import ConversionRefused
 
 LADDER = (16, 32, 64, 128, 256)
 

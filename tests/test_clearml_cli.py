@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from transformer_serving.clearml_cli import upload_refusal
+from transformer_serving.desk.clearml_tools.cli import upload_refusal
 
 HEAD = "Uploading model file 'model' to http://127.0.0.1:8008/bundles/a\n"
 TAIL = "Model created and registered, new Model ID=df8f27aaebf5415ab39d83a2a9c883ff\n"

@@ -10,13 +10,13 @@ import pytest
 import tomllib
 
 import preprocess.settings
+from transformer_serving.contract.release import kit_version
 from transformer_serving.desk.compose.__main__ import COMPOSE, EXAMPLE, example_env, with_settings
 from transformer_serving.desk.compose.variables import variables
 from transformer_serving.desk.doctor.env_file import read_env_file
 from transformer_serving.desk.local import parts
 from transformer_serving.desk.versions.lock import Lock, read_lock
 from transformer_serving.gateway import settings as gateway_settings
-from transformer_serving.version import kit_version
 
 ROOT = Path(__file__).parent.parent
 COMPOSE_FILES = sorted((ROOT / "compose").glob("*.yaml"))

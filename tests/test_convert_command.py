@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from transformer_serving import latency_table
-from transformer_serving.bundle_folder import open_bundle
-from transformer_serving.cli import main
+from transformer_serving.desk.bundle.folder import open_bundle
+from transformer_serving.desk.cli import main
+from transformer_serving.desk.parity import latency as latency_table
 from transformer_serving.engine.model_config import from_text
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from transformer_serving.desk import demo
 from transformer_serving.desk.demo import sentiment
-from transformer_serving.failure import Failure
+from transformer_serving.desk.failure import Failure
 
 
 @pytest.fixture(scope="module")

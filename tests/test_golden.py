@@ -13,7 +13,7 @@ import pytest
 
 from transformer_serving.contract.manifest import Golden
 from transformer_serving.contract.naming import VERSION_HEADER
-from transformer_serving.golden import Differs, Refused, wait_for_golden
+from transformer_serving.desk.deploy.golden import Differs, Refused, wait_for_golden
 
 GOLDEN = Golden(
     request={"text": "Good."}, answer={"label": "POSITIVE", "score": 0.9}, tolerance=0.001

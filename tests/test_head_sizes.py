@@ -8,8 +8,8 @@ import pytest
 
 from preprocess.tensors import Tensor
 from scripts.openvino_int8_bf16 import WRONG, answers, attention, far, openvino, texts
-from transformer_serving.local_engine import open_engine
-from transformer_serving.optimize import EngineFiles
+from transformer_serving.desk.builders.files import EngineFiles
+from transformer_serving.desk.builders.table import open_engine
 
 
 @pytest.mark.parametrize("size", [8, 16, 24, 32, 64])

@@ -17,13 +17,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from transformer_serving.calibration import feeds_of
 from transformer_serving.contract.onnx_limits import highest
-from transformer_serving.convert import ConvertRequest, convert
+from transformer_serving.desk.builders.calibration import feeds_of
+from transformer_serving.desk.builders.files import EngineFiles, Shapes
+from transformer_serving.desk.builders.table import build_engine, open_engine
+from transformer_serving.desk.convert import ConvertRequest, convert
 from transformer_serving.desk.demo import encoder_folder
 from transformer_serving.desk.versions.lock import read_lock
-from transformer_serving.local_engine import open_engine
-from transformer_serving.optimize import EngineFiles, Shapes, build_engine
 
 PIN = read_lock().image.onnxruntime
 TEXTS = ("The room was clean.", "Cold food, a rude waiter, and then a very long night " * 6)

@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,7 @@ def test_a_package_imports_only_what_is_below_it(package: str) -> None:
 def test_every_package_of_ours_has_its_row() -> None:
     folders = {path.parent.name for path in (ROOT / OURS).glob("*/__init__.py")}
     assert folders | {"preprocess"} == set(ALLOWED)
+    assert [path.name for path in (ROOT / OURS).glob("*.py")] == ["__init__.py"]
 
 
 def test_what_stands_around_all_of_it_imports_nothing() -> None:
@@ -77,8 +79,9 @@ def test_the_contract_needs_nothing_but_python() -> None:
     ("module", "forbidden"),
     [
         ("preprocess", {"torch", "transformers", "tritonclient", "clearml"}),
-        ("transformer_serving.cli", HEAVY | {"clearml", "fastapi"}),
-        ("transformer_serving.desk.local.commands", HEAVY | {"clearml"}),
+        ("transformer_serving.desk.cli", HEAVY | {"clearml", "fastapi"}),
+        ("transformer_serving.desk.local.stack", HEAVY | {"clearml"}),
+        ("transformer_serving.desk.deploy.rollback", HEAVY | {"clearml"}),
     ],
 )
 def test_heavy_packages_stay_out(module: str, forbidden: set[str]) -> None:
@@ -129,3 +132,37 @@ def test_no_python_of_the_desk_imports_from_the_folder_it_is_started_in(package:
 
 def is_interpreter(node: ast.expr) -> bool:
     return ast.unparse(node) == "sys.executable"
+
+
+def imports_of_ours() -> dict[str, set[str]]:
+    """Each module and those of ours that it imports, wherever in the file."""
+    paths = [*(ROOT / OURS).rglob("*.py"), *(ROOT / "preprocess").rglob("*.py")]
+    modules = {
+        path.relative_to(ROOT).with_suffix("").as_posix().replace("/", "."): path for path in paths
+    }
+    known = {name.removesuffix(".__init__"): path for name, path in modules.items()}
+    return {
+        name: {
+            named if named in known else named.rpartition(".")[0]
+            for named in modules_of(path)
+            if named.split(".")[0] in (OURS, "preprocess")
+        }
+        & known.keys() - {name}
+        for name, path in known.items()
+    }
+
+
+def test_no_module_is_imported_by_what_it_imports() -> None:
+    TopologicalSorter(imports_of_ours()).prepare()
+
+
+def test_no_room_of_the_desk_is_imported_by_what_it_imports() -> None:
+    rooms: dict[str, set[str]] = {}
+    desk = f"{OURS}.desk."
+    for name, wanted in imports_of_ours().items():
+        room = name.removeprefix(desk).split(".")[0]
+        others = {one.removeprefix(desk).split(".")[0] for one in wanted if one.startswith(desk)}
+        if name.startswith(desk):
+            rooms.setdefault(room, set()).update(others - {room})
+    assert "parity" in rooms["convert"]
+    TopologicalSorter(rooms).prepare()

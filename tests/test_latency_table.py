@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from transformer_serving.latency_table import (
+from transformer_serving.desk.parity.latency import (
     Contender,
     Latency,
     as_text,

@@ -11,9 +11,9 @@ from tokenizers import Tokenizer
 
 from tests.tiny_models import POSITIONS, save_classifier, save_encoder, save_roberta
 from transformer_serving.contract.endpoint import Classification
-from transformer_serving.model_source import open_source
-from transformer_serving.refusal import ConversionRefused
-from transformer_serving.sentence_settings import SentenceSettings
+from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.source.model import open_source
+from transformer_serving.desk.source.sentence import SentenceSettings
 
 
 @pytest.fixture

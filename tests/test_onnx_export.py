@@ -17,12 +17,14 @@ from tests.tiny_models import (
     save_sentence_model,
     save_tokenizer,
 )
-from transformer_serving.bundle_endpoint import LIMITS, endpoint_of, tokens_of
-from transformer_serving.model_source import ModelSource, open_source
-from transformer_serving.onnx_export import ExportedGraph, export_onnx
-from transformer_serving.optimize import EngineFiles, build_engine, clean_onnx
-from transformer_serving.parity import ParityReport, compare, prepare_case
-from transformer_serving.refusal import ConversionRefused
+from transformer_serving.desk.builders.files import EngineFiles
+from transformer_serving.desk.builders.table import build_engine
+from transformer_serving.desk.export.cleaning import clean_onnx
+from transformer_serving.desk.export.endpoint_json import LIMITS, endpoint_of, tokens_of
+from transformer_serving.desk.export.onnx import ExportedGraph, export_onnx
+from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.parity.check import ParityReport, compare, prepare_case
+from transformer_serving.desk.source.model import ModelSource, open_source
 
 
 def exported(model: Path, folder: Path) -> tuple[ModelSource, ExportedGraph]:

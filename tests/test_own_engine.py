@@ -12,14 +12,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.contract.plans import Plan, build
-from transformer_serving.adoption import tensors_of
-from transformer_serving.bundle_folder import open_bundle
-from transformer_serving.cli import main
+from transformer_serving.desk.bundle.folder import open_bundle
+from transformer_serving.desk.cli import main
+from transformer_serving.desk.own_engine.adoption import tensors_of
+from transformer_serving.desk.own_engine.tensors import EngineTensor
+from transformer_serving.desk.parity.latency import processor
+from transformer_serving.desk.source.tokenizer import read_tokenizer
 from transformer_serving.desk.versions.lock import read_lock
 from transformer_serving.engine.proof.parity_set import read_parity_set
-from transformer_serving.engine_tensors import EngineTensor
-from transformer_serving.latency_table import processor
-from transformer_serving.tokenizer_file import read_tokenizer
 
 TEXT = "the train left early"
 

@@ -12,14 +12,14 @@ import pytest
 from onnx import numpy_helper
 
 from tests.tiny_models import save_classifier
-from transformer_serving import parity
-from transformer_serving.bundle_endpoint import LIMITS, endpoint_of, tokens_of
-from transformer_serving.engine.proof.parity_set import read_parity_set
-from transformer_serving.local_engine import open_engine
-from transformer_serving.model_source import open_source
-from transformer_serving.onnx_export import export_onnx
-from transformer_serving.optimize import EngineFiles, clean_onnx
-from transformer_serving.parity import (
+from transformer_serving.desk.builders.files import EngineFiles
+from transformer_serving.desk.builders.table import open_engine
+from transformer_serving.desk.export.cleaning import clean_onnx
+from transformer_serving.desk.export.endpoint_json import LIMITS, endpoint_of, tokens_of
+from transformer_serving.desk.export.onnx import export_onnx
+from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.parity import check as parity
+from transformer_serving.desk.parity.check import (
     TOLERANCES,
     ParityReport,
     WorstCase,
@@ -28,7 +28,8 @@ from transformer_serving.parity import (
     prepare_case,
     refuse_when_over,
 )
-from transformer_serving.refusal import ConversionRefused
+from transformer_serving.desk.source.model import open_source
+from transformer_serving.engine.proof.parity_set import read_parity_set
 
 
 class Model:

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from preprocess.tokens import Encoded
 from transformer_serving.contract.endpoint import Masks
-from transformer_serving.parity_rows import asked_lengths, kept_lengths, rows_of
+from transformer_serving.desk.builders.sample_rows import asked_lengths, kept_lengths, rows_of
 
 FIRST, LAST, MASK = 101, 102, 103
 LADDERS = st.sets(st.integers(1, 600), min_size=1, max_size=8).map(

@@ -25,13 +25,13 @@ from tritonclient.utils import InferenceServerException
 
 from tests.engine.triton_server import free_ports, wait_until
 from tests.stack.intruder import grpc_calls, http_calls, send
-from transformer_serving.bundle_folder import Bundle, open_bundle
-from transformer_serving.calibration import feeds_of
-from transformer_serving.cli import main
 from transformer_serving.contract.manifest import Golden
+from transformer_serving.desk.builders.calibration import feeds_of
+from transformer_serving.desk.bundle.folder import Bundle, open_bundle
+from transformer_serving.desk.cli import main
+from transformer_serving.desk.deploy.plain_triton import write_repository
+from transformer_serving.desk.failure import Failure
 from transformer_serving.engine.model_config import from_text
-from transformer_serving.failure import Failure
-from transformer_serving.triton_repository import write_repository
 
 
 @dataclass(frozen=True)

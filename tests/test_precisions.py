@@ -10,13 +10,21 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from transformer_serving.bundle_folder import open_bundle
-from transformer_serving.calibration import MOST, feeds_of, read_bodies
-from transformer_serving.half_precision import overflowing_nodes, summing_nodes, write_half
-from transformer_serving.local_engine import open_engine
-from transformer_serving.optimize import Shapes, build_engine, choose_precision
-from transformer_serving.quantization import narrowing, value_projections, write_dynamic_int8
-from transformer_serving.refusal import ConversionRefused
+from transformer_serving.desk.builders.calibration import MOST, feeds_of, read_bodies
+from transformer_serving.desk.builders.files import Shapes
+from transformer_serving.desk.builders.half_precision import (
+    overflowing_nodes,
+    summing_nodes,
+    write_half,
+)
+from transformer_serving.desk.builders.quantization import (
+    narrowing,
+    value_projections,
+    write_dynamic_int8,
+)
+from transformer_serving.desk.builders.table import build_engine, choose_precision, open_engine
+from transformer_serving.desk.bundle.folder import open_bundle
+from transformer_serving.desk.failure import ConversionRefused
 
 Feed = dict[str, np.ndarray]
 BODIES = [{"text": text} for text in ("the train left early", "good tea", "so good ! again !")]

@@ -16,8 +16,8 @@ import pytest
 from prometheus_client import REGISTRY
 
 from preprocess import settings
-from transformer_serving import preprocess_file
 from transformer_serving.contract.process_wide import process_wide
+from transformer_serving.desk.bundle import preprocess_file
 
 ENDPOINT = SimpleNamespace(serving_url="loaded", version="")
 

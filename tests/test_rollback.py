@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transformer_serving.model_registry import SERVED, WITHDRAWN, Registered, split
+from transformer_serving.desk.deploy.registry import SERVED, WITHDRAWN, Registered, split
 
 
 def row(number: int, *tags: str) -> Registered:

@@ -18,7 +18,6 @@ from hypothesis import given, settings, strategies as st
 from tests.doctor.conftest import CLI
 from tests.engine.serving import FIELDS
 from tests.stack.small_bundles import Parts, write_small
-from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.manifest import entry_of, read_manifest
 from transformer_serving.contract.signatures import (
@@ -29,11 +28,12 @@ from transformer_serving.contract.signatures import (
     parse_public,
     read_trusted_keys,
 )
+from transformer_serving.desk.bundle.folder import open_bundle
+from transformer_serving.desk.bundle.signing import SigningKey, new_key, read_key, sign_bundle
+from transformer_serving.desk.failure import Failure
 from transformer_serving.engine.controller.control_plane import Served
 from transformer_serving.engine.controller.verification import Refused, verify
-from transformer_serving.failure import Failure
 from transformer_serving.gateway.preprocess_gate import guard
-from transformer_serving.signing import SigningKey, new_key, read_key, sign_bundle
 
 KEY = Ed25519PrivateKey.generate()
 SERVED = Served("e", "e", "m", "py_code", "ONNX", FIELDS, "", "")

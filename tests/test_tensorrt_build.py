@@ -13,13 +13,14 @@ import pytest
 from tests.contract.plans import Plan, build
 from tests.tensorrt_recorder import Recorder
 from tests.test_precisions import big_graph
-from transformer_serving.convert import ConvertRequest, convert
+from transformer_serving.desk.builders.files import Shapes
+from transformer_serving.desk.builders.table import build_engine
+from transformer_serving.desk.builders.tensorrt_build import profiles, require_machine
+from transformer_serving.desk.builders.tensorrt_run import fitting_profile
+from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.versions.lock import read_lock
 from transformer_serving.engine.model_config import from_text
-from transformer_serving.optimize import Shapes, build_engine
-from transformer_serving.refusal import ConversionRefused
-from transformer_serving.tensorrt_build import profiles, require_machine
-from transformer_serving.tensorrt_run import fitting_profile
 
 PLAN = build(Plan(read_lock().image.tensorrt, 239, "8.6"))
 SHAPES = Shapes((16, 64), (1, 4, 32))
@@ -144,9 +145,9 @@ def test_a_call_takes_the_first_profile_that_holds_it() -> None:
 def test_a_bundle_of_a_plan_lists_every_profile_for_triton(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from transformer_serving.bundle import BundleContent, write_bundle
-    from transformer_serving.bundle_folder import open_bundle
-    from transformer_serving.tokenizer_file import TokenizerFile
+    from transformer_serving.desk.bundle.folder import open_bundle
+    from transformer_serving.desk.bundle.writer import BundleContent, write_bundle
+    from transformer_serving.desk.source.tokenizer import TokenizerFile
 
     installed(monkeypatch)
     other = open_bundle(tiny_bundle)

@@ -10,12 +10,12 @@ import pytest
 
 from tests.contract.bundles import write_bundle
 from tests.contract.plans import Plan, build
-from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.contract.errors import ContractError
+from transformer_serving.desk.bundle.folder import open_bundle
+from transformer_serving.desk.failure import Failure
 from transformer_serving.engine.controller import verification
 from transformer_serving.engine.controller.control_plane import Served
 from transformer_serving.engine.endpoint_config import EndpointFields
-from transformer_serving.failure import Failure
 
 # The image pin 24.10 of versions.toml, as its container would state it.
 TENSORRT = "10.5.0.18"

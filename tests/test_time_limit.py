@@ -17,8 +17,8 @@ import pytest
 
 from tests.doctor.conftest import CLI, answering
 from tests.stack.small_bundles import write_small
-from transformer_serving.failure import Failure
-from transformer_serving.time_limit import within
+from transformer_serving.desk.deploy.time_limit import within
+from transformer_serving.desk.failure import Failure
 
 # More than a busy machine needs to start Python.
 LIMIT_S = 10

@@ -17,6 +17,8 @@ import tomllib
 
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.onnx_limits import highest
+from transformer_serving.desk.export.onnx import OPSET
+from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.versions.lock import LOCK_FILE, ImagePin, Lock, parse_lock, read_lock
 from transformer_serving.desk.versions.matrix import (
     UNKNOWN,
@@ -25,8 +27,6 @@ from transformer_serving.desk.versions.matrix import (
     releases_with,
 )
 from transformer_serving.desk.versions.move import use
-from transformer_serving.failure import Failure
-from transformer_serving.onnx_export import OPSET
 
 ROOT = Path(__file__).parent.parent
 CLI = str(Path(sys.executable).with_name("transformer-serving"))

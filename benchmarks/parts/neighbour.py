@@ -16,7 +16,7 @@ from benchmarks.texts import SEED, json_text
 from transformer_serving.desk.bench import load as generator
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.figures import figures
-from transformer_serving.golden import ask
+from transformer_serving.desk.deploy.golden import ask
 
 _CLIENTS = 8
 _PATIENCE_S = 120.0

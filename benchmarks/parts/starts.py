@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from benchmarks.process import Unusable, free_row
 from benchmarks.session import Session
 from benchmarks.site import OURS, ROOT, Report, stack_command
-from transformer_serving.golden import ask
+from transformer_serving.desk.deploy.golden import ask
 
 _ROUNDS = 3
 _LIMIT_S = 120.0

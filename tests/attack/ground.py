@@ -17,9 +17,9 @@ from tests.gateway.conftest import Server
 from tests.stack.conftest import Stack, started
 from tests.stack.small_bundles import TEXT, Parts, answer_of, write_small
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
+from transformer_serving.desk.bundle.signing import SigningKey, new_key, sign_bundle
 from transformer_serving.desk.local.record import Record, require_record
 from transformer_serving.gateway.settings import BODY_STALL_SECONDS
-from transformer_serving.signing import SigningKey, new_key, sign_bundle
 
 # The endpoint that is asked; heavy_bodies.py asks for it by this name.
 ENDPOINT = "ours"

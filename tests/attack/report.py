@@ -11,8 +11,8 @@ from scripts.generated_part import described, load_average
 from tests.attack.cases import BEFORE, Case
 from tests.attack.seen import Seen
 from transformer_serving.contract.server_facts import installed
+from transformer_serving.desk.parity.latency import facts
 from transformer_serving.desk.versions.lock import read_lock
-from transformer_serving.latency_table import facts
 
 _PACKAGES = ("clearml-serving", "clearml", "uvicorn", "httptools", "onnxruntime", "tokenizers")
 _WORDS = {True: "holds", False: "BROKEN", None: "not tried"}

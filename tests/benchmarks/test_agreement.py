@@ -9,7 +9,7 @@ import pytest
 from benchmarks import agreement, peers
 from benchmarks.results import Results
 from tests.benchmarks.test_everything import values
-from transformer_serving.failure import Failure
+from transformer_serving.desk.failure import Failure
 
 
 def run(ours: tuple[float, float], theirs: tuple[float, float]) -> Results:

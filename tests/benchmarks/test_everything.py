@@ -10,7 +10,7 @@ import pytest
 from benchmarks import plots, report
 from benchmarks.__main__ import main
 from benchmarks.results import Results
-from transformer_serving.failure import Failure
+from transformer_serving.desk.failure import Failure
 
 POINT = {"p50": 1.0, "p99": 4.0, "cpu_ms": 0.5, "memory_mib": 300.0, "not_200": 0.0}
 

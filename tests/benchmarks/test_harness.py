@@ -22,7 +22,7 @@ from benchmarks.results import Results
 from benchmarks.runners import Plan
 from benchmarks.session import Session
 from benchmarks.site import Report, Site
-from transformer_serving.bundle_folder import open_bundle
+from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.demo import CLASSIFIER, build_demo_models
 
 pytestmark = [pytest.mark.long, pytest.mark.by_hand]

@@ -13,7 +13,7 @@ from benchmarks import ab, bounds, documents, report, stages, tuning
 from benchmarks.__main__ import TUNE
 from benchmarks.process import Unusable
 from benchmarks.results import RESULTS
-from transformer_serving.failure import Failure
+from transformer_serving.desk.failure import Failure
 
 AB_REPORT = """
 Complete requests:      200

@@ -19,7 +19,7 @@ from tests.compose.figures import FIGURES, Figures
 from tests.compose.machine import docker_engine, pip_configuration, run
 from tests.compose.stand_ins import make_stand_ins
 from transformer_serving.desk.demo import build_demo_models
-from transformer_serving.golden import ask
+from transformer_serving.desk.deploy.golden import ask
 
 ROOT = Path(__file__).parent.parent.parent
 CLI = str(Path(sys.executable).with_name("transformer-serving"))

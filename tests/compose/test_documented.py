@@ -26,12 +26,12 @@ from tests.compose.documents import blocks, elsewhere, lines_of
 from tests.compose.machine import ROOT, run
 from tests.compose.stand_ins import make_stand_ins
 from tests.compose.stock import STOCK_PATH, stock_file
-from transformer_serving.clearml_cli import ClearmlCli
+from transformer_serving.desk.clearml_tools.cli import ClearmlCli
+from transformer_serving.desk.deploy.golden import ask
 from transformer_serving.desk.local.control_plane.settings import (
     ACCESS_KEY_VARIABLE,
     SECRET_KEY_VARIABLE,
 )
-from transformer_serving.golden import ask
 
 LOCAL, OWN_SERVER, GPUS = "One machine, no account", "With your ClearML server", "GPUs"
 DAILY, SCALED, ROLLED = "From day to day", "N inference containers", "A new image, under load"

@@ -30,8 +30,8 @@ from tests.compose.load import HEADERS, Load
 from tests.compose.machine import inspected, run
 from tests.stack.intruder import grpc_calls, http_calls, send
 from tests.stack.small_bundles import TEXT, Parts, answer_of, write_small
-from transformer_serving.bundle_folder import open_bundle
-from transformer_serving.golden import ask
+from transformer_serving.desk.bundle.folder import open_bundle
+from transformer_serving.desk.deploy.golden import ask
 
 ENDPOINT = "transformer_model"
 CLIENTS = 8

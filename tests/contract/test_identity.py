@@ -12,7 +12,6 @@ from hypothesis import given, settings, strategies as st
 
 from tests.engine.serving import FIELDS, write_sealed
 from tests.stack.small_bundles import Parts, write_small
-from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.identity import (
     check_preprocess,
@@ -21,9 +20,10 @@ from transformer_serving.contract.identity import (
     stated_version,
 )
 from transformer_serving.contract.manifest import entry_of, read_manifest
+from transformer_serving.desk.bundle.folder import open_bundle
+from transformer_serving.desk.failure import Failure
 from transformer_serving.engine.controller.control_plane import Served
 from transformer_serving.engine.controller.verification import verify
-from transformer_serving.failure import Failure
 
 SERVED = Served("e", "e", "m", "py_code", "ONNX", FIELDS, "", "")
 

@@ -13,7 +13,7 @@ import pytest
 from tests.doctor.conftest import CLI, ROOT, Scene
 from transformer_serving.desk.doctor.env_file import read_env_file
 from transformer_serving.desk.doctor.table import CHECKS, markdown, markdown_lines
-from transformer_serving.failure import Failure
+from transformer_serving.desk.failure import Failure
 
 
 def doctor(scene: Scene, *arguments: str, code: int = 0) -> str:

@@ -20,9 +20,9 @@ from preprocess.tensors import Tensor
 from tests.engine.triton_server import TritonServer, running_triton
 from tests.gateway.conftest import ENDPOINTS, ROOT, Server, Session, running_session
 from tests.triton_text import INPUTS, end, endpoint, load, tokenizer, write_model
-from transformer_serving import preprocess_file
 from transformer_serving.contract.endpoint import read_endpoint
-from transformer_serving.local_engine import LocalEndpoint
+from transformer_serving.desk.bundle import preprocess_file
+from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
 
 # Triton models by name: width of the output, longest queue (0: no limit).
 MODELS = {"texts": (2, 0), "vectors": (4, 0), "narrow": (2, 1), "faulty": (2, 0), "swayed": (4, 0)}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.record import (
     FORMAT,
     Ports,
@@ -20,7 +21,6 @@ from transformer_serving.desk.local.record import (
     save_record,
 )
 from transformer_serving.desk.local.sockets import socket_folder
-from transformer_serving.failure import Failure
 
 
 @pytest.fixture(autouse=True)

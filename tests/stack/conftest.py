@@ -19,13 +19,13 @@ from tests.engine.triton_server import wait_until
 from tests.stack.desk import Desk, Registered, register
 from tests.stack.editor import Editor, editor
 from tests.stack.load import Client, Seen
+from transformer_serving.desk.deploy.golden import ask
 from transformer_serving.desk.local.record import clearml_environment, require_record
 from transformer_serving.desk.local.stack import status
-from transformer_serving.golden import ask
 
 ROOT = Path(__file__).parent.parent.parent
 # clearml-serving's own command line; it only does not import torch, which takes two seconds.
-COMMAND = "transformer_serving.clearml_command"
+COMMAND = "transformer_serving.desk.clearml_tools.command"
 CLI = str(Path(sys.executable).with_name("transformer-serving"))
 
 

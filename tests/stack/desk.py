@@ -12,12 +12,12 @@ import numpy as np
 
 from tests.engine.text_models import expected, write_onnx
 from tests.stack.small_bundles import TEXT, Parts, write_small
-from transformer_serving.deploy import add_arguments
+from transformer_serving.desk.deploy.deployment import add_arguments
 from transformer_serving.desk.local.record import require_record
 
 if TYPE_CHECKING:
     from tests.stack.conftest import Stack
-    from transformer_serving.bundle_folder import Bundle
+    from transformer_serving.desk.bundle.folder import Bundle
 
 IDS = [4, 5, 6]
 TENSORS = [

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tests.stack.conftest import Stack
-    from transformer_serving.bundle_folder import Bundle
+    from transformer_serving.desk.bundle.folder import Bundle
 
 _TENSORS = {
     "engine_type": "triton",

@@ -27,7 +27,7 @@ from tests.stack.editor import Editor, editor
 from tests.stack.faults import BODY, PAIRS, SINGLE, Fault, Outcome, strike
 from tests.stack.many import Grown, many_endpoints
 from transformer_serving.desk.local.parts import PARTS
-from transformer_serving.latency_table import facts
+from transformer_serving.desk.parity.latency import facts
 
 CLIENTS = 16
 PAGE = ROOT / "docs" / "reliability.md"

@@ -13,9 +13,6 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 
 from tests.engine.small_parity import small_parity_set
 from tests.engine.text_models import LABELS, VOCABULARY, expected, write_onnx
-from transformer_serving import preprocess_file
-from transformer_serving.bundle import BundleContent, write_bundle
-from transformer_serving.bundle_folder import Bundle
 from transformer_serving.contract.endpoint import (
     Classification,
     Endpoint,
@@ -25,9 +22,12 @@ from transformer_serving.contract.endpoint import (
     Tokens,
 )
 from transformer_serving.contract.manifest import Golden
+from transformer_serving.desk.builders.files import EngineFiles
+from transformer_serving.desk.bundle import preprocess_file
+from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.bundle.writer import BundleContent, write_bundle
+from transformer_serving.desk.source.tokenizer import TokenizerFile
 from transformer_serving.engine.backends.openvino_quiet import openvino
-from transformer_serving.optimize import EngineFiles
-from transformer_serving.tokenizer_file import TokenizerFile
 
 WORDS = ("rain", "tea", "fog", "kettle", "river", "stone", "lamp", "wind", "garden")
 TEXT = "rain tea fog kettle river"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.stack.conftest import ROOT, Stack
-from transformer_serving.bundle_folder import open_bundle
 from transformer_serving.desk import demo as demo_models
+from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.demo import sentiment
-from transformer_serving.failure import Failure
+from transformer_serving.desk.failure import Failure
 
 pytestmark = pytest.mark.long
 

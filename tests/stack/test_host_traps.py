@@ -17,13 +17,13 @@ from tests.stack.conftest import COMMAND, Stack, started
 from tests.stack.desk import TENSORS, Desk, served
 from tests.stack.load import load
 from tests.stack.small_bundles import TEXT, Parts, write_small
-from transformer_serving.clearml_api import ClearmlApi
-from transformer_serving.clearml_cli import ClearmlCli
-from transformer_serving.deploy import deploy
+from transformer_serving.desk.clearml_tools.api import ClearmlApi
+from transformer_serving.desk.clearml_tools.cli import ClearmlCli
+from transformer_serving.desk.deploy.deployment import deploy
+from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.record import require_record
 from transformer_serving.desk.local.stack import Stack as Running
 from transformer_serving.desk.local.supervision import Supervisor
-from transformer_serving.failure import Failure
 
 pytestmark = pytest.mark.long
 

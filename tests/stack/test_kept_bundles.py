@@ -8,9 +8,9 @@ import pytest
 
 from tests.stack.conftest import Stack
 from tests.stack.small_bundles import TEXT, Parts, write_small
-from transformer_serving.clearml_api import ClearmlApi
+from transformer_serving.desk.clearml_tools.api import ClearmlApi
+from transformer_serving.desk.deploy.registry import SERVED, ModelRegistry
 from transformer_serving.desk.local.record import clearml_environment, require_record
-from transformer_serving.model_registry import SERVED, ModelRegistry
 
 pytestmark = pytest.mark.long
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.engine.triton_server import wait_until
 from tests.stack.conftest import ROOT, Stack
-from transformer_serving.bundle_folder import open_bundle
-from transformer_serving.golden import wait_for_golden
+from transformer_serving.desk.bundle.folder import open_bundle
+from transformer_serving.desk.deploy.golden import wait_for_golden
 
 pytestmark = pytest.mark.long
 
@@ -53,7 +53,7 @@ def test_the_printed_lines_serve_the_bundle(stack: Stack, demo: Path) -> None:
 def stack_free(*arguments: str) -> str:
     """A command of the kit that needs no stack."""
     done = subprocess.run(
-        [sys.executable, "-m", "transformer_serving.cli", *arguments],
+        [sys.executable, "-m", "transformer_serving.desk.cli", *arguments],
         cwd=ROOT, capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     return done.stdout

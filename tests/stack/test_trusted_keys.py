@@ -10,8 +10,8 @@ import pytest
 
 from tests.stack.conftest import Stack, started
 from tests.stack.small_bundles import TEXT, Parts, write_small
-from transformer_serving.deploy import add_arguments
-from transformer_serving.signing import new_key, sign_bundle
+from transformer_serving.desk.bundle.signing import new_key, sign_bundle
+from transformer_serving.desk.deploy.deployment import add_arguments
 
 pytestmark = pytest.mark.long
 
@@ -36,7 +36,7 @@ def test_only_signed_bundles_are_served(tmp_path: Path, monkeypatch: pytest.Monk
 
 def exchange(stack: Stack, folder: Path, ran: Path) -> None:
     """The same model with the signed code and one more line, added as anybody can."""
-    from transformer_serving.bundle_folder import open_bundle
+    from transformer_serving.desk.bundle.folder import open_bundle
 
     bundle = open_bundle(folder)
     model = str(stack.rows()["kept"]["model_id"])

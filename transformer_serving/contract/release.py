@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 _NUMBER = re.compile(r"\d+")
 
@@ -36,3 +37,11 @@ def older(one: str, other: str) -> bool:
     longest = max(len(left), len(right))
     pad = (0,) * longest
     return (left + pad)[:longest] < (right + pad)[:longest]
+
+
+@cache
+def kit_version() -> str:
+    """The kit's own, declared once in pyproject.toml."""
+    from importlib.metadata import version
+
+    return version("transformer-serving")

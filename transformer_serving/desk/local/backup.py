@@ -23,6 +23,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from transformer_serving.contract.release import kit_version
+from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.control_plane import integrity
 from transformer_serving.desk.local.parts import control_plane_data
 from transformer_serving.desk.local.record import (
@@ -33,8 +35,6 @@ from transformer_serving.desk.local.record import (
     save_record,
 )
 from transformer_serving.desk.local.sockets import socket_folder
-from transformer_serving.failure import Failure
-from transformer_serving.version import kit_version
 
 _MANIFEST, _RECORD, _FILES = "backup.json", "stack.json", "files"
 _FORMAT = 1

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from transformer_serving.clearml_cli import ClearmlCli
+from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.local.control_plane.settings import (
     ACCESS_KEY_VARIABLE,
     SECRET_KEY_VARIABLE,

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from transformer_serving.contract.release import kit_version
 from transformer_serving.desk.local.control_plane.integrity import DATABASE, fault
 from transformer_serving.desk.local.listener import UNIX, ask
 from transformer_serving.desk.local.parts import (
@@ -21,7 +22,6 @@ from transformer_serving.desk.local.parts import (
 )
 from transformer_serving.desk.local.record import Record
 from transformer_serving.desk.local.supervision import Process
-from transformer_serving.version import kit_version
 
 _STALE_S = 15.0
 

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.sockets import socket_folder
-from transformer_serving.failure import Failure
 
 if TYPE_CHECKING:
     from transformer_serving.engine.triton_process import TritonAddresses

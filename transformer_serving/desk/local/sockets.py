@@ -9,7 +9,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from transformer_serving.failure import Failure
+from transformer_serving.desk.failure import Failure
 
 # Without characters that mean something in an address, or in a list of them.
 _PLAIN = re.compile(r"[\w./-]{1,90}", re.ASCII)

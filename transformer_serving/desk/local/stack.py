@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from transformer_serving.clearml_cli import ClearmlCli
-from transformer_serving.deploy import Target
+from transformer_serving.desk.clearml_tools.cli import ClearmlCli
+from transformer_serving.desk.deploy.deployment import Target
+from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import health
 from transformer_serving.desk.local.open_triton import open_tritons
 from transformer_serving.desk.local.parts import BY_NAME, PARTS
@@ -27,7 +28,6 @@ from transformer_serving.desk.local.record import (
 )
 from transformer_serving.desk.local.sockets import socket_folder
 from transformer_serving.desk.local.supervision import Supervisor, leftovers, sweep
-from transformer_serving.failure import Failure
 
 SERVICE = "transformer-serving"
 _WAIT_S = 60.0

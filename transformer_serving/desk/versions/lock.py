@@ -11,9 +11,9 @@ import tomllib
 
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.fields import Fields
+from transformer_serving.contract.release import kit_version
 from transformer_serving.contract.server_facts import ServerFacts
-from transformer_serving.failure import Failure
-from transformer_serving.version import kit_version
+from transformer_serving.desk.failure import Failure
 
 SCHEMA = 1
 # Inside the package: an installed wheel has no other place of its own.

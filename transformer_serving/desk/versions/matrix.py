@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.contract.release import same
-from transformer_serving.failure import Failure
+from transformer_serving.desk.failure import Failure
 
 UNKNOWN = "unknown"
 IMAGE = "nvcr.io/nvidia/tritonserver:{release}-py3"

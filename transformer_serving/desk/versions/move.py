@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from transformer_serving.contract.errors import ContractError
+from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.versions.lock import LOCK_FILE, ImagePin, Lock, parse_lock
 from transformer_serving.desk.versions.matrix import UNKNOWN, Release, find_release
-from transformer_serving.failure import Failure
 
 # A plan works with exactly one TensorRT, and Triton's version decides which backends there are.
 EVIDENCED = ("triton", "tensorrt")

@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from transformer_serving.contract.release import kit_version
 from transformer_serving.desk.local.control_plane.api import (
     METHODS,
     Api,
@@ -31,7 +32,6 @@ from transformer_serving.desk.local.control_plane.scroll import Scrolls
 from transformer_serving.desk.local.control_plane.settings import Settings
 from transformer_serving.desk.local.control_plane.store import Store
 from transformer_serving.desk.local.control_plane.uploads import receive_upload
-from transformer_serving.version import kit_version
 
 _log = logging.getLogger(__name__)
 

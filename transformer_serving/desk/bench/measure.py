@@ -1,0 +1,114 @@
+"""What `bench` measures: closed loops at rising concurrency, then an open loop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformer_serving.desk.bench import load
+from transformer_serving.desk.bench.connection import Address
+from transformer_serving.desk.bench.figures import Figures, figures
+from transformer_serving.desk.failure import Failure
+
+TEXT = "This is a ClearML example to show how Triton binaries are deployed."
+CONCURRENCY = (1, 8, 32, 128)
+# The share of the best closed loop at which the open loop runs when no rate is given.
+OPEN_SHARE = 0.7
+_WARM_UP_S = 1.0
+_WORDS = TEXT.rstrip(".").split()
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What to send and for how long; `rate` None measures at 70 % of the best closed loop."""
+
+    address: Address
+    payloads: tuple[load.Payload, ...]
+    concurrency: tuple[int, ...] = CONCURRENCY
+    rate: float | None = None
+    seconds: float = 5.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One load with its figures; `clients` for a closed loop, `rate` a second for an open one."""
+
+    load: str
+    clients: int | None
+    rate: float | None
+    figures: Figures
+
+
+def address(url: str, headers: Sequence[str]) -> Address:
+    """Raises Failure for a URL or header that is none."""
+    pairs = [header.partition(":") for header in headers]
+    if any(not name.strip() or not colon for name, colon, _ in pairs):
+        raise Failure("--header must be like 'Authorization: Bearer KEY'", exit_code=2)
+    return Address.of(url, {name.strip(): value.strip() for name, _, value in pairs})
+
+
+def payloads(
+    body: Path | None, text: str | None, texts: int, words: Sequence[int]
+) -> tuple[load.Payload, ...]:
+    """What to send: a file's content as it is, or texts. Raises Failure for both at once."""
+    if body is not None:
+        if text is not None or words or texts != 1:
+            raise Failure("--body goes without --text, --texts and --words", exit_code=2)
+        try:
+            return (load.Payload(body.name, body.read_bytes()),)
+        except OSError as error:
+            raise Failure(f"{body} cannot be read: {error.strerror}", exit_code=2) from None
+    if words:
+        if text is not None:
+            raise Failure("--words goes without --text", exit_code=2)
+        return tuple(_payload(f"{count} words", of_words(count), texts) for count in words)
+    return (_payload("text", text or TEXT, texts),)
+
+
+def of_words(count: int) -> str:
+    """A text of that many words."""
+    return " ".join(_WORDS[index % len(_WORDS)] for index in range(count)) + "."
+
+
+def _payload(label: str, text: str, texts: int) -> load.Payload:
+    content = text if texts == 1 else [text] * texts
+    return load.Payload(label, json.dumps({"text": content}).encode(), texts)
+
+
+def measure(bench: Bench, say: Callable[[str], None] = lambda _: None) -> list[Measured]:
+    """Run every load. Raises Failure when the endpoint does not answer a first request with 200."""
+    say("asking once")
+    _require_answer(bench)
+    say("warming up")
+    widest = max(bench.concurrency)
+    load.run(bench.address, bench.payloads, load.Closed(widest, min(_WARM_UP_S, bench.seconds)))
+    measured: list[Measured] = []
+    for clients in bench.concurrency:
+        say(f"{clients} clients")
+        found = load.run(bench.address, bench.payloads, load.Closed(clients, bench.seconds))
+        measured.append(Measured(f"{clients} clients", clients, None, figures(found)))
+    best = max(row.figures.goodput for row in measured)
+    rate = bench.rate or OPEN_SHARE * best
+    if rate > 0:
+        say(f"open loop, {rate:.0f} a second")
+        found = load.run(bench.address, bench.payloads, load.Open(rate, bench.seconds))
+        measured.append(Measured(f"open loop, {rate:.0f}/s", None, rate, figures(found)))
+    return measured
+
+
+def _require_answer(bench: Bench) -> None:
+    once = load.Closed(clients=1, seconds=60.0, requests=1)
+    try:
+        found = load.run(bench.address, bench.payloads[:1], once)
+    except OSError as error:
+        address = bench.address
+        raise Failure(
+            f"nothing answers at {address.host}:{address.port}: {error.strerror or error}; "
+            "see 'transformer-serving status'"
+        ) from None
+    status = found.exchanges[0].status if found.exchanges else load.NO_ANSWER
+    if status != 200:
+        what = f"status {status}" if status else "no answer"
+        raise Failure(f"the first request got {what}; the endpoint must answer before it is timed")

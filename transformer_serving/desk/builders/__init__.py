@@ -1,0 +1,1 @@
+"""A graph becomes the files of an engine."""

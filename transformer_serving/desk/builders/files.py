@@ -1,0 +1,47 @@
+"""What a builder is given and what it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from preprocess.tensors import Tensor
+    from transformer_serving.desk.builders.calibration import Feeds
+
+    # From the tensors of one call to the engine's outputs in the graph's order.
+    Call = Callable[[Sequence[Tensor]], list[NDArray[np.generic]]]
+
+
+@dataclass(frozen=True)
+class EngineFiles:
+    """What an engine loads: `files` all lie in one folder, `files[0]` is the one to open.
+
+    `facts` are a TensorRT plan's, for the manifest; None for other engines.
+    """
+
+    engine: str
+    precision: str
+    files: tuple[Path, ...]
+    facts: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """The calls an engine is built for: token lengths, the texts of a call, and sample rows.
+
+    `lengths` rise; `batch` is the fewest, the usual and the most texts of one call.
+    """
+
+    lengths: tuple[int, ...]
+    batch: tuple[int, int, int]
+    feeds: Feeds = field(repr=False, default=())
+
+
+# For engines that take any shape and for precisions that need no sample rows.
+ANY_SHAPES = Shapes(lengths=(), batch=(1, 1, 1))

@@ -1,0 +1,196 @@
+"""A TensorRT plan from an ONNX graph: one optimization profile a bucket, fp32 where fp16 fails.
+
+TensorRT is imported only here and in tensorrt_run. Its names are those of release 10.5. Whether
+the plans are right is unproven on this project's machines: docs/gpu.md.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformer_serving.contract.heads import TOKEN_ROLES
+from transformer_serving.contract.plan_header import read_plan_header
+from transformer_serving.contract.release import same
+from transformer_serving.contract.server_facts import Gpu, read_gpus
+from transformer_serving.desk.builders.files import EngineFiles, Shapes
+from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.versions.lock import read_lock
+
+PLAN = "model.plan"
+# How many masks or candidates a text may have; TensorRT needs a range for every axis.
+_EXTRA_RANGE = (1, 8, 512)
+_FLAGS = {"fp32": None, "fp16": "FP16", "bf16": "BF16"}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a plan will be tied to: TensorRT's version and the GPU it is built on."""
+
+    tensorrt: str
+    gpu: Gpu
+
+
+@dataclass(frozen=True)
+class InputRange:
+    """The least, best and greatest shape [texts, tokens] of one input in one profile."""
+
+    least: tuple[int, int]
+    best: tuple[int, int]
+    greatest: tuple[int, int]
+
+
+def require_machine(environment: Mapping[str, str] | None = None) -> Machine:
+    """The TensorRT and GPU of this machine, asked before any other work.
+
+    Raises ConversionRefused without TensorRT, with another version than the image pin's, or
+    without a GPU.
+    """
+    pin = read_lock().image
+    wanted = ".".join(pin.tensorrt.split(".")[:3])
+    install = f"pip install tensorrt-cu12=={wanted}, on a machine with the servers' kind of GPU"
+    try:
+        version = str(importlib.import_module("tensorrt").__version__)
+    except (ImportError, AttributeError, OSError) as error:
+        raise ConversionRefused(
+            f"engine 'tensorrt' needs TensorRT {pin.tensorrt} on this machine, and it cannot be "
+            f"imported ({type(error).__name__}); install it: {install}; or convert with --engine "
+            "onnxruntime"
+        ) from error
+    if not same(version, pin.tensorrt):
+        raise ConversionRefused(
+            f"TensorRT {version} is installed, and the image pin {pin.release} loads only plans of "
+            f"{pin.tensorrt}; install that: {install}; or move the pin: transformer-serving "
+            "versions"
+        )
+    gpus = read_gpus(dict(os.environ) if environment is None else environment)
+    if not gpus:
+        raise ConversionRefused(
+            "engine 'tensorrt' needs an NVIDIA GPU, and nvidia-smi names none here; convert on a "
+            "machine with the servers' kind of GPU"
+        )
+    return Machine(version, gpus[0])
+
+
+def build_plan(precision: str, graph: Path, folder: Path, shapes: Shapes) -> EngineFiles:
+    """Build `graph` (fp32 ONNX) into `folder`/model.plan. Raises ConversionRefused."""
+    machine = require_machine()
+    trt: Any = importlib.import_module("tensorrt")
+    logger = trt.Logger(trt.Logger.ERROR)
+    builder = trt.Builder(logger)
+    network = builder.create_network(0)
+    _parse(trt.OnnxParser(network, logger), graph)
+    config = builder.create_builder_config()
+    names = [network.get_input(index).name for index in range(network.num_inputs)]
+    for ranges in profiles(names, shapes):
+        profile = builder.create_optimization_profile()
+        for name, sizes in ranges.items():
+            profile.set_shape(name, sizes.least, sizes.best, sizes.greatest)
+        config.add_optimization_profile(profile)
+    kept = _fp32_nodes(precision, graph, shapes)
+    _set_precision(trt, config, network, precision, kept)
+    cache_file = timing_cache_file(machine)
+    _load_timing_cache(config, cache_file)
+    plan = builder.build_serialized_network(network, config)
+    if plan is None:
+        raise ConversionRefused(
+            f"TensorRT {machine.tensorrt} built no {precision} plan of this graph; its own message "
+            "stands above; convert with --precision fp32 or --engine onnxruntime"
+        )
+    target = folder / PLAN
+    target.write_bytes(plan)
+    _save_timing_cache(config, cache_file)
+    return EngineFiles("tensorrt", precision, (target,), _facts(machine, target, kept, shapes))
+
+
+def profiles(names: Collection[str], shapes: Shapes) -> Iterator[dict[str, InputRange]]:
+    """One profile a bucket, each from one text to the most of a call.
+
+    preprocess pads to exactly a bucket; the range down to the one before is for other callers.
+    """
+    fewest, usual, most = shapes.batch
+    shorter = 0
+    for length in shapes.lengths:
+        tokens = (shorter + 1, length, length)
+        yield {
+            name: InputRange(*zip((fewest, usual, most), sizes, strict=True))
+            for name in names
+            for sizes in (tokens if name in TOKEN_ROLES else _EXTRA_RANGE,)
+        }
+        shorter = length
+
+
+def _parse(parser: Any, graph: Path) -> None:
+    if not parser.parse_from_file(str(graph)):
+        reasons = [parser.get_error(index).desc() for index in range(parser.num_errors)]
+        raise ConversionRefused(
+            f"TensorRT cannot read the graph ({' '.join(str(reasons[:1]).split())[:200]}); "
+            "convert with --engine onnxruntime"
+        )
+
+
+def _fp32_nodes(precision: str, graph: Path, shapes: Shapes) -> tuple[str, ...]:
+    """Nodes that fp16 would spoil. bf16 has fp32's range and keeps only the sums."""
+    from transformer_serving.desk.builders.half_precision import overflowing_nodes, summing_nodes
+
+    if precision == "fp32":
+        return ()
+    beyond = overflowing_nodes(graph, shapes.feeds) if precision == "fp16" else ()
+    return tuple(sorted({*beyond, *summing_nodes(graph)}))
+
+
+def _set_precision(
+    trt: Any, config: Any, network: Any, precision: str, kept: Collection[str]
+) -> None:
+    flag = _FLAGS[precision]
+    if flag is None:
+        # On Ampere and later TensorRT would otherwise take tf32, with fp16's number of digits.
+        config.clear_flag(trt.BuilderFlag.TF32)
+        return
+    config.set_flag(getattr(trt.BuilderFlag, flag))
+    config.set_flag(trt.BuilderFlag.OBEY_PRECISION_CONSTRAINTS)
+    for layer in (network.get_layer(index) for index in range(network.num_layers)):
+        if layer.name not in kept:
+            continue
+        outputs = [layer.get_output(index) for index in range(layer.num_outputs)]
+        if all(output.dtype == trt.float32 for output in outputs):
+            layer.precision = trt.float32
+            for index in range(len(outputs)):
+                layer.set_output_type(index, trt.float32)
+
+
+def timing_cache_file(machine: Machine) -> Path:
+    """Tactics that were timed before, for this TensorRT on this kind of GPU."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    gpu = "".join(letter if letter.isalnum() else "-" for letter in machine.gpu.name)
+    return Path(root) / "transformer-serving" / f"timing-{machine.tensorrt}-{gpu}.cache"
+
+
+def _load_timing_cache(config: Any, file: Path) -> None:
+    known = file.read_bytes() if file.is_file() else b""
+    config.set_timing_cache(config.create_timing_cache(known), ignore_mismatch=False)
+
+
+def _save_timing_cache(config: Any, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    aside = file.with_name(f"{file.name}.{os.getpid()}")
+    aside.write_bytes(config.get_timing_cache().serialize())
+    aside.replace(file)
+
+
+def _facts(machine: Machine, plan: Path, kept: Collection[str], shapes: Shapes) -> dict[str, Any]:
+    """The manifest's field 'tensorrt'; the plan's own header knows the version's fourth part."""
+    return {
+        "version": read_plan_header(plan).tensorrt or machine.tensorrt,
+        "compute_capability": machine.gpu.compute_capability,
+        "gpu": machine.gpu.name,
+        "driver": machine.gpu.driver,
+        "version_compatible": False,
+        "hardware_compatibility": "none",
+        "profiles": len(shapes.lengths),
+        "fp32_layers": sorted(kept),
+    }

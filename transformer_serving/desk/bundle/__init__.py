@@ -1,0 +1,1 @@
+"""The folder that is deployed: written, opened, checked and signed."""

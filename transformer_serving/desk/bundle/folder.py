@@ -1,0 +1,101 @@
+"""A bundle on disk, opened and verified: the one reader of every command that takes a BUNDLE."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformer_serving.contract.endpoint import Endpoint, read_endpoint
+from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.gate import CHECKS, open_manifest
+from transformer_serving.contract.manifest import Manifest
+from transformer_serving.contract.signatures import (
+    check_signed_manifest,
+    check_signed_preprocess,
+    read_trusted_keys,
+)
+from transformer_serving.desk.bundle.gate import pass_gate
+from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.versions.lock import read_lock
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle on disk whose files are those of its manifest."""
+
+    folder: Path
+    endpoint: Endpoint
+    manifest: Manifest
+
+    @property
+    def model_folder(self) -> Path:
+        return self.folder / "model"
+
+    @property
+    def preprocess(self) -> Path:
+        return self.folder / "preprocess.py"
+
+
+# What a bundle of an older kit passes, too: all but its hash, which that kit computed otherwise.
+RENEWABLE = tuple(name for name in CHECKS if name != "identity")
+
+
+def open_bundle(path: Path, checks: tuple[str, ...] = ()) -> Bundle:
+    """Read and verify a bundle. Raises Failure (exit code 2) that says what is wrong with it.
+
+    `checks` names the gate's checks, all of them unless given.
+    """
+    bundle = _opened(path, checks)
+    _check_signatures(bundle)
+    return bundle
+
+
+def open_bundle_to_sign(path: Path) -> Bundle:
+    """As open_bundle, but nobody's signature is asked for yet."""
+    return _opened(path, ())
+
+
+def _check_signatures(bundle: Bundle) -> None:
+    try:
+        keys = read_trusted_keys(os.environ)
+        if keys is not None:
+            check_signed_manifest(bundle.model_folder, keys)
+            check_signed_preprocess(bundle.preprocess.read_bytes(), keys)
+    except ContractError as error:
+        raise Failure(f"{bundle.folder} is not served from here: {error}", exit_code=2) from error
+
+
+def _opened(path: Path, checks: tuple[str, ...]) -> Bundle:
+    refuse_links(path)
+    manifest_path = path / "model" / "manifest.json"
+    if not manifest_path.is_file():
+        raise Failure(
+            f"{path} is no bundle: it has no model/manifest.json; make one with "
+            "'transformer-serving convert'",
+            exit_code=2,
+        )
+    try:
+        facts = read_lock().facts()
+        manifest = open_manifest(manifest_path.read_bytes(), facts, str(manifest_path))
+        endpoint = read_endpoint((path / "endpoint.json").read_bytes(), str(path / "endpoint.json"))
+    except (ContractError, OSError) as error:
+        raise Failure(f"{path} is no valid bundle: {error}", exit_code=2) from error
+    pass_gate(manifest, path, endpoint, checks)
+    return Bundle(path, endpoint, manifest)
+
+
+def refuse_links(path: Path) -> None:
+    """Raises Failure (exit code 2) for a symbolic link anywhere below the bundle's folder.
+
+    What it names would be read, uploaded and served in the bundle's name.
+    """
+    for folder, folders, files in os.walk(path):
+        for name in sorted((*folders, *files)):
+            inside = Path(folder) / name
+            if inside.is_symlink():
+                raise Failure(
+                    f"{path} is no valid bundle: '{inside.relative_to(path)}' is a symbolic link; "
+                    f"put the file itself there: cp -rL {path} COPY",
+                    exit_code=2,
+                )

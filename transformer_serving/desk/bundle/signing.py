@@ -1,0 +1,126 @@
+"""Signing bundles: keys of one's own, and a signature over what a bundle is made of."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformer_serving.contract.identity import PREPROCESS
+from transformer_serving.contract.manifest import FILE_NAME, SIGNATURE_NAME, entry_of
+from transformer_serving.contract.signatures import (
+    NAME,
+    manifest_message,
+    preprocess_message,
+    split_signature,
+)
+from transformer_serving.desk.bundle.folder import Bundle, open_bundle_to_sign
+from transformer_serving.desk.failure import Failure
+
+KEY_SUFFIX = ".key"
+PUBLIC_SUFFIX = ".pub"
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """A private key and the name that it signs under, which is its file's."""
+
+    name: str
+    private: Any
+
+    @property
+    def public(self) -> str:
+        """NAME:KEY, as TRANSFORMER_SERVING_TRUSTED_KEYS takes it."""
+        return (
+            f"{self.name}:{base64.b64encode(self.private.public_key().public_bytes_raw()).decode()}"
+        )
+
+    def sign(self, message: bytes) -> bytes:
+        signature = base64.b64encode(self.private.sign(message)).decode()
+        return f"# signature: {self.name} {signature}".encode()
+
+
+def new_key(name: str, folder: Path) -> tuple[Path, SigningKey]:
+    """Write NAME.key (for this user only) and NAME.pub. Raises Failure where one is there."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    if not NAME.fullmatch(name):
+        raise Failure(
+            "a key's name takes letters, digits, '.', '_' and '-', at most 64", exit_code=2
+        )
+    key = SigningKey(name, Ed25519PrivateKey.generate())
+    path = folder / f"{name}{KEY_SUFFIX}"
+    public = path.with_suffix(PUBLIC_SUFFIX) if "." not in name else folder / f"{name}.pub"
+    for file, mode, text in (
+        (path, 0o600, base64.b64encode(key.private.private_bytes_raw()).decode()),
+        (public, 0o644, key.public),
+    ):
+        try:
+            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+        except FileExistsError:
+            raise Failure(
+                f"{file} is there already and is never replaced: what it signed could not be "
+                "checked any more; choose another name",
+                exit_code=2,
+            ) from None
+        except OSError as error:
+            raise Failure(f"{file} cannot be written: {error.strerror}", exit_code=2) from error
+        with os.fdopen(descriptor, "w") as opened:
+            opened.write(text + "\n")
+    return path, key
+
+
+def read_key(path: Path) -> SigningKey:
+    """Raises Failure (exit code 2) for a file that is no key, or that others can read."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    try:
+        mode = path.stat().st_mode
+        raw = base64.b64decode(path.read_bytes().strip(), validate=True)
+        private = Ed25519PrivateKey.from_private_bytes(raw)
+    except OSError as error:
+        raise Failure(f"{path} cannot be read: {error.strerror}", exit_code=2) from error
+    except ValueError as error:
+        raise Failure(
+            f"{path} is no signing key; make one: transformer-serving signing-key new NAME",
+            exit_code=2,
+        ) from error
+    if stat.S_IMODE(mode) & 0o077:
+        raise Failure(f"others can read {path}; chmod 600 {path}, or make another", exit_code=2)
+    if not NAME.fullmatch(path.stem):
+        raise Failure(f"{path}: the name of a key's file is the key's; rename it", exit_code=2)
+    return SigningKey(path.stem, private)
+
+
+def sign_bundle(folder: Path, key: SigningKey) -> Bundle:
+    """Sign a bundle in place, anew where it was signed before; its number stays.
+
+    preprocess.py first, then the manifest that lists it: a crash between them leaves a bundle that
+    is refused as changed, never one that passes.
+    """
+    bundle = open_bundle_to_sign(folder)
+    path = folder / PREPROCESS
+    plain, _ = split_signature(path.read_bytes())
+    first, rest = plain.split(b"\n", 1)
+    line = key.sign(preprocess_message(plain))
+    _replace(path, b"\n".join([first, line, rest]))
+    files = tuple(
+        entry_of(folder, path) if entry.path == PREPROCESS else entry
+        for entry in bundle.manifest.files
+    )
+    manifest = dataclasses.replace(bundle.manifest, files=files)
+    content = manifest.to_json().encode()
+    _replace(bundle.model_folder / FILE_NAME, content)
+    _replace(bundle.model_folder / SIGNATURE_NAME, key.sign(manifest_message(content)) + b"\n")
+    return dataclasses.replace(bundle, manifest=manifest)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_bytes(content)
+    os.chmod(aside, 0o644)
+    aside.replace(path)

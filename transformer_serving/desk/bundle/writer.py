@@ -1,0 +1,250 @@
+"""A bundle: one folder with everything that an endpoint serves, named by the hash of its parts.
+
+endpoint.json, tokenizer.json, preprocess.py   what the inference container works with
+model/                                         what Triton gets: engine files, config, manifest,
+                                               and the parity set, which the controller asks it
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from transformer_serving.contract.endpoint import Endpoint, Recorded, read_endpoint
+from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.heads import TOKEN_ROLES
+from transformer_serving.contract.identity import ENDPOINT, PREPROCESS, TOKENIZER, model_parts
+from transformer_serving.contract.manifest import (
+    FILE_NAME as MANIFEST,
+    FileEntry,
+    Golden,
+    Manifest,
+    entry_of,
+)
+from transformer_serving.contract.release import kit_version
+from transformer_serving.contract.server_facts import installed
+from transformer_serving.desk.builders.files import EngineFiles
+from transformer_serving.desk.builders.table import ENGINES
+from transformer_serving.desk.bundle import preprocess_file
+from transformer_serving.desk.bundle.folder import RENEWABLE, Bundle, open_bundle
+from transformer_serving.desk.bundle.gate import ON_WRITING, pass_gate
+from transformer_serving.desk.failure import ConversionRefused, Failure
+from transformer_serving.desk.source.tokenizer import TokenizerFile
+from transformer_serving.engine.model_config import (
+    FILE_NAME as CONFIG,
+    TensorConfig,
+    build_config,
+    from_text,
+    to_text,
+)
+from transformer_serving.engine.proof.parity_set import (
+    FILE_NAME as PARITY,
+    ParitySet,
+    read_parity_set,
+)
+
+MODEL = "model"
+_TOOLS = ("torch", "transformers", "sentence-transformers", "onnx", "onnxruntime", "openvino")
+
+
+@dataclass(frozen=True)
+class BundleContent:
+    """What goes into a bundle; `endpoint` without its version and hash, which are computed.
+
+    `parity_set` None: nobody can prove the engine where it is served.
+    """
+
+    endpoint: Endpoint
+    tokenizer: TokenizerFile
+    engine: EngineFiles
+    golden: Golden
+    parity: Mapping[str, Any]
+    source: Mapping[str, Any]
+    parity_set: ParitySet | None = None
+
+
+def write_bundle(content: BundleContent, target: Path) -> Bundle:
+    """Write the bundle folder `target`; it appears whole or not at all.
+
+    The engine's files are moved, not copied. A bundle that is already there is replaced; any
+    other folder there is refused (ConversionRefused).
+    """
+    check_target(target)
+    with _replacing(target) as folder:
+        model = folder / MODEL
+        model.mkdir()
+        for path in content.engine.files:
+            shutil.move(path, model / path.name)
+        (model / CONFIG).write_text(config_text(content), "utf-8")
+        (folder / TOKENIZER).write_bytes(content.tokenizer.content)
+        model_files = [entry_of(folder, path) for path in sorted(model.iterdir())]
+        endpoint = _versioned(content, model_files)
+        if content.parity_set is not None:
+            (model / PARITY).write_text(content.parity_set.to_json(), "utf-8")
+            model_files.append(entry_of(folder, model / PARITY))
+        endpoint_json = endpoint.to_json()
+        read_endpoint(endpoint_json)
+        (folder / ENDPOINT).write_text(endpoint_json, "utf-8")
+        parts = model_parts(model_files)
+        code = preprocess_file.build(endpoint_json, content.tokenizer.content, parts)
+        (folder / PREPROCESS).write_text(code, "utf-8")
+        own = [entry_of(folder, folder / name) for name in (ENDPOINT, PREPROCESS, TOKENIZER)]
+        manifest = _manifest(content, endpoint, (*own, *model_files))
+        (model / MANIFEST).write_text(manifest.to_json(), "utf-8")
+        pass_gate(manifest, folder, endpoint, ON_WRITING)
+    return Bundle(target, endpoint, manifest)
+
+
+def check_target(target: Path) -> None:
+    """Raise ConversionRefused where no bundle can be written, before there is one to write."""
+    if target.exists() and not is_bundle(target) and (target.is_file() or any(target.iterdir())):
+        raise ConversionRefused(f"'{target}' exists and is no bundle; name another --output")
+    above = next(folder for folder in target.absolute().parents if folder.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise ConversionRefused(f"nothing can be written into '{above}'; name another --output")
+
+
+def renew_bundle(folder: Path) -> Bundle:
+    """Write a bundle again with this kit's preprocess code, contract and Triton config.
+
+    The model, its golden answer, its parity figures and set stay; the version changes where a part
+    did.
+    Raises Failure when the bundle is not as its manifest says.
+    """
+    old = open_bundle(folder, RENEWABLE)
+    tokens, manifest = old.endpoint.tokens, old.manifest
+    config = from_text((old.model_folder / CONFIG).read_text("utf-8"))
+    with tempfile.TemporaryDirectory(prefix=".renew.", dir=folder.parent) as scratch:
+        names = {Path(entry.path).name for entry in manifest.files if _is_engine_file(entry)}
+        # The file that the engine opens comes first.
+        ordered = sorted(names, key=lambda name: (name != config.default_model_filename, name))
+        files = tuple(Path(scratch) / name for name in ordered)
+        for path in files:
+            # A second name of the same bytes: write_bundle moves it into the new folder.
+            os.link(old.model_folder / path.name, path)
+        content = BundleContent(
+            endpoint=old.endpoint,
+            tokenizer=TokenizerFile(
+                content=(folder / TOKENIZER).read_bytes(),
+                pad_id=tokens.pad_id,
+                pad_token=tokens.pad_token,
+                pad_type_id=tokens.pad_type_id,
+                padding_side=tokens.padding_side,
+            ),
+            engine=EngineFiles(manifest.engine, manifest.precision, files, manifest.tensorrt),
+            golden=manifest.golden,
+            parity=manifest.parity,
+            source=manifest.source,
+            parity_set=_parity_set(old),
+        )
+        return write_bundle(content, folder)
+
+
+def _parity_set(bundle: Bundle) -> ParitySet | None:
+    path = bundle.model_folder / PARITY
+    try:
+        return read_parity_set(path.read_bytes()) if path.is_file() else None
+    except ContractError as error:
+        raise Failure(f"{bundle.folder} is no valid bundle: {error}", exit_code=2) from error
+
+
+def _is_engine_file(entry: FileEntry) -> bool:
+    own = {f"{MODEL}/{CONFIG}", f"{MODEL}/{PARITY}"}
+    return entry.path.startswith(f"{MODEL}/") and entry.path not in own
+
+
+def is_bundle(folder: Path) -> bool:
+    """Whether `folder` has a bundle's manifest; what it says is not checked."""
+    return (folder / MODEL / MANIFEST).is_file()
+
+
+def config_text(content: BundleContent) -> str:
+    """config.pbtxt of the bundle. It has no model name: the controller gives it the endpoint's."""
+    endpoint, engine = content.endpoint, content.engine
+    config = build_config(
+        name="",
+        backend=ENGINES[engine.engine].backend,
+        inputs=[
+            TensorConfig(tensor.name, tensor.dtype, (-1,), tensor.role in TOKEN_ROLES)
+            for tensor in endpoint.inputs
+        ],
+        outputs=[
+            TensorConfig(tensor.name, tensor.dtype, tensor.dims) for tensor in endpoint.outputs
+        ],
+        max_batch_size=endpoint.limits.max_batch_size,
+        parameters={"precision": engine.precision} if engine.engine == "openvino" else {},
+        warmup_lengths=endpoint.tokens.buckets,
+        profiles=_profiles(content),
+        file_name=engine.files[0].name,
+        # fp16 is for a GPU where there is one; everywhere else it is a slower fp32.
+        kind="KIND_AUTO" if (engine.engine, engine.precision) == ("onnxruntime", "fp16") else None,
+    )
+    return to_text(config)
+
+
+def _profiles(content: BundleContent) -> tuple[str, ...]:
+    """All of a plan's optimization profiles: Triton would use only the first one it is not told."""
+    facts = content.engine.facts or {}
+    return tuple(str(index) for index in range(int(facts.get("profiles", 0))))
+
+
+def _versioned(content: BundleContent, model_files: list[FileEntry]) -> Endpoint:
+    """With the version that the parts give. As the golden answer, the parity set is none of them:
+    it is what a processor computed, in digits of its own, and decides nothing that is served."""
+    golden = content.golden
+    endpoint = replace(
+        content.endpoint,
+        golden=golden.request,
+        recorded=Recorded(golden.answer, golden.tolerance),
+    )
+    own = preprocess_file.identity(
+        endpoint.to_json(),
+        endpoint.task,
+        content.tokenizer.content,
+        {entry.path: entry.sha256 for entry in model_files},
+    )
+    return replace(endpoint, bundle_hash=own.bundle_hash, bundle_version=own.bundle_version)
+
+
+def _manifest(content: BundleContent, endpoint: Endpoint, files: tuple[FileEntry, ...]) -> Manifest:
+    return Manifest(
+        bundle_version=endpoint.bundle_version,
+        bundle_hash=endpoint.bundle_hash,
+        kit_version=kit_version(),
+        task=endpoint.task,
+        engine=content.engine.engine,
+        precision=content.engine.precision,
+        files=files,
+        source=dict(content.source),
+        tools={
+            "python": platform.python_version(),
+            **{name: installed(name) or "not installed" for name in _TOOLS},
+        },
+        golden=content.golden,
+        parity=dict(content.parity),
+        tensorrt=None if content.engine.facts is None else dict(content.engine.facts),
+    )
+
+
+@contextmanager
+def _replacing(target: Path) -> Iterator[Path]:
+    """A new folder beside `target` that takes its place when the block ends without an error."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    workspace = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        fresh = workspace / "new"
+        fresh.mkdir()
+        yield fresh
+        if target.exists():
+            # rename() cannot replace a folder that has files, so the old one steps aside first.
+            target.rename(workspace / "old")
+        fresh.rename(target)
+    finally:
+        shutil.rmtree(workspace, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""ClearML's own tools, driven as they are."""

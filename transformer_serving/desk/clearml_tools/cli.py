@@ -1,0 +1,106 @@
+"""Driving the unmodified clearml-serving command line, and reading what it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformer_serving.desk.clearml_tools.api import ClearmlApi
+from transformer_serving.desk.failure import Failure
+
+_COMMAND = "transformer_serving.desk.clearml_tools.command"
+_TIMEOUT_S = 300
+_ID = r"([0-9a-f]{32})"
+# What the SDK logs of a file that was not taken; the command goes on and ends well.
+_NOT_TAKEN = re.compile(r"Exception encountered while uploading (.*)")
+_ANSWER = re.compile(r'\((\d{3})\): .*"result_msg":"([^"]*)"')
+
+
+@dataclass(frozen=True)
+class ClearmlCli:
+    """The command line against one ClearML server; `serving_id` names the serving service."""
+
+    environment: Mapping[str, str]
+    serving_id: str | None = None
+
+    def run(self, *arguments: str) -> str:
+        """Run one command; its output. Raises Failure with the last line when it fails."""
+        ClearmlApi(self.environment).wait()
+        service = ["--id", self.serving_id] if self.serving_id else []
+        command = [sys.executable, "-P", "-m", _COMMAND, *service, *arguments]
+        try:
+            done = subprocess.run(
+                command,
+                env={**os.environ, **self.environment},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise Failure(
+                f"clearml-serving {arguments[0]} did not end within {_TIMEOUT_S} s; look: "
+                "transformer-serving doctor"
+            ) from error
+        output = done.stdout + done.stderr
+        if done.returncode or "\nError" in f"\n{output}":
+            lines = output.strip().splitlines() or ["no output"]
+            raise Failure(f"clearml-serving {' '.join(arguments[:2])} failed: {lines[-1]}")
+        return output
+
+    def create_service(self, name: str) -> str:
+        return _find(rf"id={_ID}", self.run("create", "--name", name), "the service's id")
+
+    def upload_model(self, name: str, project: str, folder: Path, destination: str) -> str:
+        """Upload a model folder; its model id.
+
+        `destination` must be new for every upload: clearml-serving names an upload by its file
+        alone, and a second one of that name would replace the first one's bytes. Raises Failure
+        with the file server's words where it did not take the file.
+        """
+        output = self.run(
+            "model", "upload", "--name", name, "--project", project, "--framework", "onnx",
+            "--path", str(folder), "--destination", destination,
+        )  # fmt: skip
+        model_id = _find(rf"Model ID={_ID}", output, "the model's id")
+        refusal = upload_refusal(output)
+        if refusal is not None:
+            with suppress(Failure):
+                ClearmlApi(self.environment).call("models.delete", model=model_id, force=True)
+            raise Failure(f"clearml-serving model upload failed: {refusal}")
+        return model_id
+
+
+def upload_refusal(output: str) -> str | None:
+    """Why the file server did not take a file, from what the command printed."""
+    found = _NOT_TAKEN.search(output)
+    if found is None:
+        return None
+    answer = _ANSWER.search(found.group(1))
+    if answer is None:
+        return found.group(1)[:300]
+    return f"the file server answered {answer.group(1)}, {answer.group(2)}"
+
+
+def _find(pattern: str, output: str, what: str) -> str:
+    found = re.search(pattern, output)
+    if found is None:
+        raise Failure(f"clearml-serving did not print {what}")
+    return found.group(1)
+
+
+def listed_endpoints(output: str) -> dict[str, dict[str, object]]:
+    """The endpoints that `clearml-serving model list` printed, by name."""
+    found = re.search(r"^Endpoints:\n(.*?)^Model Monitoring:", output, re.DOTALL | re.MULTILINE)
+    if found is None:
+        raise Failure("clearml-serving model list did not print the endpoints")
+    endpoints: dict[str, dict[str, object]] = json.loads(found.group(1))
+    return endpoints

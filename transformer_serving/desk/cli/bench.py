@@ -1,0 +1,105 @@
+"""`bench URL`: what an endpoint answers in a second, and how fast."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from transformer_serving.desk.cli.options import json_option
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from transformer_serving.desk.bench.measure import Measured
+
+
+@click.command()
+@click.argument("url")
+@click.option("--text", help="The text to send.  [default: ClearML's own example]")
+@click.option("--texts", type=click.IntRange(1), default=1, show_default=True, metavar="N",
+              help="Texts in one request.")  # fmt: skip
+@click.option("--words", type=click.IntRange(1), multiple=True, metavar="N",
+              help="Send texts of so many words; may be repeated, to mix lengths.")  # fmt: skip
+@click.option("--body", type=click.Path(path_type=Path), metavar="FILE",
+              help="Send this file instead, as JSON.")  # fmt: skip
+@click.option("--header", "headers", multiple=True, metavar="NAME:VALUE",
+              help="Send this header too; may be repeated.")  # fmt: skip
+@click.option("--concurrency", "-c", type=click.IntRange(1, 10_000), multiple=True, metavar="N",
+              help="Clients of a closed loop; repeatable.  [default: 1, 8, 32, 128]")  # fmt: skip
+@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N",
+              help="Requests a second of the open loop.  [default: 70 % of the best]")  # fmt: skip
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True,
+              help="Length of each load.")  # fmt: skip
+@json_option
+def bench(url: str, text: str | None, texts: int, words: tuple[int, ...], body: Path | None,
+          headers: tuple[str, ...], concurrency: tuple[int, ...], rate: float | None,
+          seconds: float, as_json: bool) -> None:  # fmt: skip
+    """Load the endpoint at URL and show answers a second and latencies."""
+    from rich.console import Console
+
+    from transformer_serving.desk.bench.measure import (
+        CONCURRENCY,
+        Bench,
+        address,
+        measure,
+        payloads,
+    )
+    from transformer_serving.desk.cli.progress import Phases
+
+    wanted = Bench(
+        address(url, headers), payloads(body, text, texts, words), concurrency or CONCURRENCY,
+        rate, seconds,
+    )  # fmt: skip
+    console = Console(stderr=as_json)
+    with Phases(console).phase("measuring") as phases:
+        measured = measure(wanted, phases.report)
+    if as_json:
+        click.echo(json.dumps([asdict(row) for row in measured], indent=2))
+    else:
+        console.print(table(measured))
+        for note in notes(measured):
+            console.print(note)
+
+
+def table(measured: Sequence[Measured]) -> Table:
+    from rich.table import Table
+
+    rows = Table(box=None, header_style="bold")
+    for name in ("load", "answers/s", "texts/s", "p50 ms", "p90", "p99", "p99.9", "not 200"):
+        rows.add_column(name, justify="left" if name == "load" else "right")
+    for row in measured:
+        found, latency = row.figures, row.figures.latency
+        times = (
+            [f"{value:.1f}" for value in (latency.p50, latency.p90, latency.p99, latency.p999)]
+            if latency
+            else ["-"] * 4
+        )
+        failed = found.requests - found.statuses.get("200", 0)
+        rows.add_row(row.load, f"{found.goodput:.0f}", f"{found.texts:.0f}", *times, str(failed))
+        for label, part in found.by_label.items():
+            parts = [f"{value:.1f}" for value in (part.p50, part.p90, part.p99, part.p999)]
+            rows.add_row(f"  {label}", "", "", *parts, "")
+    return rows
+
+
+def notes(measured: Sequence[Measured]) -> list[str]:
+    """What a reader must know about the figures: other answers, and a generator at its limit."""
+    said = []
+    for row in measured:
+        others = {status: n for status, n in row.figures.statuses.items() if status != "200"}
+        if others:
+            counts = ", ".join(f"{status}: {count}" for status, count in others.items())
+            said.append(f"{row.load}: answers other than 200: {counts}")
+    busiest = max(row.figures.generator_cpu for row in measured)
+    said.append(f"the generator used up to {busiest:.0%} of one core")
+    if busiest > 0.8:
+        said.append("so it was itself the limit; the server can do more")
+    return said
+
+
+COMMANDS = (bench,)

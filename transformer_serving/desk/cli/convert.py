@@ -1,0 +1,202 @@
+"""`convert`: a model becomes a bundle whose answers equal the reference's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from transformer_serving.desk.cli.options import (
+    batch_option,
+    engine_choice,
+    json_option,
+    max_length_option,
+    seq_len_option,
+    sign_option,
+)
+from transformer_serving.desk.cli.signing import signing
+from transformer_serving.desk.failure import Failure
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.table import Table
+
+    from transformer_serving.desk.builders.call_sizes import Range
+    from transformer_serving.desk.convert import Converted, ConvertRequest
+    from transformer_serving.desk.parity.latency import Latency
+
+
+@click.command(epilog="A Hub id is downloaded with the Hub's own settings: HF_TOKEN for private "
+              "models, HF_HOME or HF_HUB_CACHE for the cache, HF_HUB_OFFLINE=1 to use only that, "
+              "HF_ENDPOINT for a mirror, and HTTPS_PROXY and NO_PROXY.")  # fmt: skip
+@click.argument("model")
+@click.option("--output", required=True, type=click.Path(path_type=Path), metavar="BUNDLE",
+              help="Folder of the new bundle; an older bundle there is replaced.")  # fmt: skip
+@click.option("--task", default="auto", show_default=True, help="What the endpoint answers.")
+@click.option("--engine", "engines", type=engine_choice, multiple=True, default=["openvino"],
+              show_default=True, help="What runs the model in Triton; further ones are only "
+              "compared.")  # fmt: skip
+@click.option("--precision", type=click.Choice(["auto", "fp32", "fp16", "bf16", "int8"]),
+              default="auto", show_default=True,
+              help="auto: the fastest that answers as the reference, never int8.")  # fmt: skip
+@click.option("--revision", help="Branch, tag or commit of a Hub model.")
+@seq_len_option
+@batch_option
+@max_length_option
+@click.option("--calibration", type=click.Path(path_type=Path), metavar="FILE",
+              help="Texts, one a line (or bodies as JSON), for int8 and fp16.  "
+              "[default: built-in ones]")  # fmt: skip
+@click.option("--compare", is_flag=True, help="Measure PyTorch, ONNX Runtime and the engines.")
+@click.option("--allow-pickle", is_flag=True,
+              help="Read weights that are pickles (.bin, .pt, .ckpt): that runs their writer's "
+              "code.")  # fmt: skip
+@sign_option
+@json_option
+def convert(
+    model: str, output: Path, engines: tuple[str, ...], compare: bool, as_json: bool,
+    sign_key: Path | None, seq_len: Range | None, batch: Range | None, max_length: int | None,
+    **choices: Any,
+) -> None:  # fmt: skip
+    """Turn MODEL, a folder or Hub id, into a bundle whose answers equal the reference's."""
+    with signing(output, sign_key):
+        try:
+            from transformer_serving.desk.convert import ConvertRequest
+        except ModuleNotFoundError as error:
+            raise Failure(
+                f"convert needs {error.name}; install it: pip install "
+                "'transformer-serving[convert]'",
+                exit_code=2,
+            ) from error
+        if len(engines) > 1 and not compare:
+            raise Failure(
+                "several --engine are for --compare; a bundle has one engine", exit_code=2
+            )
+        from transformer_serving.desk.builders.call_sizes import call_sizes
+        from transformer_serving.desk.builders.table import ladder_of
+
+        sizes = call_sizes(ladder_of(engines), seq_len, batch, max_length)
+        request = ConvertRequest(
+            model,
+            engine=engines[0],
+            buckets=sizes.buckets,
+            max_length=sizes.max_length,
+            batch=sizes.batch,
+            compare=engines if compare else (),
+            **choices,
+        )
+        _convert(request, output, as_json=as_json)
+
+
+def _convert(request: ConvertRequest, output: Path, *, as_json: bool) -> None:
+    """Convert and say what came of it."""
+    from rich.console import Console
+
+    console = Console(stderr=as_json)
+    done = _with_progress(console, request, output)
+    if as_json:
+        click.echo(json.dumps(_values(done, output), indent=2))
+    else:
+        _say(console, done, output)
+
+
+def _with_progress(console: Console, request: ConvertRequest, output: Path) -> Converted:
+    from transformer_serving.desk.convert import STEPS, convert as convert_model
+
+    with _bars(console) as bars:
+        steps = bars.add_task("convert", total=len(STEPS))
+        rounds = bars.add_task("compare", total=None, visible=False)
+
+        def progress(step: str, detail: str) -> None:
+            bars.update(steps, description=f"{step}: {detail}", completed=STEPS.index(step))
+            if not console.is_terminal:
+                console.print(f"{step}: {detail}", highlight=False, soft_wrap=True)
+
+        def measuring(shape: str, done: int, total: int) -> None:
+            bars.update(
+                rounds, description=f"compare: {shape}", completed=done, total=total, visible=True
+            )
+            if not console.is_terminal:
+                progress("parity", f"measuring {shape}, {done} of {total} rounds")
+
+        return convert_model(request, output, progress, measuring)
+
+
+@contextmanager
+def _bars(console: Console) -> Iterator[Progress]:
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bars:
+        yield bars
+
+
+def _values(done: Converted, output: Path) -> dict[str, Any]:
+    from transformer_serving.desk.parity.latency import facts
+
+    manifest = done.bundle.manifest
+    values = {
+        "bundle": str(output),
+        "bundle_version": manifest.bundle_version,
+        "task": manifest.task,
+        "engine": manifest.engine,
+        "precision": manifest.precision,
+        "parity": asdict(done.parity),
+        "refused": list(done.refused),
+    }
+    if done.latencies:
+        values["measured"] = facts()
+        values["latencies_ms"] = [asdict(row) for row in done.latencies]
+    return values
+
+
+def _say(console: Console, done: Converted, output: Path) -> None:
+    if done.latencies:
+        console.print(latency_table(done.latencies))
+    manifest, worst = done.bundle.manifest, done.parity.worst
+    console.print(
+        f"bundle {manifest.bundle_version} for {manifest.task} in {output} "
+        f"({manifest.engine}, {manifest.precision}); largest difference from the reference "
+        f"{done.parity.largest_difference:.2e}, in text {worst.text} with {worst.tokens} tokens in "
+        f"a batch of {worst.batch}",
+        soft_wrap=True,
+    )
+    console.print(f"serve it: transformer-serving deploy {output} --endpoint NAME", soft_wrap=True)
+
+
+def latency_table(rows: Sequence[Latency]) -> Table:
+    """The table for a terminal, milliseconds."""
+    from rich.table import Table
+
+    from transformer_serving.desk.parity.latency import facts, parity_cell
+
+    measured = ", ".join(f"{name} {value}" for name, value in facts().items())
+    figures = ("mean", "sd", "min", "median", "p95", "p99", "max")
+    table = Table("call", "engine", "precision", *figures, "parity", caption=measured)
+    for number, name in enumerate(("call", "engine", "precision", *figures)):
+        table.columns[number].justify = "right" if name in figures else "left"
+    last = rows[0].tokens, rows[0].texts
+    for row in rows:
+        if (row.tokens, row.texts) != last:
+            table.add_section()
+            last = row.tokens, row.texts
+        cells = [f"{getattr(row, name):.2f}" for name in figures]
+        table.add_row(
+            f"{row.texts}x{row.tokens}", row.name, row.precision, *cells, parity_cell(row)
+        )
+    return table
+
+
+COMMANDS = (convert,)

@@ -1,0 +1,139 @@
+"""`deploy`, `rollback` and `remove`: what an endpoint serves, on the stack or a ClearML server."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from transformer_serving.desk.cli.options import (
+    deploy_timeout_option,
+    json_option,
+    keep_option,
+    state_option,
+)
+from transformer_serving.desk.failure import Failure
+
+if TYPE_CHECKING:
+    from transformer_serving.desk.deploy.deployment import Target
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--endpoint", required=True, metavar="NAME", help="Name under /serve/.")
+@deploy_timeout_option
+@keep_option
+@state_option
+@json_option
+def deploy(
+    bundle: Path, endpoint: str, timeout_s: float, keep: int, state: str | None, as_json: bool
+) -> None:
+    """Serve BUNDLE under a name; returns when its golden request answers as recorded."""
+    from rich.console import Console
+
+    from transformer_serving.desk.bundle.folder import open_bundle
+    from transformer_serving.desk.deploy.deployment import deploy as deploy_bundle
+    from transformer_serving.desk.deploy.time_limit import since_start
+
+    opened = open_bundle(bundle)  # what is no bundle is refused before the stack is asked for
+    target = _target(state)
+    console = Console(stderr=as_json)
+    with console.status("deploying") as line:
+        done = deploy_bundle(
+            target, opened, endpoint, timeout_s=timeout_s, keep=keep, spent_s=since_start(),
+            report=lambda step: line.update(step),
+        )  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(asdict(done), indent=2))
+        return
+    what = "serves" if done.changed else "already served"
+    console.print(f"{endpoint} {what} bundle {done.bundle_version} at {done.url}", soft_wrap=True)
+
+
+@click.command()
+@click.argument("endpoint")
+@deploy_timeout_option
+@state_option
+@json_option
+def rollback(endpoint: str, timeout_s: float, state: str | None, as_json: bool) -> None:
+    """Serve the bundle that ENDPOINT served before the present one."""
+    from rich.console import Console
+
+    from transformer_serving.desk.deploy.rollback import rollback as rollback_endpoint
+    from transformer_serving.desk.deploy.time_limit import since_start
+
+    target = _target(state)
+    console = Console(stderr=as_json)
+    with console.status("rolling back") as line:
+        done = rollback_endpoint(
+            target, endpoint, timeout_s=timeout_s, spent_s=since_start(),
+            report=lambda step: line.update(step),
+        )  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(asdict(done), indent=2))
+        return
+    instead = f" instead of {done.withdrawn_version}" if done.withdrawn_version else ""
+    console.print(f"{endpoint} serves bundle {done.bundle_version}{instead}", soft_wrap=True)
+
+
+@click.command()
+@click.argument("endpoint")
+@click.option("--forget", is_flag=True,
+              help="Take its bundles out of the model registry too, with their files.")  # fmt: skip
+@state_option
+@json_option
+def remove(endpoint: str, forget: bool, state: str | None, as_json: bool) -> None:
+    """Take ENDPOINT out of service; its bundles stay in the model registry."""
+    from transformer_serving.desk.deploy.deployment import remove as remove_endpoint
+
+    done = remove_endpoint(_target(state), endpoint, forget=forget)
+    if as_json:
+        click.echo(json.dumps(asdict(done), indent=2))
+        return
+    if done.removed:
+        click.echo(f"{endpoint} is removed")
+    if forget:
+        click.echo(f"{done.forgotten} of its bundles are forgotten")
+
+
+def _target(state: str | None) -> Target:
+    """The embedded stack of that folder; without one, the server that CLEARML_* names.
+
+    Raises Failure for a stack that is not running, and (exit code 2) where there is neither.
+    """
+    from transformer_serving.desk.local.record import load_record, state_directory
+    from transformer_serving.desk.local.stack import Stack
+    from transformer_serving.desk.local.supervision import Supervisor
+
+    folder = state_directory(state)
+    record = load_record(folder)
+    if record is None:
+        return _named_target(folder)
+    supervisor = Supervisor(folder)
+    if not supervisor.is_up() or record.serving_id is None:
+        raise Failure(
+            f"the stack in {folder} is not running; start it with 'transformer-serving up'"
+        )
+    return Stack(folder, record, supervisor).target()
+
+
+def _named_target(state: Path) -> Target:
+    from transformer_serving.desk.deploy.deployment import TARGET_VARIABLES, target_of
+    from transformer_serving.desk.local.record import STATE_VARIABLE
+
+    target = target_of(os.environ, state)
+    if target is None:
+        missing = ", ".join(name for name in TARGET_VARIABLES if not os.environ.get(name))
+        raise Failure(
+            f"no stack in {state}; start one with 'transformer-serving up', or name its folder "
+            f"with --state or {STATE_VARIABLE}; for a ClearML server of your own set {missing}",
+            exit_code=2,
+        )
+    return target
+
+
+COMMANDS = (deploy, rollback, remove)

@@ -1,0 +1,54 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from transformer_serving.desk.builders.table import ENGINES
+
+state_option = click.option(
+    "--state",
+    envvar="TRANSFORMER_SERVING_STATE",
+    show_envvar=True,
+    metavar="DIR",
+    help="Folder that holds the stack's data, logs and ports.  [default: .stack]",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+deploy_timeout_option = click.option(
+    "--timeout",
+    "timeout_s",
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long all of it may take, uploads and golden answer included.",
+)
+keep_option = click.option(
+    "--keep",
+    type=click.IntRange(2),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="How many of the endpoint's bundles stay in the model registry, this one included.",
+)
+
+
+engine_choice = click.Choice(list(ENGINES))
+seq_len_option = click.option(
+    "--seq-len", type=click.IntRange(1), nargs=3, metavar="MIN OPT MAX",
+    help="Token lengths that calls are padded to: these and the usual steps between them. MAX is "
+    "the longest text.  [default: 16 to the model's longest]",
+)  # fmt: skip
+batch_option = click.option(
+    "--batch", type=click.IntRange(1), nargs=3, metavar="MIN OPT MAX",
+    help="Texts of one engine call; MIN is 1, and MAX what Triton joins.  [default: 1 8 64]",
+)  # fmt: skip
+max_length_option = click.option(
+    "--max-length", type=click.IntRange(1), metavar="TOKENS",
+    help="Longest text.  [default: the model's]",
+)  # fmt: skip
+sign_option = click.option(
+    "--sign", "sign_key", type=click.Path(path_type=Path), metavar="KEY",
+    help="Sign the bundle with this key of 'signing-key new'.",
+)  # fmt: skip

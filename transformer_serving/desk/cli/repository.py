@@ -1,0 +1,111 @@
+"""`repository`: where the models of a Triton without ClearML lie, and how to serve them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from pathlib import Path
+
+import click
+
+from transformer_serving.desk.cli.options import json_option
+
+MODELS, BACKENDS = "models", "backends"
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--output", required=True, type=click.Path(path_type=Path), metavar="DIR",
+              help="Folder of the repository; a model of that name is replaced.")  # fmt: skip
+@click.option("--name", metavar="NAME", help="The model's name in Triton.  [default: the folder's]")
+@click.option(
+    "--ensemble", is_flag=True, help="Add a tokenizer and an ensemble that take raw text."
+)
+@click.option("--python-environment", "environment", metavar="DIR",
+              type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Environment with numpy<2 and tokenizers for the ensemble's tokenizer.  "
+              "[default: Triton's own]")  # fmt: skip
+@json_option
+def repository(
+    bundle: Path,
+    output: Path,
+    name: str | None,
+    ensemble: bool,
+    environment: Path | None,
+    as_json: bool,
+) -> None:
+    """Lay BUNDLE out as the model repository of a Triton without ClearML."""
+    from transformer_serving.desk.bundle.folder import open_bundle
+    from transformer_serving.desk.deploy.plain_triton import write_repository
+
+    opened = open_bundle(bundle)
+    done = write_repository(
+        opened,
+        output / MODELS,
+        name or bundle.resolve().name,
+        ensemble=ensemble,
+        environment=environment,
+    )
+    commands = {"image": image_line(done.folder)}
+    here = wheel_line(output)
+    if here is not None:
+        commands["here"] = here
+    models = [done.model] if done.ensemble is None else [done.model, done.ensemble]
+    if as_json:
+        values = {"repository": str(done.folder), "models": models, "commands": commands}
+        click.echo(json.dumps(values, indent=2))
+        return
+    click.echo(f"{', '.join(models)} in {done.folder}")
+    if here is not None:
+        click.echo(f"\nServe it with the tritonserver of the wheel:\n\n{here}")
+    if opened.manifest.engine != "openvino":
+        click.echo(f"\nServe it with the pinned image:\n\n{commands['image']}")
+
+
+def wheel_line(output: Path) -> str | None:
+    """The command of this machine's tritonserver, its backends laid out; None without the wheel."""
+    from transformer_serving.engine.backend_directory import assemble, pytriton_tritonserver
+    from transformer_serving.engine.errors import EngineError
+    from transformer_serving.engine.triton_process import (
+        LOOPBACK,
+        closed_grpc,
+        closed_http,
+        triton_environment,
+    )
+
+    try:
+        server = pytriton_tritonserver()
+        backends = assemble(output.absolute() / BACKENDS, pytriton=server)
+        environment = triton_environment(os.environ)
+    except EngineError:
+        return None
+    libraries = shlex.quote(environment["LD_LIBRARY_PATH"])
+    python = shlex.quote(environment["PATH"].split(os.pathsep)[0])
+    command = [
+        str(server / "bin" / "tritonserver"),
+        f"--model-repository={output.absolute() / MODELS}",
+        f"--backend-directory={backends}",
+        "--disable-auto-complete-config",
+        *(f"--{door}-address={LOOPBACK}" for door in ("http", "grpc", "metrics")),
+        closed_http(),
+        closed_grpc(),
+    ]
+    return f'LD_LIBRARY_PATH={libraries} PATH={python}:"$PATH" {shlex.join(command)}'
+
+
+def image_line(models: Path) -> str:
+    """The docker command of the pinned image; it has native onnxruntime and tensorrt backends."""
+    from transformer_serving.desk.versions.lock import read_lock
+    from transformer_serving.engine.triton_process import closed_grpc, closed_http
+
+    image = read_lock().image.image
+    volume = shlex.quote(f"{models.absolute()}:/models:ro")
+    return (
+        "docker run --rm --gpus all --shm-size 1g -p 127.0.0.1:8000:8000 -p 127.0.0.1:8001:8001 "
+        f"-v {volume} {image} tritonserver --model-repository=/models "
+        f"--disable-auto-complete-config {closed_http()} {closed_grpc()}"
+    )
+
+
+COMMANDS = (repository,)

@@ -1,0 +1,246 @@
+"""From a model to a bundle: open, export, build the engine, compare with the reference, write."""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from transformer_serving.contract.endpoint import Endpoint, Limits, Tokens
+from transformer_serving.contract.manifest import Golden
+from transformer_serving.desk.builders.calibration import feeds_of, read_bodies
+from transformer_serving.desk.builders.call_sizes import Range
+from transformer_serving.desk.builders.files import EngineFiles, Shapes
+from transformer_serving.desk.builders.table import (
+    ENGINES,
+    build_engine,
+    choose_precision,
+    ladder_of,
+    open_engine,
+)
+from transformer_serving.desk.builders.tensorrt_build import require_machine
+from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.bundle.writer import BundleContent, check_target, write_bundle
+from transformer_serving.desk.export.cleaning import clean_onnx
+from transformer_serving.desk.export.endpoint_json import LIMITS, endpoint_of, tokens_of
+from transformer_serving.desk.export.onnx import ExportedGraph, export_onnx
+from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.parity.bodies import golden_body
+from transformer_serving.desk.parity.check import (
+    TOLERANCES,
+    Case,
+    ParityReport,
+    choose,
+    prepare_case,
+)
+from transformer_serving.desk.parity.comparison import Comparison, compare_engines
+from transformer_serving.desk.parity.latency import Latency, Report
+from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
+from transformer_serving.desk.source.model import ModelSource, open_source
+
+AUTO = "auto"
+# Installed with the extra "convert" and imported only inside the steps that use them.
+_NEEDED = ("torch", "transformers", "sentence_transformers", "onnx", "onnxscript")
+STEPS = ("open", "export", "build", "parity", "bundle")
+
+# Called with a step's name and one line about it, as the step starts.
+Progress = Callable[[str, str], None]
+Bodies = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class ConvertRequest:
+    """What to convert and how; None leaves the choice to the model, or to the CPU.
+
+    `precision` None or 'auto' takes the fastest that passes parity. `name` is what the manifest
+    calls the source, a folder's own name unless given. `batch` is the fewest, usual and most texts
+    of a call; `calibration` a file of texts for int8 and fp16; `compare` the engines of the table.
+    """
+
+    model: str
+    task: str | None = None
+    revision: str | None = None
+    engine: str = "openvino"
+    precision: str | None = None
+    max_length: int | None = None
+    buckets: tuple[int, ...] = ()
+    batch: Range | None = None
+    calibration: Path | None = None
+    compare: tuple[str, ...] = ()
+    limits: Limits = LIMITS
+    name: str | None = None
+    allow_pickle: bool = False
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A finished bundle and how far its answers are from the reference's.
+
+    `refused` is what was said of each faster precision that did not pass.
+    """
+
+    bundle: Bundle
+    parity: ParityReport
+    latencies: tuple[Latency, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+def convert(
+    request: ConvertRequest,
+    target: Path,
+    progress: Progress,
+    measuring: Report = lambda shape, done, total: None,
+) -> Converted:
+    """Make the bundle folder `target`. Raises ConversionRefused; then nothing is left behind.
+
+    `measuring` hears of the rounds of the latency table, where `request.compare` asks for one.
+    """
+    precisions, samples = _checked(request, target)
+    progress("open", request.name or request.model)
+    source = open_source(
+        request.model,
+        task=request.task,
+        revision=request.revision,
+        name=request.name,
+        allow_pickle=request.allow_pickle,
+    )
+    buckets = request.buckets or ladder_of((request.engine, *request.compare))
+    tokens = tokens_of(source, request.max_length, buckets)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Beside the target, so that moving the engine's files there costs nothing.
+    with tempfile.TemporaryDirectory(prefix=".convert.", dir=target.parent) as scratch:
+        workshop = _workshop(request, source, tokens, Path(scratch), samples, progress)
+        refused: list[str] = []
+
+        def say(line: str) -> None:
+            refused.append(line)
+            progress("parity", line)
+
+        files, parity = choose(
+            precisions, partial(workshop.build, request.engine), workshop.case, say
+        )
+        latencies = _compared(request, workshop, measuring)
+        content = BundleContent(
+            endpoint=workshop.case.endpoint,
+            tokenizer=source.tokenizer,
+            engine=files,
+            golden=_golden(source, workshop.case.endpoint, files),
+            parity={**asdict(parity), **_measured(latencies)},
+            source=_origin(source),
+            parity_set=workshop.case.shapes.kept(
+                files.precision, TOLERANCES[files.precision].of_shapes
+            ),
+        )
+        progress("bundle", str(target))
+        return Converted(write_bundle(content, target), parity, tuple(latencies), tuple(refused))
+
+
+def _checked(request: ConvertRequest, target: Path) -> tuple[tuple[str, ...], Bodies | None]:
+    """The precisions to try and the calibration texts; what is wrong is refused before any work."""
+    _check_installed()
+    if "tensorrt" in (request.engine, *request.compare):
+        require_machine()
+    check_target(target)
+    precisions = _precisions(request)
+    return precisions, read_bodies(request.calibration) if request.calibration else None
+
+
+@dataclass
+class _Workshop:
+    """What engines are built from, in `folder`, and what they are measured by."""
+
+    source: ModelSource
+    folder: Path
+    graph: ExportedGraph
+    case: Case
+    shapes: Shapes
+    progress: Progress
+    built: dict[tuple[str, str], EngineFiles] = field(default_factory=dict)
+
+    def build(self, engine: str, precision: str) -> EngineFiles:
+        """The engine in a folder of its own, once."""
+        if (engine, precision) not in self.built:
+            self.progress("build", f"{engine} {precision}")
+            place = self.folder / f"{engine}-{precision}"
+            place.mkdir()
+            files = build_engine(engine, precision, self.graph.path, place, self.shapes)
+            self.built[engine, precision] = files
+        longest = self.case.endpoint.tokens.max_length
+        self.progress("parity", f"{len(self.case.bodies)} requests of up to {longest} tokens")
+        return self.built[engine, precision]
+
+
+def _workshop(
+    request: ConvertRequest,
+    source: ModelSource,
+    tokens: Tokens,
+    folder: Path,
+    samples: Bodies | None,
+    progress: Progress,
+) -> _Workshop:
+    progress("export", f"{source.task}, {source.model_type}")
+    graph = export_onnx(source, folder / "export.onnx")
+    clean_onnx(graph.path)
+    batch = request.batch or (
+        1,
+        min(8, request.limits.max_batch_size),
+        request.limits.max_batch_size,
+    )
+    limits = replace(
+        request.limits, max_batch_size=batch[2], max_call_tokens=ENGINES[request.engine].call_tokens
+    )
+    endpoint = endpoint_of(source, graph, tokens, limits)
+    endpoint = replace(endpoint, golden=golden_body(endpoint))
+    case = prepare_case(source, endpoint)
+    feeds = feeds_of(endpoint, source.tokenizer.content, samples or case.bodies)
+    shapes = Shapes(tokens.buckets, batch, feeds)
+    return _Workshop(source, folder, graph, case, shapes, progress)
+
+
+def _compared(request: ConvertRequest, workshop: _Workshop, measuring: Report) -> list[Latency]:
+    if not request.compare:
+        return []
+    asked = None if request.precision == AUTO else request.precision
+    comparison = Comparison(workshop.source, workshop.graph, workshop.case, workshop.shapes.feeds)
+    return compare_engines(comparison, request.compare, asked, workshop.build, measuring)
+
+
+def _origin(source: ModelSource) -> dict[str, Any]:
+    return {"model": source.name, "revision": source.revision, "model_type": source.model_type}
+
+
+def _measured(latencies: Sequence[Latency]) -> dict[str, Any]:
+    """What the manifest keeps of the table, and nothing where none was asked for."""
+    return {"latencies_ms": [asdict(row) for row in latencies]} if latencies else {}
+
+
+def _precisions(request: ConvertRequest) -> tuple[str, ...]:
+    """What to try in turn: only the one asked for, or from the fastest here to the safest."""
+    asked = None if request.precision == AUTO else request.precision
+    first = choose_precision(request.engine, asked)
+    if asked is not None:
+        return (first,)
+    safer = tuple(TOLERANCES)[: tuple(TOLERANCES).index(first)]
+    able = ENGINES[request.engine].precisions
+    return (first, *(name for name in reversed(safer) if name in able))
+
+
+def _golden(source: ModelSource, endpoint: Endpoint, files: EngineFiles) -> Golden:
+    """The golden body and this engine's own answer, which parity has found to be right."""
+    local = LocalEndpoint(endpoint, source.tokenizer.content, open_engine(files))
+    assert endpoint.golden is not None
+    answer = local.answer(endpoint.golden)
+    return Golden(endpoint.golden, answer, TOLERANCES[files.precision].difference)
+
+
+def _check_installed() -> None:
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConversionRefused(
+            f"converting needs {', '.join(missing)}; install them: "
+            "pip install 'transformer-serving[convert]'"
+        )

@@ -1,0 +1,1 @@
+"""From a bundle to an endpoint that answers."""

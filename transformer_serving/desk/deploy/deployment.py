@@ -1,0 +1,284 @@
+"""From a bundle to an endpoint that answers: upload, add, look again, wait for golden."""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformer_serving.contract.golden import agrees
+from transformer_serving.contract.manifest import Manifest
+from transformer_serving.desk.builders.table import ENGINES
+from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.clearml_tools.api import ClearmlApi
+from transformer_serving.desk.clearml_tools.cli import ClearmlCli, listed_endpoints
+from transformer_serving.desk.deploy.golden import Differs, Refused, ask, wait_for_golden
+from transformer_serving.desk.deploy.refusals import Refusals
+from transformer_serving.desk.deploy.registry import ModelRegistry, registry_folder, split
+from transformer_serving.desk.deploy.time_limit import Report, TimeLimit, within
+from transformer_serving.desk.failure import Failure
+
+PROJECT = "transformer-serving"
+# What names a serving service, its file server and its front door, where there is no stack.
+TARGET_VARIABLES = (
+    "CLEARML_SERVING_TASK_ID",
+    "CLEARML_FILES_HOST",
+    "CLEARML_DEFAULT_BASE_SERVE_URL",
+)
+_ADD_TRIES = 5
+_UPLOAD_TRIES = 3
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_NUMPY_DTYPES = {
+    "INT32": "int32", "INT64": "int64", "FP32": "float32", "FP16": "float16", "BF16": "float32"
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where to deploy: the ClearML server's tools, its file server, the front door, a lock file."""
+
+    cli: ClearmlCli
+    files_host: str
+    serve_url: str
+    lock: Path
+
+    def url(self, endpoint: str) -> str:
+        return f"{self.serve_url.rstrip('/')}/{endpoint}"
+
+    def registry(self) -> ModelRegistry:
+        return ModelRegistry(ClearmlApi(self.cli.environment), self.cli.serving_id or "")
+
+    def refusals(self, model_id: str) -> Refusals:
+        return Refusals(ClearmlApi(self.cli.environment), self.cli.serving_id or "", model_id)
+
+
+def target_of(environment: Mapping[str, str], state: Path) -> Target | None:
+    """The ClearML server and front door that an environment names; None when it does not."""
+    serving_id, files_host, serve_url = (environment.get(name, "") for name in TARGET_VARIABLES)
+    if not (serving_id and files_host and serve_url):
+        return None
+    return Target(ClearmlCli(environment, serving_id), files_host, serve_url, state / "deploy.lock")
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """What `deploy` did; `changed` is False when the endpoint served this bundle already.
+
+    `forgotten` counts earlier bundles that left the registry.
+    """
+
+    endpoint: str
+    url: str
+    bundle_version: int
+    model_id: str | None
+    changed: bool
+    forgotten: int = 0
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What `remove` did; `removed` is False where only bundles were left to forget."""
+
+    endpoint: str
+    removed: bool
+    forgotten: int
+
+
+def deploy(
+    target: Target,
+    bundle: Bundle,
+    endpoint: str,
+    *,
+    timeout_s: float,
+    report: Report,
+    keep: int | None = None,
+    spent_s: float = 0.0,
+) -> Deployed:
+    """Serve a bundle under a name and return when its golden request answers as recorded.
+
+    Of the endpoint's bundles the newest `keep` stay in the registry, None: all. Raises Failure: a
+    name that cannot be served (exit code 2), an endpoint that did not come to answer within
+    `timeout_s`, which all of it together may take, or, at once, a bundle whose engine answers
+    otherwise than the reference where it is served.
+    """
+    check_name(endpoint)
+    with within(timeout_s, f"deploying {endpoint}", report, spent=spent_s) as limit:
+        return _deploy(target, bundle, endpoint, limit, keep)
+
+
+def _deploy(
+    target: Target, bundle: Bundle, endpoint: str, limit: TimeLimit, keep: int | None
+) -> Deployed:
+    version = bundle.manifest.bundle_version
+    limit.report(f"asking whether {endpoint} serves it already")
+    if serves(target, endpoint, bundle.manifest):
+        target.registry().mark_served(endpoint, version)
+        return Deployed(endpoint, target.url(endpoint), version, None, False)
+    limit.report("waiting for another deploy of this machine to end")
+    with one_at_a_time(target.lock):
+        limit.report(f"uploading {endpoint}")
+        model_id = _upload(target, bundle, endpoint)
+        limit.report(f"adding {endpoint}")
+        refusals = target.refusals(model_id)
+        add_and_look(target, bundle, endpoint, model_id)
+    limit.report(f"waiting for {endpoint}")
+    until_golden(target, endpoint, bundle.manifest, limit, refusals)
+    limit.report(f"noting that {endpoint} was served")
+    target.registry().mark_served(endpoint, version)
+    forgotten = 0 if keep is None else forget_older(target, endpoint, model_id, keep)
+    return Deployed(endpoint, target.url(endpoint), version, model_id, True, forgotten)
+
+
+def until_golden(
+    target: Target, endpoint: str, manifest: Manifest, limit: TimeLimit, refusals: Refusals
+) -> None:
+    """Wait for the golden answer of exactly this bundle. Raises Failure with why none came."""
+    reason = wait_for_golden(
+        target.url(endpoint),
+        manifest.golden,
+        manifest.bundle_version,
+        limit.left(),
+        refusals.reason,
+    )
+    if isinstance(reason, Refused):
+        raise Failure(f"{endpoint}: {reason}")
+    if reason is not None:
+        how = (
+            "does not answer as it must"
+            if isinstance(reason, Differs)
+            else f"did not answer within {limit.seconds:.0f} s"
+        )
+        raise Failure(
+            f"{endpoint} {how}: {reason}; see "
+            "'transformer-serving status'; the bundle before comes back with "
+            f"'transformer-serving rollback {endpoint}'"
+        )
+
+
+def remove(target: Target, endpoint: str, *, forget: bool = False) -> Removed:
+    """Take an endpoint out of the serving service, and with `forget` its bundles out of the
+    registry, also those of an endpoint that was removed before.
+
+    Raises Failure (2) when there is no endpoint, and nothing to forget either.
+    """
+    with one_at_a_time(target.lock):
+        listed = listed_endpoints(target.cli.run("model", "list"))
+        rows = target.registry().bundles(endpoint) if forget else []
+        if endpoint not in listed and not rows:
+            raise Failure(f"there is no endpoint '{endpoint}'", exit_code=2)
+        if endpoint in listed:
+            target.cli.run("model", "remove", "--endpoint", endpoint)
+        forgotten = _forget(target, [row.model_id for row in rows])
+    return Removed(endpoint, endpoint in listed, forgotten)
+
+
+def forget_older(target: Target, endpoint: str, model_id: str, keep: int) -> int:
+    """Leave the newest `keep` bundles of an endpoint in the registry; how many were not.
+
+    The present one and the one that `rollback` would go to stay in any case.
+    """
+    with one_at_a_time(target.lock):
+        rows = target.registry().bundles(endpoint)
+        kept = {model_id, *(row.model_id for row in rows[:keep])}
+        kept |= {row.model_id for row in split(rows, model_id) if row is not None}
+        old = [row.model_id for row in rows if row.model_id not in kept]
+        return _forget(target, old)
+
+
+def _forget(target: Target, models: list[str]) -> int:
+    """Those that nothing in the service names: an endpoint added by hand may serve one of them."""
+    if not models:
+        return 0
+    listed = target.cli.run("model", "list")
+    unused = [model for model in models if model not in listed]
+    registry = target.registry()
+    for model in unused:
+        registry.forget(model)
+    return len(unused)
+
+
+def serves(target: Target, endpoint: str, manifest: Manifest) -> bool:
+    """Whether the endpoint gives the bundle's golden answer from the bundle's version right now."""
+    reply = ask(target.url(endpoint), manifest.golden.request)
+    return (
+        reply.status == 200
+        and reply.version == manifest.bundle_version
+        and agrees(reply.body, manifest.golden.answer, manifest.golden.tolerance)
+    )
+
+
+def check_name(endpoint: str) -> None:
+    if not _NAME.fullmatch(endpoint):
+        raise Failure(
+            "an endpoint's name takes letters, digits, '_', '-' and '.', and starts with a letter "
+            "or digit",
+            exit_code=2,
+        )
+
+
+def _upload(target: Target, bundle: Bundle, endpoint: str) -> str:
+    """The id of a model that has its file's address.
+
+    clearml-serving writes the model's project and its address at one time, each from what it read
+    before, so that on a busy machine the address may be lost.
+    """
+    name = f"{endpoint} {bundle.manifest.bundle_version}"
+    registry = target.registry()
+    for _ in range(_UPLOAD_TRIES):
+        destination = f"{target.files_host.rstrip('/')}/bundles/{uuid.uuid4().hex}"
+        with registry_folder(bundle) as folder:
+            model_id = target.cli.upload_model(name, PROJECT, folder, destination)
+        if registry.has_address(model_id):
+            return model_id
+        registry.forget(model_id)
+    raise Failure(
+        f"the model was uploaded {_UPLOAD_TRIES} times and every time clearml-serving lost its "
+        "file's address; try again when the machine has less to do"
+    )
+
+
+def add_and_look(target: Target, bundle: Bundle, endpoint: str, model_id: str) -> None:
+    """Add the endpoint and look whether it is there: another writer may have undone it.
+
+    clearml-serving rewrites the whole configuration on every change, so of two writers at one
+    time one is lost.
+    """
+    for _ in range(_ADD_TRIES):
+        target.cli.run(*add_arguments(bundle, endpoint, model_id))
+        listed = listed_endpoints(target.cli.run("model", "list")).get(endpoint)
+        if listed is not None and listed.get("model_id") == model_id:
+            return
+    raise Failure(
+        f"{endpoint} was added {_ADD_TRIES} times and every time somebody else's change undid it; "
+        "let only one 'clearml-serving' write at a time"
+    )
+
+
+def add_arguments(bundle: Bundle, endpoint: str, model_id: str) -> list[str]:
+    """The arguments of `clearml-serving model add` for a bundle."""
+    inputs, outputs = bundle.endpoint.inputs, bundle.endpoint.outputs
+    return [
+        "model", "add", "--engine", "triton", "--endpoint", endpoint, "--model-id", model_id,
+        "--preprocess", str(bundle.preprocess),
+        "--input-size", *("[-1]" for _ in inputs),
+        "--input-type", *(_NUMPY_DTYPES[tensor.dtype] for tensor in inputs),
+        "--input-name", *(tensor.name for tensor in inputs),
+        "--output-size", *(str(list(tensor.dims)) for tensor in outputs),
+        "--output-type", *(_NUMPY_DTYPES[tensor.dtype] for tensor in outputs),
+        "--output-name", *(tensor.name for tensor in outputs),
+        "--aux-config", ENGINES[bundle.manifest.engine].aux_config,
+        f"max_batch_size={bundle.endpoint.limits.max_batch_size}",
+    ]  # fmt: skip
+
+
+@contextmanager
+def one_at_a_time(lock: Path) -> Iterator[None]:
+    """clearml-serving's edits are not atomic; one deploy writes at a time on this machine."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

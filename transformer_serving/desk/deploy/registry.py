@@ -1,0 +1,142 @@
+"""The bundles of an endpoint in ClearML's model registry: which were served, which withdrawn.
+
+`deploy` registers each bundle as the ClearML model "ENDPOINT VERSION" of the serving service, and
+whole: the model folder, and in `.bundle/` what the inference container gets. Tags say how it went.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from transformer_serving.contract.naming import BUNDLE_FOLDER
+from transformer_serving.desk.bundle.folder import Bundle, open_bundle
+from transformer_serving.desk.clearml_tools.api import ClearmlApi
+from transformer_serving.desk.failure import Failure
+
+SERVED, WITHDRAWN = "served", "rolled-back"
+# The SDK's names of an upload that has not ended, or not well.
+_UNFINISHED = ("", "uploading_file", "failed_uploading")
+_PAGE = 500
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A bundle in the registry; `tags` has SERVED once its golden request answered."""
+
+    model_id: str
+    bundle_version: int
+    uri: str
+    tags: tuple[str, ...]
+
+
+class ModelRegistry:
+    """The models of one serving service."""
+
+    def __init__(self, api: ClearmlApi, serving_id: str) -> None:
+        self._api = api
+        self._serving_id = serving_id
+
+    def bundles(self, endpoint: str) -> list[Registered]:
+        """Every bundle that was deployed as the endpoint, the newest first."""
+        found = self._api.call(
+            "models.get_all",
+            name=f"^{re.escape(endpoint)} [0-9]+$",
+            task=[self._serving_id],
+            order_by=["-created"],
+            only_fields=["id", "name", "uri", "tags"],
+            page=0,
+            page_size=_PAGE,
+        )
+        return [
+            Registered(
+                row["id"],
+                int(row["name"].rsplit(" ", 1)[1]),
+                row.get("uri") or "",
+                tuple(row.get("tags") or ()),
+            )
+            for row in found["models"]
+        ]
+
+    def has_address(self, model_id: str) -> bool:
+        """False where a model still names what it is called while its file is on the way."""
+        rows = self._api.call("models.get_all", id=[model_id], only_fields=["uri"])["models"]
+        names = [str(row.get("uri") or "").rsplit("/", 1)[-1] for row in rows]
+        return bool(names) and names[0] not in _UNFINISHED
+
+    def forget(self, model_id: str) -> None:
+        self._api.call("models.delete", model=model_id, force=True)
+
+    def mark_served(self, endpoint: str, version: int) -> None:
+        """The newest registration of that bundle has answered its golden request."""
+        for row in self.bundles(endpoint):
+            if row.bundle_version == version:
+                self._tag(row, SERVED, WITHDRAWN)
+                return
+
+    def mark_withdrawn(self, row: Registered) -> None:
+        self._tag(row, WITHDRAWN, SERVED)
+
+    def _tag(self, row: Registered, tag: str, instead_of: str) -> None:
+        tags = [*(name for name in row.tags if name not in (tag, instead_of)), tag]
+        if set(tags) != set(row.tags):
+            self._api.call("models.edit", model=row.model_id, tags=tags)
+
+    @contextmanager
+    def fetched(self, row: Registered) -> Iterator[Bundle]:
+        """The bundle as it was deployed, verified. Raises Failure when it is not whole any more."""
+        with TemporaryDirectory(prefix="transformer-serving-") as scratch:
+            archive, folder = Path(scratch) / "model.zip", Path(scratch) / "fetched"
+            self._api.download(row.uri, archive)
+            try:
+                with zipfile.ZipFile(archive) as packed:
+                    packed.extractall(folder / "model")
+                for path in (folder / "model" / BUNDLE_FOLDER).iterdir():
+                    path.rename(folder / path.name)
+            except (OSError, zipfile.BadZipFile) as error:
+                raise Failure(
+                    f"model {row.model_id} is no bundle that 'deploy' registered: {error}"
+                ) from error
+            yield open_bundle(folder)
+
+
+def split(rows: Sequence[Registered], model_id: str) -> tuple[Registered | None, Registered | None]:
+    """The present registration and the newest older one that was served, from newest to oldest.
+
+    What was rolled back from has lost its mark, so a second rollback goes one further, and one
+    after a new deploy does not meet the bundle that was withdrawn.
+    """
+    at = next((at for at, row in enumerate(rows) if row.model_id == model_id), None)
+    older = rows if at is None else rows[at + 1 :]
+    return (
+        None if at is None else rows[at],
+        next((row for row in older if SERVED in row.tags), None),
+    )
+
+
+@contextmanager
+def registry_folder(bundle: Bundle) -> Iterator[Path]:
+    """The folder that is uploaded for a bundle: its model/, with its other files in .bundle/."""
+    with TemporaryDirectory(prefix=".upload-", dir=bundle.folder.parent) as scratch:
+        folder = Path(scratch) / "model"
+        shutil.copytree(bundle.model_folder, folder, copy_function=_link)
+        (folder / BUNDLE_FOLDER).mkdir()
+        for path in bundle.folder.iterdir():
+            if path.is_file():
+                _link(str(path), str(folder / BUNDLE_FOLDER / path.name))
+        yield folder
+
+
+def _link(source: str, target: str) -> str:
+    """A second name of the same bytes, where the file system has that."""
+    try:
+        Path(target).hardlink_to(source)
+    except OSError:
+        shutil.copyfile(source, target)
+    return target

@@ -1,0 +1,75 @@
+"""Back to the bundle before: found in the model registry, fetched, verified, added, waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transformer_serving.desk.clearml_tools.cli import listed_endpoints
+from transformer_serving.desk.deploy.deployment import (
+    Target,
+    add_and_look,
+    one_at_a_time,
+    until_golden,
+)
+from transformer_serving.desk.deploy.registry import split
+from transformer_serving.desk.deploy.time_limit import Report, TimeLimit, within
+from transformer_serving.desk.failure import Failure
+
+
+@dataclass(frozen=True)
+class RolledBack:
+    """What `rollback` did; `withdrawn_version` is None where the endpoint had no bundle of ours."""
+
+    endpoint: str
+    url: str
+    bundle_version: int
+    withdrawn_version: int | None
+    model_id: str
+
+
+def rollback(
+    target: Target, endpoint: str, *, timeout_s: float, report: Report, spent_s: float = 0.0
+) -> RolledBack:
+    """Serve the bundle that the endpoint served before the present one.
+
+    The present one is marked in the registry and is never rolled back to. Raises Failure: nothing
+    to go back to (exit code 2), or the earlier bundle did not come to answer within `timeout_s`,
+    which all of it together may take.
+    """
+    with within(timeout_s, f"rolling {endpoint} back", report, spent=spent_s) as limit:
+        return _rollback(target, endpoint, limit)
+
+
+def _rollback(target: Target, endpoint: str, limit: TimeLimit) -> RolledBack:
+    registry, report = target.registry(), limit.report
+    report("waiting for another deploy of this machine to end")
+    with one_at_a_time(target.lock):
+        report(f"looking for what {endpoint} served before")
+        listed = listed_endpoints(target.cli.run("model", "list")).get(endpoint)
+        if listed is None:
+            raise Failure(f"there is no endpoint '{endpoint}'", exit_code=2)
+        rows = registry.bundles(endpoint)
+        present, before = split(rows, str(listed.get("model_id")))
+        if before is None:
+            raise Failure(
+                f"'{endpoint}' served no other bundle before this one; deploy the one you want: "
+                f"transformer-serving deploy BUNDLE --endpoint {endpoint}",
+                exit_code=2,
+            )
+        report(f"fetching bundle {before.bundle_version}")
+        with registry.fetched(before) as bundle:
+            if present is not None:
+                registry.mark_withdrawn(present)
+            report(f"adding {endpoint}")
+            refusals = target.refusals(before.model_id)
+            add_and_look(target, bundle, endpoint, before.model_id)
+            manifest = bundle.manifest
+    report(f"waiting for {endpoint}")
+    until_golden(target, endpoint, manifest, limit, refusals)
+    return RolledBack(
+        endpoint,
+        target.url(endpoint),
+        before.bundle_version,
+        present.bundle_version if present else None,
+        before.model_id,
+    )

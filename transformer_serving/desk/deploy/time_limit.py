@@ -1,0 +1,77 @@
+"""A whole command within its time: uploads, ClearML's own retries and registry calls included.
+
+Each of those has a limit of its own, and together they outlast any that a user gives. So an alarm
+ends what is under way, wherever that waits, and a command that was started is killed with it.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import psutil
+
+from transformer_serving.desk.failure import Failure
+
+Report = Callable[[str], None]
+# What waits with a limit of its own, and knows why it waits, gets the first word.
+_FIRST_WORD_S = 1.0
+
+
+class _OutOfTime(BaseException):
+    """Not an Exception: nothing on the way may take it for a fault of its own and go on."""
+
+
+class TimeLimit:
+    """What is left of a command's time, and what it does: `report` notes it and passes it on."""
+
+    def __init__(self, seconds: float, spent: float, report: Report) -> None:
+        self.seconds = seconds
+        self._ends = time.monotonic() + seconds - spent
+        self._report = report
+        self.step = "starting"
+
+    def left(self) -> float:
+        return max(0.0, self._ends - time.monotonic())
+
+    def report(self, step: str) -> None:
+        self.step = step
+        self._report(step)
+
+
+def since_start() -> float:
+    """Seconds since this process was started: a command's imports count, too."""
+    return max(0.0, time.time() - psutil.Process().create_time())
+
+
+@contextmanager
+def within(seconds: float, what: str, report: Report, *, spent: float = 0.0) -> Iterator[TimeLimit]:
+    """Raises Failure, saying what it was doing, when the block lasts a second longer than that.
+
+    `spent` are seconds of it that are gone already. Outside the main thread, where no alarm can be
+    set, only `left` counts.
+    """
+    limit = TimeLimit(seconds, spent, report)
+    if threading.current_thread() is not threading.main_thread():
+        yield limit
+        return
+
+    def ring(_number: int, _frame: FrameType | None) -> None:
+        raise _OutOfTime
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, limit.left() + _FIRST_WORD_S)
+    try:
+        yield limit
+    except _OutOfTime:
+        raise Failure(
+            f"{what} did not end within {seconds:.0f} s; it was {limit.step}; look: "
+            "transformer-serving status; try again with a longer --timeout"
+        ) from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

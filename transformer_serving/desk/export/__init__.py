@@ -1,0 +1,1 @@
+"""A model becomes a graph, and the endpoint that it will be."""

@@ -1,0 +1,110 @@
+"""endpoint.json of a converted model: what preprocess must know, from source and graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from transformer_serving.contract.endpoint import (
+    Classification,
+    Embedding,
+    Endpoint,
+    InputTensor,
+    Limits,
+    Masks,
+    Tokens,
+)
+from transformer_serving.desk.export.onnx import ExportedGraph
+from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.source.model import ModelSource
+
+LIMITS = Limits(max_texts=1024, max_characters=200_000, max_tokens=262_144, max_batch_size=64)
+# Attention over a whole text of more tokens needs gigabytes; who wants it says so.
+_LONGEST_UNASKED = 8192
+# Whose references refuse or fail where a text is too long; those of the others cut it.
+_UNCUT_TASKS = ("text-classification", "fill-mask", "feature-extraction")
+
+
+def tokens_of(source: ModelSource, max_length: int | None, buckets: Sequence[int]) -> Tokens:
+    """Lengths and padding of the endpoint. Raises ConversionRefused for a max_length too long."""
+    longest = max_length or min(source.max_length, _LONGEST_UNASKED)
+    if not 1 <= longest <= source.max_length:
+        raise ConversionRefused(
+            f"--max-length must be from 1 to {source.max_length} for this model, got {longest}"
+        )
+    tokenizer = source.tokenizer
+    smaller = sorted({size for size in buckets if 0 < size < longest})
+    return Tokens(
+        max_length=longest,
+        buckets=(*smaller, longest),
+        pad_id=tokenizer.pad_id,
+        pad_token=tokenizer.pad_token,
+        pad_type_id=tokenizer.pad_type_id,
+        # Whatever the tokenizer says, which is meant for generating: positions count from the left
+        # and heads read the first token, or find the last one by the mask.
+        padding_side="right",
+        truncate=source.task not in _UNCUT_TASKS,
+        truncation_side=tokenizer.truncation_side,
+        unk_id=tokenizer.unk_id,
+        cls_id=tokenizer.cls_id,
+        question_first=tokenizer.padding_side == "right",
+    )
+
+
+def endpoint_of(
+    source: ModelSource,
+    graph: ExportedGraph,
+    tokens: Tokens,
+    limits: Limits,
+    golden: dict[str, Any] | None = None,
+) -> Endpoint:
+    """endpoint.json of the graph, its version and hash still empty.
+
+    Raises ConversionRefused when the graph's columns are not the labels.
+    """
+    width = graph.outputs[0].dims[-1]
+    return Endpoint(
+        bundle_version=0,
+        bundle_hash="",
+        task=source.task,
+        head=source.head,
+        inputs=tuple(InputTensor(name, role=name, dtype="INT32") for name in graph.inputs),
+        outputs=graph.outputs,
+        tokens=tokens,
+        limits=limits,
+        classification=_classification(source, width),
+        embedding=_embedding(source, width),
+        masks=_masks(source, width) if source.head == "masks" else None,
+        golden=golden,
+    )
+
+
+def _classification(source: ModelSource, columns: int) -> Classification | None:
+    given = source.classification
+    if given is not None and columns != len(given.labels):
+        raise ConversionRefused(
+            f"the model has {columns} columns and id2label {len(given.labels)} names; correct "
+            "config.json"
+        )
+    return given
+
+
+def _embedding(source: ModelSource, width: int) -> Embedding | None:
+    if source.sentence is None:
+        return None
+    return Embedding(
+        pooling="engine",
+        # The graph has normalized already where the model does.
+        normalize=False,
+        dimensions=width,
+        similarity=source.sentence.similarity,
+        prompts=source.sentence.prompts,
+        default_prompt=source.sentence.default_prompt,
+    )
+
+
+def _masks(source: ModelSource, best: int) -> Masks:
+    tokenizer = source.tokenizer
+    if tokenizer.mask_id is None or tokenizer.mask_token is None:
+        raise ConversionRefused("fill-mask needs a tokenizer with a mask token; this one has none")
+    return Masks(tokenizer.mask_token, tokenizer.mask_id, best, tokenizer.cleans_up_spaces)

@@ -1,0 +1,198 @@
+"""The torch module of each head: positional tensors in, the head's outputs as a tuple.
+
+Attention is always the eager one: it exports to fewer nodes than the fused one and both engines
+fuse it again (MiniLM on OpenVINO bf16 needs 1.17 ms instead of 1.44 ms for 16 tokens).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from transformer_serving.desk.source.model import ModelSource
+
+if TYPE_CHECKING:
+    import torch
+
+    Outputs = tuple[torch.Tensor, ...]
+    # From the model's inputs by name, to the head's outputs.
+    Compute = Callable[[dict[str, torch.Tensor]], Outputs]
+
+# Families whose classifier reads the decoder at the end token.
+_READ_AT_LAST_END = ("bart", "mbart", "plbart")
+# Fillings that the fill-mask graph gives for each mask; a caller's top_k ends here.
+BEST = 100
+
+
+def load_head(source: ModelSource, names: Sequence[str]) -> torch.nn.Module:
+    """The float32 module of the source's head; `names` are its positional arguments in order.
+
+    Raises what the loading packages raise when the weights are missing or do not fit.
+    """
+    import torch
+
+    parts, compute = _LOADERS[source.head](source)
+
+    class Head(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = torch.nn.ModuleList(parts)
+
+        def forward(self, *tensors: torch.Tensor) -> Outputs:
+            return compute(dict(zip(names, tensors, strict=True)))
+
+    return Head().eval()
+
+
+def _load(class_name: str, source: ModelSource) -> Any:
+    import torch
+    import transformers
+
+    cls: Any = getattr(transformers, class_name)
+    # Missing weights are made up by chance, with no more than a warning.
+    model, report = cls.from_pretrained(
+        str(source.folder),
+        dtype=torch.float32,
+        attn_implementation="eager",
+        output_loading_info=True,
+    )
+    # Vectors of tokens do not pass the pooler, and most encoders are saved without one.
+    unused = "pooler" if class_name == "AutoModel" else None
+    missing = sorted(name for name in report["missing_keys"] if not unused or unused not in name)
+    if missing:
+        raise ValueError(
+            f"the weights of {len(missing)} parts are missing, the first is {missing[0]}"
+        )
+    model.config.use_cache = False
+    return model
+
+
+def _sequence(source: ModelSource) -> tuple[list[Any], Compute]:
+    """Logits [texts, labels]."""
+    model = _load("AutoModelForSequenceClassification", source)
+    if source.model_type in _READ_AT_LAST_END:
+        return [model], lambda given: (_at_last_end(model, given),)
+    return [model], lambda given: (model(**given).logits,)
+
+
+def _at_last_end(model: Any, given: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The logits at each text's last end token.
+
+    The model's own code wants the same number of end tokens in each text of a batch and otherwise
+    fails, or as a graph takes one text's token for another's.
+    """
+    import torch
+
+    hidden = model.model(**given)[0]
+    order = torch.arange(1, hidden.shape[1] + 1, device=hidden.device)
+    last = ((given["input_ids"] == model.config.eos_token_id) * order).argmax(dim=1)
+    at_end = hidden.gather(1, last[:, None, None].expand(-1, 1, hidden.shape[2]))
+    logits: torch.Tensor = model.classification_head(at_end[:, 0])
+    return logits
+
+
+def _tokens(source: ModelSource) -> tuple[list[Any], Compute]:
+    """Logits [texts, tokens, labels]."""
+    model = _load("AutoModelForTokenClassification", source)
+    return [model], lambda given: (model(**given).logits,)
+
+
+def _spans(source: ModelSource) -> tuple[list[Any], Compute]:
+    """Logits of first and last token, [texts, tokens, 2]."""
+    import torch
+
+    model = _load("AutoModelForQuestionAnswering", source)
+
+    def compute(given: dict[str, torch.Tensor]) -> Outputs:
+        found = model(**given)
+        return (torch.stack((found.start_logits, found.end_logits), dim=-1),)
+
+    return [model], compute
+
+
+def _masks(source: ModelSource) -> tuple[list[Any], Compute]:
+    """Best scores and their token ids, [texts, masks, best], and the candidates' scores.
+
+    The encoder's output is cut to the masks before the language model's head sees it, so neither
+    the head nor the vocabulary is ever computed for a whole text.
+    """
+
+    model = _load("AutoModelForMaskedLM", source)
+    best = min(BEST, int(model.config.vocab_size))
+
+    def compute(given: dict[str, torch.Tensor]) -> Outputs:
+        positions, candidates = given.pop("mask_positions"), given.pop("candidates")
+        with _only_at(model.base_model, positions):
+            logits = model(**given).logits
+        scores = logits.float().softmax(dim=-1)
+        top = scores.topk(best, dim=-1)
+        asked = candidates.long().clamp(0, scores.shape[-1] - 1)[:, None, :]
+        of_candidates = scores.gather(2, asked.expand(-1, scores.shape[1], -1))
+        return top.values, top.indices.int(), of_candidates
+
+    return [model], compute
+
+
+@contextmanager
+def _only_at(encoder: torch.nn.Module, positions: torch.Tensor) -> Iterator[None]:
+    """While open, `encoder` gives its hidden states [texts, masks, width] at `positions` only."""
+
+    def cut(module: torch.nn.Module, arguments: Any, output: Any) -> Any:
+        hidden = output[0]
+        # Padding among the positions is zero; nothing may ever be read outside the text.
+        places = positions.long().clamp(0, hidden.shape[1] - 1)[:, :, None]
+        gathered = hidden.gather(1, places.expand(-1, -1, hidden.shape[2]))
+        if isinstance(output, tuple):
+            return (gathered, *output[1:])
+        output["last_hidden_state"] = gathered
+        return output
+
+    hook = encoder.register_forward_hook(cut)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _token_vectors(source: ModelSource) -> tuple[list[Any], Compute]:
+    """Hidden states [texts, tokens, width]."""
+    model = _load("AutoModel", source)
+    return [model], lambda given: (model(**given)[0],)
+
+
+def _vector(source: ModelSource) -> tuple[list[Any], Compute]:
+    """Final vectors [texts, width], pooled and normalized by sentence-transformers' own modules."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    sentence_model = SentenceTransformer(
+        str(source.folder),
+        device="cpu",
+        model_kwargs={"dtype": torch.float32, "attn_implementation": "eager"},
+    )
+    modules: list[Any] = list(sentence_model)
+    transformer, *after = modules
+    encoder = transformer.auto_model
+    encoder.config.use_cache = False
+
+    def compute(given: dict[str, torch.Tensor]) -> Outputs:
+        features = {
+            "token_embeddings": encoder(**given)[0],
+            "attention_mask": given["attention_mask"],
+        }
+        for module in after:
+            features = module(features)
+        return (features["sentence_embedding"],)
+
+    return [encoder, *after], compute
+
+
+_LOADERS: dict[str, Callable[[ModelSource], tuple[list[Any], Compute]]] = {
+    "sequence": _sequence,
+    "tokens": _tokens,
+    "spans": _spans,
+    "masks": _masks,
+    "vector": _vector,
+    "token_vectors": _token_vectors,
+}

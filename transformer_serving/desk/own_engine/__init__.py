@@ -1,0 +1,1 @@
+"""Bundles of engines that were brought."""

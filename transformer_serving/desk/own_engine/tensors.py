@@ -1,0 +1,148 @@
+"""Names, types and shapes of an engine that somebody else made, matched to roles and a head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformer_serving.contract.endpoint import (
+    INPUT_DTYPES,
+    OUTPUT_DTYPES,
+    InputTensor,
+    OutputTensor,
+)
+from transformer_serving.contract.heads import EXTRA_ROLES, HEADS, TASK_HEADS, TOKEN_ROLES, TOKENS
+from transformer_serving.desk.failure import ConversionRefused
+
+# How exporters call the three inputs of a text model.
+_ROLE_OF = {
+    **dict.fromkeys(("input_ids", "ids", "input", "tokens"), "input_ids"),
+    **dict.fromkeys(("attention_mask", "input_mask", "mask"), "attention_mask"),
+    **dict.fromkeys(("token_type_ids", "segment_ids", "type_ids"), "token_type_ids"),
+}
+_EXPORT_AGAIN = "export the model again with dynamic axes, or use 'transformer-serving convert'"
+
+
+@dataclass(frozen=True)
+class EngineTensor:
+    """One tensor; `dims` with the batch, -1 for a free axis. `dtype` is Triton's name."""
+
+    name: str
+    dtype: str
+    dims: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class EngineTensors:
+    inputs: tuple[EngineTensor, ...]
+    outputs: tuple[EngineTensor, ...]
+
+
+def read_onnx_tensors(path: Path) -> EngineTensors:
+    """The inputs and outputs that an ONNX file states, without loading its weights."""
+    import onnx
+
+    graph = onnx.load(str(path), load_external_data=False).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    names: dict[int, str] = {
+        onnx.TensorProto.FLOAT: "FP32",
+        onnx.TensorProto.FLOAT16: "FP16",
+        onnx.TensorProto.BFLOAT16: "BF16",
+        onnx.TensorProto.INT32: "INT32",
+        onnx.TensorProto.INT64: "INT64",
+    }
+
+    def tensor(info: onnx.ValueInfoProto) -> EngineTensor:
+        kind = info.type.tensor_type
+        dims = (dim.dim_value if dim.HasField("dim_value") else -1 for dim in kind.shape.dim)
+        return EngineTensor(info.name, names.get(kind.elem_type, "another type"), tuple(dims))
+
+    return EngineTensors(
+        tuple(tensor(info) for info in graph.input if info.name not in weights),
+        tuple(tensor(info) for info in graph.output),
+    )
+
+
+def parse_tensor(option: str, text: str, default: tuple[int, ...]) -> EngineTensor:
+    """NAME:TYPE or NAME:TYPE:DIMS, dims after the batch, such as output:FP32:2 or x:FP32:-1,384.
+
+    Raises ConversionRefused.
+    """
+    name, _, rest = text.partition(":")
+    dtype, _, sizes = rest.partition(":")
+    try:
+        dims = tuple(int(size) for size in sizes.split(",")) if sizes else default
+    except ValueError:
+        dims = ()
+    if not name or dtype not in {*INPUT_DTYPES, *OUTPUT_DTYPES} or not dims:
+        raise ConversionRefused(
+            f"{option} must be NAME:TYPE:DIMS with a TYPE of {', '.join(OUTPUT_DTYPES)} and DIMS "
+            "after the batch, such as output:FP32:2"
+        )
+    return EngineTensor(name, dtype, (-1, *dims))
+
+
+def input_tensors(
+    given: Sequence[EngineTensor], roles: Mapping[str, str]
+) -> tuple[InputTensor, ...]:
+    """The inputs with their roles; `roles` names those that their names do not tell.
+
+    Raises ConversionRefused for an input without a role, of another type, or of fixed shape.
+    """
+    for tensor in given:
+        role = roles.get(tensor.name) or _ROLE_OF.get(tensor.name)
+        if role not in TOKEN_ROLES:
+            known = ", ".join((*TOKEN_ROLES, *EXTRA_ROLES)[: len(TOKEN_ROLES)])
+            raise ConversionRefused(
+                f"input '{tensor.name}' has no role; say --role {tensor.name}=ROLE with one of "
+                f"{known}"
+            )
+        if tensor.dtype not in INPUT_DTYPES:
+            raise ConversionRefused(
+                f"input '{tensor.name}' is {tensor.dtype}; token ids are "
+                f"{' or '.join(INPUT_DTYPES)}"
+            )
+        if tensor.dims != (-1, -1):
+            raise ConversionRefused(
+                f"input '{tensor.name}' has the shape {list(tensor.dims)}; calls need free axes "
+                f"for texts and tokens, [-1, -1]; {_EXPORT_AGAIN}"
+            )
+    return tuple(
+        InputTensor(tensor.name, roles.get(tensor.name) or _ROLE_OF[tensor.name], tensor.dtype)
+        for tensor in given
+    )
+
+
+def head_and_output(
+    task: str, given: Sequence[EngineTensor], wanted: str | None
+) -> tuple[str, OutputTensor]:
+    """The task's head that one of the outputs can be, the output `wanted` if it is named.
+
+    Raises ConversionRefused when none fits; the other outputs are not asked for.
+    """
+    named = [tensor for tensor in given if wanted in (None, tensor.name)]
+    for head in TASK_HEADS[task]:
+        axes = HEADS[head].outputs
+        for tensor in named:
+            if len(axes) == 1 and not HEADS[head].extra_roles and _fits(tensor, axes[0]):
+                return head, OutputTensor(tensor.name, tensor.dtype, tensor.dims[1:])
+    shapes = "; ".join(f"{tensor.name} {tensor.dtype} {list(tensor.dims)}" for tensor in given)
+    heads = " or ".join(
+        "; ".join(f"[texts, {', '.join(axes)}]" for axes in HEADS[head].outputs)
+        for head in TASK_HEADS[task]
+    )
+    raise ConversionRefused(
+        f"{task} is answered from an output {heads}, and the engine has {shapes}; name another "
+        "--task, state the sizes with --output-tensor, or use 'transformer-serving convert'"
+    )
+
+
+def _fits(tensor: EngineTensor, axes: Sequence[str]) -> bool:
+    sizes = tensor.dims[1:]
+    return (
+        tensor.dtype in ("FP32", "FP16")
+        and len(sizes) == len(axes)
+        and all((size == -1) == (axis == TOKENS) for size, axis in zip(sizes, axes, strict=True))
+        and (axes[-1] != "ends" or sizes[-1] == 2)
+    )

@@ -1,0 +1,270 @@
+"""An engine that somebody else made, and a tokenizer, to a bundle; there is no reference to ask."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from transformer_serving.contract.endpoint import Classification, Embedding, Endpoint, Tokens
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.heads import TASKS
+from transformer_serving.contract.manifest import Golden
+from transformer_serving.contract.onnx_header import starts_as_onnx
+from transformer_serving.contract.plan_header import read_plan_header
+from transformer_serving.desk.builders.call_sizes import CallSizes
+from transformer_serving.desk.builders.files import EngineFiles
+from transformer_serving.desk.builders.table import ENGINES, open_engine
+from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.bundle.writer import BundleContent, check_target, write_bundle
+from transformer_serving.desk.export.endpoint_json import LIMITS
+from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.own_engine.padding import side_of_engine
+from transformer_serving.desk.own_engine.proof import own_proof
+from transformer_serving.desk.own_engine.tensors import (
+    EngineTensors,
+    head_and_output,
+    input_tensors,
+    read_onnx_tensors,
+)
+from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
+from transformer_serving.desk.source.json_files import read_json
+from transformer_serving.desk.source.labels import read_labels
+from transformer_serving.desk.source.tokenizer import TokenizerFile, read_tokenizer
+
+# An answer of another machine, driver or instruction set differs by this much at most.
+_TOLERANCE = 1e-2
+UNVERIFIED = "not compared with any reference: the engine was brought, not converted"
+
+
+@dataclass(frozen=True)
+class OwnEngine:
+    """What the user gives. `tensors` is needed for a plan; an ONNX file states its own.
+
+    `body` is the golden request; `answer` what it must answer, None to ask the engine here.
+    `pooling` and `normalize` are for outputs of one vector a token.
+    """
+
+    file: Path
+    tokenizer: Path
+    task: str
+    body: Mapping[str, Any]
+    sizes: CallSizes
+    answer: Any = None
+    labels: tuple[str, ...] = ()
+    precision: str = "fp32"
+    tensors: EngineTensors | None = None
+    output: str | None = None
+    roles: Mapping[str, str] = field(default_factory=dict)
+    pooling: str = "mean"
+    normalize: bool = True
+    name: str | None = None
+
+
+def write_own_bundle(own: OwnEngine, target: Path) -> Bundle:
+    """Make the bundle folder `target`; the engine's file is copied.
+
+    Raises ConversionRefused when the file, its tensors or the golden request do not fit the task.
+    """
+    if own.task not in TASKS:
+        raise ConversionRefused(
+            f"task '{own.task}' cannot be served; use one of {', '.join(TASKS)}"
+        )
+    check_target(target)
+    engine = engine_of(own.file)
+    tensors = own.tensors or _stated(engine, own.file)
+    tokenizer = read_tokenizer(own.tokenizer, lowercases=own.task == "sentence-embedding")
+    endpoint = replace(endpoint_of(own, tensors, tokenizer), golden=dict(own.body))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".bundle.", dir=target.parent) as scratch:
+        files = _copied(own, engine, Path(scratch))
+        endpoint, golden = _tried(own, endpoint, tokenizer, files)
+        proven = own_proof(endpoint, tokenizer.content, files, own.body)
+        content = BundleContent(
+            endpoint=endpoint,
+            tokenizer=tokenizer,
+            engine=files,
+            golden=golden,
+            parity={"unverified": UNVERIFIED, **proven.facts},
+            parity_set=proven.parity_set,
+            source={"model": own.name or own.file.name, "revision": None, "model_type": None},
+        )
+        return write_bundle(content, target)
+
+
+def engine_of(file: Path) -> str:
+    """'onnxruntime' or 'tensorrt' by the file's first bytes. Raises ConversionRefused."""
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(8)
+    except OSError as error:
+        raise ConversionRefused(f"--from: '{file}' cannot be read: {error.strerror}") from error
+    if head[:4] in (b"ftrt", b"ptrt"):
+        return "tensorrt"
+    if starts_as_onnx(head):
+        return "onnxruntime"
+    raise ConversionRefused(f"--from: '{file.name}' is neither an ONNX model nor a TensorRT plan")
+
+
+def _stated(engine: str, file: Path) -> EngineTensors:
+    if engine == "tensorrt":
+        raise ConversionRefused(
+            "a plan does not say its tensors without its GPU; give --input-tensor NAME:TYPE for "
+            "each input and --output-tensor NAME:TYPE:DIMS"
+        )
+    return read_onnx_tensors(file)
+
+
+def endpoint_of(own: OwnEngine, tensors: EngineTensors, tokenizer: TokenizerFile) -> Endpoint:
+    """endpoint.json of the engine, its version and hash still empty."""
+    head, output = head_and_output(own.task, tensors.outputs, own.output)
+    labelled, vectors = head in ("sequence", "tokens"), head in ("vector", "token_vectors")
+    return Endpoint(
+        bundle_version=0,
+        bundle_hash="",
+        task=own.task,
+        head=head,
+        inputs=input_tensors(tensors.inputs, own.roles),
+        outputs=(output,),
+        tokens=_tokens(own, tokenizer),
+        limits=replace(
+            LIMITS,
+            max_batch_size=own.sizes.batch[2],
+            max_call_tokens=ENGINES[engine_of(own.file)].call_tokens,
+        ),
+        classification=_classification(own, output.dims[-1]) if labelled else None,
+        embedding=_embedding(own, head, output.dims[-1]) if vectors else None,
+        masks=None,
+    )
+
+
+def _tokens(own: OwnEngine, tokenizer: TokenizerFile) -> Tokens:
+    longest = own.sizes.max_length or tokenizer.max_length
+    if longest is None:
+        raise ConversionRefused(
+            "the tokenizer does not say how long a text may be; give --max-length TOKENS"
+        )
+    return Tokens(
+        max_length=longest,
+        buckets=(*(size for size in own.sizes.buckets if size < longest), longest),
+        pad_id=tokenizer.pad_id,
+        pad_token=tokenizer.pad_token,
+        pad_type_id=tokenizer.pad_type_id,
+        padding_side=tokenizer.padding_side,
+        truncate=own.task == "sentence-embedding",
+        truncation_side=tokenizer.truncation_side,
+        unk_id=tokenizer.unk_id,
+        cls_id=tokenizer.cls_id,
+        question_first=tokenizer.padding_side == "right",
+    )
+
+
+def _classification(own: OwnEngine, columns: int) -> Classification:
+    config = read_json(own.tokenizer / "config.json") or {}
+    if own.labels:
+        config = {**config, "id2label": dict(enumerate(own.labels))}
+    if not config.get("id2label"):
+        raise ConversionRefused(
+            f"the engine has {columns} columns without names; give --labels, separated by commas"
+        )
+    found = read_labels(config, own.tokenizer, own.task)
+    if len(found.labels) != columns:
+        raise ConversionRefused(
+            f"the engine has {columns} columns, and {len(found.labels)} labels were given"
+        )
+    return found
+
+
+def _embedding(own: OwnEngine, head: str, width: int) -> Embedding:
+    pools_here = head == "token_vectors" and own.task != "feature-extraction"
+    return Embedding(
+        pooling=own.pooling if pools_here else "engine",
+        normalize=own.normalize if pools_here else False,
+        dimensions=width,
+        similarity="cosine",
+        prompts={},
+        default_prompt=None,
+    )
+
+
+def _copied(own: OwnEngine, engine: str, folder: Path) -> EngineFiles:
+    plan = engine == "tensorrt"
+    target = folder / ("model.plan" if plan else "model.onnx")
+    shutil.copyfile(own.file, target)
+    if plan:
+        header = read_plan_header(target)
+        facts = {
+            "version": header.tensorrt,
+            "compute_capability": header.compute_capability,
+            # One context a profile: Triton would use only the first of those it is not told.
+            "profiles": 0,
+        }
+        return EngineFiles(engine, own.precision, (target,), facts)
+    outer = []
+    for name in outer_weights(own.file):
+        shutil.copyfile(own.file.parent / name, folder / name)
+        outer.append(folder / name)
+    return EngineFiles(engine, own.precision, (target, *outer))
+
+
+def outer_weights(file: Path) -> tuple[str, ...]:
+    """Files beside an ONNX file that hold its weights. Raises ConversionRefused without one."""
+    import onnx
+    from onnx.external_data_helper import uses_external_data
+
+    model = onnx.load(str(file), load_external_data=False)
+    names = {
+        entry.value
+        for tensor in model.graph.initializer
+        if uses_external_data(tensor)
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    for name in names:
+        if "/" in name or not (file.parent / name).is_file():
+            raise ConversionRefused(
+                f"--from: the weights of '{file.name}' are in '{Path(name).name}', which is not "
+                "beside it; put it there"
+            )
+    return tuple(sorted(names))
+
+
+def _tried(
+    own: OwnEngine, endpoint: Endpoint, tokenizer: TokenizerFile, files: EngineFiles
+) -> tuple[Endpoint, Golden]:
+    """The endpoint with the side on which its engine may be padded, and the golden answer."""
+    body = dict(own.body)
+    if files.engine == "tensorrt":
+        if own.answer is not None:
+            return endpoint, Golden(body, own.answer, _TOLERANCE)
+        _require_machine()
+    call, content = open_engine(files), tokenizer.content
+    try:
+        side = side_of_engine(endpoint, content, call, body, own.precision)
+        endpoint = replace(endpoint, tokens=replace(endpoint.tokens, padding_side=side))
+        answer = own.answer
+        if answer is None:
+            answer = LocalEndpoint(endpoint, content, call).answer(body)
+    except ServingError as error:
+        raise ConversionRefused(
+            f"the golden request is none that {own.task} answers: {error.message}; --text takes "
+            "a whole body as JSON too"
+        ) from error
+    # Through JSON, as a caller reads it.
+    return endpoint, Golden(body, json.loads(json.dumps(answer)), _TOLERANCE)
+
+
+def _require_machine() -> None:
+    from transformer_serving.desk.builders.tensorrt_build import require_machine
+
+    try:
+        require_machine()
+    except ConversionRefused as error:
+        raise ConversionRefused(
+            f"the golden answer of a plan comes from running it, and {error}; or give it "
+            "yourself with --answer"
+        ) from error

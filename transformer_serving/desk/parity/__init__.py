@@ -1,0 +1,1 @@
+"""Whether an engine answers as the reference does."""

@@ -1,0 +1,265 @@
+"""Whether the built engine answers as the reference does, on fixed texts of many lengths.
+
+Compared are final answers, as a caller gets them: through preprocess, the engine's own file and
+back, against transformers' pipelines and sentence-transformers. Each request goes alone and in
+padded batches of mixed lengths; a lost mask or a wrong weight shows in one or the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from preprocess.answers.work import Work
+from preprocess.rows import Row
+from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.desk.builders.files import EngineFiles
+from transformer_serving.desk.builders.sample_rows import (
+    asked_lengths,
+    encoded_bodies,
+    kept_lengths,
+    rows_of,
+)
+from transformer_serving.desk.builders.table import open_engine
+from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.parity.bodies import parity_bodies
+from transformer_serving.desk.parity.distance import Distance, distance
+from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
+from transformer_serving.desk.parity.reference import (
+    reference_answers,
+    reference_name,
+    reference_rows,
+)
+from transformer_serving.desk.parity.shapes import ShapeCase, ShapeReport, shape_case
+from transformer_serving.desk.parity.texts import parity_texts
+from transformer_serving.desk.source.model import ModelSource
+from transformer_serving.engine.proof import parity_set as proof
+
+_BATCH = 8
+# A prime step through the rows mixes short and long ones in each batch, the same way every time.
+_STRIDE = 13
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What a precision may cost: of a score or vector element, of a vector's direction, of the
+    decisions (labels, spans, entities, first ranks) that are the reference's, and of a logit as a
+    part of the largest one."""
+
+    difference: float
+    cosine: float
+    agreement: float
+    raw: float
+
+    @property
+    def of_shapes(self) -> proof.Tolerance:
+        """What a proof needs of it: it compares tensors, so it knows no decisions."""
+        return proof.Tolerance(self.difference, self.cosine, self.raw)
+
+
+# From the safest to the one that costs most; a decision is only another one where its score is
+# further from the best than the difference allowed.
+TOLERANCES = {
+    "fp32": Tolerance(difference=1e-4, cosine=0.999999, agreement=1.0, raw=1e-3),
+    "fp16": Tolerance(difference=1e-2, cosine=0.9999, agreement=1.0, raw=2e-2),
+    "bf16": Tolerance(difference=3e-2, cosine=0.9995, agreement=0.98, raw=6e-2),
+    "int8": Tolerance(difference=1.5e-1, cosine=0.98, agreement=0.95, raw=2e-1),
+}
+
+
+@dataclass(frozen=True)
+class WorstCase:
+    """Where the difference was largest; texts are named by index and length, never shown."""
+
+    text: int
+    tokens: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class ParityReport:
+    """`largest_difference` of a score or vector element, relative where they are larger than 1.
+
+    `label_agreement` is the part of the reference's decisions that are the engine's too, None for
+    vectors; `lowest_cosine` is None for scores. `texts` counts requests. `shapes` is what single
+    shapes came to, None where they were not asked.
+    """
+
+    reference: str
+    precision: str
+    texts: int
+    longest_tokens: int
+    largest_difference: float
+    tolerance: float
+    label_agreement: float | None
+    lowest_cosine: float | None
+    worst: WorstCase
+    shapes: ShapeReport | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is asked of every engine of a model, and what the reference answers."""
+
+    endpoint: Endpoint
+    tokenizer_json: bytes
+    bodies: Sequence[Mapping[str, Any]]
+    expected: Sequence[Any]
+    shapes: ShapeCase
+
+
+def prepare_case(source: ModelSource, endpoint: Endpoint) -> Case:
+    """The fixed requests of the endpoint's task, and the reference's answers to them.
+
+    Raises ConversionRefused where the reference has none.
+    """
+    texts = texts_of(source.tokenizer.content, endpoint.tokens.max_length)
+    bodies = parity_bodies(endpoint, texts)
+    try:
+        expected = reference_answers(source, endpoint, bodies)
+    except (IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        reason = (str(error).splitlines() or [""])[0][:200]
+        raise ConversionRefused(
+            f"{reference_name(endpoint)} itself cannot answer with this model "
+            f"({type(error).__name__}: {reason}); the files may not belong together, such as a "
+            f"tokenizer with more pieces than the model's {source.vocabulary}"
+        ) from error
+    shapes = _shapes(source, endpoint, bodies)
+    return Case(endpoint, source.tokenizer.content, bodies, expected, shapes)
+
+
+def _shapes(
+    source: ModelSource, endpoint: Endpoint, bodies: Sequence[Mapping[str, Any]]
+) -> ShapeCase:
+    """Rows of the lengths at which engines are asked, and the model's own outputs to each."""
+    encoded = encoded_bodies(endpoint, source.tokenizer.content, bodies)
+    buckets = endpoint.tokens.buckets
+    lengths = {*kept_lengths(buckets), *asked_lengths(buckets, source.head_size)}
+    rows = rows_of(endpoint.masks, encoded, sorted(lengths))
+    answers = reference_rows(source, endpoint, rows)
+    name = f"the model itself in float32, by {reference_name(endpoint)}"
+    return shape_case(endpoint, rows, answers, name, source.head_size)
+
+
+def texts_of(tokenizer_json: bytes, max_length: int) -> tuple[str, ...]:
+    """The fixed texts, their lengths counted by the model's own tokenizer."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_buffer(tokenizer_json)
+    return parity_texts(lambda text: len(tokenizer.encode(text).ids), max_length)
+
+
+def compare(case: Case, files: EngineFiles) -> ParityReport:
+    """The engine's answers against the reference's; no refusal."""
+    call = open_engine(files)
+    local = LocalEndpoint(case.endpoint, case.tokenizer_json, call)
+    works = [local.work(body) for body in case.bodies]
+    allowed = TOLERANCES[files.precision].difference
+    found = []
+    for size in (1, min(_BATCH, case.endpoint.limits.max_batch_size)):
+        for at, answer in enumerate(_answers(local, works, size)):
+            far = distance(case.endpoint.task, case.expected[at], answer, allowed)
+            tokens = max(len(text.ids) for text in works[at].encoded)
+            found.append((far, WorstCase(at, tokens, size)))
+    shapes = case.shapes.prove(call, files.precision, TOLERANCES[files.precision].of_shapes)
+    return replace(_report(case, files.precision, found), shapes=shapes)
+
+
+def _answers(local: LocalEndpoint, works: Sequence[Work], size: int) -> list[Any]:
+    """One answer for each work, all their rows sent in mixed batches of `size`."""
+    places = [(at, row) for at, work in enumerate(works) for row in range(len(work.encoded))]
+    rows: list[list[Row]] = [[()] * len(work.encoded) for work in works]
+    for batch in _mixed(places, size):
+        encoded = [works[at].encoded[row] for at, row in batch]
+        for (at, row), arrays in zip(batch, local.run(encoded), strict=True):
+            rows[at][row] = arrays
+    return [local.render(own, work) for own, work in zip(rows, works, strict=True)]
+
+
+def _mixed(places: Sequence[tuple[int, int]], size: int) -> list[list[tuple[int, int]]]:
+    count = len(places)
+    step = _STRIDE if count % _STRIDE else _STRIDE + 4
+    order = [places[index * step % count] for index in range(count)]
+    return [order[start : start + size] for start in range(0, count, size)]
+
+
+def _report(
+    case: Case, precision: str, found: Sequence[tuple[Distance, WorstCase]]
+) -> ParityReport:
+    far, worst = max(found, key=lambda pair: pair[0].difference)
+    agreements = [one.agreement for one, _ in found if one.agreement is not None]
+    cosines = [one.cosine for one, _ in found if one.cosine is not None]
+    return ParityReport(
+        reference=reference_name(case.endpoint),
+        precision=precision,
+        texts=len(case.bodies),
+        longest_tokens=max(where.tokens for _, where in found),
+        largest_difference=far.difference,
+        tolerance=TOLERANCES[precision].difference,
+        label_agreement=sum(agreements) / len(agreements) if agreements else None,
+        lowest_cosine=min(cosines, default=None),
+        worst=worst,
+    )
+
+
+def within(report: ParityReport) -> bool:
+    """Whether the report is inside its precision's tolerance."""
+    tolerance = TOLERANCES[report.precision]
+    cosine = report.lowest_cosine if report.lowest_cosine is not None else 1.0
+    agreement = report.label_agreement if report.label_agreement is not None else 1.0
+    return (
+        report.largest_difference <= tolerance.difference
+        and cosine >= tolerance.cosine
+        and agreement >= tolerance.agreement
+        and (report.shapes is None or report.shapes.fault is None)
+    )
+
+
+def refuse_when_over(report: ParityReport) -> None:
+    """Raise ConversionRefused, with the worst case, for a report over its precision's tolerance."""
+    if not within(report):
+        raise ConversionRefused(f"{described(report)}; {_advice(report.precision)}")
+
+
+def described(report: ParityReport) -> str:
+    """What is over the tolerance, in one sentence without its full stop."""
+    tolerance = TOLERANCES[report.precision]
+    parts = [
+        f"largest difference {report.largest_difference:.2g} (allowed {tolerance.difference:g})"
+    ]
+    if report.lowest_cosine is not None:
+        parts.append(f"lowest cosine {report.lowest_cosine:.7f} (allowed {tolerance.cosine:g})")
+    if report.label_agreement is not None:
+        parts.append(
+            f"labels agree on {report.label_agreement:.1%} (allowed {tolerance.agreement:.0%})"
+        )
+    worst, shapes = report.worst, report.shapes
+    return (
+        f"{report.precision} does not answer as {report.reference} does: {', '.join(parts)}; worst "
+        f"is text {worst.text} with {worst.tokens} tokens in a batch of {worst.batch}"
+        + (f"; {shapes.fault}" if shapes is not None and shapes.fault else "")
+    )
+
+
+def _advice(precision: str) -> str:
+    if precision == "fp32":
+        return "the exported graph does not compute what the model does; try the other --engine"
+    return "convert with --precision fp32, or auto for the fastest that passes"
+
+
+def choose(
+    precisions: Sequence[str],
+    build: Callable[[str], EngineFiles],
+    case: Case,
+    say: Callable[[str], None],
+) -> tuple[EngineFiles, ParityReport]:
+    """The first of `precisions` whose engine passes. Raises ConversionRefused when none does."""
+    for precision in precisions:
+        files = build(precision)
+        report = compare(case, files)
+        if within(report) or precision == precisions[-1]:
+            break
+        say(f"{described(report)}; trying the next safer precision")
+    refuse_when_over(report)
+    return files, report

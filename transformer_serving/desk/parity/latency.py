@@ -1,0 +1,189 @@
+"""How long one call takes: each engine on the same tensors, in turns, with its parity beside it."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from transformer_serving.contract.heads import TOKEN_ROLES
+
+if TYPE_CHECKING:
+    from transformer_serving.desk.builders.calibration import Feed, Feeds
+
+    Call = Callable[[Feed], object]
+
+# Texts and tokens of one call: the seed's three.
+SHAPES = ((1, 16), (1, 128), (32, 128))
+_ROUNDS = 7
+_WARM_UP = 3
+# A round of one contender and shape is at least one call and about this long.
+_ROUND_MS = 400
+_MOST_CALLS = 100
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One row group of the table. `difference` is the largest from the reference, None unknown."""
+
+    name: str
+    precision: str
+    call: Call
+    difference: float | None
+    passes: bool | None
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Milliseconds of one contender's calls of one shape."""
+
+    name: str
+    precision: str
+    texts: int
+    tokens: int
+    calls: int
+    mean: float
+    sd: float
+    min: float
+    max: float
+    median: float
+    p95: float
+    p99: float
+    difference: float | None
+    passes: bool | None
+
+
+Report = Callable[[str, int, int], None]
+
+
+def measure(
+    contenders: Sequence[Contender], feeds: Feeds, longest: int, report: Report
+) -> list[Latency]:
+    """The table's rows, by shape and then in the order of `contenders`.
+
+    `feeds` are calls with one text; the longest is cut and repeated to each shape, never beyond
+    `longest` tokens. `report` gets what runs, the rounds done and all rounds.
+    """
+    shapes = list(dict.fromkeys((texts, min(tokens, longest)) for texts, tokens in SHAPES))
+    rows: list[Latency] = []
+    total = len(shapes) * _ROUNDS
+    for index, (texts, tokens) in enumerate(shapes):
+        feed = call_of(feeds, texts, tokens)
+        times: list[list[float]] = [[] for _ in contenders]
+        counts = [_calls_a_round(one.call, feed) for one in contenders]
+        for turn in range(_ROUNDS):
+            report(f"{texts}x{tokens}", index * _ROUNDS + turn, total)
+            for one, count, taken in zip(contenders, counts, times, strict=True):
+                taken.extend(_timed(one.call, feed, count))
+        rows += [
+            _row(one, texts, tokens, taken) for one, taken in zip(contenders, times, strict=True)
+        ]
+    return rows
+
+
+def call_of(feeds: Feeds, texts: int, tokens: int) -> Feed:
+    """A call of `texts` equal texts without padding, made of the longest feed."""
+    import numpy as np
+
+    longest = max(feeds, key=lambda feed: max(array.shape[1] for array in feed.values()))
+    call: dict[str, Any] = {}
+    for name, array in longest.items():
+        if name in TOKEN_ROLES:
+            row = np.resize(array[:, : min(tokens, array.shape[1])], (1, tokens))
+        else:
+            row = np.minimum(array, tokens - 1)
+        call[name] = np.ascontiguousarray(np.repeat(row, texts, axis=0))
+    if "attention_mask" in call:
+        call["attention_mask"] = np.ones_like(call["attention_mask"])
+    return call
+
+
+def _calls_a_round(call: Call, feed: Feed) -> int:
+    once = min(_timed(call, feed, _WARM_UP))
+    return max(1, min(_MOST_CALLS, int(_ROUND_MS / once)))
+
+
+def _timed(call: Call, feed: Feed, count: int) -> list[float]:
+    times = []
+    gc.disable()
+    try:
+        for _ in range(count):
+            begun = time.perf_counter()
+            call(feed)
+            times.append((time.perf_counter() - begun) * 1000)
+    finally:
+        gc.enable()
+    return times
+
+
+def _row(one: Contender, texts: int, tokens: int, times: list[float]) -> Latency:
+    ordered = sorted(times)
+    return Latency(
+        name=one.name,
+        precision=one.precision,
+        texts=texts,
+        tokens=tokens,
+        calls=len(times),
+        mean=statistics.fmean(times),
+        sd=statistics.stdev(times) if len(times) > 1 else 0.0,
+        min=ordered[0],
+        max=ordered[-1],
+        median=statistics.median(ordered),
+        p95=percentile(ordered, 95),
+        p99=percentile(ordered, 99),
+        difference=one.difference,
+        passes=one.passes,
+    )
+
+
+def percentile(ordered: Sequence[float], part: int) -> float:
+    """The smallest of the values, in rising order, that `part` percent of them do not exceed."""
+    return ordered[max(0, -(-len(ordered) * part // 100) - 1)]
+
+
+def as_text(rows: Sequence[Latency]) -> str:
+    """The table in Markdown, milliseconds."""
+    head = "| call | engine | precision | mean | sd | min | median | p95 | p99 | max | parity |"
+    lines = [head, "|---|---|---|" + "---:|" * 7 + "---|"]
+    for row in rows:
+        figures = (row.mean, row.sd, row.min, row.median, row.p95, row.p99, row.max)
+        cells = " | ".join(f"{value:.2f}" for value in figures)
+        lines.append(
+            f"| {row.texts}x{row.tokens} | {row.name} | {row.precision} | {cells} | "
+            f"{parity_cell(row)} |"
+        )
+    return "\n".join(lines)
+
+
+def parity_cell(row: Latency) -> str:
+    if row.difference is None:
+        return "the reference"
+    return f"{row.difference:.1e} {'ok' if row.passes else 'over'}"
+
+
+def processor() -> str:
+    """The name of this machine's processor."""
+    import platform
+    from pathlib import Path
+
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def facts() -> Mapping[str, str]:
+    """What stands beside figures: the processor, its cores, and the engines' versions."""
+    import os
+    from datetime import date
+
+    from transformer_serving.contract.server_facts import installed
+
+    return {
+        "date": date.today().isoformat(),
+        "processor": processor(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        **{name: installed(name) or "none" for name in ("torch", "onnxruntime", "openvino")},
+    }

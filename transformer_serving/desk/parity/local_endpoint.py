@@ -1,0 +1,63 @@
+"""A built engine as an endpoint of this process: the product's own way from body to answer.
+
+For parity and goldens. Bodies are read, encoded, padded, cut and rendered by preprocess itself, so
+what is compared with the reference is what a caller will get; only Triton is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from preprocess.answers import TASKS
+from preprocess.answers.work import Work
+from preprocess.request import read_body
+from preprocess.rows import Row, pad, unpad
+from preprocess.tokens import Encoded
+from transformer_serving.contract.endpoint import Endpoint
+
+if TYPE_CHECKING:
+    from transformer_serving.desk.builders.files import Call
+
+
+class LocalEndpoint:
+    """An endpoint over `call`, the engine; it has no limits of time and no queue."""
+
+    def __init__(self, endpoint: Endpoint, tokenizer_json: bytes, call: Call) -> None:
+        self.endpoint = endpoint
+        self._task = TASKS[endpoint.task](endpoint)
+        self._tokenizer = self._task.tokenizer(tokenizer_json, endpoint.tokens)
+        self._call = call
+
+    def work(self, body: Any) -> Work:
+        """A body's rows for the engine. Raises ServingError as the endpoint would."""
+        request = read_body(body, self._task, self.endpoint.limits)
+        return self._task.encode(request, self._tokenizer)
+
+    def run(self, encoded: Sequence[Encoded]) -> list[Row]:
+        """One engine call, padded to the smallest bucket that holds them all."""
+        longest = max(len(text.ids) for text in encoded)
+        length = next(size for size in self.endpoint.tokens.buckets if size >= longest)
+        outputs = self._call(pad(encoded, length, self.endpoint.inputs, self.endpoint.tokens))
+        return [
+            unpad(arrays, text, self.endpoint)
+            for text, *arrays in zip(encoded, *outputs, strict=True)
+        ]
+
+    def render(self, rows: Sequence[Row], work: Work) -> Any:
+        """The answer to the work's body as plain JSON values."""
+        return _plain(self._task.render(rows, work))
+
+    def answer(self, body: Any) -> Any:
+        """The answer to a body sent alone."""
+        work = self.work(body)
+        return self.render([row for text in work.encoded for row in self.run([text])], work)
+
+
+def _plain(value: Any) -> Any:
+    """Without numpy's types, as a caller reads it from JSON."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value.tolist() if hasattr(value, "tolist") else value

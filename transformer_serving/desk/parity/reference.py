@@ -1,0 +1,197 @@
+"""The reference: what transformers and sentence-transformers themselves answer, in float32.
+
+Torch is loaded here and where a graph is exported only. Each body is asked alone, so nothing is
+ever padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from preprocess.tokens import Encoded
+from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.desk.export.onnx import quiet
+from transformer_serving.desk.parity.shapes import unpadded
+from transformer_serving.desk.source.model import ModelSource
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Ask = Callable[[dict[str, Any]], Any]
+
+PIPELINES, SENTENCES = "transformers.pipeline", "sentence-transformers"
+
+
+def reference_name(endpoint: Endpoint) -> str:
+    """The name that a manifest and messages give to the reference of the endpoint's task."""
+    return _REFERENCES[endpoint.task][0]
+
+
+def reference_answers(
+    source: ModelSource, endpoint: Endpoint, bodies: Sequence[dict[str, Any]]
+) -> list[Any]:
+    """The answer to each body, in the shape that a caller of the endpoint gets."""
+    with quiet():
+        ask = _REFERENCES[source.task][1](source, endpoint)
+        return [ask(body) for body in bodies]
+
+
+def reference_rows(
+    source: ModelSource, endpoint: Endpoint, rows: Sequence[Encoded]
+) -> list[list[NDArray[np.generic]]]:
+    """The outputs of the model's own module to each row, alone and unpadded, in float32.
+
+    Shapes are the head's without the batch. Raises what the loading packages raise.
+    """
+    import torch
+
+    from transformer_serving.desk.export.heads import load_head
+
+    with quiet(), torch.inference_mode():
+        module = load_head(source, tuple(tensor.name for tensor in endpoint.inputs))
+        return [
+            [
+                output[0].numpy()
+                for output in module(
+                    *(torch.from_numpy(tensor.array) for tensor in unpadded(endpoint, row))
+                )
+            ]
+            for row in rows
+        ]
+
+
+def _pipeline(task: str, source: ModelSource, endpoint: Endpoint) -> Any:
+    import torch
+    from transformers import AutoTokenizer, pipeline
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(str(source.folder))
+    # Every pipeline that cuts asks its tokenizer where.
+    tokenizer.model_max_length = endpoint.tokens.max_length
+    return pipeline(
+        task,  # type: ignore[call-overload]
+        model=str(source.folder),
+        tokenizer=tokenizer,
+        device="cpu",
+        dtype=torch.float32,
+    )
+
+
+def _classifier(source: ModelSource, endpoint: Endpoint) -> Ask:
+    pipe = _pipeline("text-classification", source, endpoint)
+
+    def ask(body: dict[str, Any]) -> Any:
+        given = {name: body[name] for name in ("text", "text_pair") if name in body}
+        parameters = body.get("parameters", {})
+        # Unlike other inputs, a dict is not wrapped in a list where top_k is not named.
+        return pipe(given, truncation=True, **parameters)
+
+    return ask
+
+
+def _token_classifier(source: ModelSource, endpoint: Endpoint) -> Ask:
+    pipe = _pipeline("token-classification", source, endpoint)
+    return lambda body: pipe(body["text"])
+
+
+def _question_answerer(source: ModelSource, endpoint: Endpoint) -> Ask:
+    pipe = _pipeline("question-answering", source, endpoint)
+    longest = min(384, endpoint.tokens.max_length)
+    return lambda body: pipe(
+        question=body["question"], context=body["context"], max_seq_len=longest
+    )
+
+
+def _mask_filler(source: ModelSource, endpoint: Endpoint) -> Ask:
+    pipe = _pipeline("fill-mask", source, endpoint)
+    return lambda body: pipe(body["text"], tokenizer_kwargs={"truncation": True})
+
+
+def _zero_shot_classifier(source: ModelSource, endpoint: Endpoint) -> Ask:
+    pipe = _pipeline("zero-shot-classification", source, endpoint)
+    return lambda body: pipe(body["text"], candidate_labels=body["candidate_labels"])
+
+
+def _feature_extractor(source: ModelSource, endpoint: Endpoint) -> Ask:
+    pipe = _pipeline("feature-extraction", source, endpoint)
+    return lambda body: pipe(body["text"], truncation=True)[0]
+
+
+def _sentence_model(source: ModelSource, endpoint: Endpoint) -> Any:
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(
+        str(source.folder), device="cpu", model_kwargs={"dtype": torch.float32}
+    )
+    model.max_seq_length = endpoint.tokens.max_length
+    return model
+
+
+def _embedder(source: ModelSource, endpoint: Endpoint) -> Ask:
+    model = _sentence_model(source, endpoint)
+    return lambda body: {"embedding": model.encode(body["text"], show_progress_bar=False).tolist()}
+
+
+def _scorer(source: ModelSource, endpoint: Endpoint) -> Callable[[str, Sequence[str]], list[float]]:
+    """Scores of one text with each of several."""
+    if endpoint.head == "sequence":
+        return partial(_cross_scores, _cross_encoder(source, endpoint))
+    return partial(_similarities, _sentence_model(source, endpoint))
+
+
+def _cross_encoder(source: ModelSource, endpoint: Endpoint) -> Any:
+    import torch
+    from sentence_transformers import CrossEncoder
+
+    return CrossEncoder(
+        str(source.folder),
+        device="cpu",
+        max_length=endpoint.tokens.max_length,
+        model_kwargs={"dtype": torch.float32},
+    )
+
+
+def _cross_scores(model: Any, text: str, others: Sequence[str]) -> list[float]:
+    pairs = [(text, other) for other in others]
+    scores: list[float] = model.predict(pairs, batch_size=1, show_progress_bar=False).tolist()
+    return scores
+
+
+def _similarities(model: Any, text: str, others: Sequence[str]) -> list[float]:
+    own = model.encode_query([text], show_progress_bar=False)
+    documents = model.encode_document(list(others), batch_size=1, show_progress_bar=False)
+    scores: list[float] = model.similarity(own, documents)[0].tolist()
+    return scores
+
+
+def _similarity_scorer(source: ModelSource, endpoint: Endpoint) -> Ask:
+    score = _scorer(source, endpoint)
+    return lambda body: {"scores": score(body["source_sentence"], body["sentences"])}
+
+
+def _ranker(source: ModelSource, endpoint: Endpoint) -> Ask:
+    score = _scorer(source, endpoint)
+
+    def ask(body: dict[str, Any]) -> Any:
+        scores = score(body["query"], body["texts"])
+        order = sorted(range(len(scores)), key=lambda at: -scores[at])
+        return [{"index": at, "score": scores[at]} for at in order]
+
+    return ask
+
+
+# By task: who the reference is, and how it is asked.
+_REFERENCES: dict[str, tuple[str, Callable[[ModelSource, Endpoint], Ask]]] = {
+    "text-classification": (PIPELINES, _classifier),
+    "token-classification": (PIPELINES, _token_classifier),
+    "question-answering": (PIPELINES, _question_answerer),
+    "fill-mask": (PIPELINES, _mask_filler),
+    "zero-shot-classification": (PIPELINES, _zero_shot_classifier),
+    "feature-extraction": (PIPELINES, _feature_extractor),
+    "sentence-embedding": (SENTENCES, _embedder),
+    "sentence-similarity": (SENTENCES, _similarity_scorer),
+    "rerank": (SENTENCES, _ranker),
+}

@@ -1,0 +1,1 @@
+"""Reads a model: its files, task, tokenizer and labels."""

@@ -1,0 +1,88 @@
+"""The labels of a classifier and how its logits become scores, as the reference decides it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer_serving.contract.endpoint import Classification
+from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.source.json_files import read_json
+
+_CROSS_ENCODER_TASKS = ("rerank", "sentence-similarity")
+_PROBLEM_TYPES = {
+    "regression": "regression",
+    "multi_label_classification": "multi_label",
+    "single_label_classification": "single_label",
+}
+_ACTIVATIONS = {"regression": "none", "multi_label": "sigmoid", "single_label": "softmax"}
+# The last part of the dotted name that sentence-transformers writes.
+_CROSS_ENCODER_ACTIVATIONS = {"Identity": "none", "Sigmoid": "sigmoid"}
+
+
+def read_labels(config: Mapping[str, Any], folder: Path, task: str) -> Classification:
+    """Labels, problem type and activation. Raises ConversionRefused where they are no use."""
+    labels = _labels(config)
+    problem_type = _problem_type(config, len(labels))
+    activation = _ACTIVATIONS[problem_type]
+    if task in _CROSS_ENCODER_TASKS:
+        if len(labels) != 1:
+            raise ConversionRefused(
+                f"{task} needs one score for each pair, and this model has {len(labels)} labels; "
+                "serve it with --task text-classification and pairs of texts"
+            )
+        activation = _cross_encoder_activation(config, folder)
+    entailment = _entailment(labels) if task == "zero-shot-classification" else None
+    return Classification(labels, problem_type, activation, entailment)
+
+
+def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
+    table = {int(key): str(label) for key, label in (config.get("id2label") or {}).items()}
+    if sorted(table) != list(range(len(table))) or not table:
+        raise ConversionRefused(
+            "config.json's id2label must name the labels 0, 1, 2 and so on; correct it"
+        )
+    if len(set(table.values())) != len(table):
+        raise ConversionRefused("config.json's id2label names one label twice; correct it")
+    return tuple(table[index] for index in range(len(table)))
+
+
+def _problem_type(config: Mapping[str, Any], labels: int) -> str:
+    """As transformers' own pipeline decides it: one column alone is a yes or no."""
+    written = config.get("problem_type")
+    if written == "regression":
+        return "regression"
+    if labels == 1:
+        return "multi_label"
+    return _PROBLEM_TYPES.get(str(written), "single_label")
+
+
+def _cross_encoder_activation(config: Mapping[str, Any], folder: Path) -> str:
+    """What sentence-transformers applies to a single score: the model's own choice, or sigmoid."""
+    written = (
+        (read_json(folder / "config_sentence_transformers.json") or {}).get("activation_fn")
+        or (config.get("sentence_transformers") or {}).get("activation_fn")
+        or config.get("sbert_ce_default_activation_function")
+    )
+    if written is None:
+        return "sigmoid"
+    activation = _CROSS_ENCODER_ACTIVATIONS.get(str(written).rsplit(".", 1)[-1])
+    if activation is None:
+        raise ConversionRefused(
+            f"the cross-encoder's activation '{written}' is none of "
+            f"{', '.join(_CROSS_ENCODER_ACTIVATIONS)}; set activation_fn in "
+            "config_sentence_transformers.json"
+        )
+    return activation
+
+
+def _entailment(labels: tuple[str, ...]) -> int:
+    """The column that says that a hypothesis follows; the last where none is named so."""
+    found = [at for at, label in enumerate(labels) if label.lower().startswith("entail")]
+    if len(labels) < 2:
+        raise ConversionRefused(
+            "zero-shot-classification needs a model of natural language inference, with a label "
+            f"for entailment and one against it; this one has {len(labels)} label"
+        )
+    return found[0] if found else len(labels) - 1

@@ -1,0 +1,201 @@
+"""Where a model comes from: a Hub id or a folder becomes its task, tokenizer and limits.
+
+Nothing here imports torch: a model that cannot be served is refused before anything is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformer_serving.contract.endpoint import Classification
+from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.source.json_files import read_json
+from transformer_serving.desk.source.labels import read_labels
+from transformer_serving.desk.source.pickled_weights import refuse_pickles
+from transformer_serving.desk.source.sentence import (
+    BARE_ENCODER,
+    SentenceSettings,
+    read_sentence_settings,
+)
+from transformer_serving.desk.source.task import head_of, task_of
+from transformer_serving.desk.source.tokenizer import TokenizerFile, read_tokenizer
+
+_WEIGHTS = ("*.safetensors",)
+_PICKLED_WEIGHTS = ("*.bin",)
+# Other frameworks' copies of the same weights double a download and are never read.
+_IGNORED = ("*.bin", "*.h5", "*.msgpack", "*.ot", "*.tflite", "*.onnx", "onnx/*", "openvino/*")
+# These families count positions from the padding id on, so the table is longer than a text may be.
+_OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "mpnet", "longformer")
+_DEFAULT_MAX_LENGTH = 512
+# A model's width, and how many attention heads share it.
+_HEAD_FIELDS = (
+    ("hidden_size", "d_model", "dim", "n_embd"),
+    ("num_attention_heads", "encoder_attention_heads", "num_heads", "n_heads", "n_head"),
+)
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model on disk, read but not loaded. `revision` is None for a folder.
+
+    `classification` is there for heads with labels, `sentence` for those with vectors;
+    `head_size` is the width of an attention head, None where the config does not say.
+    """
+
+    name: str
+    revision: str | None
+    folder: Path
+    task: str
+    head: str
+    model_type: str
+    tokenizer: TokenizerFile
+    max_length: int
+    takes_token_types: bool
+    vocabulary: int
+    classification: Classification | None
+    sentence: SentenceSettings | None
+    head_size: int | None = None
+
+
+def open_source(
+    model: str,
+    *,
+    task: str | None = None,
+    revision: str | None = None,
+    name: str | None = None,
+    allow_pickle: bool = False,
+) -> ModelSource:
+    """Find `model` (a folder, else a Hub id) and read what serving needs to know of it.
+
+    `task` None or 'auto' is read from the model's files. The Hub's own environment is honoured:
+    HF_TOKEN, HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT, and the proxies'. Raises ConversionRefused when
+    the model is not found, its task cannot be served, or its weights are pickles and those are not
+    allowed.
+    """
+    folder, found_name, found_revision = _locate(model, revision, allow_pickle)
+    refuse_pickles(folder, allowed=allow_pickle)
+    config = _read_config(folder)
+    chosen = task_of(config, folder, task)
+    head = head_of(chosen, config, folder)
+    tokenizer = read_tokenizer(folder, lowercases=head == "vector")
+    if head == "masks" and tokenizer.mask_id is None:
+        raise ConversionRefused("fill-mask needs a tokenizer with a mask token; this one has none")
+    labelled = head in ("sequence", "tokens")
+    token_types = int(config.get("type_vocab_size") or 0) > 1
+    return ModelSource(
+        name=name or found_name,
+        revision=found_revision,
+        folder=folder,
+        task=chosen,
+        head=head,
+        model_type=str(config.get("model_type", "")),
+        tokenizer=tokenizer,
+        max_length=_max_length(folder, config, head, tokenizer),
+        # Where the tokenizer does not fill them, the reference does not pass them either.
+        takes_token_types=token_types and "token_type_ids" in tokenizer.names,
+        vocabulary=int(config.get("vocab_size") or 0),
+        classification=read_labels(config, folder, chosen) if labelled else None,
+        sentence=_sentence(folder, head),
+        head_size=_head_size(config),
+    )
+
+
+def _head_size(config: Mapping[str, Any]) -> int | None:
+    """Families name the same sizes differently."""
+    if isinstance(config.get("head_dim"), int):
+        return int(config["head_dim"])
+    width, heads = (
+        next((config[name] for name in names if isinstance(config.get(name), int)), None)
+        for names in _HEAD_FIELDS
+    )
+    return max(1, width // heads) if width and heads else None
+
+
+def _sentence(folder: Path, head: str) -> SentenceSettings | None:
+    if head == "vector":
+        return read_sentence_settings(folder)
+    return BARE_ENCODER if head == "token_vectors" else None
+
+
+def _locate(model: str, revision: str | None, allow_pickle: bool) -> tuple[Path, str, str | None]:
+    path = Path(model)
+    if path.is_dir():
+        if revision is not None:
+            raise ConversionRefused(
+                f"--revision names a Hub revision, but '{model}' is a folder; leave it out"
+            )
+        return path.resolve(), path.resolve().name, None
+    if path.is_absolute() or model.startswith(".") or model.count("/") > 1:
+        raise ConversionRefused(f"folder '{model}' does not exist; name a model folder or a Hub id")
+    folder = _download(model, revision, allow_pickle)
+    # A snapshot's folder is named by the commit that the revision stood for.
+    return folder, model, folder.name
+
+
+def _download(model: str, revision: str | None, allow_pickle: bool) -> Path:
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(model, revision=revision, ignore_patterns=list(_IGNORED)))
+        if not any(folder.glob("*.safetensors")):
+            if not allow_pickle:
+                raise ConversionRefused(
+                    f"'{model}' has no .safetensors: its weights are pickles, and reading one runs "
+                    "what its writer put into it; where you trust the writer, say --allow-pickle"
+                )
+            patterns = [*_WEIGHTS, *_PICKLED_WEIGHTS]
+            snapshot_download(model, revision=revision, allow_patterns=patterns)
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        if constants.HF_HUB_OFFLINE:
+            raise ConversionRefused(
+                f"model '{model}' is no folder here and not in the Hub's cache, and HF_HUB_OFFLINE "
+                "is set; unset it, or copy the model into a folder and name that"
+            ) from error
+        raise ConversionRefused(
+            f"model '{model}' is neither a folder nor reachable on the Hub "
+            f"({type(error).__name__}); check the name and --revision, set HF_TOKEN for a private "
+            "model, or copy the model into a folder and name that"
+        ) from error
+    return folder
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """config.json with its family's defaults filled in (a config may leave defaults out)."""
+    written = read_json(folder / "config.json")
+    if written is None:
+        raise ConversionRefused(
+            f"'{folder.name}' has no readable config.json; it is not a transformers model folder"
+        )
+    from transformers import AutoConfig
+
+    try:
+        known: dict[str, Any] = AutoConfig.from_pretrained(str(folder)).to_dict()
+    except (ValueError, OSError, KeyError) as error:
+        raise ConversionRefused(
+            f"model type '{written.get('model_type')}' is not one that the pinned transformers "
+            "knows by itself; models with code of their own are not loaded"
+        ) from error
+    # An absent id2label means two made-up names; whether it was written matters for labels.
+    kept = ("architectures", "sentence_transformers", "sbert_ce_default_activation_function")
+    return {**known, **{name: written[name] for name in kept if name in written}}
+
+
+def _max_length(
+    folder: Path, config: Mapping[str, Any], head: str, tokenizer: TokenizerFile
+) -> int:
+    """The longest text in tokens, special tokens included: the smallest of what the files say."""
+    bounds: list[int] = []
+    positions = config.get("max_position_embeddings")
+    if isinstance(positions, int) and positions > 0:
+        offset = config.get("model_type") in _OFFSET_POSITIONS
+        bounds.append(positions - (int(config.get("pad_token_id") or 0) + 1 if offset else 0))
+    sentence = read_json(folder / "sentence_bert_config.json") or {}
+    if head == "vector" and isinstance(sentence.get("max_seq_length"), int):
+        bounds.append(sentence["max_seq_length"])
+    if tokenizer.max_length is not None:
+        bounds.append(tokenizer.max_length)
+    return min(bounds, default=_DEFAULT_MAX_LENGTH)

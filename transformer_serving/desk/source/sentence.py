@@ -1,0 +1,71 @@
+"""What a sentence-transformers model says of itself: modules, prompts, similarity."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformer_serving.contract.endpoint import SIMILARITIES
+from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.source.json_files import read_json
+
+
+@dataclass(frozen=True)
+class SentenceSettings:
+    """`modules` are the class names after the encoder, in order; `prompts` texts by name."""
+
+    modules: tuple[str, ...]
+    prompts: dict[str, str]
+    default_prompt: str | None
+    similarity: str
+
+
+# sentence-transformers' own choice for a bare encoder.
+BARE_ENCODER = SentenceSettings(("Pooling",), {}, None, "cosine")
+
+
+def read_sentence_settings(folder: Path) -> SentenceSettings:
+    """The settings of the model in `folder`. Raises ConversionRefused for what is not served."""
+    path = folder / "modules.json"
+    if not path.is_file():
+        return BARE_ENCODER
+    rows = sorted(json.loads(path.read_bytes()), key=lambda row: int(row["idx"]))
+    names = [str(row["type"]).rsplit(".", 1)[-1] for row in rows]
+    if not names or names[0] != "Transformer":
+        raise ConversionRefused(
+            f"modules.json starts with '{names[0] if names else 'nothing'}'; only models that "
+            "start with a Transformer module can be served"
+        )
+    settings = read_json(folder / "config_sentence_transformers.json") or {}
+    prompts = {str(name): text for name, text in (settings.get("prompts") or {}).items() if text}
+    default = settings.get("default_prompt_name")
+    _refuse_hidden_prompts(folder, rows, prompts)
+    return SentenceSettings(
+        modules=tuple(names[1:]),
+        prompts=prompts,
+        default_prompt=default if default in prompts else None,
+        similarity=_similarity(settings),
+    )
+
+
+def _similarity(settings: dict[str, Any]) -> str:
+    written = str(settings.get("similarity_fn_name") or "cosine")
+    if written not in SIMILARITIES:
+        raise ConversionRefused(
+            f"similarity_fn_name '{written}' is not served; set it to one of "
+            f"{', '.join(SIMILARITIES)} in config_sentence_transformers.json"
+        )
+    return written
+
+
+def _refuse_hidden_prompts(folder: Path, rows: list[Any], prompts: dict[str, str]) -> None:
+    """A pooling that leaves the prompt's tokens out needs to know where they end."""
+    for row in rows:
+        settings = read_json(folder / str(row.get("path") or "") / "config.json") or {}
+        if prompts and row["path"] and settings.get("include_prompt") is False:
+            raise ConversionRefused(
+                "the model's pooling leaves its prompts' tokens out (include_prompt: false), which "
+                "is not served; use a model that pools over the prompt too, or remove its prompts"
+            )

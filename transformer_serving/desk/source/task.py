@@ -1,0 +1,107 @@
+"""Which task a model is for, as its own files tell it, and which head of it answers a task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer_serving.contract.heads import TASK_HEADS, TASKS
+from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.source.json_files import read_json
+
+CROSS_ENCODER = "CrossEncoder"
+# The end of the architecture's name in config.json, and the task it was made for.
+_ARCHITECTURES = {
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForMaskedLM": "fill-mask",
+    "Model": "feature-extraction",
+}
+# Ends of architectures that write text; only what is below their head can be served.
+_GENERATORS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
+# What config.json must name for a head; vectors come from any encoder.
+_NEEDED_BY_HEAD = {
+    "sequence": "ForSequenceClassification",
+    "tokens": "ForTokenClassification",
+    "spans": "ForQuestionAnswering",
+}
+
+
+def task_of(config: Mapping[str, Any], folder: Path, asked: str | None) -> str:
+    """The task `asked` for, else the one that the files tell.
+
+    Raises ConversionRefused for a task that is not served or where the files do not say.
+    """
+    chosen = asked if asked not in (None, "auto") else _detected(config, folder)
+    if chosen in TASKS:
+        return str(chosen)
+    if chosen is not None:
+        raise ConversionRefused(
+            f"task '{chosen}' cannot be served; choose one of {', '.join(TASKS)}"
+        )
+    if any(_generates(name) for name in config.get("architectures") or ()):
+        raise ConversionRefused(
+            f"the model is {_named(config)}, and generating text is not served; name --task "
+            "sentence-embedding or feature-extraction to serve its vectors, or convert a model "
+            "with a head of docs/models.md"
+        )
+    raise ConversionRefused(
+        f"the task of '{folder.name}' ({_named(config)}) is not clear; name it with --task, one of "
+        f"{', '.join(TASKS)}"
+    )
+
+
+def head_of(task: str, config: Mapping[str, Any], folder: Path) -> str:
+    """The head that answers `task`: a cross-encoder's own where the model is one.
+
+    Raises ConversionRefused when the model has no weights for the head.
+    """
+    heads = TASK_HEADS[task]
+    if len(heads) > 1 and "sequence" in heads:
+        return "sequence" if is_cross_encoder(config, folder) else "vector"
+    needed = _NEEDED_BY_HEAD.get(heads[0])
+    names = config.get("architectures") or ()
+    # Without the head's weights transformers would make them up, and parity would agree with it.
+    if needed is not None and names and not any(str(name).endswith(needed) for name in names):
+        raise ConversionRefused(
+            f"the model is {_named(config)} and has no trained head for {task}; fine-tune it as "
+            f"…{needed}, or name another --task"
+        )
+    return heads[0]
+
+
+def is_cross_encoder(config: Mapping[str, Any], folder: Path) -> bool:
+    """Whether the model takes two texts at once and scores them."""
+    if (folder / "modules.json").is_file():
+        return _sentence_kind(folder) == CROSS_ENCODER
+    names = config.get("architectures") or ()
+    return any(str(name).endswith("ForSequenceClassification") for name in names)
+
+
+def _detected(config: Mapping[str, Any], folder: Path) -> str | None:
+    if (folder / "modules.json").is_file():
+        return "rerank" if _sentence_kind(folder) == CROSS_ENCODER else "sentence-embedding"
+    if "sentence_transformers" in config or "sbert_ce_default_activation_function" in config:
+        return "rerank"
+    for name in config.get("architectures") or ():
+        if _generates(name):
+            continue
+        for ending, task in _ARCHITECTURES.items():
+            if str(name).endswith(ending):
+                return task
+    return None
+
+
+def _generates(architecture: Any) -> bool:
+    return str(architecture).endswith(_GENERATORS)
+
+
+def _sentence_kind(folder: Path) -> str:
+    settings = read_json(folder / "config_sentence_transformers.json") or {}
+    return str(settings.get("model_type") or "SentenceTransformer")
+
+
+def _named(config: Mapping[str, Any]) -> str:
+    return ", ".join(map(str, config.get("architectures") or ())) or "no architecture"

@@ -1,0 +1,116 @@
+"""The model's tokenizer as a tokenizer.json for the Rust library: no padding, no cutting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.source.json_files import read_json
+
+# A tokenizer without a limit of its own says a number beyond any text.
+UNBOUNDED = 1_000_000
+
+
+@dataclass(frozen=True)
+class TokenizerFile:
+    """tokenizer.json with padding and truncation taken out, and what serving must know beside it.
+
+    `names` are the inputs that the tokenizer fills. `max_length` is its own limit in tokens, ids
+    are None for tokens it does not have.
+    """
+
+    content: bytes
+    pad_id: int
+    pad_token: str
+    pad_type_id: int
+    padding_side: str
+    truncation_side: str = "right"
+    names: tuple[str, ...] = ("input_ids", "token_type_ids", "attention_mask")
+    max_length: int | None = None
+    unk_id: int | None = None
+    cls_id: int | None = None
+    mask_id: int | None = None
+    mask_token: str | None = None
+    cleans_up_spaces: bool = False
+
+
+def read_tokenizer(folder: Path, *, lowercases: bool = False) -> TokenizerFile:
+    """The tokenizer as transformers itself loads it; with `lowercases`, as sentence-transformers
+    does where its own settings say so.
+
+    transformers may build a tokenizer from its vocabulary and not from tokenizer.json, so that the
+    file alone need not be what the reference uses. Raises ConversionRefused when it cannot be had.
+    """
+    loaded = _loaded(folder)
+    tokenizer = _backend(folder, loaded)
+    if lowercases:
+        _lowercase_if_asked(tokenizer, folder)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    if loaded.pad_token is None or loaded.pad_token_id is None:
+        raise ConversionRefused(
+            "the tokenizer has no padding token, so texts of different lengths cannot share a "
+            "call; set pad_token in tokenizer_config.json"
+        )
+    return TokenizerFile(
+        content=tokenizer.to_str().encode(),
+        pad_id=int(loaded.pad_token_id),
+        pad_token=str(loaded.pad_token),
+        pad_type_id=int(getattr(loaded, "pad_token_type_id", 0) or 0),
+        padding_side=str(loaded.padding_side),
+        truncation_side=str(loaded.truncation_side),
+        names=tuple(loaded.model_input_names),
+        max_length=_limit(loaded.model_max_length),
+        unk_id=loaded.unk_token_id,
+        cls_id=loaded.cls_token_id,
+        mask_id=loaded.mask_token_id,
+        mask_token=None if loaded.mask_token is None else str(loaded.mask_token),
+        cleans_up_spaces=bool(loaded.clean_up_tokenization_spaces),
+    )
+
+
+def _loaded(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(folder))
+    # The package raises whatever its parsers do; each means that there is no tokenizer to use.
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise ConversionRefused(
+            f"the tokenizer of '{folder.name}' cannot be loaded by transformers ({reason}); copy "
+            "the model's tokenizer.json and tokenizer_config.json into the folder (save_pretrained "
+            "of its fast tokenizer writes both)"
+        ) from error
+
+
+def _backend(folder: Path, loaded: Any) -> Any:
+    """A copy of the Rust tokenizer inside."""
+    from tokenizers import Tokenizer
+
+    inner = getattr(loaded, "backend_tokenizer", None)
+    if not isinstance(inner, Tokenizer):
+        raise ConversionRefused(
+            f"the tokenizer of '{folder.name}' ({type(loaded).__name__}) is written in Python and "
+            "has no tokenizer.json, which serving needs; use a model with a fast tokenizer"
+        )
+    return Tokenizer.from_str(inner.to_str())
+
+
+def _limit(length: Any) -> int | None:
+    return int(length) if isinstance(length, int) and 0 < length < UNBOUNDED else None
+
+
+def _lowercase_if_asked(tokenizer: Any, folder: Path) -> None:
+    """sentence-transformers lowercases by its own setting, which tokenizer.json does not hold."""
+    settings = read_json(folder / "sentence_bert_config.json") or {}
+    if not settings.get("do_lower_case"):
+        return
+    from tokenizers import normalizers
+
+    steps = [normalizers.Lowercase()]
+    if tokenizer.normalizer is not None:
+        steps.append(tokenizer.normalizer)
+    tokenizer.normalizer = normalizers.Sequence(steps)
