@@ -23,7 +23,7 @@ from benchmarks.request_cost import BUNDLE, write_model
 from benchmarks.results import write_json
 from benchmarks.site import BUILD
 from preprocess.tensors import Tensor
-from preprocess.triton_client import TRANSPORTS, TritonClient
+from preprocess.triton.client import TRANSPORTS, TritonClient
 from transformer_serving.contract.endpoint import read_endpoint
 
 RESULT = BUILD / "triton_doors.json"

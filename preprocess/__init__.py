@@ -23,7 +23,7 @@ from preprocess.request import read_body
 from preprocess.response import Answer, answer_body, answer_response, error_response
 from preprocess.settings import Settings, read_settings
 from preprocess.tokens import shared_tokenizer
-from preprocess.triton_client import close_clients
+from preprocess.triton.client import close_clients
 from transformer_serving.contract.endpoint import Endpoint, read_endpoint
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.log_lines import trace_of, write_json_lines

@@ -21,7 +21,7 @@ from preprocess.tensors import Array, Tensor
 from preprocess.threads import threads
 from preprocess.tokens import Encoded
 from preprocess.tracing import tracer
-from preprocess.triton_client import shared_client
+from preprocess.triton.client import shared_client
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.naming import triton_model_name

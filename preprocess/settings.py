@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from preprocess.triton_addresses import read_addresses
+from preprocess.triton.addresses import read_addresses
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from preprocess.triton_errors import RULES, Rule  # noqa: E402
+from preprocess.triton.errors import RULES, Rule  # noqa: E402
 from transformer_serving.contract.errors import KINDS, ErrorKind  # noqa: E402
 from transformer_serving.gateway.settings import (  # noqa: E402
     BODY_MEMORY_BYTES,
@@ -25,7 +25,7 @@ PAGE = ROOT / "docs" / "errors.md"
 _HEAD = """# Errors
 
 Made by `make docs` from `transformer_serving/contract/errors.py` and
-`preprocess/triton_errors.py`; change those.
+`preprocess/triton/errors.py`; change those.
 
 Every error of ours has the same JSON body:
 

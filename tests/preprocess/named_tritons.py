@@ -11,8 +11,8 @@ import json
 import sys
 from collections import Counter
 
-from preprocess import triton_client
-from preprocess.triton_client import TRANSPORTS, TritonClient
+from preprocess.triton import client as triton_client
+from preprocess.triton.client import TRANSPORTS, TritonClient
 from tests.preprocess.test_triton_client import ask
 from transformer_serving.contract.errors import ServingError
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from preprocess import triton_client
 from preprocess.tensors import Tensor
-from preprocess.triton_client import TRANSPORTS, TritonClient
+from preprocess.triton import client as triton_client
+from preprocess.triton.client import TRANSPORTS, TritonClient
 from tests.engine.triton_server import TritonServer, running_triton
 from tests.triton_text import VERSION, back, end, load, write_model
 from transformer_serving.contract.endpoint import OutputTensor

@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 from hypothesis import given, strategies as st
 
-from preprocess.triton_connection import Connection, Reply
+from preprocess.triton.connection import Connection, Reply
 
 Result = TypeVar("Result")
 _ANSWER = (

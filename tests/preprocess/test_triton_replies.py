@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings, strategies as st
 
 from preprocess.tensors import Tensor
-from preprocess.triton_http import HttpTriton
+from preprocess.triton.http import HttpTriton
 from transformer_serving.contract.endpoint import OutputTensor
 from transformer_serving.contract.errors import ServingError
 

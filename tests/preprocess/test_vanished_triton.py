@@ -13,10 +13,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from preprocess import triton_grpc
-from preprocess.triton_client import TritonClient
-from preprocess.triton_errors import AwayError
-from preprocess.triton_http import HttpTriton
+from preprocess.triton import grpc as triton_grpc
+from preprocess.triton.client import TritonClient
+from preprocess.triton.errors import AwayError
+from preprocess.triton.http import HttpTriton
 from tests.engine.triton_server import TritonServer
 from tests.preprocess.test_triton_client import (
     OUTPUTS,

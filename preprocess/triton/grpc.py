@@ -13,7 +13,7 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from preprocess.tensors import Array, RawOutput, Tensor, read_outputs
-from preprocess.triton_errors import error_of
+from preprocess.triton.errors import error_of
 from transformer_serving.contract.endpoint import OutputTensor
 
 # A peer that vanished without a word is noticed in about ten seconds, as over HTTP. Only beside

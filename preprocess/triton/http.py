@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import orjson
 
 from preprocess.tensors import Array, RawOutput, Tensor, read_outputs
-from preprocess.triton_addresses import is_unix, parts_of
-from preprocess.triton_connection import Connection, Reply
-from preprocess.triton_errors import AwayError, error_of
+from preprocess.triton.addresses import is_unix, parts_of
+from preprocess.triton.connection import Connection, Reply
+from preprocess.triton.errors import AwayError, error_of
 from transformer_serving.contract.endpoint import OutputTensor
 from transformer_serving.contract.errors import ServingError
 

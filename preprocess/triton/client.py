@@ -14,9 +14,9 @@ from itertools import count
 from typing import Any, Protocol
 
 from preprocess.tensors import Array, Tensor
-from preprocess.triton_addresses import is_fixed, read_addresses, resolve
-from preprocess.triton_errors import AwayError
-from preprocess.triton_http import HttpTriton
+from preprocess.triton.addresses import is_fixed, read_addresses, resolve
+from preprocess.triton.errors import AwayError
+from preprocess.triton.http import HttpTriton
 from transformer_serving.contract.endpoint import OutputTensor
 from transformer_serving.contract.errors import ServingError, too_late
 
@@ -259,7 +259,7 @@ def _http() -> type[Server]:
 
 def _grpc() -> type[Server]:
     # Only where it is chosen: the import alone costs a worker half a second and 30 MB.
-    from preprocess.triton_grpc import GrpcTriton
+    from preprocess.triton.grpc import GrpcTriton
 
     return GrpcTriton
 

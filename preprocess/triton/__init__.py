@@ -1,0 +1,1 @@
+"""The client of Triton: one bundle version, of one server or several."""
