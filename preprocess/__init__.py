@@ -26,9 +26,9 @@ from preprocess.tokens import shared_tokenizer
 from preprocess.triton.client import close_clients
 from transformer_serving.contract.endpoint import Endpoint, read_endpoint
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.contract.log_lines import trace_of, write_json_lines
 from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.contract.panics import ENDS
+from transformer_serving.contract.worker.log_lines import trace_of, write_json_lines
 
 log = logging.getLogger("transformer_serving.preprocess")
 

@@ -13,7 +13,7 @@ import gc
 import time
 from typing import Any
 
-from transformer_serving.contract.process_wide import process_wide
+from transformer_serving.contract.worker.process_wide import process_wide
 
 # A full collection that takes longer has seen too much.
 LONG_S = 0.02

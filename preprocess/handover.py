@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from transformer_serving.contract.process_wide import process_wide
+from transformer_serving.contract.worker.process_wide import process_wide
 
 _PROBE_EVERY_S = 0.25
 # A Preprocess that nobody asked for so long is not kept for a later handover.

@@ -10,7 +10,7 @@ from typing import Any
 from preprocess.stats import STAGES, Figures
 from preprocess.tracing import record
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.contract.request_context import current_caller, current_request
+from transformer_serving.contract.worker.request_context import current_caller, current_request
 
 log = logging.getLogger("transformer_serving.preprocess")
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from transformer_serving.contract.process_wide import process_wide
+from transformer_serving.contract.worker.process_wide import process_wide
 
 try:
     import prometheus_client as prometheus

@@ -10,7 +10,7 @@ import pytest
 import tomllib
 
 import preprocess.settings
-from transformer_serving.contract.release import kit_version
+from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.desk.compose.__main__ import COMPOSE, EXAMPLE, example_env, with_settings
 from transformer_serving.desk.compose.variables import variables
 from transformer_serving.desk.doctor.env_file import read_env_file

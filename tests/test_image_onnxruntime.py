@@ -17,7 +17,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from transformer_serving.contract.onnx_limits import highest
+from transformer_serving.contract.gate.onnx_limits import highest
 from transformer_serving.desk.builders.calibration import feeds_of
 from transformer_serving.desk.builders.files import EngineFiles, Shapes
 from transformer_serving.desk.builders.table import build_engine, open_engine

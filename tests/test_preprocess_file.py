@@ -16,7 +16,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from preprocess import settings
-from transformer_serving.contract.process_wide import process_wide
+from transformer_serving.contract.worker.process_wide import process_wide
 from transformer_serving.desk.bundle import preprocess_file
 
 ENDPOINT = SimpleNamespace(serving_url="loaded", version="")

@@ -16,7 +16,7 @@ import pytest
 import tomllib
 
 from transformer_serving.contract.errors import ContractError
-from transformer_serving.contract.onnx_limits import highest
+from transformer_serving.contract.gate.onnx_limits import highest
 from transformer_serving.desk.export.onnx import OPSET
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.versions.lock import LOCK_FILE, ImagePin, Lock, parse_lock, read_lock

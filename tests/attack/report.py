@@ -10,7 +10,7 @@ from rich.table import Table
 from scripts.generated_part import described, load_average
 from tests.attack.cases import BEFORE, Case
 from tests.attack.seen import Seen
-from transformer_serving.contract.server_facts import installed
+from transformer_serving.contract.gate.server_facts import installed
 from transformer_serving.desk.parity.latency import facts
 from transformer_serving.desk.versions.lock import read_lock
 

@@ -13,7 +13,7 @@ from tests.compose.conftest import ROOT, env_file
 from tests.compose.figures import Figures
 from tests.compose.machine import run
 from tests.compose.stand_ins import triton_python
-from transformer_serving.contract.release import kit_version
+from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.desk.versions.lock import read_lock
 
 ENTRYPOINT = ("--entrypoint", "python3")

@@ -13,10 +13,10 @@ from tests.contract.bundles import endpoint_of, rewritten, write_bundle
 from tests.contract.onnx_files import onnx_bytes
 from tests.contract.plans import PLANS, Plan, build, oldest
 from transformer_serving.contract.errors import ContractError
-from transformer_serving.contract.gate import open_manifest, refusals, require_servable
+from transformer_serving.contract.gate.plan import goes_forward
+from transformer_serving.contract.gate.refusals import open_manifest, refusals, require_servable
+from transformer_serving.contract.gate.server_facts import ServerFacts, read_gpus, server_facts
 from transformer_serving.contract.manifest import Manifest
-from transformer_serving.contract.plan_gate import goes_forward
-from transformer_serving.contract.server_facts import ServerFacts, read_gpus, server_facts
 
 SERVER = ServerFacts(
     name="the image pin 24.10",

@@ -9,9 +9,13 @@ from hypothesis import given, settings, strategies as st
 
 from tests.contract.onnx_files import field, onnx_bytes
 from transformer_serving.contract.errors import ContractError
-from transformer_serving.contract.onnx_header import OnnxHeader, read_onnx_header, starts_as_onnx
-from transformer_serving.contract.onnx_limits import LIMITS, highest, too_new
-from transformer_serving.contract.release import same
+from transformer_serving.contract.gate.onnx_header import (
+    OnnxHeader,
+    read_onnx_header,
+    starts_as_onnx,
+)
+from transformer_serving.contract.gate.onnx_limits import LIMITS, highest, too_new
+from transformer_serving.contract.gate.release import same
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from tests.contract.plans import PLANS, Plan, build, container, oldest
 from transformer_serving.contract.errors import ContractError
-from transformer_serving.contract.plan_header import READ_LIMIT, PlanHeader, read_plan_header
+from transformer_serving.contract.gate.plan_header import READ_LIMIT, PlanHeader, read_plan_header
 
 
 @pytest.fixture

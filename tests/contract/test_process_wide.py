@@ -5,9 +5,9 @@ import logging
 
 import pytest
 
-from transformer_serving.contract.log_lines import NAME, JsonLines, trace_of
-from transformer_serving.contract.process_wide import process_wide
-from transformer_serving.contract.request_context import GoldenBody
+from transformer_serving.contract.worker.log_lines import NAME, JsonLines, trace_of
+from transformer_serving.contract.worker.process_wide import process_wide
+from transformer_serving.contract.worker.request_context import GoldenBody
 
 
 def test_made_once_a_process() -> None:

@@ -17,7 +17,7 @@ from tests.contract.onnx_files import field, onnx_bytes
 from tests.contract.plans import Plan, build
 from tests.doctor.conftest import CLI, FITTING, PIN
 from tests.engine.text_models import onnx_model
-from transformer_serving.contract.server_facts import ServerFacts
+from transformer_serving.contract.gate.server_facts import ServerFacts
 from transformer_serving.desk.doctor.engine_file import check_engine_file, engine_files
 from transformer_serving.desk.doctor.finding import FAILURE, OK, WARNING, Finding
 from transformer_serving.desk.versions.matrix import find_release

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.serving import write_bundle
-from transformer_serving.contract.server_facts import Gpu
+from transformer_serving.contract.gate.server_facts import Gpu
 from transformer_serving.engine.controller import proofs as kept, refusal_line as lines
 from transformer_serving.engine.controller.machine import Machine, read_machine
 from transformer_serving.engine.controller.metrics import MetricsPage

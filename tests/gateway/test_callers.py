@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from starlette.responses import Response
 
 from tests.gateway.played_host import App, Ours, Processor, host_of
-from transformer_serving.contract.request_context import current_caller
+from transformer_serving.contract.worker.request_context import current_caller
 from transformer_serving.gateway import callers as callers_module
 from transformer_serving.gateway.callers import Caller, Callers
 from transformer_serving.gateway.front_door import FrontDoor

@@ -19,7 +19,7 @@ from preprocess.tensors import Tensor
 from preprocess.tokens import Encoded
 from transformer_serving.contract.endpoint import Endpoint, read_endpoint
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.contract.request_context import GoldenBody
+from transformer_serving.contract.worker.request_context import GoldenBody
 
 BAD = 666
 

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from preprocess.passage import Passage
 from preprocess.stats import STAGES
-from transformer_serving.contract.request_context import current_request
+from transformer_serving.contract.worker.request_context import current_request
 
 NAMES = ("tokenized", "left", "answered")
 

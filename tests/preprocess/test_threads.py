@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 from preprocess.passage import Passage
 from preprocess.threads import OFF_LOOP_CHARACTERS, THREADS, Threads
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.contract.request_context import GoldenBody
+from transformer_serving.contract.worker.request_context import GoldenBody
 
 LONG = 10**6
 

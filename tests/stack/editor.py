@@ -111,7 +111,7 @@ def _change(processor: Any, order: dict[str, Any]) -> Any:
 
 
 def _main(serving_id: str) -> None:
-    from transformer_serving.contract.hidden_frameworks import hidden_frameworks
+    from transformer_serving.contract.worker.hidden_frameworks import hidden_frameworks
 
     with hidden_frameworks():
         from clearml_serving.serving.model_request_processor import ModelRequestProcessor

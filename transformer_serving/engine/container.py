@@ -21,7 +21,7 @@ from subprocess import PIPE, STDOUT
 from types import FrameType, MappingProxyType
 from typing import IO
 
-from transformer_serving.contract.server_facts import COMPATIBLE_VARIABLE
+from transformer_serving.contract.gate.server_facts import COMPATIBLE_VARIABLE
 from transformer_serving.engine.image_pin import refuse_difference
 from transformer_serving.engine.orphans import end_orphans
 from transformer_serving.engine.triton_process import (

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from transformer_serving.contract.server_facts import TENSORRT_VARIABLE
+from transformer_serving.contract.gate.server_facts import TENSORRT_VARIABLE
 
 PINNED_TRITON = "TRANSFORMER_SERVING_PIN_TRITON"
 PINNED_TENSORRT = "TRANSFORMER_SERVING_PIN_TENSORRT"

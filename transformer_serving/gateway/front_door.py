@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from transformer_serving.contract.body_memory import Share
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.contract.log_lines import write_json_lines
-from transformer_serving.contract.request_context import current_caller, current_request
+from transformer_serving.contract.worker.log_lines import write_json_lines
+from transformer_serving.contract.worker.request_context import current_caller, current_request
 from transformer_serving.gateway.asgi import (
     Headers,
     Message,

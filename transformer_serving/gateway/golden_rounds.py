@@ -14,10 +14,10 @@ import orjson
 from starlette.responses import Response
 
 from transformer_serving.contract.golden import agrees, disagreement
-from transformer_serving.contract.log_lines import trace_of
 from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.contract.panics import ENDS
-from transformer_serving.contract.request_context import GoldenBody
+from transformer_serving.contract.worker.log_lines import trace_of
+from transformer_serving.contract.worker.request_context import GoldenBody
 from transformer_serving.gateway.building import preprocess_of, serves_responses
 from transformer_serving.gateway.short_way import ShortWay, Target
 

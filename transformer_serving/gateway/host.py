@@ -6,8 +6,8 @@ import importlib
 import os
 from typing import Any
 
-from transformer_serving.contract.hidden_frameworks import hidden_frameworks
 from transformer_serving.contract.signatures import read_trusted_keys
+from transformer_serving.contract.worker.hidden_frameworks import hidden_frameworks
 from transformer_serving.gateway.host_faults import fence
 from transformer_serving.gateway.preprocess_gate import guard
 

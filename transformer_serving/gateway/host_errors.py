@@ -17,8 +17,8 @@ from starlette.background import BackgroundTask
 from starlette.responses import Response
 
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.contract.log_lines import trace_of
-from transformer_serving.contract.request_context import current_request
+from transformer_serving.contract.worker.log_lines import trace_of
+from transformer_serving.contract.worker.request_context import current_request
 
 log = logging.getLogger("transformer_serving.gateway")
 

@@ -15,7 +15,7 @@ import prometheus_client as prometheus
 from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from transformer_serving.contract.process_wide import process_wide
+from transformer_serving.contract.worker.process_wide import process_wide
 from transformer_serving.gateway.asgi import Send
 from transformer_serving.gateway.figures_folder import VARIABLE, process_runs
 

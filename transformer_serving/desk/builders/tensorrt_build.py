@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transformer_serving.contract.gate.plan_header import read_plan_header
+from transformer_serving.contract.gate.release import same
+from transformer_serving.contract.gate.server_facts import Gpu, read_gpus
 from transformer_serving.contract.heads import TOKEN_ROLES
-from transformer_serving.contract.plan_header import read_plan_header
-from transformer_serving.contract.release import same
-from transformer_serving.contract.server_facts import Gpu, read_gpus
 from transformer_serving.desk.builders.files import EngineFiles, Shapes
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.versions.lock import read_lock

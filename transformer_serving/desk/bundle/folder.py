@@ -8,7 +8,7 @@ from pathlib import Path
 
 from transformer_serving.contract.endpoint import Endpoint, read_endpoint
 from transformer_serving.contract.errors import ContractError
-from transformer_serving.contract.gate import CHECKS, open_manifest
+from transformer_serving.contract.gate.refusals import CHECKS, open_manifest
 from transformer_serving.contract.manifest import Manifest
 from transformer_serving.contract.signatures import (
     check_signed_manifest,

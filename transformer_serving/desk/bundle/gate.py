@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from transformer_serving.contract.endpoint import Endpoint
-from transformer_serving.contract.gate import refusals
+from transformer_serving.contract.gate.refusals import refusals
+from transformer_serving.contract.gate.server_facts import CAPABILITY_VARIABLE
 from transformer_serving.contract.manifest import Manifest
-from transformer_serving.contract.server_facts import CAPABILITY_VARIABLE
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.versions.lock import read_lock
 

@@ -19,6 +19,8 @@ from typing import Any
 
 from transformer_serving.contract.endpoint import Endpoint, Recorded, read_endpoint
 from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.gate.release import kit_version
+from transformer_serving.contract.gate.server_facts import installed
 from transformer_serving.contract.heads import TOKEN_ROLES
 from transformer_serving.contract.identity import ENDPOINT, PREPROCESS, TOKENIZER, model_parts
 from transformer_serving.contract.manifest import (
@@ -28,8 +30,6 @@ from transformer_serving.contract.manifest import (
     Manifest,
     entry_of,
 )
-from transformer_serving.contract.release import kit_version
-from transformer_serving.contract.server_facts import installed
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import ENGINES
 from transformer_serving.desk.bundle import preprocess_file

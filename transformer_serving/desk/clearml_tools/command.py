@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from transformer_serving.contract.hidden_frameworks import hidden_frameworks
+from transformer_serving.contract.worker.hidden_frameworks import hidden_frameworks
 
 with hidden_frameworks():
     from clearml_serving.__main__ import main

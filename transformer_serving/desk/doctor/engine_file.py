@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.gate.onnx_header import read_onnx_header, starts_as_onnx
+from transformer_serving.contract.gate.onnx_limits import highest, too_new
+from transformer_serving.contract.gate.plan import plan_faults
+from transformer_serving.contract.gate.plan_header import PlanHeader, read_plan_header
+from transformer_serving.contract.gate.server_facts import ServerFacts, installed
 from transformer_serving.contract.manifest import FILE_NAME
-from transformer_serving.contract.onnx_header import read_onnx_header, starts_as_onnx
-from transformer_serving.contract.onnx_limits import highest, too_new
-from transformer_serving.contract.plan_gate import plan_faults
-from transformer_serving.contract.plan_header import PlanHeader, read_plan_header
-from transformer_serving.contract.server_facts import ServerFacts, installed
 from transformer_serving.desk.doctor.finding import FAILURE, OK, WARNING, Finding, Findings
 from transformer_serving.desk.doctor.foreign_files import what_else
 from transformer_serving.desk.doctor.onnx_graph import read_onnx_graph

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from transformer_serving.contract.release import older, parts
-from transformer_serving.contract.server_facts import Gpu
+from transformer_serving.contract.gate.release import older, parts
+from transformer_serving.contract.gate.server_facts import Gpu
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
 from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.versions.matrix import UNKNOWN, find_release

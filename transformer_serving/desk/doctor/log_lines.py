@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformer_serving.contract.release import parts
+from transformer_serving.contract.gate.release import parts
 from transformer_serving.desk.doctor.finding import Findings, failure, ok, skipped
 from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.versions.matrix import releases_with

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from transformer_serving.contract.errors import ContractError
-from transformer_serving.contract.onnx_header import NotProtobuf, Span, message_fields
+from transformer_serving.contract.gate.onnx_header import NotProtobuf, Span, message_fields
 
 # Field numbers of onnx.proto.
 _PRODUCER, _PRODUCER_VERSION, _GRAPH = 2, 3, 7

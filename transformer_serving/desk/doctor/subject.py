@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from transformer_serving.contract.server_facts import Gpu, read_gpus
+from transformer_serving.contract.gate.server_facts import Gpu, read_gpus
 from transformer_serving.desk.doctor.env_file import read_env_file
 from transformer_serving.desk.local.open_triton import USUAL
 from transformer_serving.desk.local.record import Record, clearml_environment, load_record

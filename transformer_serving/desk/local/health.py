@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from transformer_serving.contract.release import kit_version
+from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.desk.local.control_plane.integrity import DATABASE, fault
 from transformer_serving.desk.local.listener import UNIX, ask
 from transformer_serving.desk.local.parts import (

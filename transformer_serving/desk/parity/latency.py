@@ -179,7 +179,7 @@ def facts() -> Mapping[str, str]:
     import os
     from datetime import date
 
-    from transformer_serving.contract.server_facts import installed
+    from transformer_serving.contract.gate.server_facts import installed
 
     return {
         "date": date.today().isoformat(),

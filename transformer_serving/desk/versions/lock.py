@@ -11,8 +11,8 @@ import tomllib
 
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.fields import Fields
-from transformer_serving.contract.release import kit_version
-from transformer_serving.contract.server_facts import ServerFacts
+from transformer_serving.contract.gate.release import kit_version
+from transformer_serving.contract.gate.server_facts import ServerFacts
 from transformer_serving.desk.failure import Failure
 
 SCHEMA = 1

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from transformer_serving.contract.release import same
+from transformer_serving.contract.gate.release import same
 from transformer_serving.desk.failure import Failure
 
 UNKNOWN = "unknown"

@@ -22,8 +22,8 @@ from clearml.config import ConfigWrapper
 from clearml.storage import StorageManager
 from clearml.storage.cache import CacheManager
 
-from transformer_serving.contract.hidden_frameworks import hidden_frameworks
 from transformer_serving.contract.naming import triton_model_name
+from transformer_serving.contract.worker.hidden_frameworks import hidden_frameworks
 from transformer_serving.engine.controller.control_plane import Problem, Served
 from transformer_serving.engine.controller.figures import read_figures
 from transformer_serving.engine.controller.lost_adds import LostAdds

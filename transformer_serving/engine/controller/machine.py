@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from transformer_serving.contract.server_facts import Gpu, installed, read_gpus, server_facts
+from transformer_serving.contract.gate.server_facts import Gpu, installed, read_gpus, server_facts
 from transformer_serving.engine.orphans import server_of
 
 _CPU_INFO = Path("/proc/cpuinfo")

@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 
 from transformer_serving.contract.errors import ContractError
-from transformer_serving.contract.gate import open_manifest, require_servable
+from transformer_serving.contract.gate.refusals import open_manifest, require_servable
+from transformer_serving.contract.gate.server_facts import ServerFacts, server_facts
 from transformer_serving.contract.identity import check_preprocess, model_parts, stated_version
 from transformer_serving.contract.manifest import FILE_NAME as MANIFEST, Manifest
 from transformer_serving.contract.naming import STOCK_VERSION
-from transformer_serving.contract.server_facts import ServerFacts, server_facts
 from transformer_serving.contract.signatures import (
     check_signed_manifest,
     check_signed_preprocess,

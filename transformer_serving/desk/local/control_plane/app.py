@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from transformer_serving.contract.release import kit_version
+from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.desk.local.control_plane.api import (
     METHODS,
     Api,

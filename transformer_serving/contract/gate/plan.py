@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_serving.contract.plan_header import PlanHeader, read_plan_header
-from transformer_serving.contract.release import older, parts, same
-from transformer_serving.contract.server_facts import ServerFacts
+from transformer_serving.contract.gate.plan_header import PlanHeader, read_plan_header
+from transformer_serving.contract.gate.release import older, parts, same
+from transformer_serving.contract.gate.server_facts import ServerFacts
 
 # Version-compatible plans go forward only: builder and runtime from 8.6, and these majors.
 _FIRST_COMPATIBLE = "8.6"

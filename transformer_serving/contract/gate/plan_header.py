@@ -11,9 +11,9 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformer_serving.contract.device_record import observed_capability, observed_version
 from transformer_serving.contract.errors import ContractError
-from transformer_serving.contract.onnx_header import starts_as_onnx
+from transformer_serving.contract.gate.device_record import observed_capability, observed_version
+from transformer_serving.contract.gate.onnx_header import starts_as_onnx
 
 # Of a plan of any size never more than this is read.
 READ_LIMIT = 64 * 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio import Future
 from contextvars import ContextVar
 
-from transformer_serving.contract.process_wide import process_wide
+from transformer_serving.contract.worker.process_wide import process_wide
 
 # (x-request-id, traceparent or None); None where no gateway stands before the host's app.
 Context = tuple[str, str | None]

@@ -14,6 +14,11 @@ from pathlib import Path
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.fields import parse_object
+from transformer_serving.contract.gate.onnx_header import read_onnx_header
+from transformer_serving.contract.gate.onnx_limits import too_new
+from transformer_serving.contract.gate.plan import plan_faults
+from transformer_serving.contract.gate.release import older
+from transformer_serving.contract.gate.server_facts import ServerFacts
 from transformer_serving.contract.identity import (
     PARTS,
     PREPROCESS,
@@ -31,11 +36,6 @@ from transformer_serving.contract.manifest import (
     sha256_of,
     verify_files,
 )
-from transformer_serving.contract.onnx_header import read_onnx_header
-from transformer_serving.contract.onnx_limits import too_new
-from transformer_serving.contract.plan_gate import plan_faults
-from transformer_serving.contract.release import older
-from transformer_serving.contract.server_facts import ServerFacts
 
 
 @dataclass(frozen=True)

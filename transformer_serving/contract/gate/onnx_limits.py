@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from transformer_serving.contract.onnx_header import OnnxHeader
-from transformer_serving.contract.release import older, same
+from transformer_serving.contract.gate.onnx_header import OnnxHeader
+from transformer_serving.contract.gate.release import older, same
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""What the parts of one inference worker share."""
