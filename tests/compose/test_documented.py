@@ -26,12 +26,9 @@ from tests.compose.documents import blocks, elsewhere, lines_of
 from tests.compose.machine import ROOT, run
 from tests.compose.stand_ins import make_stand_ins
 from tests.compose.stock import STOCK_PATH, stock_file
+from transformer_serving.control_plane.settings import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.deploy.golden import ask
-from transformer_serving.desk.local.control_plane.settings import (
-    ACCESS_KEY_VARIABLE,
-    SECRET_KEY_VARIABLE,
-)
 
 LOCAL, OWN_SERVER, GPUS = "One machine, no account", "With your ClearML server", "GPUs"
 DAILY, SCALED, ROLLED = "From day to day", "N inference containers", "A new image, under load"
@@ -134,7 +131,7 @@ def clearml_server(desk: Desk, tmp_path_factory: pytest.TempPathFactory) -> Iter
     (port,) = free_ports(1)
     folder = tmp_path_factory.mktemp("clearml-server")
     keys = {name: secrets.token_hex(16) for name in (ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE)}
-    command = [sys.executable, "-m", "transformer_serving.desk.local.control_plane"]
+    command = [sys.executable, "-m", "transformer_serving.control_plane"]
     options = [f"--host={gateway}", f"--port={port}", f"--data={folder / 'data'}"]
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(

@@ -97,7 +97,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     data = tmp_path_factory.mktemp("control-plane")
     process = subprocess.Popen(
         [
-            sys.executable, "-m", "transformer_serving.desk.local.control_plane",
+            sys.executable, "-m", "transformer_serving.control_plane",
             f"--port={port}", f"--data={data}", "--host=127.0.0.1",
         ],
         cwd=ROOT,

@@ -72,7 +72,7 @@ class Stack:
             )
 
     def start_control_plane(self) -> None:
-        module = "transformer_serving.desk.local.control_plane"
+        module = "transformer_serving.control_plane"
         self.start("control-plane", module, "--port", self.port, "--data", self.folder / "data")
         wait_until(self._healthy, 60)
 

@@ -191,7 +191,7 @@ def running_session(folder: Path) -> Iterator[Session]:
     environment = clearml_environment(folder, port)
     control_plane = Server(
         [
-            sys.executable, "-m", "transformer_serving.desk.local.control_plane",
+            sys.executable, "-m", "transformer_serving.control_plane",
             "--host=127.0.0.1", f"--port={port}", f"--data={folder / 'data'}",
         ],
         environment, port, folder / "control-plane.log",

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.control_plane.conftest import ACCESS_KEY, SECRET_KEY
+from tests.control_plane.conftest import ACCESS_KEY, SECRET_KEY
+from transformer_serving.control_plane.files.store import FileStore
+from transformer_serving.control_plane.integrity import DATABASE, SCHEMA, file_damage
+from transformer_serving.control_plane.store import Kind, Store, StoreError
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import health, stack
 from transformer_serving.desk.local.backup import backup, restore
-from transformer_serving.desk.local.control_plane.files import FileStore
-from transformer_serving.desk.local.control_plane.integrity import DATABASE, SCHEMA, file_damage
-from transformer_serving.desk.local.control_plane.store import Kind, Store, StoreError
 from transformer_serving.desk.local.parts import control_plane_data
 from transformer_serving.desk.local.record import Ports, Record, load_record, save_record
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from transformer_serving.control_plane import integrity
 from transformer_serving.desk.doctor.finding import Findings, failure, ok, skipped
 from transformer_serving.desk.doctor.subject import Subject
-from transformer_serving.desk.local.control_plane import integrity
 from transformer_serving.desk.local.parts import control_plane_data
 
 

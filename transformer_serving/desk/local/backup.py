@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.contract.gate.release import kit_version
+from transformer_serving.control_plane import integrity
 from transformer_serving.desk.failure import Failure
-from transformer_serving.desk.local.control_plane import integrity
 from transformer_serving.desk.local.parts import control_plane_data
 from transformer_serving.desk.local.record import (
     Record,

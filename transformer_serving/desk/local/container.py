@@ -16,11 +16,8 @@ from pathlib import Path
 
 import click
 
+from transformer_serving.control_plane.settings import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
-from transformer_serving.desk.local.control_plane.settings import (
-    ACCESS_KEY_VARIABLE,
-    SECRET_KEY_VARIABLE,
-)
 from transformer_serving.desk.local.record import write_private
 
 SHARED = Path("/run/local")
@@ -45,7 +42,7 @@ def serve() -> None:
         ACCESS_KEY_VARIABLE: _once("access-key", lambda: secrets.token_hex(10).upper()),
         SECRET_KEY_VARIABLE: _once("secret-key", lambda: secrets.token_urlsafe(32)),
     }
-    command = [sys.executable, "-P", "-m", "transformer_serving.desk.local.control_plane"]
+    command = [sys.executable, "-P", "-m", "transformer_serving.control_plane"]
     command += ["--host=0.0.0.0", f"--port={PORT}", f"--data={DATA}"]
     os.execve(sys.executable, command, environment)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.contract.gate.release import kit_version
-from transformer_serving.desk.local.control_plane.integrity import DATABASE, fault
+from transformer_serving.control_plane.integrity import DATABASE, fault
 from transformer_serving.desk.local.listener import UNIX, ask
 from transformer_serving.desk.local.parts import (
     PARTS,

@@ -59,7 +59,7 @@ def _control_plane(state: Path, record: Record) -> Launch:
         sys.executable,
         "-P",
         "-m",
-        "transformer_serving.desk.local.control_plane",
+        "transformer_serving.control_plane",
         "--host=127.0.0.1",
         f"--port={record.ports.control_plane}",
         f"--data={control_plane_data(state)}",

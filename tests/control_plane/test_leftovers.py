@@ -1,0 +1,146 @@
+"""What nobody names is collected after a day; what anybody names never is."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from transformer_serving.control_plane.files.leftovers import Leftovers
+from transformer_serving.control_plane.files.store import FileStore
+from transformer_serving.control_plane.store import Kind, Store
+
+DAY = 24 * 3600.0
+OWN = "transformer-serving-own://files/"
+
+
+@dataclass
+class Data:
+    store: Store
+    files: FileStore
+    folder: Path
+    now: float = 1_000_000_000.0
+
+    def leftovers(self) -> Leftovers:
+        return Leftovers(self.store, self.files, clock=lambda: self.now)
+
+    def put(self, path: str, age: float = 2 * DAY) -> None:
+        incoming = self.files.receive()
+        incoming.write(b"x")
+        self.files.put(incoming, path)
+        os.utime(self.folder / "files" / path, (self.now - age, self.now - age))
+
+    def name(self, identity: str, **fields: object) -> None:
+        with self.store.writing() as transaction:
+            transaction.put(Kind.MODEL, {"id": identity, **fields})
+
+    @property
+    def paths(self) -> set[str]:
+        return {path for path, _ in self.files.all()}
+
+    def after_days(self, days: int) -> None:
+        for _ in range(days * 2):
+            self.leftovers().collect()
+            self.now += DAY / 2
+        self.leftovers().collect()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Data:
+    return Data(Store(tmp_path / "data"), FileStore(tmp_path / "data"), tmp_path / "data")
+
+
+def test_a_removed_models_file_goes_after_a_day(data: Data) -> None:
+    data.put("a/m.onnx")
+    data.name("m", uri=f"{OWN}a/m.onnx")
+    data.after_days(3)
+    assert data.paths == {"a/m.onnx"}
+    with data.store.writing() as transaction:
+        transaction.remove(Kind.MODEL, "m")
+    assert data.leftovers().collect() == 0
+    data.now += DAY - 60
+    assert data.leftovers().collect() == 0
+    data.now += 120
+    assert data.leftovers().collect() == 1
+    assert not data.paths
+
+
+def test_one_that_is_named_again_begins_again(data: Data) -> None:
+    data.put("m")
+    data.leftovers().collect()
+    data.now += DAY - 60
+    data.name("m", uri=f"{OWN}m")
+    data.leftovers().collect()
+    with data.store.writing() as transaction:
+        transaction.remove(Kind.MODEL, "m")
+    data.now += 120
+    assert data.leftovers().collect() == 0
+    assert data.paths == {"m"}
+
+
+def test_what_just_came_is_left_alone(data: Data) -> None:
+    data.put("new", age=60)
+    data.leftovers().collect()
+    data.now += DAY / 2
+    assert data.leftovers().collect() == 0
+    assert data.paths == {"new"}
+
+
+def test_a_clock_that_is_set_back_begins_again(data: Data) -> None:
+    data.put("m", age=10 * DAY)
+    data.leftovers().collect()
+    data.now -= 5 * DAY
+    assert data.leftovers().collect() == 0
+    data.now += DAY / 2
+    assert data.leftovers().collect() == 0
+    data.now += DAY
+    assert data.leftovers().collect() == 1
+
+
+NAMES = st.text(alphabet='ab %"é\\.+#?&', min_size=1, max_size=6).filter(
+    lambda name: name not in (".", "..")
+)
+
+
+@given(st.lists(NAMES, min_size=1, max_size=3), st.integers(0, 5))
+@settings(
+    deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_what_a_document_names_in_any_form_stays(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[str], form: int
+) -> None:
+    folder = tmp_path_factory.mktemp("data")
+    data = Data(Store(folder), FileStore(folder), folder)
+    path = "top/" + "/".join(parts)
+    data.put(path)
+    data.put("nobody/names/this")
+    named = (
+        f"{OWN}{quote(path)}", f"http://host:8008/{quote(path)}", f"{OWN}top",
+        f"see {OWN}{quote(path)}, and more", f"a,http://h/{quote(path)}|b", path,
+    )[form]  # fmt: skip
+    data.name("m", nested={"list": [named]})
+    for _ in range(2):
+        data.leftovers().collect()
+        data.now += DAY + 1
+    assert data.paths == {path}
+    data.store.close()
+
+
+def test_lost_uploads_and_backups_go_too(data: Data) -> None:
+    lost, under_way = data.files.receive(), data.files.receive()
+    lost.write(b"half")
+    under_way.write(b"half")
+    left = data.folder / "backup-lost"
+    left.mkdir()
+    old = data.now - 2 * DAY
+    os.utime(left, (old, old))
+    first, second = sorted((data.folder / "incoming").iterdir())
+    os.utime(first, (old, old))
+    os.utime(second, (data.now, data.now))
+    data.leftovers().collect()
+    assert list((data.folder / "incoming").iterdir()) == [second]
+    assert not left.exists()

@@ -1,0 +1,65 @@
+"""projects.*"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.control_plane.conftest import ApiClient
+
+
+def test_created_projects_are_found_by_their_escaped_name(api: ApiClient) -> None:
+    identity = api.project("Transformer ONNX (1)")
+    found = api.call(
+        "projects.get_all", name="^Transformer\\ ONNX\\ \\(1\\)$", only_fields=["id", "name"]
+    )
+    assert found == {"projects": [{"id": identity, "name": "Transformer ONNX (1)"}]}
+
+
+def test_a_path_creates_what_it_leads_through(api: ApiClient) -> None:
+    identity = api.project(" Team A / Part B /Leaf")
+    names = [p["name"] for p in api.call("projects.get_all", order_by=["name"])["projects"]]
+    assert names == ["Team A", "Team A/Part B", "Team A/Part B/Leaf"]
+    leaf = api.call("projects.get_by_id", project=identity)["project"]
+    assert leaf["basename"] == "Leaf"
+    assert api.call("projects.get_all", shallow_search=True)["projects"][0]["name"] == "Team A"
+
+
+def test_a_name_is_taken_once(api: ApiClient) -> None:
+    api.project("Taken")
+    assert api.refusal("projects.create", name="Taken") == (400, 801)
+    assert api.refusal("projects.create", name=" / a") == (400, 407)
+
+
+def test_hidden_projects_show_when_asked_for(api: ApiClient) -> None:
+    identity = api.call("projects.create", name="Hidden", system_tags=["hidden"])["id"]
+    assert api.call("projects.get_all")["projects"] == []
+    for asked in ({"search_hidden": True}, {"id": [identity]}):
+        assert len(api.call("projects.get_all", **asked)["projects"]) == 1
+
+
+def test_update(api: ApiClient) -> None:
+    identity, other = api.project("First name"), api.project("Other name")
+    answer = api.call("projects.update", project=identity, name="Second name", description="d")
+    assert answer["updated"] == 1
+    project = api.call("projects.get_by_id", project=identity)["project"]
+    assert (project["name"], project["basename"]) == ("Second name", "Second name")
+    assert api.refusal("projects.update", project=other, name="Second name") == (400, 801)
+
+
+@pytest.mark.parametrize("contents", [True, False])
+def test_delete(api: ApiClient, contents: bool) -> None:
+    identity = api.project()
+    task, model = api.task(project=identity), api.model(project=identity)
+    assert api.refusal("projects.delete", project=identity) == (400, 402)
+    answer = api.call("projects.delete", project=identity, force=True, delete_contents=contents)
+    assert answer["deleted"] == 1
+    assert api.refusal("projects.get_by_id", project=identity) == (400, 401)
+    if contents:
+        assert (answer["deleted_tasks"], answer["deleted_models"]) == (1, 1)
+        assert api.refusal("models.get_by_id", model=model) == (400, 201)
+    else:
+        assert answer["disassociated_tasks"] == 1
+        assert api.get_task(task)["project"] is None

@@ -1,0 +1,140 @@
+"""The unmodified SDK in processes of its own: training scripts, models, tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.control_plane.conftest import ServerProcess
+
+RunSdk = Callable[..., "CompletedProcess[str]"]
+
+# The scripts that can also be run against any other ClearML server: scripts/check_clearml.sh.
+SCRIPTS = Path(__file__).parents[2] / "scripts" / "check_clearml"
+PROJECT = "Sdk project"
+
+
+@pytest.fixture
+def threaded(tmp_path: Path) -> dict[str, str]:
+    """Reports from a thread: a process for it takes the SDK ten seconds to end."""
+    configuration = tmp_path / "threaded.conf"
+    configuration.write_text("sdk.development.report_use_subprocess: false\n")
+    return {"CLEARML_CONFIG_FILE": str(configuration)}
+
+
+def good(done: CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stdout + done.stderr
+    for complaint in ("Failed parsing response", "Action failed", "Retrying", "InsecureKeyLength"):
+        assert complaint not in done.stdout + done.stderr, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_training_script_and_what_others_read_of_it(
+    run_sdk: RunSdk, server: ServerProcess
+) -> None:
+    training, reading = ((SCRIPTS / f"{name}.py").read_text() for name in ("train", "read"))
+    output = good(run_sdk(training, PROJECT))
+    task = output.rsplit("TASK ", 1)[1].split()[0]
+    assert "READ" in good(run_sdk(reading, PROJECT))
+    session = server.session()
+    before = server.call(session, "tasks.get_by_id", task=task)["task"]
+    [url] = {a["uri"] for a in before["execution"]["artifacts"] if a["key"] == "numbers"}
+    assert session.get(url).status_code == 200
+    deletion = f"""
+        from clearml import Task
+        assert Task.get_task("{task}").delete(raise_on_error=True)
+    """
+    good(run_sdk(deletion))
+    assert session.get(url).status_code == 404
+
+
+def test_a_second_run_of_a_script_reuses_and_resets_its_task(
+    run_sdk: RunSdk, threaded: dict[str, str]
+) -> None:
+    # It ends without a word to the server, as a script does that is killed.
+    script = """
+        import os
+        from clearml import Task
+        task = Task.init("Sdk reuse", "same name", auto_resource_monitoring=False,
+                         reuse_last_task_id=True, auto_connect_frameworks=False)
+        assert task.status == "in_progress" and task.get_last_iteration() == 0
+        task.set_initial_iteration(0)
+        print("TASK", task.id, flush=True)
+        os._exit(0)
+    """
+    ids = {good(run_sdk(script, **threaded)).rsplit("TASK ", 1)[1].split()[0] for _ in range(2)}
+    assert len(ids) == 1
+
+
+def test_a_token_that_expires_is_renewed(run_sdk: RunSdk) -> None:
+    # The SDK renews 60 s before the end: one of 61 s is good for a second only.
+    script = """
+        import time
+        from clearml.backend_api import Session
+        from clearml.backend_api.services import projects
+        session = Session()
+        session.req_token_expiration_sec = 61
+        session.refresh_token()
+        first = session.raw_token
+        assert session.send(projects.GetAllRequest()).ok()
+        time.sleep(1.5)
+        assert session.send(projects.GetAllRequest()).ok()
+        assert session.raw_token != first
+    """
+    good(run_sdk(script))
+
+
+def test_a_token_the_server_no_longer_takes_leads_to_a_login(run_sdk: RunSdk) -> None:
+    script = """
+        import jwt, time
+        from clearml.backend_api import Session
+        from clearml.backend_api.services import projects
+        session = Session()
+        session._set_token(jwt.encode({"exp": time.time() + 9999}, "x" * 32))
+        # The SDK logs in again but repeats the refused call with the old token.
+        assert session.send(projects.GetAllRequest()).meta.result_code == 401
+        assert session.send(projects.GetAllRequest()).ok()
+    """
+    good(run_sdk(script))
+
+
+def test_wrong_credentials_fail_at_once(run_sdk: RunSdk) -> None:
+    script = """
+        from clearml import Task
+        Task.get_tasks(project_name="x")
+    """
+    done = run_sdk(script, CLEARML_API_SECRET_KEY="wrong")
+    assert done.returncode != 0
+    assert "invalid credentials" in done.stdout + done.stderr
+
+
+def test_large_and_replaced_artifacts(
+    run_sdk: RunSdk, threaded: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "one.txt").write_text("one")
+    script = """
+        import os
+        from clearml import StorageManager, Task
+        task = Task.init("Sdk files", "artifacts", auto_resource_monitoring=False,
+                         auto_connect_frameworks=False)
+        for size in (10, 20_000_000):
+            open("file.bin", "wb").write(os.urandom(size))
+            task.upload_artifact("file", "file.bin", wait_on_upload=True)
+        task.upload_artifact("folder", "folder", wait_on_upload=True)
+        task.close()
+        kept = Task.get_task(task.id).artifacts
+        assert open(kept["file"].get_local_copy(), "rb").read() == open("file.bin", "rb").read()
+        assert os.listdir(kept["folder"].get_local_copy()) == ["one.txt"]
+        host = os.environ["CLEARML_FILES_HOST"]
+        url = StorageManager.upload_file("file.bin", host + "/some folder/file ä.bin")
+        assert StorageManager.get_file_size_bytes(url) == 20_000_000
+        copy = StorageManager.get_local_copy(url, force_download=True)
+        assert os.path.getsize(copy) == 20_000_000
+    """
+    good(run_sdk(script, **threaded))

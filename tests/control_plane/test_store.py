@@ -1,0 +1,137 @@
+"""The database: transactions, lookups, one process a folder."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.control_plane.conftest import ApiClient
+from transformer_serving.control_plane.app import create_app
+from transformer_serving.control_plane.errors import Failure
+from transformer_serving.control_plane.settings import Settings
+from transformer_serving.control_plane.store import Kind, Store, StoreError
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path)
+    yield store
+    store.close()
+
+
+def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
+    def fail() -> None:
+        with store.writing() as transaction:
+            transaction.put(Kind.TASK, {"id": "1"})
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    with store.reading() as transaction:
+        assert transaction.get(Kind.TASK, "1") is None
+
+
+def test_a_reader_sees_one_moment(store: Store) -> None:
+    with store.reading() as before:
+        assert before.get(Kind.TASK, "1") is None
+        with store.writing() as transaction:
+            transaction.put(Kind.TASK, {"id": "1"})
+            assert transaction.get(Kind.TASK, "1") == {"id": "1"}
+        assert before.get(Kind.TASK, "1") is None
+    with store.reading() as after:
+        assert after.get(Kind.TASK, "1") == {"id": "1"}
+
+
+def test_find_by_any_number_of_ids_and_by_index(store: Store) -> None:
+    with store.writing() as transaction:
+        for number in range(1200):
+            project = "even" if number % 2 == 0 else "odd"
+            transaction.put(Kind.TASK, {"id": str(number), "project": project})
+    everything = [str(number) for number in range(1200)]
+    with store.reading() as transaction:
+        assert len(list(transaction.find(Kind.TASK))) == 1200
+        assert len(list(transaction.find(Kind.TASK, {"id": everything * 2}))) == 1200
+        assert len(list(transaction.find(Kind.TASK, {"project": ["even"]}))) == 600
+        assert list(transaction.find(Kind.TASK, {"id": []})) == []
+
+
+def test_writers_take_turns(store: Store) -> None:
+    with store.writing() as transaction:
+        transaction.put(Kind.TASK, {"id": "1", "count": 0})
+
+    def add() -> None:
+        for _ in range(25):
+            with store.writing() as transaction:
+                document = transaction.get(Kind.TASK, "1")
+                assert document is not None
+                count = document["count"]
+                assert isinstance(count, int)
+                transaction.put(Kind.TASK, {"id": "1", "count": count + 1})
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with store.reading() as transaction:
+        assert transaction.get(Kind.TASK, "1") == {"id": "1", "count": 100}
+
+
+def test_a_folder_in_use_is_refused_until_it_is_free(tmp_path: Path) -> None:
+    first = Store(tmp_path)
+    with pytest.raises(StoreError, match="in use by another control plane"):
+        Store(tmp_path)
+    first.close()
+    Store(tmp_path).close()
+
+
+def test_closing_waits_for_readers(tmp_path: Path) -> None:
+    """SQLite would end the process: a connection closed under another thread's statement."""
+    store = Store(tmp_path)
+    with store.writing() as transaction:
+        for number in range(3000):
+            transaction.put(Kind.TASK, {"id": str(number), "text": "a" * 500})
+    reading = threading.Event()
+    read: list[int] = []
+
+    def read_long() -> None:
+        with store.reading() as transaction:
+            for _ in range(20):
+                read.append(len(transaction.rows("SELECT doc FROM task")))
+                reading.set()
+
+    reader = threading.Thread(target=read_long)
+    reader.start()
+    reading.wait(20)
+    store.close()
+    assert read == [3000] * 20
+    reader.join()
+    with pytest.raises(StoreError, match="stopping"), store.reading():
+        pass
+    with pytest.raises(StoreError, match="stopping"), store.writing():
+        pass
+    store.close()
+
+
+def test_a_full_disk_is_called_one(settings: Settings) -> None:
+    """SQLite's own error for it, which is no OSError."""
+    app = create_app(settings)
+    with TestClient(app, base_url="http://127.0.0.1:8008") as http:
+        api = ApiClient(http)
+        api.task()
+        store = next(one for one in gc.get_objects() if type(one) is Store)
+        used = store._writer.execute("PRAGMA page_count").fetchone()[0]
+        store._writer.execute(f"PRAGMA max_page_count = {used}")
+        answers = [api.answer("tasks.create", name="a" * 5000, type="training") for _ in range(9)]
+    status, body = answers[-1]
+    assert status == 500
+    assert "insufficient disk space" in body["meta"]["result_msg"]
+
+
+def test_no_failure_is_one_that_the_sdk_tries_again_without_end() -> None:
+    assert max(failure.status for failure in Failure) <= 500

@@ -1,0 +1,1 @@
+"""The file server: what is stored, uploaded and collected."""

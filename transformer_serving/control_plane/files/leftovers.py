@@ -1,0 +1,127 @@
+"""Files that no document names any more: collected a day after that was first seen."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+
+import orjson
+
+from transformer_serving.control_plane.files.store import FileStore
+from transformer_serving.control_plane.store import Store, Transaction
+
+_log = logging.getLogger(__name__)
+
+KEEP_SECONDS = 24 * 3600.0
+_ROUND_SECONDS = 3600.0
+_TABLES = ("project", "task", "model", "event")
+_ADDRESS = re.compile(r"[a-z+\-]+://[^\s\"'\\<>,;|]+")
+
+
+class Leftovers:
+    """Looks every hour. `clock` gives seconds since the epoch."""
+
+    def __init__(
+        self,
+        store: Store,
+        files: FileStore,
+        keep_seconds: float = KEEP_SECONDS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._files = files
+        self._keep = keep_seconds
+        self._clock = clock
+
+    async def watch(self) -> None:
+        while True:
+            try:
+                await asyncio.to_thread(self.collect)
+            except Exception as error:
+                # The next round may go better; serving does not depend on it.
+                _log.error("leftovers were not collected: %s", type(error).__name__)
+            await asyncio.sleep(_ROUND_SECONDS)
+
+    def collect(self) -> int:
+        """Remember what nobody names, delete what nobody has named for a day; how many were.
+
+        A first look takes no lock. Where it finds something, a second one is made while nothing can
+        be written, so a document that names a file at the last moment keeps it.
+        """
+        self._files.discard_left(self._clock() - self._keep)
+        stored = self._old_files()
+        with self._store.reading() as transaction:
+            if not _unnamed(transaction, stored) and not _remembered(transaction):
+                return 0
+        with self._store.writing() as transaction:
+            unnamed = _unnamed(transaction, stored)
+            ripe = self._remember(transaction, unnamed)
+            # In here: what is named from now on finds its file gone before it is written.
+            deleted = sum(self._files.delete(path) for path in ripe)
+        if deleted:
+            _log.info("collected %d files that no document named for a day", deleted)
+        return deleted
+
+    def _old_files(self) -> set[str]:
+        """Paths of files that came more than a day ago: an upload is named only after it."""
+        before = self._clock() - self._keep
+        return {path for path, modified in self._files.all() if modified < before}
+
+    def _remember(self, transaction: Transaction, unnamed: set[str]) -> list[str]:
+        """Forget the named, note the others with the time; those of a day ago."""
+        now = self._clock()
+        since = _remembered(transaction)
+        for path in since.keys() - unnamed:
+            transaction.execute("DELETE FROM unnamed WHERE path = ?", (path,))
+        for path in unnamed:
+            # A clock that was set back begins again.
+            if since.get(path, now + 1) > now:
+                transaction.execute(
+                    "INSERT OR REPLACE INTO unnamed (path, since) VALUES (?, ?)", (path, now)
+                )
+        return sorted(path for path in unnamed if since.get(path, now) <= now - self._keep)
+
+
+def _remembered(transaction: Transaction) -> dict[str, float]:
+    rows = transaction.rows("SELECT path, since FROM unnamed")
+    return {str(path): float(str(since)) for path, since in rows}
+
+
+def _unnamed(transaction: Transaction, stored: set[str]) -> set[str]:
+    """Of the stored paths those that stand in no document, nor any folder that holds them.
+
+    Most are found by the addresses that documents hold. One that is not may stand there in a form
+    nobody thought of, so the rest is looked for in all text, and kept when it is anywhere.
+    """
+    named: set[str] = set()
+    for text in _texts(transaction):
+        for address in _ADDRESS.findall(text):
+            path = unquote(urlsplit(address).path).strip("/")
+            named.add(path)
+            named.add(urlsplit(address).path.strip("/"))
+    left = {path for path in stored if not _holders(path) & named}
+    for text in _texts(transaction) if left else ():
+        left = {path for path in left if not any(form in text for form in _forms(path))}
+    return left
+
+
+def _forms(path: str) -> tuple[str, ...]:
+    """As it may stand in JSON: quoted for an address or not."""
+    return path, quote(path), orjson.dumps(path)[1:-1].decode()
+
+
+def _holders(path: str) -> set[str]:
+    """The path and every folder that it lies in."""
+    one = Path(path)
+    return {path, *(str(parent) for parent in one.parents if parent != Path())}
+
+
+def _texts(transaction: Transaction) -> Iterator[str]:
+    for table in _TABLES:
+        for (doc,) in transaction.rows(f"SELECT doc FROM {table}"):
+            yield str(doc)

@@ -1,0 +1,204 @@
+"""The file store: whole files under plain paths, which never lead out of its folder."""
+
+import errno
+import os
+import shutil
+import stat
+import threading
+import unicodedata
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from io import FileIO
+from pathlib import Path
+
+from transformer_serving.control_plane.errors import ApiError, Failure
+
+_MAX_NAME_BYTES = 255
+# An upload's header holds the path twice and may have 4 KiB.
+_MAX_PATH_BYTES = 1900
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+# What the system answers where a path runs into a file, a folder or a symbolic link.
+_BLOCKED = frozenset({errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENOTEMPTY, errno.EEXIST})
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """An open file of the store; a later upload of the same path does not change its bytes.
+
+    Reads and the end may come from several threads. They wait for each other: were the file
+    closed under a read, that read could go to the next file opened, which takes the same
+    descriptor, and leave its reader with nothing.
+    """
+
+    content: FileIO
+    size: int
+    modified: float
+    _one_thread: threading.Lock = field(default_factory=threading.Lock)
+
+    def read(self, size: int, at: int) -> bytes:
+        with self._one_thread:
+            self.content.seek(at)
+            return self.content.read(size)
+
+    def close(self) -> None:
+        with self._one_thread:
+            self.content.close()
+
+
+class Incoming:
+    """A file being received, beside the store, invisible until it is put in place."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = FileIO(path, "xb")
+
+    def write(self, chunk: bytes) -> None:
+        # A raw write may take less than it is given.
+        view = memoryview(chunk)
+        while view:
+            view = view[self._file.write(view) :]
+
+    def discard(self) -> None:
+        self._file.close()
+        with suppress(FileNotFoundError):
+            self._path.unlink()
+
+    def move(self, folder: int, name: str) -> None:
+        """Puts the whole file in place at once; on return name and bytes are on the disk."""
+        os.fsync(self._file.fileno())
+        os.rename(self._path, name, dst_dir_fd=folder)
+        os.fsync(folder)
+        self._file.close()
+
+
+class FileStore:
+    """Files by path. Every step of a path is opened without following symbolic links."""
+
+    def __init__(self, folder: Path) -> None:
+        self._root = folder / "files"
+        self._incoming = folder / "incoming"
+        for path in (self._root, self._incoming):
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # What a killed process was receiving was never acknowledged.
+        for left in self._incoming.iterdir():
+            left.unlink()
+
+    def receive(self) -> Incoming:
+        return Incoming(self._incoming / uuid.uuid4().hex)
+
+    def put(self, incoming: Incoming, path: str) -> None:
+        *folders, name = path_parts(path)
+        with _refusing_blocked(), self._folder(folders, create=True) as folder:
+            incoming.move(folder, name)
+
+    def open(self, path: str) -> StoredFile:
+        *folders, name = path_parts(path)
+        try:
+            with self._folder(folders, create=False) as folder:
+                descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
+        except OSError as error:
+            if error.errno in _BLOCKED or error.errno in (errno.ENOENT, errno.ENXIO):
+                raise ApiError(Failure.FILE_NOT_FOUND) from error
+            raise
+        content = FileIO(descriptor, "rb") if _is_file(descriptor) else None
+        if content is None:
+            os.close(descriptor)
+            raise ApiError(Failure.FILE_NOT_FOUND)
+        status = os.fstat(descriptor)
+        return StoredFile(content, status.st_size, status.st_mtime)
+
+    def delete(self, path: str) -> bool:
+        """Removes a file; whether there was one. Folders stay: another upload may be in them."""
+        *folders, name = path_parts(path)
+        try:
+            with self._folder(folders, create=False) as folder:
+                if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                    return False
+                os.unlink(name, dir_fd=folder)
+                os.fsync(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                return False
+            raise
+        return True
+
+    def all(self) -> Iterator[tuple[str, float]]:
+        """Every stored file: its path and when it came, in seconds since the epoch."""
+        for folder, _, names in os.walk(self._root):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    path = Path(folder, name)
+                    yield str(path.relative_to(self._root)), path.lstat().st_mtime
+
+    def discard_left(self, before: float) -> None:
+        """What uploads and backups left that were lost; one under way has written since."""
+        for left in (*self._incoming.iterdir(), *self._root.parent.glob("backup-*")):
+            with suppress(FileNotFoundError):
+                if left.stat().st_mtime < before:
+                    shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+    @contextmanager
+    def _folder(self, names: Sequence[str], create: bool) -> Iterator[int]:
+        descriptor = os.open(self._root, _FOLDER_FLAGS)
+        try:
+            for name in names:
+                if create:
+                    _make_folder(name, descriptor)
+                inner = os.open(name, _FOLDER_FLAGS, dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = inner
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def path_parts(path: str) -> list[str]:
+    """The names along a path inside the store; refuses what could mean anything else."""
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if not parts:
+        raise ApiError(Failure.FIELD_VALUE, "path is empty")
+    try:
+        lengths = [len(part.encode()) for part in parts]
+    except UnicodeEncodeError as error:
+        raise ApiError(Failure.FIELD_VALUE, "path is no valid text") from error
+    if ".." in parts or any(unicodedata.category(letter) == "Cc" for letter in path):
+        raise ApiError(Failure.FIELD_VALUE, "path may not hold '..' or control characters")
+    if max(lengths) > _MAX_NAME_BYTES:
+        raise ApiError(
+            Failure.FIELD_VALUE,
+            f"path: a name has at most {_MAX_NAME_BYTES} bytes, got {max(lengths)}",
+        )
+    if sum(lengths) + len(lengths) > _MAX_PATH_BYTES:
+        raise ApiError(
+            Failure.FIELD_VALUE, f"path has at most {_MAX_PATH_BYTES} bytes, got {sum(lengths)}"
+        )
+    return parts
+
+
+def _make_folder(name: str, parent: int) -> None:
+    try:
+        os.mkdir(name, mode=0o700, dir_fd=parent)
+    except FileExistsError:
+        return
+    os.fsync(parent)
+
+
+def _is_file(descriptor: int) -> bool:
+    return stat.S_ISREG(os.fstat(descriptor).st_mode)
+
+
+@contextmanager
+def _refusing_blocked() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _BLOCKED:
+            raise ApiError(
+                Failure.FIELD_VALUE, "path runs into an existing file or folder"
+            ) from error
+        raise

@@ -1,0 +1,151 @@
+"""projects.*: folders of tasks and models, named by a path with slashes."""
+
+from collections.abc import Mapping
+
+from transformer_serving.control_plane.call import Call, Handler, get_all as answer_all
+from transformer_serving.control_plane.errors import ApiError, Failure
+from transformer_serving.control_plane.query import Filters
+from transformer_serving.control_plane.schema import (
+    ARCHIVED,
+    MIN_PROJECT_NAME,
+    PROJECT_FIELDS,
+    new_id,
+    new_project,
+    now,
+    pick,
+    tags,
+)
+from transformer_serving.control_plane.store import Document, Kind, Transaction
+
+_FILTERS = Filters(
+    patterns=("name", "basename", "description"),
+    lists=("id", "tags", "system_tags", "user"),
+    dates=("created", "last_update"),
+)
+_HIDDEN = "hidden"
+
+
+def create(call: Call) -> Document:
+    name = _clean(call.text("name"))
+    fields = pick(call.data, PROJECT_FIELDS) | {"name": name}
+    with call.store.writing() as transaction:
+        if _by_name(transaction, name):
+            raise ApiError(Failure.NOT_UNIQUE, "a project of this name exists")
+        identity = _create_path(transaction, name)
+        project = require(transaction, identity)
+        transaction.put(Kind.PROJECT, project | fields)
+    return {"id": identity}
+
+
+def get_by_id(call: Call) -> Document:
+    with call.store.reading() as transaction:
+        return {"project": require(transaction, call.text("project"))}
+
+
+def get_all(call: Call) -> Document:
+    show_hidden = call.flag("search_hidden") or bool(call.data.get("id"))
+    top_only = call.flag("shallow_search")
+
+    def keep(project: Document) -> bool:
+        hidden = _HIDDEN in tags(project)
+        return (show_hidden or not hidden) and not (top_only and "/" in str(project["name"]))
+
+    return answer_all(call, Kind.PROJECT, _FILTERS, keep)
+
+
+def update(call: Call) -> Document:
+    fields = pick(call.data, PROJECT_FIELDS)
+    with call.store.writing() as transaction:
+        project = require(transaction, call.text("project"))
+        if "name" in fields:
+            fields["name"] = name = _clean(str(fields["name"]))
+            fields["basename"] = name.rsplit("/", 1)[-1]
+            other = _by_name(transaction, name)
+            if other and other["id"] != project["id"]:
+                raise ApiError(Failure.NOT_UNIQUE, "a project of this name exists")
+        fields["last_update"] = now()
+        transaction.put(Kind.PROJECT, project | fields)
+    return {"updated": 1, "fields": fields}
+
+
+def delete(call: Call) -> Document:
+    identity, force = call.text("project"), call.flag("force")
+    contents = call.flag("delete_contents")
+    with call.store.writing() as transaction:
+        require(transaction, identity)
+        tasks = list(transaction.find(Kind.TASK, {"project": [identity]}))
+        models = list(transaction.find(Kind.MODEL, {"project": [identity]}))
+        if not force and any(ARCHIVED not in tags(task) for task in tasks):
+            raise ApiError(Failure.PROJECT_HAS_TASKS, "use force=true")
+        if not force and any(ARCHIVED not in tags(model) for model in models):
+            raise ApiError(Failure.PROJECT_HAS_MODELS, "use force=true")
+        for kind, documents in ((Kind.TASK, tasks), (Kind.MODEL, models)):
+            _leave(transaction, kind, documents, contents)
+        transaction.remove(Kind.PROJECT, identity)
+    return {
+        "deleted": 1,
+        "disassociated_tasks": 0 if contents else len(tasks),
+        "deleted_tasks": len(tasks) if contents else 0,
+        "deleted_models": len(models) if contents else 0,
+        "urls": {},
+    }
+
+
+def require(transaction: Transaction, identity: str) -> Document:
+    project = transaction.get(Kind.PROJECT, identity)
+    if project is None:
+        raise ApiError(Failure.PROJECT_ID, data={"id": identity})
+    return project
+
+
+def touch(transaction: Transaction, identity: object) -> None:
+    """Moves a project's last_update, which the SDK picks the newest of several projects by."""
+    project = transaction.get(Kind.PROJECT, identity) if isinstance(identity, str) else None
+    if project is not None:
+        transaction.put(Kind.PROJECT, project | {"last_update": now()})
+
+
+def _leave(transaction: Transaction, kind: Kind, documents: list[Document], contents: bool) -> None:
+    for document in documents:
+        if contents:
+            transaction.remove(kind, str(document["id"]))
+        else:
+            transaction.put(kind, document | {"project": None})
+
+
+def _create_path(transaction: Transaction, name: str) -> str:
+    """Creates the project and the ancestors it lacks; returns the last one's id."""
+    parts = name.split("/")
+    parent: Document | None = None
+    for depth in range(1, len(parts) + 1):
+        path = "/".join(parts[:depth])
+        project = _by_name(transaction, path)
+        if project is None:
+            project = new_project(new_id(), path)
+            if parent is not None:
+                project["parent"] = parent["id"]
+            transaction.put(Kind.PROJECT, project)
+        parent = project
+    return str(parent["id"]) if parent else ""
+
+
+def _by_name(transaction: Transaction, name: str) -> Document | None:
+    return next(transaction.find(Kind.PROJECT, {"name": [name]}), None)
+
+
+def _clean(name: str) -> str:
+    cleaned = "/".join(part.strip() for part in name.split("/") if part.strip())
+    if len(cleaned) < MIN_PROJECT_NAME:
+        raise ApiError(
+            Failure.PROJECT_NAME, f"name: at least {MIN_PROJECT_NAME} letters, got {len(cleaned)}"
+        )
+    return cleaned
+
+
+METHODS: Mapping[str, Handler] = {
+    "projects.create": create,
+    "projects.get_by_id": get_by_id,
+    "projects.get_all": get_all,
+    "projects.update": update,
+    "projects.delete": delete,
+}
