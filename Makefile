@@ -126,7 +126,7 @@ soak: $(VENV)/.dev
 
 # In an environment of its own below build/, made once; `make test` leaves it out.
 check-ort: $(VENV)/.dev
-	CHECK_ORT=build/ort HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/test_image_onnxruntime.py -s
+	CHECK_ORT=build/ort HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/builders/test_image_onnxruntime.py -s
 
 # Options: make bench BENCH="--rounds 3 --seconds 1"
 bench: $(VENV)/.dev
@@ -162,7 +162,7 @@ notebooks: $(VENV)/.dev
 
 # Likewise: the stub of tritonserver 2.51 reads strings only beside numpy 1.
 check-ensemble: $(VENV)/.dev
-	CHECK_ENSEMBLE=build/numpy1 $(BIN)/python -m pytest tests/test_plain_triton.py
+	CHECK_ENSEMBLE=build/numpy1 $(BIN)/python -m pytest tests/deploy/test_plain_triton.py
 
 lock:
 	$(PYTHON) scripts/lock.py

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders.test_precisions import big_graph
 from tests.contract.plans import Plan, build
 from tests.tensorrt_recorder import Recorder
-from tests.test_precisions import big_graph
 from transformer_serving.desk.builders.files import Shapes
 from transformer_serving.desk.builders.table import build_engine
 from transformer_serving.desk.builders.tensorrt_build import profiles, require_machine
@@ -185,7 +185,7 @@ def test_a_bundle_of_a_plan_lists_every_profile_for_triton(
 
 
 def test_the_gpu_check_says_what_is_missing_before_any_work(tmp_path: Path) -> None:
-    script = Path(__file__).parent.parent / "scripts" / "check_gpu.sh"
+    script = Path(__file__).parents[2] / "scripts" / "check_gpu.sh"
     for name in ("bash", "dirname"):
         (tmp_path / name).symlink_to(str(shutil.which(name)))
     done = subprocess.run(

@@ -1,0 +1,59 @@
+"""The table of engines: a new one is a file that builds and opens it, and a row."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from transformer_serving.contract import manifest
+from transformer_serving.desk.builders.files import EngineFiles, Shapes
+from transformer_serving.desk.builders.table import ENGINES, choose_precision, ladder_of
+from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.deploy.deployment import add_arguments
+from transformer_serving.engine.model_config import from_text
+
+
+def build_abacus(precision: str, graph: Path, folder: Path, shapes: Shapes) -> EngineFiles:
+    target = Path(shutil.copy(graph, folder / "model.onnx"))
+    return EngineFiles("abacus", precision, (target,))
+
+
+@pytest.fixture
+def abacus(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = replace(
+        ENGINES["onnxruntime"], precisions=("fp32",), lengths=(8, 48), call_tokens=80,
+        aux_config='backend="abacus"', build=build_abacus,
+    )  # fmt: skip
+    monkeypatch.setitem(ENGINES, "abacus", row)
+    # What the containers know too, and so is the contract's.
+    monkeypatch.setattr(manifest, "ENGINES", (*manifest.ENGINES, "abacus"))
+
+
+@pytest.mark.usefixtures("abacus")
+def test_a_new_engine_is_converted_and_added_by_its_row(
+    tiny_classifier: Path, tmp_path: Path
+) -> None:
+    request = ConvertRequest(str(tiny_classifier), engine="abacus")
+    done = convert(request, tmp_path / "bundle", lambda step, detail: None).bundle
+    assert (done.manifest.engine, done.manifest.precision) == ("abacus", "fp32")
+    assert done.endpoint.tokens.buckets == (8, 48)
+    assert done.endpoint.limits.max_call_tokens == 80
+    config = from_text((done.model_folder / "config.pbtxt").read_text("utf-8"))
+    assert config.backend == "onnxruntime"
+    assert 'backend="abacus"' in add_arguments(done, "name", "model")
+
+
+@pytest.mark.usefixtures("abacus")
+def test_the_lengths_of_several_suit_all_of_them() -> None:
+    assert ladder_of(("openvino", "abacus")) == (8, 48)
+
+
+def test_every_row_names_its_safest_precision_first() -> None:
+    assert {row.precisions[0] for row in ENGINES.values()} == {"fp32"}
+    for name, row in ENGINES.items():
+        assert choose_precision(name, None) in row.precisions
+        assert set(row.precisions) <= set(manifest.PRECISIONS)
+    assert set(ENGINES) == set(manifest.ENGINES)
