@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # In two processes; tests/conftest.py says what shares one.
-BESIDE := --numprocesses=2 --dist=loadgroup
+BESIDE := --numprocesses=2 --dist=loadfile
 
 .PHONY: up down status test test-failed test-stack test-by-hand test-compose compose-figures \
 	example-env check check-ort check-ensemble compare-table compare-int8 compare-hints lint format types docs fuzz soak lock \
@@ -64,10 +64,9 @@ test-stack: $(VENV)/.dev
 test-by-hand: $(VENV)/.dev
 	$(BIN)/python -m pytest -m by_hand $(PYTEST)
 
-# The files of what failed in the run before, once more and alone.
+# What failed in the run before, once more and alone.
 test-failed: $(VENV)/.dev
-	$(BIN)/python -m pytest --numprocesses=1 --dist=loadgroup -m "" --last-failed \
-		--last-failed-no-failures=none $(PYTEST)
+	$(BIN)/python -m pytest -m "" --last-failed --last-failed-no-failures=none $(PYTEST)
 
 reliability: $(VENV)/.dev
 	$(BIN)/python -m tests.stack.reliability $(if $(SEED),--seed $(SEED)) $(RELIABILITY)

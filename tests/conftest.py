@@ -23,15 +23,33 @@ SENTENCES = [
 ]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Beside each other run files, and what shares a stack runs in one process.
+# The stack with the demo models is one in a run: it builds them in the checkout's own folder.
+_DEMO = "tests/stack with the demo"
+_OF_THE_DEMO = {
+    f"tests/stack/test_{name}.py"
+    for name in ("answers", "commands", "demo_folder", "notebooks", "readme", "show_and_adopt")
+}
 
-    The stack with the demo models is one in a run: it builds them in the checkout's own folder.
-    """
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file runs in one process, and so do all those of the demo."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class FilesAndTheDemo(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return _DEMO if file in _OF_THE_DEMO else file
+
+    return FilesAndTheDemo(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Hold the list of the demo's files to what they ask for."""
     for item in items:
-        names = getattr(item, "fixturenames", ())
-        shared = next((name for name in ("stack", "plain") if name in names), None)
-        item.add_marker(pytest.mark.xdist_group(shared or item.nodeid.partition("::")[0]))
+        file = item.nodeid.partition("::")[0]
+        if file.startswith("tests/stack/") and "stack" in getattr(item, "fixturenames", ()):
+            assert file in _OF_THE_DEMO, f"{file} shares the demo's stack: name it in {__file__}"
 
 
 @pytest.fixture(scope="session")

@@ -72,6 +72,21 @@ def test_a_bundle_that_was_refused_is_not_waited_for() -> None:
     assert reason == "at 32 tokens, any batch"
 
 
+def test_an_answer_that_the_deadline_cut_short_hides_no_reason() -> None:
+    hang = threading.Event()
+
+    def worker(number: int) -> tuple[int, int]:
+        if number > 1:
+            hang.wait(60)
+        return 404, VERSION
+
+    with address(worker) as url:
+        reason = wait_for_golden(url, GOLDEN, VERSION, 3)
+        hang.set()
+    assert reason is not None
+    assert "status 404" in reason
+
+
 def test_an_answer_that_differs_is_told_at_once() -> None:
     """Of that version there will be no other answer; so one wrong answer of many is found."""
     other = replace(GOLDEN, answer={"label": "POSITIVE", "score": 0.7})
