@@ -73,10 +73,13 @@ class Coalescer:
     ) -> None:
         """Raises ServingError `overloaded` where this request would wait too long.
 
-        Also before it is tokenized: a refusal must cost little.
+        Also before it is tokenized: a refusal must cost little. Never of one that is alone: a
+        golden request that runs is no crowd, whatever is known of the engine's rate.
         """
         waiting = self._waiting
-        if passage.golden or (not len(waiting) and self._in_flight < self.slots()):
+        if passage.golden or not self.admission.tokens:
+            return
+        if not len(waiting) and self._in_flight < self.slots():
             return
         now = time.monotonic()
         left = deadline - now

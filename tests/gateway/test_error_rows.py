@@ -229,7 +229,7 @@ def test_a_full_queue(ways: dict[str, Server]) -> None:
     bodies = [{"text": "[SLOW] " + "tea " * length} for length in (3, 20, 50, 100, 200, 400)]
     for server in ways.values():
         replies = together(server, "narrow", bodies)
-        assert {reply.status for reply in replies} == {200, 503}
+        assert {reply.status for reply in replies} == {200, 503}, replies
         for reply in replies:
             if reply.status == 503:
                 refused(reply, "overloaded")

@@ -72,9 +72,10 @@ class Line:
         self.tasks: list[asyncio.Task[Any]] = []
 
     def ask(
-        self, texts: int, *, seconds: float | None = None, caller: Any = None, length: int = 10
-    ) -> asyncio.Task[Any]:
-        passage = Passage({})
+        self, texts: int, *, seconds: float | None = None, caller: Any = None, length: int = 10,
+        body: Any = None,
+    ) -> asyncio.Task[Any]:  # fmt: skip
+        passage = Passage({} if body is None else body)
         passage.own_deadline, passage.caller = seconds is not None, caller
         deadline = time.monotonic() + (30 if seconds is None else seconds)
         encoded = [Encoded([1] * length, [0] * length) for _ in range(texts)]
@@ -127,6 +128,22 @@ async def test_a_request_alone_is_taken_however_long_it_takes(endpoint: Endpoint
     assert not task.done()
     # An engine as slow as that gets small calls, a quarter of the room.
     assert line.engine.texts == 2
+    line.engine.release()
+
+
+async def test_a_golden_request_that_runs_is_no_crowd(endpoint: Endpoint) -> None:
+    """Its worker is idle, so whoever comes is answered, however slow the engine was found."""
+    line = Line(endpoint, rate=1)
+    line.ask(1, body=GoldenBody())
+    await turns()
+    alone = line.ask(1)
+    await turns()
+    assert refused(alone) is None
+    second = line.ask(1)
+    await turns()
+    error = refused(second)
+    assert error is not None
+    assert error.kind.code == "overloaded"
     line.engine.release()
 
 
