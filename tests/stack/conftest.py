@@ -7,9 +7,9 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +49,14 @@ class Stack:
 
     state: Path
     base: int
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, *arguments: str, code: int = 0) -> str:
         """Run a command; its stdout, or its stderr when a failure is expected."""
         done = subprocess.run(
             [CLI, *arguments, "--state", str(self.state)],
             cwd=ROOT, capture_output=True, text=True, timeout=900, check=False,
+            env={**os.environ, **self.settings},
         )  # fmt: skip
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout if code == 0 else done.stderr
@@ -109,9 +111,9 @@ class Stack:
 
 
 @contextmanager
-def started(folder: Path, *arguments: str) -> Iterator[Stack]:
+def started(folder: Path, *arguments: str, **settings: str) -> Iterator[Stack]:
     """A stack of one's own, gone afterwards."""
-    running = Stack(folder, free_port_base())
+    running = Stack(folder, free_port_base(), settings)
     try:
         running.run("up", *arguments, "--port-base", str(running.base))
         yield running
@@ -128,8 +130,12 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture(scope="session")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A stack without the demo: what is loaded in it are the tests' own small bundles."""
-    with started(tmp_path_factory.mktemp("plain")) as running:
+    """A stack without the demo: what is loaded in it are the tests' own small bundles.
+
+    On a machine that stands still for seconds its callers wait: a 503 is to mean a change.
+    """
+    patient = {"TRANSFORMER_SERVING_MAX_WAIT_S": "20"}
+    with started(tmp_path_factory.mktemp("plain"), **patient) as running:
         yield running
 
 

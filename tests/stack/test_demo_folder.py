@@ -34,7 +34,7 @@ def test_the_bundles_are_found_again_without_torch(
     killed = target / ".train.killed"
     killed.mkdir()
     code = (
-        "import sys; from pathlib import Path; from transformer_serving import demo; "
+        "import sys; from pathlib import Path; from transformer_serving.desk import demo; "
         f"found = demo.build_demo_models(Path({str(target)!r}), precision=None, report=print); "
         "assert [b.endpoint for b in found] == ['transformer_model', 'sentence_embeddings']; "
         "assert all(b.request.keys() == {'text'} for b in found); "

@@ -93,7 +93,7 @@ def test_the_bundle_before_serves_on_through_a_wrong_update(
     # Taken back, the matter ends without another proof.
     plain.run("rollback", endpoint)
     plain.until(lambda: plain.rows()[endpoint]["reason"] is None, "the reason is gone")
-    assert plain.rows()[endpoint]["proof"] == "proven"
+    plain.until(lambda: plain.rows()[endpoint]["proof"] == "proven", "it is the proven one")
 
 
 def test_a_restart_costs_no_proof_and_a_moved_state_one(tmp_path: Path) -> None:
