@@ -39,10 +39,12 @@ Collect = Callable[[dict[str, Any]], None] | None
 
 
 class Preprocess:
-    """One endpoint of clearml-serving; the generated preprocess.py gives it its two files."""
+    """One bundle as an endpoint of clearml-serving, from its two files.
 
-    # The gateway may send what postprocess returns as it is.
-    serves_responses = True
+    It knows of no other bundle: while one takes over from another, `Successor` in handover.py
+    stands in front and says which of the two is asked.
+    """
+
     model_endpoint: Any = None  # set by the host after construction
 
     def __init__(self, endpoint_json: bytes, tokenizer_json: Callable[[], bytes]) -> None:
@@ -61,10 +63,6 @@ class Preprocess:
 
     def preprocess(self, body: Any, state: dict[str, Any], collect: Collect = None) -> Any:
         """The body as a checked Request, or the ServingError that `postprocess` will answer."""
-        server = self.engine.handover.server()
-        if server is not None:
-            state["served_by"], state["body"] = (server, {}), body
-            return server.preprocess(body, state["served_by"][1], collect)
         state["passage"] = Passage(body)
         try:
             return read_body(body, self.task, self.endpoint.limits)
@@ -73,8 +71,6 @@ class Preprocess:
 
     async def process(self, request: Any, state: dict[str, Any], collect: Collect = None) -> Any:
         """Tokenize, call the engine, split: one row a piece of work, in order, or an error."""
-        if "served_by" in state:
-            return await self._process_by_predecessor(request, state, collect)
         if isinstance(request, ServingError):
             return request
         passage = state["passage"]
@@ -92,26 +88,8 @@ class Preprocess:
             # The last line of defence: the caller gets a reference, the log has the trace.
             return _internal(error, passage)
 
-    async def _process_by_predecessor(
-        self, request: Any, state: dict[str, Any], collect: Collect
-    ) -> Any:
-        """The old bundle's outcome; ours where the engine dropped the old one for ours."""
-        handover = self.engine.handover
-        await handover.probe()
-        server, inner = state["served_by"]
-        outcome = await server.process(request, inner, collect)
-        gone = getattr(getattr(outcome, "kind", None), "code", None) == "unavailable"
-        if not gone or not await handover.probe(at_once=True):
-            return outcome
-        del state["served_by"]
-        return await self.process(self.preprocess(state["body"], state, collect), state, collect)
-
     def postprocess(self, outcome: Any, state: dict[str, Any], collect: Collect = None) -> Answer:
         """The task's answer, or the error's body, with its status and headers."""
-        if "served_by" in state:
-            server, inner = state["served_by"]
-            served: Answer = server.postprocess(outcome, inner, collect)
-            return served
         passage = state["passage"]
         if not isinstance(outcome, ServingError):
             try:

@@ -11,7 +11,6 @@ from weakref import WeakValueDictionary
 from preprocess.admission import Admission
 from preprocess.answers.work import Work
 from preprocess.coalesce import Call, Coalescer
-from preprocess.handover import Handover
 from preprocess.passage import Departures, Passage
 from preprocess.request import Request
 from preprocess.rows import Row
@@ -36,15 +35,15 @@ class Engine:
         self._endpoint = preprocess.endpoint
         self._settings: Settings = preprocess.settings
         named = preprocess.model_endpoint
-        self._model = triton_model_name(named.serving_url, named.version)
+        self.model = triton_model_name(named.serving_url, named.version)
         self._client = shared_client(self._settings.transport, self._settings.triton)
         self._coalescer: Coalescer | None = None
-        version = self._endpoint.bundle_version
         url = f"{named.serving_url}/{named.version}" if named.version else named.serving_url
         self.departures = Departures(url, tracer())
-        self.handover = Handover(
-            self._model, preprocess, lambda: self._client.is_ready(self._model, version)
-        )
+
+    async def is_ready(self) -> bool:
+        """Whether Triton has this bundle's version."""
+        return await self._client.is_ready(self.model, self._endpoint.bundle_version)
 
     async def infer(
         self, encoded: Sequence[Encoded], deadline: float, passage: Passage
@@ -75,7 +74,7 @@ class Engine:
     def _shared_queue(self) -> Coalescer:
         """The queue before this model version; shared with earlier and later rebuilds."""
         client, settings = self._client, self._settings
-        model, version = self._model, self._endpoint.bundle_version
+        model, version = self.model, self._endpoint.bundle_version
         outputs = self._endpoint.outputs
 
         async def call(inputs: list[Tensor], deadline: float) -> list[Array]:
