@@ -59,7 +59,9 @@ class Preprocess:
 
     @cached_property
     def engine(self) -> Engine:
-        return Engine(self)
+        """Made at the first request: only then the host has said the endpoint's name."""
+        named = self.model_endpoint
+        return Engine(self.endpoint, self.settings, named.serving_url, named.version)
 
     def preprocess(self, body: Any, state: dict[str, Any], collect: Collect = None) -> Any:
         """The body as a checked Request, or the ServingError that `postprocess` will answer."""

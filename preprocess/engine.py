@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
 from weakref import WeakValueDictionary
 
 from preprocess.admission import Admission
@@ -29,17 +28,18 @@ _GIVEN_UP = {"left": DISCONNECT, "deadline": DEADLINE}
 
 
 class Engine:
-    """Made at an endpoint's first request: only then its name is known."""
+    """One bundle's engine under the endpoint's name, `serving_url` and the host's `version`."""
 
-    def __init__(self, preprocess: Any) -> None:
-        self._endpoint = preprocess.endpoint
-        self._settings: Settings = preprocess.settings
-        named = preprocess.model_endpoint
-        self.model = triton_model_name(named.serving_url, named.version)
-        self._client = shared_client(self._settings.transport, self._settings.triton)
+    def __init__(
+        self, endpoint: Endpoint, settings: Settings, serving_url: str, version: str | None
+    ) -> None:
+        self._endpoint = endpoint
+        self._settings = settings
+        self.model = triton_model_name(serving_url, version)
+        self._client = shared_client(settings.transport, settings.triton)
         self._coalescer: Coalescer | None = None
-        url = f"{named.serving_url}/{named.version}" if named.version else named.serving_url
-        self.departures = Departures(url, tracer())
+        name = f"{serving_url}/{version}" if version else serving_url
+        self.departures = Departures(name, tracer())
 
     async def is_ready(self) -> bool:
         """Whether Triton has this bundle's version."""
