@@ -47,10 +47,12 @@ class Engine:
 
     async def infer(
         self, encoded: Sequence[Encoded], deadline: float, passage: Passage
-    ) -> list[Row]:
+    ) -> Sequence[Row]:
         """One row a text, in order. Raises ServingError."""
         listen(self._settings.metrics_host, self._settings.metrics_port)
-        return await self._queue().infer(encoded, deadline, passage)
+        stay = await self._queue().infer(encoded, deadline, passage)
+        passage.note(stay)
+        return stay.result()
 
     async def tokenize(
         self, request: Request, encode: Callable[[], Work], deadline: float, passage: Passage

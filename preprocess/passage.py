@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from typing import Any
+from asyncio import Future
+from typing import Any, Protocol
 
 from preprocess.stats import STAGES, Figures
+from preprocess.ticket import Stay
 from preprocess.tracing import record
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.worker.request_context import current_caller, current_request
@@ -18,13 +20,23 @@ _FIRST_SERVER_FAULT = 500
 _LOG_EVERY_S = 1.0
 
 
-class Passage:
-    """`tokenized`, `left` (its first text went to the engine) and `answered` are set on the way.
+class Asker(Protocol):
+    """What threads and queue may know of a request; its record is not theirs to write.
 
-    Times are time.monotonic's. `tokens` counts its tokens, special ones included. `caller` is done
-    when the caller has left, None where nobody would know; `own_deadline` is set where the request
-    brought one.
+    `caller` is done when the caller has left, None where nobody would know; `own_deadline` is set
+    where the request brought one.
     """
+
+    @property
+    def golden(self) -> bool: ...
+    @property
+    def own_deadline(self) -> bool: ...
+    @property
+    def caller(self) -> Future[None] | None: ...
+
+
+class Passage:
+    """An Asker. Times are time.monotonic's; those after `arrived` are 0.0 until `note`."""
 
     __slots__ = (
         "answered", "arrived", "caller", "from_gateway", "golden", "left", "own_deadline",
@@ -41,6 +53,11 @@ class Passage:
         context = current_request.get()
         self.from_gateway = context is not None
         self.request_id, self.traceparent = context or (uuid.uuid4().hex, None)
+
+    def note(self, stay: Stay) -> None:
+        """What the queue tells of it."""
+        self.texts, self.tokens = stay.texts, stay.tokens
+        self.tokenized, self.left, self.answered = stay.came, stay.left, stay.answered
 
     def stages(self) -> dict[str, float]:
         """Seconds in each stage, in order, up to the one in which it is now."""

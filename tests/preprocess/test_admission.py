@@ -78,8 +78,11 @@ class Line:
         passage.own_deadline, passage.caller = seconds is not None, caller
         deadline = time.monotonic() + (30 if seconds is None else seconds)
         encoded = [Encoded([1] * length, [0] * length) for _ in range(texts)]
-        self.tasks.append(asyncio.create_task(self.queue.infer(encoded, deadline, passage)))
+        self.tasks.append(asyncio.create_task(self._rows(encoded, deadline, passage)))
         return self.tasks[-1]
+
+    async def _rows(self, encoded: list[Encoded], deadline: float, passage: Passage) -> Any:
+        return (await self.queue.infer(encoded, deadline, passage)).result()
 
     @property
     def waiting(self) -> tuple[int, int]:
