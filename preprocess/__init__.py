@@ -18,6 +18,7 @@ from typing import Any
 from preprocess.answers import TASKS
 from preprocess.engine import Engine
 from preprocess.garbage import keep_collections_short
+from preprocess.metrics_port import open_metrics_port
 from preprocess.passage import Passage
 from preprocess.request import read_body
 from preprocess.response import Answer, answer_body, answer_response, error_response
@@ -51,6 +52,7 @@ class Preprocess:
         keep_collections_short()
         self.endpoint: Endpoint = read_endpoint(endpoint_json)
         self.settings: Settings = read_settings()
+        open_metrics_port(self.settings.metrics_host, self.settings.metrics_port)
         self.task = TASKS[self.endpoint.task](self.endpoint)
         self.tokenizer = shared_tokenizer(
             self.task.tokenizer, tokenizer_json(), self.endpoint.tokens

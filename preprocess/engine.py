@@ -14,7 +14,7 @@ from preprocess.passage import Departures, Passage
 from preprocess.request import Request
 from preprocess.rows import Row
 from preprocess.settings import Settings
-from preprocess.stats import DEADLINE, DISCONNECT, Figures, listen
+from preprocess.stats import DEADLINE, DISCONNECT, Figures
 from preprocess.tensors import Array, Tensor
 from preprocess.threads import threads
 from preprocess.tokens import Encoded
@@ -49,7 +49,6 @@ class Engine:
         self, encoded: Sequence[Encoded], deadline: float, passage: Passage
     ) -> Sequence[Row]:
         """One row a text, in order. Raises ServingError."""
-        listen(self._settings.metrics_host, self._settings.metrics_port)
         stay = await self._queue().infer(encoded, deadline, passage)
         passage.note(stay)
         return stay.result()
