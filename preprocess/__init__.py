@@ -8,9 +8,7 @@ host would turn a raised one into 422 or 500.
 
 from __future__ import annotations
 
-import logging
 import os
-import uuid
 from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any
@@ -19,7 +17,7 @@ from preprocess.answers import TASKS
 from preprocess.engine import Engine
 from preprocess.garbage import keep_collections_short
 from preprocess.metrics_port import open_metrics_port
-from preprocess.passage import Passage
+from preprocess.passage import Passage, internal_error
 from preprocess.request import read_body
 from preprocess.response import Answer, answer_body, answer_response, error_response
 from preprocess.settings import Settings, read_settings
@@ -29,9 +27,7 @@ from transformer_serving.contract.endpoint import Endpoint, read_endpoint
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.contract.panics import ENDS
-from transformer_serving.contract.worker.log_lines import trace_of, write_json_lines
-
-log = logging.getLogger("transformer_serving.preprocess")
+from transformer_serving.contract.worker.log_lines import write_json_lines
 
 # The tokenizers' own threads gain nothing for these sizes and take the other core from Triton.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -89,8 +85,7 @@ class Preprocess:
         except ENDS:
             raise
         except BaseException as error:
-            # The last line of defence: the caller gets a reference, the log has the trace.
-            return _internal(error, passage)
+            return internal_error(error, passage)
 
     def postprocess(self, outcome: Any, state: dict[str, Any], collect: Collect = None) -> Answer:
         """The task's answer, or the error's body, with its status and headers."""
@@ -104,7 +99,7 @@ class Preprocess:
             except ENDS:
                 raise
             except BaseException as error:
-                outcome = _internal(error, passage)
+                outcome = internal_error(error, passage)
         return error_response(outcome, self._headers(passage, outcome))
 
     def _headers(self, passage: Passage, error: ServingError | None = None) -> dict[str, str]:
@@ -112,17 +107,6 @@ class Preprocess:
         headers = self.engine.departures.headers(passage, status, error)
         headers[VERSION_HEADER] = str(self.endpoint.bundle_version)
         return headers
-
-
-def _internal(error: BaseException, passage: Passage) -> ServingError:
-    reference = uuid.uuid4().hex[:12]
-    log.error(
-        "request failed, reference %s: %s", reference, trace_of(error),
-        extra={"reference": reference, "request_id": passage.request_id},
-    )  # fmt: skip
-    return ServingError(
-        "internal", f"a fault of the serving code, reference {reference}; see the worker's log"
-    )
 
 
 def close() -> None:

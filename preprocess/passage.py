@@ -12,6 +12,7 @@ from preprocess.stats import STAGES, Figures
 from preprocess.ticket import Stay
 from preprocess.tracing import record
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.worker.log_lines import trace_of
 from transformer_serving.contract.worker.request_context import current_caller, current_request
 
 log = logging.getLogger("transformer_serving.preprocess")
@@ -128,3 +129,15 @@ class Departures:
             "transformer_serving.tokens": passage.tokens,
         }
         record(self._tracer, self._endpoint, arrived_ns, stages, attributes, passage.traceparent)
+
+
+def internal_error(error: BaseException, passage: Passage) -> ServingError:
+    """The last line of defence: the caller gets a reference, the log has the trace."""
+    reference = uuid.uuid4().hex[:12]
+    log.error(
+        "request failed, reference %s: %s", reference, trace_of(error),
+        extra={"reference": reference, "request_id": passage.request_id},
+    )  # fmt: skip
+    return ServingError(
+        "internal", f"a fault of the serving code, reference {reference}; see the worker's log"
+    )
