@@ -48,12 +48,12 @@ class Preprocess:
         keep_collections_short()
         self.endpoint: Endpoint = read_endpoint(endpoint_json)
         self.settings: Settings = read_settings()
-        open_metrics_port(self.settings.metrics_host, self.settings.metrics_port)
         self.task = TASKS[self.endpoint.task](self.endpoint)
         self.tokenizer = shared_tokenizer(
             self.task.tokenizer, tokenizer_json(), self.endpoint.tokens
         )
         write_json_lines()
+        open_metrics_port(self.settings.metrics_host, self.settings.metrics_port)
 
     @cached_property
     def engine(self) -> Engine:
