@@ -88,7 +88,7 @@ class Coalescer:
         check_wait(newcomer, waiting, self.pace, self.admission.max_wait_s, now)
 
     async def infer(self, encoded: Sequence[Encoded], deadline: float, asker: Asker) -> Stay:
-        """What becomes of a request's texts, with its times; of an error too, but a cancellation.
+        """What becomes of a request's texts, with its times: rows, or the error that ended it.
 
         `deadline` is on time.monotonic's clock: what is late is answered with `deadline` at once,
         while the engine's call goes on for the others. So is what cannot be answered in time any
@@ -98,23 +98,20 @@ class Coalescer:
         if not encoded:
             return ticket.stay()
         try:
-            await self._admitted(ticket, encoded, asker)
+            if asker.golden:
+                # Neither refused nor counted: a health check must not turn callers away.
+                await self._wait(ticket, encoded, asker.caller)
+                return ticket.stay()
+            self.check_wait(asker, deadline, encoded)
+            wait_s = self.pace.wait_s(self._waiting.tokens, ticket.came)
+            self.admission.enter(ticket.tokens, wait_s)
+            try:
+                await self._wait(ticket, encoded, asker.caller)
+            finally:
+                self.admission.leave(ticket.tokens)
         except Exception as error:
             return ticket.stay(error)
         return ticket.stay()
-
-    async def _admitted(self, ticket: Ticket, encoded: Sequence[Encoded], asker: Asker) -> None:
-        """Raises ServingError for who is not let in, and what `_wait` raises."""
-        if ticket.golden:
-            # Neither refused nor counted: a health check must not turn callers away.
-            await self._wait(ticket, encoded, asker.caller)
-            return
-        self.check_wait(asker, ticket.deadline, encoded)
-        self.admission.enter(ticket.tokens, self.pace.wait_s(self._waiting.tokens, ticket.came))
-        try:
-            await self._wait(ticket, encoded, asker.caller)
-        finally:
-            self.admission.leave(ticket.tokens)
 
     async def _wait(
         self, ticket: Ticket, encoded: Sequence[Encoded], caller: asyncio.Future[None] | None
