@@ -11,6 +11,8 @@ from benchmarks import bounds, overload_report
 from benchmarks.bounds import Spread
 from benchmarks.markdown import table as table
 from benchmarks.results import Results, Row
+from transformer_serving.contract.error_line import one_line
+from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.failure import Failure
 
 # The peer that the ratios are of, and the same before the engine that answers zeros.
@@ -220,7 +222,7 @@ def _failed(results: Results) -> str:
 
 
 def _one_line(error: str) -> str:
-    return " ".join(error.split()).replace("|", "\\|")
+    return one_line(error).replace("|", "\\|")
 
 
 def _over(results: Results, row: Row, load: str) -> str:
@@ -265,6 +267,4 @@ def markers(name: str) -> tuple[str, str]:
 
 def write_section(path: Path, name: str, content: str) -> None:
     text = replace_section(path.read_text("utf-8"), name, content, path.name)
-    temporary = path.with_suffix(".new")
-    temporary.write_text(text, "utf-8")
-    temporary.replace(path)
+    replace_file(path, text)

@@ -85,7 +85,7 @@ async def parts(count: int) -> dict[str, float]:
     async def crowd() -> None:
         await asyncio.gather(*(whole() for _ in range(_CALLERS)))
 
-    row = await queue.infer(work.encoded, deadline, Passage(body))
+    row = (await queue.infer(work.encoded, deadline, Passage(body))).result()
 
     def answer() -> Any:
         passage = Passage(body)

@@ -15,6 +15,7 @@ from benchmarks.models import ENGINE_TITLES, Models
 from benchmarks.peers import ENGINE_NAMES, NONE, NULL, Peer
 from benchmarks.rounds import Outcome
 from benchmarks.runners import Figures, Plan
+from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.bench.figures import percentile
 
 RESULTS = Path(__file__).parent / "results"
@@ -151,9 +152,7 @@ class Results:
 def write_json(path: Path, values: object) -> None:
     """Atomically: a reader finds the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".new")
-    temporary.write_text(json_text(values) + "\n", "utf-8")
-    temporary.replace(path)
+    replace_file(path, json_text(values) + "\n")
 
 
 def json_text(values: object, indent: str = "") -> str:

@@ -8,9 +8,7 @@ host would turn a raised one into 422 or 500.
 
 from __future__ import annotations
 
-import logging
 import os
-import uuid
 from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any
@@ -18,7 +16,8 @@ from typing import Any
 from preprocess.answers import TASKS
 from preprocess.engine import Engine
 from preprocess.garbage import keep_collections_short
-from preprocess.passage import Passage
+from preprocess.metrics_port import open_metrics_port
+from preprocess.passage import Passage, internal_error
 from preprocess.request import read_body
 from preprocess.response import Answer, answer_body, answer_response, error_response
 from preprocess.settings import Settings, read_settings
@@ -28,9 +27,7 @@ from transformer_serving.contract.endpoint import Endpoint, read_endpoint
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.contract.panics import ENDS
-from transformer_serving.contract.worker.log_lines import trace_of, write_json_lines
-
-log = logging.getLogger("transformer_serving.preprocess")
+from transformer_serving.contract.worker.log_lines import write_json_lines
 
 # The tokenizers' own threads gain nothing for these sizes and take the other core from Triton.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -39,10 +36,12 @@ Collect = Callable[[dict[str, Any]], None] | None
 
 
 class Preprocess:
-    """One endpoint of clearml-serving; the generated preprocess.py gives it its two files."""
+    """One bundle as an endpoint of clearml-serving, from its two files.
 
-    # The gateway may send what postprocess returns as it is.
-    serves_responses = True
+    It knows of no other bundle: while one takes over from another, `Successor` in handover.py
+    stands in front and says which of the two is asked.
+    """
+
     model_endpoint: Any = None  # set by the host after construction
 
     def __init__(self, endpoint_json: bytes, tokenizer_json: Callable[[], bytes]) -> None:
@@ -54,17 +53,16 @@ class Preprocess:
             self.task.tokenizer, tokenizer_json(), self.endpoint.tokens
         )
         write_json_lines()
+        open_metrics_port(self.settings.metrics_host, self.settings.metrics_port)
 
     @cached_property
     def engine(self) -> Engine:
-        return Engine(self)
+        """Made at the first request: only then the host has said the endpoint's name."""
+        named = self.model_endpoint
+        return Engine(self.endpoint, self.settings, named.serving_url, named.version)
 
     def preprocess(self, body: Any, state: dict[str, Any], collect: Collect = None) -> Any:
         """The body as a checked Request, or the ServingError that `postprocess` will answer."""
-        server = self.engine.handover.server()
-        if server is not None:
-            state["served_by"], state["body"] = (server, {}), body
-            return server.preprocess(body, state["served_by"][1], collect)
         state["passage"] = Passage(body)
         try:
             return read_body(body, self.task, self.endpoint.limits)
@@ -73,8 +71,6 @@ class Preprocess:
 
     async def process(self, request: Any, state: dict[str, Any], collect: Collect = None) -> Any:
         """Tokenize, call the engine, split: one row a piece of work, in order, or an error."""
-        if "served_by" in state:
-            return await self._process_by_predecessor(request, state, collect)
         if isinstance(request, ServingError):
             return request
         passage = state["passage"]
@@ -89,29 +85,10 @@ class Preprocess:
         except ENDS:
             raise
         except BaseException as error:
-            # The last line of defence: the caller gets a reference, the log has the trace.
-            return _internal(error, passage)
-
-    async def _process_by_predecessor(
-        self, request: Any, state: dict[str, Any], collect: Collect
-    ) -> Any:
-        """The old bundle's outcome; ours where the engine dropped the old one for ours."""
-        handover = self.engine.handover
-        await handover.probe()
-        server, inner = state["served_by"]
-        outcome = await server.process(request, inner, collect)
-        gone = getattr(getattr(outcome, "kind", None), "code", None) == "unavailable"
-        if not gone or not await handover.probe(at_once=True):
-            return outcome
-        del state["served_by"]
-        return await self.process(self.preprocess(state["body"], state, collect), state, collect)
+            return internal_error(error, passage)
 
     def postprocess(self, outcome: Any, state: dict[str, Any], collect: Collect = None) -> Answer:
         """The task's answer, or the error's body, with its status and headers."""
-        if "served_by" in state:
-            server, inner = state["served_by"]
-            served: Answer = server.postprocess(outcome, inner, collect)
-            return served
         passage = state["passage"]
         if not isinstance(outcome, ServingError):
             try:
@@ -122,7 +99,7 @@ class Preprocess:
             except ENDS:
                 raise
             except BaseException as error:
-                outcome = _internal(error, passage)
+                outcome = internal_error(error, passage)
         return error_response(outcome, self._headers(passage, outcome))
 
     def _headers(self, passage: Passage, error: ServingError | None = None) -> dict[str, str]:
@@ -130,17 +107,6 @@ class Preprocess:
         headers = self.engine.departures.headers(passage, status, error)
         headers[VERSION_HEADER] = str(self.endpoint.bundle_version)
         return headers
-
-
-def _internal(error: BaseException, passage: Passage) -> ServingError:
-    reference = uuid.uuid4().hex[:12]
-    log.error(
-        "request failed, reference %s: %s", reference, trace_of(error),
-        extra={"reference": reference, "request_id": passage.request_id},
-    )  # fmt: skip
-    return ServingError(
-        "internal", f"a fault of the serving code, reference {reference}; see the worker's log"
-    )
 
 
 def close() -> None:

@@ -17,11 +17,11 @@ from typing import Protocol
 
 from preprocess.admission import SURE, Admission, Newcomer, check_wait
 from preprocess.pace import Pace
-from preprocess.passage import Passage
-from preprocess.rows import Row, pad, unpad
+from preprocess.passage import Asker
+from preprocess.rows import pad, unpad
 from preprocess.stats import DEADLINE, DISCONNECT, Figures
 from preprocess.tensors import Array, Tensor
-from preprocess.ticket import Text, Ticket
+from preprocess.ticket import Stay, Text, Ticket
 from preprocess.tokens import Encoded
 from preprocess.waiting import Batch, WaitingTexts
 from transformer_serving.contract.endpoint import Endpoint
@@ -68,16 +68,14 @@ class Coalescer:
             self.endpoint.tokens.buckets, limits.max_batch_size, limits.max_call_tokens
         )
 
-    def check_wait(
-        self, passage: Passage, deadline: float, encoded: Sequence[Encoded] = ()
-    ) -> None:
+    def check_wait(self, asker: Asker, deadline: float, encoded: Sequence[Encoded] = ()) -> None:
         """Raises ServingError `overloaded` where this request would wait too long.
 
         Also before it is tokenized: a refusal must cost little. Never of one that is alone: a
         golden request that runs is no crowd, whatever is known of the engine's rate.
         """
         waiting = self._waiting
-        if passage.golden or not self.admission.tokens:
+        if asker.golden or not self.admission.tokens:
             return
         if not len(waiting) and self._in_flight < self.slots():
             return
@@ -86,41 +84,42 @@ class Coalescer:
         if left <= 0:
             raise too_late()
         newcomer = Newcomer(
-            left if passage.own_deadline else None,
+            left if asker.own_deadline else None,
             sum(len(text.ids) for text in encoded),
             len(encoded[-1].ids) if encoded else 0,
         )
         check_wait(newcomer, waiting, self.pace, self.admission.max_wait_s, now)
 
-    async def infer(
-        self, encoded: Sequence[Encoded], deadline: float, passage: Passage
-    ) -> list[Row]:
-        """One row a text, in order. Raises ServingError.
+    async def infer(self, encoded: Sequence[Encoded], deadline: float, asker: Asker) -> Stay:
+        """What becomes of a request's texts, with its times: rows, or the error that ended it.
 
         `deadline` is on time.monotonic's clock: what is late is answered with `deadline` at once,
         while the engine's call goes on for the others. So is what cannot be answered in time any
         more when its turn comes.
         """
+        ticket = Ticket.of(encoded, asker.golden, deadline)
         if not encoded:
-            return []
-        passage.tokenized = time.monotonic()
-        passage.texts = len(encoded)
-        passage.tokens = tokens = sum(len(text.ids) for text in encoded)
-        if passage.golden:
-            # Neither refused nor counted: a health check must not turn callers away.
-            return await self._wait(encoded, deadline, passage)
-        self.check_wait(passage, deadline, encoded)
-        self.admission.enter(tokens, self.pace.wait_s(self._waiting.tokens, passage.tokenized))
+            return ticket.stay()
         try:
-            return await self._wait(encoded, deadline, passage)
-        finally:
-            self.admission.leave(tokens)
+            if asker.golden:
+                # Neither refused nor counted: a health check must not turn callers away.
+                await self._wait(ticket, encoded, asker.caller)
+                return ticket.stay()
+            self.check_wait(asker, deadline, encoded)
+            wait_s = self.pace.wait_s(self._waiting.tokens, ticket.came)
+            self.admission.enter(ticket.tokens, wait_s)
+            try:
+                await self._wait(ticket, encoded, asker.caller)
+            finally:
+                self.admission.leave(ticket.tokens)
+        except Exception as error:
+            return ticket.stay(error)
+        return ticket.stay()
 
     async def _wait(
-        self, encoded: Sequence[Encoded], deadline: float, passage: Passage
-    ) -> list[Row]:
-        ticket = Ticket.of(len(encoded), passage, deadline)
-        caller = passage.caller
+        self, ticket: Ticket, encoded: Sequence[Encoded], caller: asyncio.Future[None] | None
+    ) -> None:
+        """Until every text has its row. Raises what the ticket failed with."""
         if caller is not None:
             if caller.done():
                 self._abandon(ticket, DISCONNECT)
@@ -130,7 +129,7 @@ class Coalescer:
         ticket.stand_in(self._waiting, encoded)
         self._wake()
         # Cheaper than a timeout's context, which also has to tell its own cancellation apart.
-        seconds = max(0.0, deadline - passage.tokenized)
+        seconds = max(0.0, ticket.deadline - ticket.came)
         timer = asyncio.get_running_loop().call_later(seconds, self._late, ticket)
         try:
             await ticket.future
@@ -144,7 +143,6 @@ class Coalescer:
                 caller.remove_done_callback(left)
             if ticket.missing:
                 ticket.give_up(self._waiting)
-        return [row for row in ticket.rows if row is not None]
 
     def _late(self, ticket: Ticket) -> None:
         if ticket.fail(self._waiting, too_late()):
@@ -155,7 +153,7 @@ class Coalescer:
             self._abandon(ticket, DISCONNECT)
 
     def _abandon(self, ticket: Ticket, reason: str) -> None:
-        if not ticket.passage.golden:
+        if not ticket.golden:
             self.figures.abandoned(reason, ticket.missing)
 
     def _can_end(self, text: Text) -> bool:
@@ -282,7 +280,7 @@ class Coalescer:
             self.pace.end(tokens, time.monotonic(), answered=answered)
 
     def _tell(self, texts: list[Text], length: int) -> int:
-        """The call to the figures, and its time to the requests that leave for the first time.
+        """The call to the figures, and its time to the tickets that leave for the first time.
 
         The call's tokens, without padding.
         """
@@ -291,9 +289,9 @@ class Coalescer:
         only_golden = True
         for text in texts:
             tokens += text.length
-            passage = text.ticket.passage
-            passage.left = passage.left or now
-            only_golden = only_golden and passage.golden
+            ticket = text.ticket
+            ticket.left = ticket.left or now
+            only_golden = only_golden and ticket.golden
         if not only_golden:
             self.figures.call(len(texts), tokens, len(texts) * length - tokens)
         return tokens

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
 from weakref import WeakValueDictionary
 
 from preprocess.admission import Admission
 from preprocess.answers.work import Work
 from preprocess.coalesce import Call, Coalescer
-from preprocess.handover import Handover
 from preprocess.passage import Departures, Passage
 from preprocess.request import Request
 from preprocess.rows import Row
 from preprocess.settings import Settings
-from preprocess.stats import DEADLINE, DISCONNECT, Figures, listen
+from preprocess.stats import DEADLINE, DISCONNECT, Figures
 from preprocess.tensors import Array, Tensor
 from preprocess.threads import threads
 from preprocess.tokens import Encoded
@@ -30,28 +28,30 @@ _GIVEN_UP = {"left": DISCONNECT, "deadline": DEADLINE}
 
 
 class Engine:
-    """Made at an endpoint's first request: only then its name is known."""
+    """One bundle's engine under the endpoint's name, `serving_url` and the host's `version`."""
 
-    def __init__(self, preprocess: Any) -> None:
-        self._endpoint = preprocess.endpoint
-        self._settings: Settings = preprocess.settings
-        named = preprocess.model_endpoint
-        self._model = triton_model_name(named.serving_url, named.version)
-        self._client = shared_client(self._settings.transport, self._settings.triton)
+    def __init__(
+        self, endpoint: Endpoint, settings: Settings, serving_url: str, version: str | None
+    ) -> None:
+        self._endpoint = endpoint
+        self._settings = settings
+        self.model = triton_model_name(serving_url, version)
+        self._client = shared_client(settings.transport, settings.triton)
         self._coalescer: Coalescer | None = None
-        version = self._endpoint.bundle_version
-        url = f"{named.serving_url}/{named.version}" if named.version else named.serving_url
-        self.departures = Departures(url, tracer())
-        self.handover = Handover(
-            self._model, preprocess, lambda: self._client.is_ready(self._model, version)
-        )
+        name = f"{serving_url}/{version}" if version else serving_url
+        self.departures = Departures(name, tracer())
+
+    async def is_ready(self) -> bool:
+        """Whether Triton has this bundle's version."""
+        return await self._client.is_ready(self.model, self._endpoint.bundle_version)
 
     async def infer(
         self, encoded: Sequence[Encoded], deadline: float, passage: Passage
-    ) -> list[Row]:
+    ) -> Sequence[Row]:
         """One row a text, in order. Raises ServingError."""
-        listen(self._settings.metrics_host, self._settings.metrics_port)
-        return await self._queue().infer(encoded, deadline, passage)
+        stay = await self._queue().infer(encoded, deadline, passage)
+        passage.note(stay)
+        return stay.result()
 
     async def tokenize(
         self, request: Request, encode: Callable[[], Work], deadline: float, passage: Passage
@@ -75,7 +75,7 @@ class Engine:
     def _shared_queue(self) -> Coalescer:
         """The queue before this model version; shared with earlier and later rebuilds."""
         client, settings = self._client, self._settings
-        model, version = self._model, self._endpoint.bundle_version
+        model, version = self.model, self._endpoint.bundle_version
         outputs = self._endpoint.outputs
 
         async def call(inputs: list[Tensor], deadline: float) -> list[Array]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
+from preprocess import Collect, Preprocess
 from transformer_serving.contract.worker.process_wide import process_wide
 
 _PROBE_EVERY_S = 0.25
@@ -78,3 +80,71 @@ class Handover:
         if await self._is_ready():
             self.take_over()
         return self.predecessor is None
+
+
+class Lent(NamedTuple):
+    """A request that the predecessor serves: its body, in case we must after all, and the state
+    of the predecessor's own three steps.
+    """
+
+    predecessor: Any
+    body: Any
+    state: dict[str, Any]
+
+
+# In the state that the host keeps of a request. The predecessor may be of any version of this
+# code, so it never sees ours.
+_LENT = "lent"
+
+
+class Successor:
+    """What the generated preprocess.py is for the host: this bundle, behind its handover."""
+
+    # The gateway may send what postprocess returns as it is.
+    serves_responses = True
+
+    def __init__(self, endpoint_json: bytes, tokenizer_json: Callable[[], bytes]) -> None:
+        self.own = Preprocess(endpoint_json, tokenizer_json)
+        # The next bundle's code and the gateway look here.
+        self.endpoint = self.own.endpoint
+
+    @property
+    def model_endpoint(self) -> Any:
+        return self.own.model_endpoint
+
+    @model_endpoint.setter
+    def model_endpoint(self, named: Any) -> None:
+        self.own.model_endpoint = named
+
+    @cached_property
+    def handover(self) -> Handover:
+        """Made at the first request: a bundle that nobody asked replaces none that serves."""
+        engine = self.own.engine
+        return Handover(engine.model, self, engine.is_ready)
+
+    def preprocess(self, body: Any, state: dict[str, Any], collect: Collect = None) -> Any:
+        predecessor = self.handover.server()
+        if predecessor is None:
+            return self.own.preprocess(body, state, collect)
+        state[_LENT] = lent = Lent(predecessor, body, {})
+        return predecessor.preprocess(body, lent.state, collect)
+
+    async def process(self, request: Any, state: dict[str, Any], collect: Collect = None) -> Any:
+        """The old bundle's outcome; ours where the engine dropped the old one for ours."""
+        lent: Lent | None = state.get(_LENT)
+        if lent is None:
+            return await self.own.process(request, state, collect)
+        await self.handover.probe()
+        outcome = await lent.predecessor.process(request, lent.state, collect)
+        gone = getattr(getattr(outcome, "kind", None), "code", None) == "unavailable"
+        if not gone or not await self.handover.probe(at_once=True):
+            return outcome
+        del state[_LENT]
+        request = self.own.preprocess(lent.body, state, collect)
+        return await self.own.process(request, state, collect)
+
+    def postprocess(self, outcome: Any, state: dict[str, Any], collect: Collect = None) -> Any:
+        lent: Lent | None = state.get(_LENT)
+        if lent is None:
+            return self.own.postprocess(outcome, state, collect)
+        return lent.predecessor.postprocess(outcome, lent.state, collect)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from typing import Any
+from asyncio import Future
+from typing import Any, Protocol
 
 from preprocess.stats import STAGES, Figures
+from preprocess.ticket import Stay
 from preprocess.tracing import record
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.worker.log_lines import trace_of
 from transformer_serving.contract.worker.request_context import current_caller, current_request
 
 log = logging.getLogger("transformer_serving.preprocess")
@@ -18,13 +21,23 @@ _FIRST_SERVER_FAULT = 500
 _LOG_EVERY_S = 1.0
 
 
-class Passage:
-    """`tokenized`, `left` (its first text went to the engine) and `answered` are set on the way.
+class Asker(Protocol):
+    """What threads and queue may know of a request; its record is not theirs to write.
 
-    Times are time.monotonic's. `tokens` counts its tokens, special ones included. `caller` is done
-    when the caller has left, None where nobody would know; `own_deadline` is set where the request
-    brought one.
+    `caller` is done when the caller has left, None where nobody would know; `own_deadline` is set
+    where the request brought one.
     """
+
+    @property
+    def golden(self) -> bool: ...
+    @property
+    def own_deadline(self) -> bool: ...
+    @property
+    def caller(self) -> Future[None] | None: ...
+
+
+class Passage:
+    """An Asker. Times are time.monotonic's; those after `arrived` are 0.0 until `note`."""
 
     __slots__ = (
         "answered", "arrived", "caller", "from_gateway", "golden", "left", "own_deadline",
@@ -41,6 +54,11 @@ class Passage:
         context = current_request.get()
         self.from_gateway = context is not None
         self.request_id, self.traceparent = context or (uuid.uuid4().hex, None)
+
+    def note(self, stay: Stay) -> None:
+        """What the queue tells of it."""
+        self.texts, self.tokens = stay.texts, stay.tokens
+        self.tokenized, self.left, self.answered = stay.came, stay.left, stay.answered
 
     def stages(self) -> dict[str, float]:
         """Seconds in each stage, in order, up to the one in which it is now."""
@@ -111,3 +129,15 @@ class Departures:
             "transformer_serving.tokens": passage.tokens,
         }
         record(self._tracer, self._endpoint, arrived_ns, stages, attributes, passage.traceparent)
+
+
+def internal_error(error: BaseException, passage: Passage) -> ServingError:
+    """The last line of defence: the caller gets a reference, the log has the trace."""
+    reference = uuid.uuid4().hex[:12]
+    log.error(
+        "request failed, reference %s: %s", reference, trace_of(error),
+        extra={"reference": reference, "request_id": passage.request_id},
+    )  # fmt: skip
+    return ServingError(
+        "internal", f"a fault of the serving code, reference {reference}; see the worker's log"
+    )

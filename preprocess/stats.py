@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,7 +25,6 @@ _SECONDS = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 30
 )  # fmt: skip
 _CALL_TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-_LISTEN_AGAIN_S = 5.0
 # Why a request in the queue is given up.
 DISCONNECT, DEADLINE = "disconnect", "deadline"
 _WHY = ("reason",)
@@ -142,31 +140,3 @@ def _made(make: Callable[[], Any]) -> Any:
         except OSError:
             log.warning("figures cannot be kept: their folder has gone and cannot be made again")
             return _Nothing()
-
-
-def listen(host: str, port: int) -> None:
-    """Show the figures at /metrics of a port of their own, once a process.
-
-    Of several workers one gets the port; the others ask again from time to time, so that another
-    one takes it when that one ends.
-    """
-    state: dict[str, float] = process_wide("metrics_port", lambda: {"again": 0.0})
-    now = time.monotonic()
-    if not port or prometheus is None or now < state["again"]:
-        return
-    try:
-        prometheus.start_http_server(port, host, _registry())
-        state["again"] = float("inf")
-        log.info("figures are at http://%s:%s/metrics", host, port)
-    except OSError:
-        state["again"] = now + _LISTEN_AGAIN_S
-
-
-def _registry() -> Any:
-    if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
-        return prometheus.REGISTRY
-    from prometheus_client.multiprocess import MultiProcessCollector
-
-    registry = prometheus.CollectorRegistry()
-    MultiProcessCollector(registry)
-    return registry

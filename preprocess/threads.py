@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from preprocess.admission import SURE, takes_too_long
 from preprocess.pace import Pace
-from preprocess.passage import Passage
+from preprocess.passage import Asker
 from transformer_serving.contract.errors import caller_left, too_late
 
 # Above this many characters the loop would stand still for about a millisecond.
@@ -34,7 +34,7 @@ class Threads:
         self,
         characters: int,
         work: Callable[[], Result],
-        passage: Passage,
+        asker: Asker,
         deadline: float,
         max_wait_s: float,
     ) -> Result:
@@ -46,11 +46,11 @@ class Threads:
         """
         if characters <= OFF_LOOP_CHARACTERS:
             return work()
-        self._check_wait(passage, deadline, max_wait_s)
+        self._check_wait(asker, deadline, max_wait_s)
         working = asyncio.get_running_loop().run_in_executor(self._pool, work)
         awaited: set[asyncio.Future[Any]] = {working}
-        if passage.caller is not None:
-            awaited.add(passage.caller)
+        if asker.caller is not None:
+            awaited.add(asker.caller)
         self.pace.begin(characters, time.monotonic())
         try:
             await asyncio.wait(
@@ -60,18 +60,18 @@ class Threads:
             )
             if working.done():
                 return working.result()
-            caller = passage.caller
+            caller = asker.caller
             raise caller_left() if caller is not None and caller.done() else too_late()
         finally:
             self._end(characters, working)
 
-    def _check_wait(self, passage: Passage, deadline: float, max_wait_s: float) -> None:
+    def _check_wait(self, asker: Asker, deadline: float, max_wait_s: float) -> None:
         """A golden request is never refused: a health check must not turn callers away."""
         pace = self.pace
-        if passage.golden or pace.calls < THREADS:
+        if asker.golden or pace.calls < THREADS:
             return
         now = time.monotonic()
-        allowed = SURE * (deadline - now) if passage.own_deadline else max_wait_s
+        allowed = SURE * (deadline - now) if asker.own_deadline else max_wait_s
         wait = pace.wait_s(0, now)
         if wait > allowed:
             raise takes_too_long(allowed, wait)

@@ -6,11 +6,33 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from preprocess.passage import Passage
 from preprocess.rows import Row
 from preprocess.tokens import Encoded
 from preprocess.waiting import Place, WaitingTexts
+
+
+class Stay(NamedTuple):
+    """What became of a request in the queue: a row for each of its texts, in order, or an error.
+
+    When it came, its first text left for the engine, and its last one was answered: times are
+    time.monotonic's, 0.0 where it did not come so far. `tokens` counts special ones too.
+    """
+
+    texts: int
+    tokens: int
+    came: float
+    left: float
+    answered: float
+    rows: Sequence[Row]
+    error: Exception | None
+
+    def result(self) -> Sequence[Row]:
+        """The rows. Raises the error."""
+        if self.error is not None:
+            raise self.error
+        return self.rows
 
 
 @dataclass(eq=False)
@@ -19,15 +41,25 @@ class Ticket:
 
     rows: list[Row | None]
     future: asyncio.Future[None]
-    passage: Passage
+    golden: bool
     deadline: float
     missing: int
+    tokens: int
+    came: float
+    left: float = 0.0
+    answered: float = 0.0
     _places: list[Place] = field(default_factory=list)
 
     @classmethod
-    def of(cls, texts: int, passage: Passage, deadline: float) -> Ticket:
+    def of(cls, encoded: Sequence[Encoded], golden: bool, deadline: float) -> Ticket:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        return cls([None] * texts, future, passage, deadline, texts)
+        texts, tokens = len(encoded), sum(len(text.ids) for text in encoded)
+        return cls([None] * texts, future, golden, deadline, texts, tokens, time.monotonic())
+
+    def stay(self, error: Exception | None = None) -> Stay:
+        rows = [] if error else [row for row in self.rows if row is not None]
+        texts = len(self.rows)
+        return Stay(texts, self.tokens, self.came, self.left, self.answered, rows, error)
 
     @property
     def done(self) -> bool:
@@ -72,5 +104,5 @@ class Text:
         ticket.rows[self.position] = row
         ticket.missing -= 1
         if not ticket.missing and not ticket.future.done():
-            ticket.passage.answered = time.monotonic()
+            ticket.answered = time.monotonic()
             ticket.future.set_result(None)

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from transformer_serving.contract.replacement import replace_file
+
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "decisions"
 PAGE = FOLDER / "README.md"
@@ -72,9 +74,7 @@ def main() -> None:
         made = page()
     except ValueError as error:
         sys.exit(f"error: {error}")
-    temporary = PAGE.with_suffix(".new")
-    temporary.write_text(made, "utf-8")
-    temporary.replace(PAGE)
+    replace_file(PAGE, made)
 
 
 if __name__ == "__main__":

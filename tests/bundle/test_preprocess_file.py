@@ -76,7 +76,7 @@ def test_two_bundles_of_the_same_code_share_it(write: Any) -> None:
     one, two = load(write(1)), load(write(2))
     assert (one.endpoint.bundle_version, two.endpoint.bundle_version) == (1, 2)
     assert type(one).__mro__[1] is type(two).__mro__[1]
-    assert one.tokenizer is two.tokenizer
+    assert one.own.tokenizer is two.own.tokenizer
 
 
 def test_old_and_new_code_count_together(write: Any) -> None:
@@ -99,7 +99,7 @@ def test_new_code_runs_beside_old_and_old_code_goes(write: Any) -> None:
     assert type(old).__mro__[1] is not type(new).__mro__[1]
     refused = old.postprocess(old.preprocess({}, state := {}), state)
     assert (refused.status_code, refused.headers["x-bundle-version"]) == (400, "1")
-    new.engine.handover.take_over()  # until then the old one serves
+    new.handover.take_over()  # until then the old one serves
     del old
     look_at_everything()
     assert not any("0" * 12 in name for name in packages())
@@ -177,13 +177,13 @@ def test_a_bundle_of_the_layout_before_serves_beside_a_new_one(
     old, new = load(old_file), load(write(2))
     one, other = (type(loaded).__mro__[1].__module__ for loaded in (old, new))
     assert one != other
-    root = one.removesuffix(".preprocess")
+    root = one.removesuffix(".preprocess.handover")
     assert f"{root}.contract.endpoint" in sys.modules
     assert f"{root}.transformer_serving" not in sys.modules
     for asked in (old, new):  # the new one hands over to the one that served before it
         refused = asked.postprocess(asked.preprocess({}, state := {}), state)
         assert (refused.status_code, refused.headers["x-bundle-version"]) == (400, "1")
-    new.engine.handover.take_over()
+    new.handover.take_over()
     refused = new.postprocess(new.preprocess({}, state := {}), state)
     assert (refused.status_code, refused.headers["x-bundle-version"]) == (400, "2")
 

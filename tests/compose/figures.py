@@ -12,6 +12,7 @@ from typing import Any
 from tests.compose.documents import DOCUMENT
 from tests.compose.load import Load
 from tests.compose.machine import BUILD, run
+from transformer_serving.contract.replacement import replace_file
 
 FIGURES = BUILD / "figures.json"
 _BEGIN, _END = "<!-- figures -->\n", "<!-- end of figures -->"
@@ -68,9 +69,7 @@ def main() -> None:
     before, _, rest = DOCUMENT.read_text("utf-8").partition(_BEGIN)
     _, _, after = rest.partition(_END)
     text = before + _BEGIN + page(json.loads(FIGURES.read_text())) + _END + after
-    temporary = DOCUMENT.with_name(f".{DOCUMENT.name}.new")
-    temporary.write_text(text, "utf-8")
-    temporary.replace(DOCUMENT)
+    replace_file(DOCUMENT, text)
 
 
 if __name__ == "__main__":

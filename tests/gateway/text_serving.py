@@ -45,7 +45,7 @@ _init = Preprocess.__init__
 
 def _broken(self):
     _init(self)
-    self.task.render = _render
+    self.own.task.render = _render
 
 
 Preprocess.__init__ = _broken

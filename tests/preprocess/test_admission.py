@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from preprocess import Preprocess
 from preprocess.admission import Admission
 from preprocess.coalesce import Coalescer
+from preprocess.handover import Successor
 from preprocess.pace import Pace
 from preprocess.passage import Passage
 from preprocess.tensors import Tensor
@@ -79,8 +79,11 @@ class Line:
         passage.own_deadline, passage.caller = seconds is not None, caller
         deadline = time.monotonic() + (30 if seconds is None else seconds)
         encoded = [Encoded([1] * length, [0] * length) for _ in range(texts)]
-        self.tasks.append(asyncio.create_task(self.queue.infer(encoded, deadline, passage)))
+        self.tasks.append(asyncio.create_task(self._rows(encoded, deadline, passage)))
         return self.tasks[-1]
+
+    async def _rows(self, encoded: list[Encoded], deadline: float, passage: Passage) -> Any:
+        return (await self.queue.infer(encoded, deadline, passage)).result()
 
     @property
     def waiting(self) -> tuple[int, int]:
@@ -348,7 +351,7 @@ async def test_behind_a_handover_a_caller_that_leaves_is_heard_of_too(
 ) -> None:
     """The new bundle's engine is not there: the request is served by the one before it."""
     old, new = (
-        Preprocess(
+        Successor(
             json.dumps({**endpoint_fields, "bundle_version": version}).encode(),
             lambda: tokenizer_json,
         )
@@ -357,13 +360,14 @@ async def test_behind_a_handover_a_caller_that_leaves_is_heard_of_too(
     named = SimpleNamespace(serving_url="handed_over", version=None)
     old.model_endpoint = new.model_endpoint = named
     line = Line(old.endpoint)
-    old.engine._coalescer = line.queue
+    old.own.engine._coalescer = line.queue
 
     async def is_ready() -> bool:
         return False
 
-    new.engine.handover._is_ready = is_ready
-    assert new.engine.handover.server() is old
+    assert old.handover.server() is None
+    new.handover._is_ready = is_ready
+    assert new.handover.server() is old
     running = line.ask(1)
     await turns()
     caller: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -60,8 +61,10 @@ def coalescer(endpoint: Endpoint, engine: Any, *, limit: int = 10**6, slots: int
     return Coalescer(endpoint, engine, Admission(limit, 2.0), lambda: slots, Figures("test"))
 
 
-def infer(queue: Coalescer, texts: list[Encoded], deadline: float) -> Any:
-    return queue.infer(texts, deadline, Passage({}))
+async def infer(
+    queue: Coalescer, texts: list[Encoded], deadline: float, asker: Passage | None = None
+) -> Any:
+    return (await queue.infer(texts, deadline, asker or Passage({}))).result()
 
 
 def soon() -> float:
@@ -174,7 +177,7 @@ async def test_a_golden_request_larger_than_the_limit_passes_a_full_worker(
     engine = SumEngine(lambda: release.wait())  # type: ignore[arg-type,return-value]
     queue = coalescer(endpoint, engine, limit=10, slots=1)
     golden = Passage(GoldenBody())
-    checks = [asyncio.create_task(queue.infer([text(2, 32)], soon(), golden)) for _ in range(2)]
+    checks = [asyncio.create_task(infer(queue, [text(2, 32)], soon(), golden)) for _ in range(2)]
     await asyncio.sleep(0)
     assert queue.admission.tokens == 0
     caller = asyncio.create_task(infer(queue, [text(1, 10)], soon()))
@@ -182,7 +185,7 @@ async def test_a_golden_request_larger_than_the_limit_passes_a_full_worker(
     assert queue.admission.tokens == 10
     with pytest.raises(ServingError):
         await infer(queue, [text(1)], soon())
-    checks.append(asyncio.create_task(queue.infer([text(3, 32)], soon(), golden)))
+    checks.append(asyncio.create_task(infer(queue, [text(3, 32)], soon(), golden)))
     await asyncio.sleep(0)
     release.set()
     assert (await caller)[0][0].tolist() == [10, 10]
@@ -239,3 +242,45 @@ async def test_fewer_calls_run_when_there_are_fewer_slots(endpoint: Endpoint) ->
     engine.most = 0
     await asyncio.gather(*requests)
     assert (engine.most, len(engine.calls) > before) == (1, True)
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """An asker of whom nobody can write anything."""
+
+    golden: bool = False
+    own_deadline: bool = False
+    caller: asyncio.Future[None] | None = None
+
+
+async def test_a_stay_has_its_times_in_order(endpoint: Endpoint) -> None:
+    queue = coalescer(endpoint, SumEngine())
+    before = time.monotonic()
+    stay = await queue.infer([text(4), text(5, 9)], soon(), Sealed())
+    assert [row[0].tolist() for row in stay.result()] == [[12, 3], [45, 9]]
+    assert (stay.texts, stay.tokens) == (2, 12)
+    assert before <= stay.came <= stay.left <= stay.answered <= time.monotonic()
+
+
+async def test_a_stay_that_failed_has_its_times_as_far_as_it_came(endpoint: Endpoint) -> None:
+    release = asyncio.Event()
+    engine = SumEngine(lambda: release.wait())  # type: ignore[arg-type,return-value]
+    queue = coalescer(endpoint, engine, limit=200, slots=1)
+    running = asyncio.create_task(queue.infer([text(4)], time.monotonic() + 0.05, Sealed()))
+    async with asyncio.timeout(20):
+        while not engine.running:
+            await asyncio.sleep(0)
+    waiting = asyncio.create_task(queue.infer([text(5)], time.monotonic() + 0.05, Sealed()))
+    await asyncio.sleep(0)
+    refused = await queue.infer([text(1, 32)] * 7, soon(), Sealed())
+    ended = {"running": await running, "waiting": await waiting, "refused": refused}
+    codes = {
+        name: stay.error.kind.code
+        for name, stay in ended.items()
+        if isinstance(stay.error, ServingError)
+    }
+    assert codes == {"running": "deadline", "waiting": "deadline", "refused": "overloaded"}
+    assert [name for name, stay in ended.items() if stay.left] == ["running"]
+    assert not any(stay.answered or stay.rows for stay in ended.values())
+    assert (refused.texts, refused.tokens) == (7, 7 * 32)
+    release.set()

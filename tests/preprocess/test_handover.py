@@ -1,13 +1,21 @@
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from preprocess import handover
-from preprocess.handover import Handover
+from preprocess.admission import Admission
+from preprocess.coalesce import Coalescer
+from preprocess.handover import Handover, Successor
+from preprocess.stats import Figures
+from preprocess.tensors import Tensor
+from transformer_serving.contract.errors import ServingError
 
 
 @pytest.fixture(autouse=True)
@@ -75,3 +83,100 @@ def test_an_endpoint_that_nobody_asks_is_forgotten() -> None:
     handover._registry()["gone"].asked -= 2 * handover._KEEP_S
     Handover("e", bundle(1), Engine().is_ready)
     assert set(handover._registry()) == {"e"}
+
+
+BODY = {"text": "a cup of tea"}
+
+
+class Older:
+    """A bundle as older code has it: its own keys in its state, its own classes of errors."""
+
+    def __init__(self, outcome: Any = "its row") -> None:
+        self.endpoint = SimpleNamespace(bundle_version=1)
+        self.outcome = outcome
+        self.asked: list[str] = []
+
+    def preprocess(self, body: Any, state: dict[str, Any], collect: Any = None) -> Any:
+        assert state == {}
+        state["served_by"] = state["passage"] = "older"
+        self.asked.append("preprocess")
+        return body
+
+    async def process(self, request: Any, state: dict[str, Any], collect: Any = None) -> Any:
+        assert request == BODY
+        self.asked.append("process")
+        return self.outcome
+
+    def postprocess(self, outcome: Any, state: dict[str, Any], collect: Any = None) -> Any:
+        assert (outcome, state["passage"]) == (self.outcome, "older")
+        self.asked.append("postprocess")
+        return SimpleNamespace(status_code=200, headers={"x-bundle-version": "1"})
+
+
+@pytest.fixture
+def successor(endpoint_fields: dict[str, Any], tokenizer_json: bytes) -> Successor:
+    """Bundle 2 with an engine of its own, whose version is loaded when `loaded` says so."""
+    text = json.dumps({**endpoint_fields, "bundle_version": 2}).encode()
+    made = Successor(text, lambda: tokenizer_json)
+    made.model_endpoint = SimpleNamespace(serving_url="e", version=None)
+
+    async def zeros(inputs: list[Tensor], deadline: float) -> Any:
+        return [np.zeros((len(inputs[0].array), 2), np.float32)]
+
+    made.own.engine._coalescer = Coalescer(
+        made.endpoint, zeros, Admission(1000, 2.0), lambda: 1, Figures("e")
+    )
+    return made
+
+
+async def answer(endpoint: Any) -> Any:
+    """As clearml-serving asks: one state and three steps."""
+    state: dict[str, Any] = {}
+    outcome = await endpoint.process(endpoint.preprocess(BODY, state), state)
+    return endpoint.postprocess(outcome, state)
+
+
+def before(successor: Successor, older: Older, engine: Engine) -> None:
+    """`older` serves the endpoint when the successor is first asked."""
+    Handover("e", older, engine.is_ready)
+    successor.handover._is_ready = engine.is_ready
+
+
+async def test_a_bundle_alone_serves_itself(successor: Successor) -> None:
+    assert (await answer(successor)).headers["x-bundle-version"] == "2"
+
+
+async def test_all_three_steps_are_the_predecessors_until_the_engine_is_there(
+    successor: Successor,
+) -> None:
+    older, engine = Older(), Engine()
+    before(successor, older, engine)
+    assert (await answer(successor)).headers["x-bundle-version"] == "1"
+    assert older.asked == ["preprocess", "process", "postprocess"]
+    engine.ready = True
+    successor.handover._next_probe = 0
+    # The request that finds the engine there has begun with the predecessor, and ends there.
+    assert (await answer(successor)).headers["x-bundle-version"] == "1"
+    assert (await answer(successor)).headers["x-bundle-version"] == "2"
+    assert len(older.asked) == 6
+
+
+async def test_where_the_engine_has_ours_instead_of_the_old_one_we_answer(
+    successor: Successor,
+) -> None:
+    gone = SimpleNamespace(kind=SimpleNamespace(code="unavailable"))
+    older, engine = Older(gone), Engine()
+    before(successor, older, engine)
+    assert (await answer(successor)).headers["x-bundle-version"] == "1"
+    engine.ready = True
+    successor.handover._next_probe = time.monotonic() + 60
+    served = await answer(successor)
+    assert (served.status_code, served.headers["x-bundle-version"]) == (200, "2")
+    assert older.asked[3:] == ["preprocess", "process"]
+
+
+async def test_an_error_of_the_predecessor_is_its_own_to_answer(successor: Successor) -> None:
+    older, engine = Older(ServingError("overloaded", "too much")), Engine()
+    before(successor, older, engine)
+    assert (await answer(successor)).headers["x-bundle-version"] == "1"
+    assert older.asked == ["preprocess", "process", "postprocess"]

@@ -83,7 +83,7 @@ class Stage:
         retry = None
         try:
             self.queue.check_wait(passage, until)
-            await self.queue.infer([TEXT] * texts, until, passage)
+            (await self.queue.infer([TEXT] * texts, until, passage)).result()
             status = 200
         except ServingError as error:
             status, retry = error.kind.status, error.retry_after_s

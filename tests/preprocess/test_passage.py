@@ -9,17 +9,19 @@ from hypothesis import given, strategies as st
 
 from preprocess.passage import Passage
 from preprocess.stats import STAGES
+from preprocess.ticket import Stay
 from transformer_serving.contract.worker.request_context import current_request
-
-NAMES = ("tokenized", "left", "answered")
 
 
 @given(reached=st.integers(0, 3), steps=st.lists(st.floats(0.001, 9), min_size=3, max_size=3))
 def test_stages_are_told_as_far_as_the_request_came(reached: int, steps: list[float]) -> None:
     passage = Passage({})
     passage.arrived -= 100
-    for name, at in zip(NAMES[:reached], itertools.accumulate(steps), strict=False):
-        setattr(passage, name, passage.arrived + at)
+    if reached:
+        ends = [passage.arrived + at for at in itertools.accumulate(steps)][:reached]
+        came, left, answered = (*ends, 0.0, 0.0)[:3]
+        passage.note(Stay(2, 9, came, left, answered, [], None))
+        assert (passage.texts, passage.tokens) == (2, 9)
     stages = passage.stages()
     assert tuple(stages) == STAGES[: reached + 1]
     assert list(stages.values())[:reached] == pytest.approx(steps[:reached])

@@ -1,6 +1,10 @@
-"""How an endpoint's name becomes a Triton model's name, the same on both sides of the wire."""
+"""What an endpoint may be named and how its Triton model is, the same on both sides of the wire."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
 
 # The version that clearml-serving's own Triton call always asks for.
 STOCK_VERSION = 1
@@ -19,3 +23,33 @@ def triton_model_name(serving_url: str, version: str | None = None) -> str:
     """
     name = f"{serving_url.strip('/')}_{version}" if version else serving_url
     return name.strip("/").replace("/", "_")
+
+
+@dataclass(frozen=True)
+class NameRule:
+    """What one use of a name asks of it, and what to say where it is not so."""
+
+    allows: Callable[[str], object]
+    says: str
+
+
+# Of the Triton model's name: such a folder would be ours, or outside the repository.
+SERVED = NameRule(
+    lambda name: name and not name.startswith("."),
+    "an endpoint name must not begin with '.', nor be empty",
+)
+# clearml-serving 1.3.5 raises for it within its update lock.
+AUTO_UPDATED = NameRule(
+    lambda name: "/" not in name,
+    "clearml-serving cannot auto-update a name with '/'; choose another name",
+)
+# What a URL, a folder and a figure's label take as it is.
+DEPLOYED = NameRule(
+    re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*").fullmatch,
+    "an endpoint's name takes letters, digits, '_', '-' and '.', and starts with a letter or digit",
+)
+
+
+def name_fault(name: str, rule: NameRule) -> str | None:
+    """Why a name cannot be used so; None where it can."""
+    return None if rule.allows(name) else rule.says

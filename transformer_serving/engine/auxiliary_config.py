@@ -8,6 +8,7 @@ from typing import Any
 from google.protobuf import json_format  # type: ignore[import-untyped]  # no stubs wanted
 from tritonclient.grpc import model_config_pb2
 
+from transformer_serving.contract.error_line import one_line
 from transformer_serving.engine.errors import ConfigError
 from transformer_serving.engine.model_config import ModelConfig, from_text
 
@@ -28,7 +29,7 @@ def parse_auxiliary(auxiliary: Mapping[str, Any] | str | None) -> ModelConfig:
     try:
         json_format.ParseDict(_message(config.DESCRIPTOR, auxiliary, ""), config)
     except json_format.ParseError as error:
-        reason = " ".join(str(error).split("Available Fields")[0].split())
+        reason = one_line(str(error).split("Available Fields")[0])
         raise ConfigError(f"--aux-config: {reason}") from None
     return config
 

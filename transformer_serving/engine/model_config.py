@@ -9,6 +9,7 @@ from typing import Any
 from google.protobuf import text_format  # type: ignore[import-untyped]  # no stubs wanted
 from tritonclient.grpc import model_config_pb2
 
+from transformer_serving.contract.error_line import one_line
 from transformer_serving.engine.errors import ConfigError
 
 ModelConfig = Any  # model_config_pb2.ModelConfig: generated code without type information
@@ -124,5 +125,4 @@ def from_text(text: str, where: str = FILE_NAME) -> ModelConfig:
     try:
         return text_format.Parse(text, model_config_pb2.ModelConfig())
     except text_format.ParseError as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{where}: {reason}") from None
+        raise ConfigError(f"{where}: {one_line(error)}") from None

@@ -12,6 +12,8 @@ import logging
 from functools import wraps
 from typing import Any
 
+from transformer_serving.contract.naming import AUTO_UPDATED, name_fault
+
 log = logging.getLogger("transformer_serving.gateway")
 
 
@@ -30,7 +32,7 @@ def fence(processor_class: Any) -> None:
 
     @wraps(update)
     def update_monitored_models(self: Any) -> Any:
-        slashed = [name for name in self._model_monitoring if "/" in name]
+        slashed = [name for name in self._model_monitoring if name_fault(name, AUTO_UPDATED)]
         for name in slashed:
             del self._model_monitoring[name]
         if set(slashed) - told:

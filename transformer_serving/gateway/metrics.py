@@ -15,6 +15,7 @@ import prometheus_client as prometheus
 from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from transformer_serving.contract.replacement import replacing
 from transformer_serving.contract.worker.process_wide import process_wide
 from transformer_serving.gateway.asgi import Send
 from transformer_serving.gateway.figures_folder import VARIABLE, process_runs
@@ -147,10 +148,8 @@ def _sums(paths: Iterable[Path]) -> dict[str, float]:
 
 
 def _write(path: Path, values: dict[str, float]) -> None:
-    new = path.with_suffix(".new")
-    new.unlink(missing_ok=True)
-    file = MmapedDict(str(new))
-    for key, value in values.items():
-        file.write_value(key, value, 0.0)
-    file.close()
-    new.replace(path)
+    with replacing(path) as new:
+        file = MmapedDict(str(new))
+        for key, value in values.items():
+            file.write_value(key, value, 0.0)
+        file.close()

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transformer_serving.contract.error_line import one_line
 from transformer_serving.contract.gate.plan_header import read_plan_header
 from transformer_serving.contract.gate.release import same
 from transformer_serving.contract.gate.server_facts import Gpu, read_gpus
 from transformer_serving.contract.heads import TOKEN_ROLES
+from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.builders.files import EngineFiles, Shapes
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.versions.lock import read_lock
@@ -128,7 +130,7 @@ def _parse(parser: Any, graph: Path) -> None:
     if not parser.parse_from_file(str(graph)):
         reasons = [parser.get_error(index).desc() for index in range(parser.num_errors)]
         raise ConversionRefused(
-            f"TensorRT cannot read the graph ({' '.join(str(reasons[:1]).split())[:200]}); "
+            f"TensorRT cannot read the graph ({one_line(reasons[:1], 200)}); "
             "convert with --engine onnxruntime"
         )
 
@@ -177,9 +179,7 @@ def _load_timing_cache(config: Any, file: Path) -> None:
 
 def _save_timing_cache(config: Any, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    aside = file.with_name(f"{file.name}.{os.getpid()}")
-    aside.write_bytes(config.get_timing_cache().serialize())
-    aside.replace(file)
+    replace_file(file, config.get_timing_cache().serialize())
 
 
 def _facts(machine: Machine, plan: Path, kept: Collection[str], shapes: Shapes) -> dict[str, Any]:

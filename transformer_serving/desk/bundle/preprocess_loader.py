@@ -108,11 +108,11 @@ def _acquire() -> Any:
 
 
 _finder = _acquire()
-_preprocess: Any = importlib.import_module(f"{PACKAGE}.preprocess")
+_handover: Any = importlib.import_module(f"{PACKAGE}.preprocess.handover")
 
 
-class Preprocess(_preprocess.Preprocess):  # type: ignore[misc]
-    """What clearml-serving instantiates: the packaged Preprocess with this bundle's two files."""
+class Preprocess(_handover.Successor):  # type: ignore[misc]
+    """What clearml-serving instantiates: the packaged endpoint with this bundle's two files."""
 
     def __init__(self) -> None:
         data = _archive(DATA)

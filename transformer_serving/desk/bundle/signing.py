@@ -12,6 +12,7 @@ from typing import Any
 
 from transformer_serving.contract.identity import PREPROCESS
 from transformer_serving.contract.manifest import FILE_NAME, SIGNATURE_NAME, entry_of
+from transformer_serving.contract.replacement import replace_file
 from transformer_serving.contract.signatures import (
     NAME,
     manifest_message,
@@ -23,6 +24,8 @@ from transformer_serving.desk.failure import Failure
 
 KEY_SUFFIX = ".key"
 PUBLIC_SUFFIX = ".pub"
+# Triton and the inference container read it as other users.
+_MODE = 0o644
 
 
 @dataclass(frozen=True)
@@ -107,20 +110,14 @@ def sign_bundle(folder: Path, key: SigningKey) -> Bundle:
     plain, _ = split_signature(path.read_bytes())
     first, rest = plain.split(b"\n", 1)
     line = key.sign(preprocess_message(plain))
-    _replace(path, b"\n".join([first, line, rest]))
+    replace_file(path, b"\n".join([first, line, rest]), mode=_MODE)
     files = tuple(
         entry_of(folder, path) if entry.path == PREPROCESS else entry
         for entry in bundle.manifest.files
     )
     manifest = dataclasses.replace(bundle.manifest, files=files)
     content = manifest.to_json().encode()
-    _replace(bundle.model_folder / FILE_NAME, content)
-    _replace(bundle.model_folder / SIGNATURE_NAME, key.sign(manifest_message(content)) + b"\n")
+    replace_file(bundle.model_folder / FILE_NAME, content, mode=_MODE)
+    signature = key.sign(manifest_message(content)) + b"\n"
+    replace_file(bundle.model_folder / SIGNATURE_NAME, signature, mode=_MODE)
     return dataclasses.replace(bundle, manifest=manifest)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_bytes(content)
-    os.chmod(aside, 0o644)
-    aside.replace(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.compose.variables import IN_CONTAINERS, sections, settings
 
 ROOT = Path(__file__).parents[3]
@@ -19,8 +20,8 @@ _END = "      # To here.\n"
 
 
 def main() -> None:
-    _replace(EXAMPLE, example_env())
-    _replace(COMPOSE, with_settings(COMPOSE.read_text("utf-8")))
+    replace_file(EXAMPLE, example_env())
+    replace_file(COMPOSE, with_settings(COMPOSE.read_text("utf-8")))
 
 
 def example_env() -> str:
@@ -43,12 +44,6 @@ def with_settings(compose: str) -> str:
         for row in settings().variables
     ]
     return before + _BEGIN + "".join(lines) + _END + after
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(text, "utf-8")
-    temporary.replace(path)
 
 
 if __name__ == "__main__":

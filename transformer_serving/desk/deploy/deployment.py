@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import re
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from transformer_serving.contract.golden import agrees
 from transformer_serving.contract.manifest import Manifest
+from transformer_serving.contract.naming import DEPLOYED, name_fault
 from transformer_serving.desk.builders.table import ENGINES
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
@@ -31,7 +31,6 @@ TARGET_VARIABLES = (
 )
 _ADD_TRIES = 5
 _UPLOAD_TRIES = 3
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _NUMPY_DTYPES = {
     "INT32": "int32", "INT64": "int64", "FP32": "float32", "FP16": "float16", "BF16": "float32"
 }  # fmt: skip
@@ -212,12 +211,8 @@ def serves(target: Target, endpoint: str, manifest: Manifest) -> bool:
 
 
 def check_name(endpoint: str) -> None:
-    if not _NAME.fullmatch(endpoint):
-        raise Failure(
-            "an endpoint's name takes letters, digits, '_', '-' and '.', and starts with a letter "
-            "or digit",
-            exit_code=2,
-        )
+    if fault := name_fault(endpoint, DEPLOYED):
+        raise Failure(fault, exit_code=2)
 
 
 def _upload(target: Target, bundle: Bundle, endpoint: str) -> str:

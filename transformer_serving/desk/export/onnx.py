@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_serving.contract.endpoint import OutputTensor
+from transformer_serving.contract.error_line import named_line
 from transformer_serving.contract.heads import EXTRA_ROLES, HEADS, TOKEN_ROLES
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.model import ModelSource
@@ -131,8 +132,7 @@ def _root_cause(error: BaseException) -> str:
     """The first line of the innermost cause: the exporter wraps it in pages of advice."""
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = str(error).splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0][:200]}"
+    return named_line(error)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.contract.gate.release import kit_version
+from transformer_serving.contract.replacement import replacing
 from transformer_serving.control_plane import integrity
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.parts import control_plane_data
@@ -141,22 +142,15 @@ def _hash(path: Path) -> str:
 def _write(moment: Path, manifest: dict[str, Any], target: Path) -> None:
     """Replaces the target at once; only its owner may read it, for it holds the stack's keys."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
-                text = json.dumps(manifest, indent=1).encode()
-                head = tarfile.TarInfo(_MANIFEST)
-                head.size = len(text)
-                archive.addfile(head, io.BytesIO(text))
-                for path in manifest["sha256"]:
-                    archive.add(moment / path, path)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with replacing(target, durable=True) as new:
+        new.touch(0o600, exist_ok=False)
+        with tarfile.open(new, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            text = json.dumps(manifest, indent=1).encode()
+            head = tarfile.TarInfo(_MANIFEST)
+            head.size = len(text)
+            archive.addfile(head, io.BytesIO(text))
+            for path in manifest["sha256"]:
+                archive.add(moment / path, path)
 
 
 def _unpack(source: Path, new: Path) -> Record:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.sockets import socket_folder
 
@@ -179,13 +180,7 @@ def make_private(folder: Path) -> None:
 def write_private(path: Path, text: str) -> None:
     """Replace a file atomically, readable by its owner only."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    replace_file(path, text, mode=0o600, durable=True)
 
 
 def clearml_environment(record: Record) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import Any
 from preprocess.answers.work import Work
 from preprocess.rows import Row
 from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.contract.error_line import named_line
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.sample_rows import (
     asked_lengths,
@@ -119,10 +120,9 @@ def prepare_case(source: ModelSource, endpoint: Endpoint) -> Case:
     try:
         expected = reference_answers(source, endpoint, bodies)
     except (IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        reason = (str(error).splitlines() or [""])[0][:200]
         raise ConversionRefused(
             f"{reference_name(endpoint)} itself cannot answer with this model "
-            f"({type(error).__name__}: {reason}); the files may not belong together, such as a "
+            f"({named_line(error)}); the files may not belong together, such as a "
             f"tokenizer with more pieces than the model's {source.vocabulary}"
         ) from error
     shapes = _shapes(source, endpoint, bodies)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transformer_serving.contract.error_line import first_line
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.json_files import read_json
 
@@ -78,7 +79,7 @@ def _loaded(folder: Path) -> Any:
         return AutoTokenizer.from_pretrained(str(folder))
     # The package raises whatever its parsers do; each means that there is no tokenizer to use.
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        reason = first_line(error) or type(error).__name__
         raise ConversionRefused(
             f"the tokenizer of '{folder.name}' cannot be loaded by transformers ({reason}); copy "
             "the model's tokenizer.json and tokenizer_config.json into the folder (save_pretrained "

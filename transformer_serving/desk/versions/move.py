@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.versions.lock import LOCK_FILE, ImagePin, Lock, parse_lock
 from transformer_serving.desk.versions.matrix import UNKNOWN, Release, find_release
@@ -128,14 +127,7 @@ def _write(path: Path, text: str) -> None:
     """Replace the file in one step; through the link, so that the link stays one."""
     target = path.resolve()
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        aside = Path(name)
-        aside.chmod(target.stat().st_mode & 0o777)
-        aside.replace(target)
+        replace_file(target, text, mode=target.stat().st_mode & 0o777, durable=True)
     except OSError as error:
         raise Failure(
             f"{target} cannot be written ({error.strerror}); move the pin in a checkout and "

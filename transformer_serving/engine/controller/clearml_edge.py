@@ -22,7 +22,7 @@ from clearml.config import ConfigWrapper
 from clearml.storage import StorageManager
 from clearml.storage.cache import CacheManager
 
-from transformer_serving.contract.naming import triton_model_name
+from transformer_serving.contract.naming import AUTO_UPDATED, name_fault, triton_model_name
 from transformer_serving.contract.worker.hidden_frameworks import hidden_frameworks
 from transformer_serving.engine.controller.control_plane import Problem, Served
 from transformer_serving.engine.controller.figures import read_figures
@@ -45,7 +45,6 @@ _DOUBLED = (
     "its model and another endpoint's have one address, so the later upload replaced the earlier "
     "one's bytes; upload them again, each with a --destination of its own"
 )
-_SLASHED = "clearml-serving cannot auto-update a name with '/'; choose another name"
 # With the SDK's own 240 tries and pauses of two minutes a call comes back long after the API is
 # there again. A call that used up these tries (6 s) is begun anew by the SDK, without end.
 _TRIES = ("total", "connect", "read", "redirect", "status")
@@ -119,7 +118,11 @@ class ClearmlControlPlane:
                 for url, endpoint in found.items()
                 if endpoint.model_id in doubled
             ),
-            *(Problem(name, "", "", _SLASHED) for name in watched if "/" in name),
+            *(
+                Problem(name, "", "", fault)
+                for name in watched
+                if (fault := name_fault(name, AUTO_UPDATED))
+            ),
         ]
 
     @contextlib.contextmanager

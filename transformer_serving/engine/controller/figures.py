@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
+from transformer_serving.contract.naming import SERVED, name_fault
 from transformer_serving.engine.controller.control_plane import ControlPlane
 
 _log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ def read_figures(text: str) -> Iterator[Figure]:
     for line in text.splitlines():
         found = _LINE.match(line.strip())
         labels = dict(_LABEL.findall(found["labels"])) if found else {}
-        if found and "version" in labels and labels.get("model", ".")[:1] != ".":
+        if found and "version" in labels and name_fault(labels.get("model", ""), SERVED) is None:
             yield Figure(found["name"], labels["model"], labels["version"], float(found["value"]))
 
 

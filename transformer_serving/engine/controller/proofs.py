@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from transformer_serving.contract.replacement import replace_file
 
 _log = logging.getLogger(__name__)
 # Far above what one Triton serves; the oldest go first.
@@ -56,12 +57,7 @@ class Proofs:
 
     def _write(self) -> None:
         rows = [asdict(row) for row in self._passed.values()]
-        aside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        with aside.open("w", encoding="utf-8") as file:
-            file.write(json.dumps({"passed": rows}, indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(self._path)
+        replace_file(self._path, json.dumps({"passed": rows}, indent=1) + "\n", durable=True)
 
 
 def _read(path: Path) -> Iterator[Passed]:

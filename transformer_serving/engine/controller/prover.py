@@ -35,7 +35,7 @@ from transformer_serving.engine.proof.proof import Proof, prove
 
 _log = logging.getLogger(__name__)
 
-# The controller takes no endpoint whose name begins with a dot.
+# No endpoint can have it, by contract.naming's SERVED.
 PROOF_MODEL = ".proof"
 # What changes how fast an engine answers, and how many at once, but not what.
 _NOT_OF_THE_ANSWERS = (

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 
+from transformer_serving.contract.error_line import one_line
+
 _LINE = re.compile(r"^.*: refused model (?P<model>\S+): (?P<reason>.+)$")
 
 
 def refusal_line(endpoint: str, model_id: str, reason: str) -> str:
-    return f"{endpoint}: refused model {model_id}: {' '.join(reason.split())}"
+    return f"{endpoint}: refused model {model_id}: {one_line(reason)}"
 
 
 def refusal_in(line: str, model_id: str) -> str | None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from transformer_serving.contract.naming import BUNDLE_FOLDER
+from transformer_serving.contract.replacement import replace_file, replacing
 from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.model_config import FILE_NAME
 
@@ -108,19 +109,13 @@ class Repository:
     def _link(self, path: Path, target: PurePosixPath) -> None:
         if path.is_symlink() and os.readlink(path) == str(target):
             return
-        aside = self._store / f"{uuid.uuid4().hex}{_PART}"
-        aside.symlink_to(target)
-        aside.replace(path)
+        with replacing(path, aside=self._store) as link:
+            link.symlink_to(target)
 
     def _write(self, path: Path, text: str) -> None:
         if path.is_file() and path.read_text("utf-8") == text:
             return
-        aside = self._store / f"{uuid.uuid4().hex}{_PART}"
-        with aside.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
+        replace_file(path, text, aside=self._store, durable=True)
 
 
 def _file_name(source: Path, framework: str) -> str:

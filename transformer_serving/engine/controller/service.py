@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any
 
+from transformer_serving.contract.error_line import one_line
 from transformer_serving.engine.controller.control_plane import ControlPlane
 from transformer_serving.engine.controller.deployment import Deployment
 from transformer_serving.engine.controller.figures import Figures
@@ -294,7 +295,7 @@ def _unexpected(error: BaseException) -> BaseException | None:
 
 
 def _reason(error: BaseException) -> str:
-    text = " ".join(str(error).split())[:_REASON_CHARACTERS]
+    text = one_line(error, _REASON_CHARACTERS)
     return (
         text
         if isinstance(error, EngineError | ValueError) and text

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from transformer_serving.contract.replacement import replace_file
 from transformer_serving.engine.controller.records import Record, record_from_json, record_to_json
 
 _log = logging.getLogger(__name__)
@@ -70,11 +71,5 @@ class StateFile:
         text = json.dumps({**self._status, _MODELS: models}, indent=1) + "\n"
         if text == self._written:
             return
-        aside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        with aside.open("w", encoding="utf-8") as file:
-            file.write(text)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        aside.replace(self._path)
+        replace_file(self._path, text, durable=durable)
         self._written = text

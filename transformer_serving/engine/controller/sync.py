@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 
+from transformer_serving.contract.naming import SERVED, name_fault
 from transformer_serving.engine.controller.control_plane import ControlPlane, Problem, Served
 
 _log = logging.getLogger(__name__)
@@ -79,9 +80,8 @@ class Sync:
         for served in sorted(endpoints, key=lambda served: served.endpoint):
             if not fnmatch.fnmatchcase(served.endpoint, self._filter):
                 continue
-            # Such a folder would be ours, or outside the repository.
-            if served.model.startswith(".") or not served.model:
-                self.problems.append(_problem(served, "an endpoint name must not begin with '.'"))
+            if fault := name_fault(served.model, SERVED):
+                self.problems.append(_problem(served, fault))
                 continue
             other = wanted.setdefault(served.model, served)
             if other is not served:

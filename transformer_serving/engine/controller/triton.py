@@ -11,6 +11,7 @@ import tritonclient.grpc as triton_grpc
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
+from transformer_serving.contract.error_line import one_line
 from transformer_serving.engine.controller.dead_models import DEAD, DeadModels
 from transformer_serving.engine.controller.stuck_loads import StuckLoads
 from transformer_serving.engine.controller.triton_log import TritonLog
@@ -217,5 +218,4 @@ def _load_failed(error: InferenceServerException, logged: str | None) -> LoadFai
 
 def _first_paragraph(error: InferenceServerException) -> str:
     """The cause; what follows the empty line is a Python traceback."""
-    text = str(error.message() or error).split("\n\nAt:")[0]
-    return " ".join(text.split())
+    return one_line(str(error.message() or error).split("\n\nAt:")[0])

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from transformer_serving.contract.error_line import named_line
 from transformer_serving.engine.proof.arrays import Array
 from transformer_serving.engine.proof.calls import Call, calls, largest_batch
 from transformer_serving.engine.proof.fault_lines import Fault, sentence
@@ -77,8 +78,7 @@ def _asked(parity_set: ParitySet, call: Call, infer: Infer, scale: float) -> Fin
         outputs = infer(call.tensors, parity_set.outputs)
     except Exception as error:
         # Whatever an engine raises: the other shapes are still to be asked.
-        reason = (str(error).splitlines() or [""])[0][:200]
-        failed = f"the engine failed ({type(error).__name__}: {reason})"
+        failed = f"the engine failed ({named_line(error)})"
         return Finding(call.length, call.batch, float("inf"), None, failed)
     far = [
         distance(parity_set, parity_set.rows[row], _text(outputs, at, call), call.length, scale)

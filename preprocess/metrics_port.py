@@ -1,0 +1,64 @@
+"""A port of its own for a worker's figures, where TRANSFORMER_SERVING_METRICS_PORT names one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from importlib.util import find_spec
+from math import inf
+from typing import Any
+
+from transformer_serving.contract.worker.process_wide import process_wide
+
+log = logging.getLogger("transformer_serving.preprocess")
+
+_AGAIN_S = 5.0
+
+
+def open_metrics_port(host: str, port: int) -> None:
+    """Show the figures at /metrics, once a worker, whichever endpoint starts first.
+
+    Of several workers one gets the port; in the others a thread waits for that one's end.
+    """
+    if not port or find_spec("prometheus_client") is None:
+        return
+    # When to ask again: older code in the process, which asks at its calls, never does after inf.
+    state: dict[str, float] = process_wide("metrics_port", lambda: {"again": 0.0})
+    if state["again"] == inf:
+        return
+    state["again"] = inf
+    if not _opened(host, port):
+        waiting = threading.Thread(target=_wait, args=(host, port), name="metrics-port")
+        waiting.daemon = True
+        waiting.start()
+
+
+def _wait(host: str, port: int) -> None:
+    while not _opened(host, port):
+        time.sleep(_AGAIN_S)
+
+
+def _opened(host: str, port: int) -> bool:
+    from prometheus_client import start_http_server
+
+    try:
+        start_http_server(port, host, _registry())
+    except (OSError, ValueError):
+        # Taken, or the figures' folder has gone: no endpoint fails for want of its figures.
+        return False
+    log.info("figures are at http://%s:%s/metrics", host, port)
+    return True
+
+
+def _registry() -> Any:
+    from prometheus_client import REGISTRY, CollectorRegistry
+
+    if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+        return REGISTRY
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry)
+    return registry

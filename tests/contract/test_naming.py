@@ -1,0 +1,44 @@
+"""What an endpoint may be named, in each of the uses that a name has."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, strategies as st
+
+from transformer_serving.contract.naming import (
+    AUTO_UPDATED,
+    DEPLOYED,
+    SERVED,
+    NameRule,
+    name_fault,
+    triton_model_name,
+)
+
+
+@pytest.mark.parametrize(
+    ("rule", "good", "bad"),
+    [
+        (SERVED, ["a", "_a", "a.b"], ["", ".proof", "..", "../x"]),
+        (AUTO_UPDATED, ["a", "a-b", ".a"], ["a/b", "/a"]),
+        (DEPLOYED, ["a", "A9_.-", "0"], ["", "-a", ".a", "a/b", "a b", "\u00e4", "a\n"]),
+    ],
+)
+def test_each_use_has_its_rule(rule: NameRule, good: list[str], bad: list[str]) -> None:
+    assert [name_fault(name, rule) for name in good] == [None] * len(good)
+    assert [name_fault(name, rule) for name in bad] == [rule.says] * len(bad)
+
+
+@given(st.text(max_size=8))
+def test_what_is_deployed_is_served_and_may_be_updated_under_its_own_name(name: str) -> None:
+    if name_fault(name, DEPLOYED) is None:
+        assert triton_model_name(name) == name
+        assert name_fault(name, SERVED) is None
+        assert name_fault(name, AUTO_UPDATED) is None
+
+
+@given(st.text(alphabet="a./_", max_size=8), st.sampled_from([None, "1", ""]))
+def test_a_served_model_is_a_folder_below_the_repository(url: str, version: str | None) -> None:
+    model = triton_model_name(url, version)
+    if name_fault(model, SERVED) is None:
+        assert "/" not in model
+        assert model not in ("", ".", "..")

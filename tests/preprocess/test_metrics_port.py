@@ -1,0 +1,100 @@
+"""The figures' own port: there before anybody asks, and another worker's when its worker ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preprocess.metrics_port import open_metrics_port
+from tests.engine.triton_server import wait_until
+from tests.gateway.conftest import free_port
+from transformer_serving.contract.worker.process_wide import process_wide
+
+# A worker with an endpoint that nobody asks; it ends with its input.
+WORKER = """
+import sys
+from pathlib import Path
+from preprocess import Preprocess
+from preprocess.stats import Figures
+if sys.argv[2]:
+    Figures(sys.argv[2]).abandoned("deadline", 1)
+folder = Path(sys.argv[1])
+for again in range(2):
+    Preprocess((folder / "endpoint.json").read_bytes(), (folder / "tokenizer.json").read_bytes)
+print("up", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def worker(
+    tmp_path: Path, endpoint_fields: dict[str, Any], tokenizer_json: bytes
+) -> Callable[..., Any]:
+    (tmp_path / "endpoint.json").write_text(json.dumps(endpoint_fields))
+    (tmp_path / "tokenizer.json").write_bytes(tokenizer_json)
+
+    @contextmanager
+    def started(name: str, port: int, **more: str) -> Iterator[subprocess.Popen[str]]:
+        child = subprocess.Popen(
+            [sys.executable, "-c", WORKER, str(tmp_path), name],
+            env={"TRANSFORMER_SERVING_METRICS_PORT": str(port), **more},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "up\n"
+            yield child
+        finally:
+            child.kill()
+            child.communicate()
+
+    return started
+
+
+def page(port: int) -> str | None:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return None
+
+
+def shown_by(port: int) -> str | None:
+    """Whose figures the port shows; None for nobody's."""
+    text = page(port) or ""
+    return next((name for name in ("first", "second") if f'endpoint="{name}"' in text), None)
+
+
+def test_it_is_open_before_the_first_request_and_another_workers_after_its_end(worker: Any) -> None:
+    port = free_port()
+    with worker("first", port) as first, worker("second", port):
+        assert shown_by(port) == "first"
+        first.kill()
+        wait_until(lambda: shown_by(port) == "second", 60)
+
+
+def test_a_port_that_older_code_of_the_process_has_is_left_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state: dict[str, float] = process_wide("metrics_port", lambda: {"again": 0.0})
+    monkeypatch.setitem(state, "again", inf)
+    port = free_port()
+    open_metrics_port("127.0.0.1", port)
+    assert page(port) is None
+
+
+def test_a_figures_folder_that_has_gone_fails_no_endpoint(worker: Any, tmp_path: Path) -> None:
+    folder, port = tmp_path / "figures", free_port()
+    with worker("", port, PROMETHEUS_MULTIPROC_DIR=str(folder)):
+        assert page(port) is None
+        folder.mkdir()
+        wait_until(lambda: page(port) is not None, 60)

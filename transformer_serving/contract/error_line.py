@@ -1,0 +1,21 @@
+"""Other people's errors as one line of ours: theirs have several, or say nothing."""
+
+from __future__ import annotations
+
+# The cause fits; what follows it is mostly advice, or a place in somebody else's code.
+_MOST = 200
+
+
+def one_line(text: object, most: int | None = None) -> str:
+    """All of it with single spaces, of `most` characters at most."""
+    return " ".join(str(text).split())[:most]
+
+
+def first_line(error: BaseException) -> str:
+    """The beginning of its first line; "" where it says nothing."""
+    return (str(error).strip().splitlines() or [""])[0][:_MOST]
+
+
+def named_line(error: BaseException) -> str:
+    """Its first line behind its type, which is all that some errors say."""
+    return f"{type(error).__name__}: {first_line(error)}"
