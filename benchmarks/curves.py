@@ -16,12 +16,13 @@ from benchmarks.overload import Overload
 from benchmarks.process import Unusable, tree, use
 from benchmarks.servers import gateway
 from benchmarks.session import Part, Session
-from benchmarks.site import OURS, OURS_AGAIN, Report, deploy
+from benchmarks.site import OURS, OURS_AGAIN, deploy
 from transformer_serving.desk.bench import load as generator
 from transformer_serving.desk.bench.connection import Address
-from transformer_serving.desk.bench.figures import Figures, figures
+from transformer_serving.desk.bench.figures import LoadFigures, figures
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
-from transformer_serving.desk.deploy.deployment import add_arguments
+from transformer_serving.desk.deploy.endpoint import add_arguments
+from transformer_serving.desk.step_report import StepReport
 
 _ROUNDS = 3
 _CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -50,7 +51,7 @@ class Curve:
     points: tuple[Point, ...]
 
 
-def measure_curves(session: Session, report: Report) -> dict[str, Any]:
+def measure_curves(session: Session, report: StepReport) -> dict[str, Any]:
     """The curves of the gateway, by name."""
     base = session.servers["gateway"].base
     processes = _serving_processes(session)
@@ -98,7 +99,7 @@ def _serving_processes(session: Session) -> Callable[[], list[psutil.Process]]:
 
 def _measured(
     curve: Curve, base: str, processes: Callable[[], list[psutil.Process]], seconds: float,
-    report: Report,
+    report: StepReport,
 ) -> dict[str, Any]:  # fmt: skip
     """Rounds over all points, so that a bad moment does not bend the curve at one place."""
     rounds: dict[int, list[dict[str, float]]] = {point.at: [] for point in curve.points}
@@ -138,14 +139,14 @@ def _point(
 Job = tuple[str, Sequence[generator.Payload], generator.Closed | generator.Open]
 
 
-def _together(jobs: Sequence[Job]) -> list[Figures]:
+def _together(jobs: Sequence[Job]) -> list[LoadFigures]:
     """Several loads at the same time, each in a thread with its own loop."""
     with ThreadPoolExecutor(len(jobs)) as pool:
         runs = pool.map(lambda job: generator.run(Address.of(job[0]), job[1], job[2]), jobs)
         return [figures(found) for found in runs]
 
 
-def two_endpoints(session: Session, report: Report) -> dict[str, Any]:
+def two_endpoints(session: Session, report: StepReport) -> dict[str, Any]:
     """One endpoint with 64 clients beside two endpoints with 32 each, in turns.
 
     On a gateway that is started when both are there: one that runs finds a new one by and by.
@@ -172,7 +173,7 @@ def two_endpoints(session: Session, report: Report) -> dict[str, Any]:
     return found
 
 
-def _endpoints_curve(session: Session, report: Report) -> dict[str, Any]:
+def _endpoints_curve(session: Session, report: StepReport) -> dict[str, Any]:
     """1 to 50 endpoints before the null engine, in a serving service of their own.
 
     The real Triton would hold 50 engines; what is asked here is what endpoints cost the app.
@@ -212,7 +213,7 @@ def _endpoints_curve(session: Session, report: Report) -> dict[str, Any]:
 
 def _endpoint_points(
     base: str, processes: Callable[[], list[psutil.Process]], names: Sequence[str],
-    session: Session, report: Report,
+    session: Session, report: StepReport,
 ) -> dict[str, Any]:  # fmt: skip
     payload = (_payload([texts.SEED]),)
     curve = Curve(

@@ -17,10 +17,11 @@ from benchmarks.peers import PEERS
 from benchmarks.process import Unusable, tree
 from benchmarks.runners import Plan
 from benchmarks.session import Session, session
-from benchmarks.site import BUILD, OURS, Report
+from benchmarks.site import BUILD, OURS
 from benchmarks.texts import SEED, json_text
 from transformer_serving.desk.bench import load as generator
 from transformer_serving.desk.bench.connection import Address
+from transformer_serving.desk.step_report import StepReport
 
 _CLIENTS = 128
 _RATE = "200"
@@ -36,7 +37,7 @@ class Flame:
     native: bool
 
 
-def draw(seconds: float, report: Report, folder: Path) -> list[Path]:
+def draw(seconds: float, report: StepReport, folder: Path) -> list[Path]:
     """One SVG a process below `folder`. Raises Unusable when py-spy cannot look at it."""
     folder.mkdir(parents=True, exist_ok=True)
     peers = [PEERS["gateway"], PEERS["null-gateway"]]
@@ -56,7 +57,9 @@ def _flames(opened: Session) -> Iterator[Flame]:
     yield Flame("backend", "gateway", stub, native=True)
 
 
-def _record(flame: Flame, opened: Session, seconds: float, report: Report, folder: Path) -> Path:
+def _record(
+    flame: Flame, opened: Session, seconds: float, report: StepReport, folder: Path
+) -> Path:
     """py-spy for `seconds` while the load runs a little longer on both sides."""
     report(f"flame graph of {flame.name}")
     address = Address.of(opened.runner.url(PEERS[flame.peer]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +17,7 @@ from transformer_serving.desk.demo import (
     sentences_file,
     sentiment,
 )
-
-Report = Callable[[str], None]
+from transformer_serving.desk.step_report import StepReport
 
 # What runs the model in Triton, by the name of its bundle's folder; precision None: by the CPU.
 ENGINES = {"openvino": ("openvino", None), "onnxruntime": ("onnxruntime", "fp32")}
@@ -42,7 +40,7 @@ class Models:
         return f"{ENGINE_TITLES[engine]} {self.bundles[engine].manifest.precision}"
 
 
-def build_models(target: Path, report: Report) -> Models:
+def build_models(target: Path, report: StepReport) -> Models:
     """Train and convert into `target`, or find it there made from the same sources."""
     stamp = target / "built.json"
     wanted = {"models": models_hash(None), "packing": packing_hash()}
@@ -59,7 +57,7 @@ def build_models(target: Path, report: Report) -> Models:
     return Models(target / "hugging_face", {name: open_bundle(target / name) for name in ENGINES})
 
 
-def _build(target: Path, report: Report) -> None:
+def _build(target: Path, report: StepReport) -> None:
     report("training the model")
     folder = target / "hugging_face"
     sentiment.train(encoder_folder(), sentiment.read_sentences(sentences_file()), folder)

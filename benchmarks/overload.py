@@ -18,11 +18,12 @@ from typing import Any, Protocol
 from benchmarks import texts, tritons
 from benchmarks.process import cpu_s
 from benchmarks.servers import Running, gateway
-from benchmarks.site import OURS, Report, Site
+from benchmarks.site import OURS, Site
 from transformer_serving.desk.bench import load as generator
 from transformer_serving.desk.bench.connection import Address
-from transformer_serving.desk.bench.figures import Figures, figures
+from transformer_serving.desk.bench.figures import LoadFigures, figures
 from transformer_serving.desk.deploy.golden import ask
+from transformer_serving.desk.step_report import StepReport
 
 TIMES = 4.0
 SLEEPING = (80, 300, 800)
@@ -56,7 +57,7 @@ class Overload:
     engines: Sequence[int] = SLEEPING
     real: bool = True
 
-    def __call__(self, session: Opened, report: Report) -> dict[str, Any]:
+    def __call__(self, session: Opened, report: StepReport) -> dict[str, Any]:
         rows: list[dict[str, Any]] = []
         found: dict[str, Any] = {"times": TIMES, "seconds": self.seconds, "rows": rows}
         for rate in self.engines:
@@ -78,7 +79,7 @@ class Overload:
         return found
 
     def _row(
-        self, server: Running, deadline: str, report: Report, rate: float | None
+        self, server: Running, deadline: str, report: StepReport, rate: float | None
     ) -> dict[str, Any]:
         row = overloaded(server, deadline, self.seconds, rate)
         report(json.dumps(row))
@@ -94,7 +95,7 @@ def _running(server: Running) -> Iterator[Running]:
 
 
 @contextlib.contextmanager
-def _sleeping(site: Site, rate: int, report: Report) -> Iterator[Running]:
+def _sleeping(site: Site, rate: int, report: StepReport) -> Iterator[Running]:
     """A gateway before an engine that takes a second for so many texts."""
     work = site.work / f"sleeping-{rate}"
     tritons.copy_repository(site.repository, work)
@@ -194,7 +195,7 @@ def _refused_p99(run: generator.Run) -> float | None:
     return times[int(0.99 * (len(times) - 1))] if times else None
 
 
-def leaving(server: Running, seconds: float, report: Report) -> dict[str, Any]:
+def leaving(server: Running, seconds: float, report: StepReport) -> dict[str, Any]:
     """Half of the callers leave after 20 ms and come again at once, or when a caller that stays
     would have been answered; the texts a second of the others, and what they are without them.
     """
@@ -222,7 +223,7 @@ def leaving(server: Running, seconds: float, report: Report) -> dict[str, Any]:
     return found
 
 
-def abandoned(server: Running, times: float, seconds: float, report: Report) -> dict[str, Any]:
+def abandoned(server: Running, times: float, seconds: float, report: StepReport) -> dict[str, Any]:
     """Callers that give up after 1 s, and how long the next one waits when they are gone."""
     load = generator.Open(times * _MIDDLE, seconds, connections=16_384, leave_s=_GIVE_UP_S)
     report(f"callers that give up after {_GIVE_UP_S:g} s, {times:g} times capacity")
@@ -231,7 +232,7 @@ def abandoned(server: Running, times: float, seconds: float, report: Report) -> 
         running = pool.submit(_load, server, _TEXT, load)
         time.sleep(max(0.0, began + seconds - time.monotonic()))
         next_s = _asked_s(server)
-        found: Figures = figures(running.result())
+        found: LoadFigures = figures(running.result())
     row = {"times": times, "seconds": seconds, "next_s": next_s, "statuses": found.statuses}
     report(json.dumps(row))
     return row

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from google.protobuf import json_format  # type: ignore[import-untyped]
 
-from transformer_serving.engine.backends.executor import Failure, Runtime
+from transformer_serving.engine.backends.executor import RequestFailure, Runtime
 from transformer_serving.engine.backends.grouping import Arrays
 from transformer_serving.engine.backends.model_settings import (
     ModelSettings,
@@ -70,7 +70,7 @@ def measure(runtime: Runtime, batch: int, tokens: int, seconds: float) -> dict[s
     begun = time.perf_counter()
     while (now := time.perf_counter()) - begun < seconds or len(times) < 2:
         answer = runtime.run([inputs])[0]
-        if isinstance(answer, Failure):
+        if isinstance(answer, RequestFailure):
             raise SystemExit(answer.reason)
         times.append(time.perf_counter() - now)
     elapsed = time.perf_counter() - begun

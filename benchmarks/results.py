@@ -14,7 +14,7 @@ from benchmarks.loads import Load
 from benchmarks.models import ENGINE_TITLES, Models
 from benchmarks.peers import ENGINE_NAMES, NONE, NULL, Peer
 from benchmarks.rounds import Outcome
-from benchmarks.runners import Figures, Plan
+from benchmarks.runners import Measurement, Plan
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.bench.figures import percentile
 
@@ -72,7 +72,7 @@ class Results:
 
     def series(self, peer: str, load: str, figure: str = "texts") -> list[float | None]:
         """One figure a round."""
-        rounds: list[Figures | None] = self._figures.get((peer, load), [])
+        rounds: list[Measurement | None] = self._figures.get((peer, load), [])
         return [None if found is None else found.get(figure) for found in rounds]
 
     def spread(self, peer: str, load: str, figure: str = "texts") -> Spread | None:
@@ -210,7 +210,7 @@ def _row(peer: Peer, models: Models) -> Row:
     return Row(peer.name, peer.title, engine_title(peer, models), peer.kind, computes)
 
 
-def _short(found: Figures | None) -> Figures | None:
+def _short(found: Measurement | None) -> Measurement | None:
     """A round without its single latencies."""
     if found is None:
         return None
@@ -220,7 +220,7 @@ def _short(found: Figures | None) -> Figures | None:
     }
 
 
-def _classes(rounds: Sequence[Figures | None]) -> dict[str, dict[str, Any]]:
+def _classes(rounds: Sequence[Measurement | None]) -> dict[str, dict[str, Any]]:
     idle, loaded = _pooled(rounds, "idle_ms"), _pooled(rounds, "loaded_ms")
     return {
         label: {
@@ -236,7 +236,7 @@ def _classes(rounds: Sequence[Figures | None]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _times(rounds: Sequence[Figures | None], label: str) -> list[float]:
+def _times(rounds: Sequence[Measurement | None], label: str) -> list[float]:
     """How many times its idle 99th percentile a class's is under load, in each round."""
     found = []
     for figures in rounds:
@@ -249,7 +249,7 @@ def _times(rounds: Sequence[Figures | None], label: str) -> list[float]:
     return found
 
 
-def _pooled(rounds: Sequence[Figures | None], name: str) -> dict[str, list[float]]:
+def _pooled(rounds: Sequence[Measurement | None], name: str) -> dict[str, list[float]]:
     pooled: dict[str, list[float]] = {}
     for found in rounds:
         for label, times in (found or {}).get(name, {}).items():

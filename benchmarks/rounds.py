@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from benchmarks.loads import Load
 from benchmarks.peers import Peer
 from benchmarks.process import Unusable
-from benchmarks.runners import Figures, Runner
+from benchmarks.runners import Measurement, Runner
 from benchmarks.servers import SERVERS, Running
-from benchmarks.site import Report, Site
+from benchmarks.site import Site
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.step_report import StepReport
 
 # A peer that breaks off this often under one load is left out of it.
 _PATIENCE = 2
@@ -29,14 +30,14 @@ Pair = tuple[str, str]
 class Outcome:
     """Figures by peer and load, one a round (None where it broke off), and why peers failed."""
 
-    figures: dict[Pair, list[Figures | None]] = field(default_factory=dict)
+    figures: dict[Pair, list[Measurement | None]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     broken: dict[Pair, int] = field(default_factory=dict)
 
 
 @contextlib.contextmanager
 def running_servers(
-    site: Site, peers: Sequence[Peer], failed: dict[str, str], report: Report
+    site: Site, peers: Sequence[Peer], failed: dict[str, str], report: StepReport
 ) -> Iterator[dict[str, Running]]:
     """Start each server that the peers need; one that cannot run is named in `failed`."""
     with contextlib.ExitStack() as stack:
@@ -54,7 +55,7 @@ def running_servers(
 
 
 def measure_rounds(
-    runner: Runner, peers: Sequence[Peer], loads: Sequence[Load], report: Report,
+    runner: Runner, peers: Sequence[Peer], loads: Sequence[Load], report: StepReport,
     after_round: Callable[[Outcome], None] = lambda outcome: None,
 ) -> Outcome:  # fmt: skip
     """All rounds. `after_round` is given what there is so far, for whoever wants to keep it."""
@@ -106,7 +107,7 @@ def reason(error: Exception) -> str:
 class _Clock:
     """Says what is measured, and from how long each pair took before, how long the rest will."""
 
-    report: Report
+    report: StepReport
     took: dict[Pair, float] = field(default_factory=dict)
 
     @contextlib.contextmanager

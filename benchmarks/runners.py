@@ -26,7 +26,7 @@ from transformer_serving.desk.bench.figures import percentile
 _OPEN_SHARE = 0.7
 _LONGEST = 512
 
-Figures = dict[str, Any]
+Measurement = dict[str, Any]
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Runner:
     engines: dict[str, RawEngine] = field(default_factory=dict)
     lengths: texts.Lengths | None = None
 
-    def measure(self, peer: Peer, load: Load) -> Figures:
+    def measure(self, peer: Peer, load: Load) -> Measurement:
         """One measurement. The first one of a pair warms up and finds the number of requests.
 
         Raises Unusable when the peer broke off or did not answer.
@@ -87,7 +87,7 @@ class Runner:
         body = peer.body([texts.SEED] * load.texts)
         return generator.Payload(load.name, body, load.texts, peer.content_type)
 
-    def _ab(self, peer: Peer, load: Load) -> Figures:
+    def _ab(self, peer: Peer, load: Load) -> Measurement:
         body = self.scratch / f"{peer.body.__name__}-{load.texts}.body"
         body.write_bytes(peer.body([texts.SEED] * load.texts))
         rate = self.rates[peer.name, load.name]
@@ -112,7 +112,7 @@ class Runner:
             "texts_a_call": texts_a_call(before, after),
         }
 
-    def _raw(self, peer: Peer, load: Load) -> Figures:
+    def _raw(self, peer: Peer, load: Load) -> Measurement:
         if peer.engine not in self.engines:
             bundle = self.models.bundles[peer.engine]
             self.engines[peer.engine] = RawEngine(bundle.model_folder, self.scratch)
@@ -129,7 +129,7 @@ class Runner:
         found = engine.measure(load.raw, tokens, self.plan.seconds)
         return {**found, "texts": found["rate"], "failed": 0, "tokens": tokens}
 
-    def _open(self, peer: Peer, load: Load) -> Figures:
+    def _open(self, peer: Peer, load: Load) -> Measurement:
         """Each class alone on the idle server, then all of them mixed at 70 % of capacity."""
         address = Address.of(self.url(peer))
         idle = generator.run(address, self.mixed(), generator.Closed(1, self.plan.seconds))

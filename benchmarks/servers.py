@@ -14,7 +14,8 @@ import psutil
 from benchmarks import tritons
 from benchmarks.environments import environment_python
 from benchmarks.process import Child, Unusable, free_ports
-from benchmarks.site import EMPTY, OURS, STOCK, Report, Site
+from benchmarks.site import EMPTY, OURS, STOCK, Site
+from transformer_serving.desk.step_report import StepReport
 
 _RECIPES = Path(__file__).parent / "recipes"
 _GUNICORN_WORKERS = 2
@@ -36,7 +37,7 @@ class Running:
             child.stop()
 
 
-Start = Callable[[Site, Report], Running]
+Start = Callable[[Site, StepReport], Running]
 
 
 def gateway(
@@ -50,7 +51,7 @@ def gateway(
     called = f"gateway-{name or workers}{'-null' if null else ''}"
     arguments = ["-m", "transformer_serving.gateway", "--host=127.0.0.1", f"--workers={workers}"]
 
-    def start(site: Site, report: Report) -> Running:
+    def start(site: Site, report: StepReport) -> Running:
         variables = {**_variables(site, called, null), **(environment or {})}
         return _start(
             site, called, lambda port: [sys.executable, *arguments, f"--port={port}"], variables,
@@ -65,7 +66,7 @@ def gateway_by_uvicorn(
 ) -> Start:
     """The gateway's app in uvicorn with other options than the gateway itself gives it."""
 
-    def start(site: Site, report: Report) -> Running:
+    def start(site: Site, report: StepReport) -> Running:
         name = f"gateway{'-'.join(options).replace('--', '-')}"
         figures = site.work / "figures" / name
         figures.mkdir(parents=True, exist_ok=True)
@@ -96,7 +97,7 @@ def app(
     """clearml-serving's app, unmodified, in uvicorn as its own entry point starts it."""
     called = f"app-{name or workers}{'-null' if null else ''}"
 
-    def start(site: Site, report: Report) -> Running:
+    def start(site: Site, report: StepReport) -> Running:
         variables = {**_variables(site, called, null), **(environment or {})}
 
         def command(port: int) -> list[str]:
@@ -114,7 +115,7 @@ def app(
     return start
 
 
-def queue(site: Site, report: Report) -> Running:
+def queue(site: Site, report: StepReport) -> Running:
     python = environment_python("recipes", report)
 
     def command(port: int) -> list[str]:
@@ -127,7 +128,7 @@ def queue(site: Site, report: Report) -> Running:
     return _start(site, "queue", command, variables, ready="/", body=b"a text", folder=_RECIPES)
 
 
-def gunicorn(site: Site, report: Report) -> Running:
+def gunicorn(site: Site, report: StepReport) -> Running:
     python = environment_python("recipes", report)
 
     def command(port: int) -> list[str]:
@@ -143,7 +144,7 @@ def gunicorn(site: Site, report: Report) -> Running:
     )
 
 
-def litserve(site: Site, report: Report) -> Running:
+def litserve(site: Site, report: StepReport) -> Running:
     python = environment_python("litserve", report)
     script = str(_RECIPES / "litserve_app.py")
     return _start(
@@ -152,7 +153,7 @@ def litserve(site: Site, report: Report) -> Running:
     )  # fmt: skip
 
 
-def mlserver(site: Site, report: Report) -> Running:
+def mlserver(site: Site, report: StepReport) -> Running:
     """MLServer's Hugging Face runtime, one request a pipeline call (its default)."""
     python = environment_python("mlserver", report)
     port, grpc, metrics = free_ports(3)
@@ -183,7 +184,7 @@ def mlserver(site: Site, report: Report) -> Running:
     )
 
 
-def ensemble(site: Site, report: Report) -> Running:
+def ensemble(site: Site, report: StepReport) -> Running:
     """Tokenizer, engine and ensemble inside Triton.
 
     Its stub takes an environment with numpy 1: the stub of tritonserver 2.51 was built for it, and

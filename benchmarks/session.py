@@ -19,10 +19,11 @@ from benchmarks.results import Results
 from benchmarks.rounds import Outcome, measure_rounds, reason, running_servers
 from benchmarks.runners import Plan, Runner
 from benchmarks.servers import Running
-from benchmarks.site import BUILD, ROOT, Report, Site, close_site, open_site
+from benchmarks.site import BUILD, ROOT, Site, close_site, open_site
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.demo import CLASSIFIER, build_demo_models
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.step_report import StepReport
 from transformer_serving.desk.versions.lock import read_lock
 
 
@@ -39,14 +40,14 @@ class Session:
 
 
 # What only one kind of run measures: a value to be stored.
-Part = Callable[[Session, Report], Any]
+Part = Callable[[Session, StepReport], Any]
 # Keeps what there is of a run that is not finished yet.
 Keep = Callable[[Results], None]
 
 
 @contextlib.contextmanager
 def session(
-    peers: Sequence[Peer], plan: Plan, report: Report, work: Path = BUILD / "run",
+    peers: Sequence[Peer], plan: Plan, report: StepReport, work: Path = BUILD / "run",
     models: Models | None = None, *, by_ab: bool = True,
 ) -> Iterator[Session]:  # fmt: skip
     """Everything started and answering; everything stopped at the end.
@@ -76,7 +77,7 @@ def session(
 
 
 def bench(
-    plan: Plan, report: Report, peers: Sequence[Peer] = MAIN_PEERS,
+    plan: Plan, report: StepReport, peers: Sequence[Peer] = MAIN_PEERS,
     loads: Sequence[Load] = MAIN_LOADS, *, kind: str = "bench", work: Path = BUILD / "run",
     parts: Mapping[str, Part] | None = None, keep: Keep = lambda results: None,
     models: Models | None = None,
@@ -101,7 +102,7 @@ def bench(
 
 
 def measure(
-    opened: Session, peers: Sequence[Peer], loads: Sequence[Load], report: Report, *, kind: str,
+    opened: Session, peers: Sequence[Peer], loads: Sequence[Load], report: StepReport, *, kind: str,
     keep: Keep = lambda results: None,
 ) -> Results:  # fmt: skip
     """All rounds of an open session, as they are stored."""
@@ -126,7 +127,7 @@ def memory_mib(server: Running) -> float:
     return round(use(server.processes()).memory / 2**20, 1)
 
 
-def demo_models(report: Report) -> Models:
+def demo_models(report: StepReport) -> Models:
     """The demo's own classifier, for measurements to which the model does not matter."""
     target = ROOT / "build" / "demo"
     build_demo_models(target, precision=None, report=report)

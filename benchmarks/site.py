@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,9 +18,10 @@ from benchmarks.process import Unusable, free_row
 from benchmarks.tritons import Triton
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
-from transformer_serving.desk.deploy.deployment import add_arguments
+from transformer_serving.desk.deploy.endpoint import add_arguments
 from transformer_serving.desk.deploy.golden import ask
 from transformer_serving.desk.local.record import require_record
+from transformer_serving.desk.step_report import StepReport
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "bench"
@@ -36,8 +37,6 @@ EMPTY_ARGUMENTS = (
 )  # fmt: skip
 _STOCK_PREPROCESS = ROOT / "examples" / "stock" / "preprocess.py"
 _AUX = {"openvino": 'backend="openvino_text"', "onnxruntime": 'platform="onnxruntime_onnx"'}
-
-Report = Callable[[str], None]
 
 
 @dataclass
@@ -83,7 +82,7 @@ class Site:
 
 
 def open_site(
-    work: Path, report: Report, *, null: bool, models: Models | None = None, others: bool = True
+    work: Path, report: StepReport, *, null: bool, models: Models | None = None, others: bool = True
 ) -> Site:
     """Build, start and deploy; `models` are built where they are not given, and `others` adds the
     endpoints that ours are compared with.
@@ -117,7 +116,7 @@ def close_site(site: Site) -> None:
     stack_command("down", site.state)
 
 
-def _deploy_all(site: Site, serve_url: str, report: Report, *, others: bool) -> None:
+def _deploy_all(site: Site, serve_url: str, report: StepReport, *, others: bool) -> None:
     cli = ClearmlCli(site.environment, site.environment["CLEARML_SERVING_TASK_ID"])
     added = [EMPTY]
     for engine, bundle in site.models.bundles.items():

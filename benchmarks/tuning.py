@@ -23,10 +23,11 @@ from benchmarks.rounds import minutes, reason
 from benchmarks.runners import Plan
 from benchmarks.servers import Running, gateway, gateway_by_uvicorn
 from benchmarks.session import Session, session
-from benchmarks.site import BUILD, OURS, Report, Site, deploy
+from benchmarks.site import BUILD, OURS, Site, deploy
 from preprocess.settings import SETTINGS
 from transformer_serving.desk.convert import ConvertRequest, convert
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.step_report import StepReport
 
 _LOADS = (SEED, SINGLE, BATCH)
 _DEFAULT, _DEFAULT_NULL = PEERS["gateway"], PEERS["null-gateway"]
@@ -34,7 +35,7 @@ _DEFAULT, _DEFAULT_NULL = PEERS["gateway"], PEERS["null-gateway"]
 _START_S = 15.0
 
 
-def tune(plan: Plan, report: Report, only: Sequence[str], path: Path) -> None:
+def tune(plan: Plan, report: StepReport, only: Sequence[str], path: Path) -> None:
     """Measure the rows and store them. A row that cannot run is stored with its error."""
     names = [row.name for row in EXPERIMENTS]
     if unknown := set(only) - set(names):
@@ -71,7 +72,7 @@ def _stored_rows(path: Path) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in json.loads(path.read_text("utf-8"))["rows"]}
 
 
-def measured_row(row: Experiment, opened: Session, report: Report) -> dict[str, Any]:
+def measured_row(row: Experiment, opened: Session, report: StepReport) -> dict[str, Any]:
     try:
         if row.needs and row.needs not in {setting.name for setting in SETTINGS}:
             raise Unusable(f"this version has no setting {row.needs}")
@@ -83,7 +84,7 @@ def measured_row(row: Experiment, opened: Session, report: Report) -> dict[str, 
 
 
 @contextlib.contextmanager
-def _running(row: Experiment, opened: Session, report: Report) -> Iterator[tuple[Running, str]]:
+def _running(row: Experiment, opened: Session, report: StepReport) -> Iterator[tuple[Running, str]]:
     """The row's server, and the endpoint to ask there."""
     site = opened.site
     variables = dict(row.environment)
@@ -113,7 +114,7 @@ def _running(row: Experiment, opened: Session, report: Report) -> Iterator[tuple
         yield server, f"/serve/{endpoint}"
 
 
-def _bundle(row: Experiment, site: Site, report: Report) -> Path | None:
+def _bundle(row: Experiment, site: Site, report: StepReport) -> Path | None:
     """The row's own bundle, where its buckets or precision are other ones."""
     folder = site.work / "bundles" / row.name
     if row.buckets or row.precision:

@@ -20,7 +20,7 @@ from preprocess.metrics_port import open_metrics_port
 from preprocess.passage import Passage, internal_error
 from preprocess.request import read_body
 from preprocess.response import Answer, answer_body, answer_response, error_response
-from preprocess.settings import Settings, read_settings
+from preprocess.settings import PreprocessSettings, read_settings
 from preprocess.tokens import shared_tokenizer
 from preprocess.triton.client import close_clients
 from transformer_serving.contract.endpoint import Endpoint, read_endpoint
@@ -47,7 +47,7 @@ class Preprocess:
     def __init__(self, endpoint_json: bytes, tokenizer_json: Callable[[], bytes]) -> None:
         keep_collections_short()
         self.endpoint: Endpoint = read_endpoint(endpoint_json)
-        self.settings: Settings = read_settings()
+        self.settings: PreprocessSettings = read_settings()
         self.task = TASKS[self.endpoint.task](self.endpoint)
         self.tokenizer = shared_tokenizer(
             self.task.tokenizer, tokenizer_json(), self.endpoint.tokens

@@ -19,7 +19,7 @@ from preprocess.admission import SURE, Admission, Newcomer, check_wait
 from preprocess.pace import Pace
 from preprocess.passage import Asker
 from preprocess.rows import pad, unpad
-from preprocess.stats import DEADLINE, DISCONNECT, Figures
+from preprocess.stats import DEADLINE, DISCONNECT, EndpointFigures
 from preprocess.tensors import Array, Tensor
 from preprocess.ticket import Stay, Text, Ticket
 from preprocess.tokens import Encoded
@@ -53,7 +53,7 @@ class Coalescer:
     engine: Call
     admission: Admission
     slots: Callable[[], int]
-    figures: Figures
+    figures: EndpointFigures
     pace: Pace = field(default_factory=Pace)
     _in_flight: int = 0
     # What is to be answered before this moment cannot be, of what is taken now.

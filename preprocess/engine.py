@@ -13,8 +13,8 @@ from preprocess.coalesce import Call, Coalescer
 from preprocess.passage import Departures, Passage
 from preprocess.request import Request
 from preprocess.rows import Row
-from preprocess.settings import Settings
-from preprocess.stats import DEADLINE, DISCONNECT, Figures
+from preprocess.settings import PreprocessSettings
+from preprocess.stats import DEADLINE, DISCONNECT, EndpointFigures
 from preprocess.tensors import Array, Tensor
 from preprocess.threads import threads
 from preprocess.tokens import Encoded
@@ -31,7 +31,11 @@ class Engine:
     """One bundle's engine under the endpoint's name, `serving_url` and the host's `version`."""
 
     def __init__(
-        self, endpoint: Endpoint, settings: Settings, serving_url: str, version: str | None
+        self,
+        endpoint: Endpoint,
+        settings: PreprocessSettings,
+        serving_url: str,
+        version: str | None,
     ) -> None:
         self._endpoint = endpoint
         self._settings = settings
@@ -106,7 +110,7 @@ def shared_coalescer(
     engine: Call,
     admission: Admission,
     slots: Callable[[], int],
-    figures: Figures,
+    figures: EndpointFigures,
 ) -> Coalescer:
     """The loop's one queue for this engine, however often the host rebuilds the Preprocess."""
     full_key = (asyncio.get_running_loop(), *key)

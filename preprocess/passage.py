@@ -8,7 +8,7 @@ import uuid
 from asyncio import Future
 from typing import Any, Protocol
 
-from preprocess.stats import STAGES, Figures
+from preprocess.stats import STAGES, EndpointFigures
 from preprocess.ticket import Stay
 from preprocess.tracing import record
 from transformer_serving.contract.errors import ServingError
@@ -79,7 +79,7 @@ class Departures:
     def __init__(self, endpoint: str, tracer: Any) -> None:
         self._endpoint = endpoint
         self._tracer = tracer
-        self.figures = Figures(endpoint)
+        self.figures = EndpointFigures(endpoint)
         self._faults: dict[str, tuple[float, int]] = {}
 
     def headers(self, passage: Passage, status: int, error: ServingError | None) -> dict[str, str]:

@@ -73,7 +73,7 @@ SETTINGS = (
 
 
 @dataclass(frozen=True)
-class Settings:
+class PreprocessSettings:
     """`triton` is the address for the chosen transport."""
 
     transport: str
@@ -86,13 +86,13 @@ class Settings:
     metrics_host: str
 
 
-def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
+def read_settings(environment: Mapping[str, str] = os.environ) -> PreprocessSettings:
     """The settings as the environment has them. Raises ValueError naming a wrong variable."""
     values = {row.name: environment.get(row.name) or row.default for row in SETTINGS}
     transport = values["TRANSFORMER_SERVING_TRANSPORT"]
     if transport not in _ADDRESSES:
         raise ValueError(f"TRANSFORMER_SERVING_TRANSPORT must be one of {', '.join(_ADDRESSES)}")
-    return Settings(
+    return PreprocessSettings(
         transport=transport,
         triton=_ADDRESSES[transport](values, environment),
         timeout_s=_seconds(values, "TRANSFORMER_SERVING_TIMEOUT_S", 86_400),

@@ -30,7 +30,7 @@ DISCONNECT, DEADLINE = "disconnect", "deadline"
 _WHY = ("reason",)
 
 
-class Figures:
+class EndpointFigures:
     """One endpoint's figures; looked up once, because a look-up costs as much as a count."""
 
     def __init__(self, endpoint: str) -> None:

@@ -26,7 +26,7 @@ from transformer_serving.engine.backend_directory import assemble, pytriton_trit
 from transformer_serving.engine.controller.machine import read_machine
 from transformer_serving.engine.controller.proofs import Proofs
 from transformer_serving.engine.controller.prover import Prover, subject_of
-from transformer_serving.engine.controller.records import Record, Version
+from transformer_serving.engine.controller.records import ModelRecord, Version
 from transformer_serving.engine.controller.repository import Repository
 from transformer_serving.engine.controller.stuck_loads import StuckLoads
 from transformer_serving.engine.controller.triton import Triton, TritonAway
@@ -136,7 +136,7 @@ def version_of(repository: Repository, token: str, number: int) -> Version:
 def serve(triton: Triton, repository: Repository, versions: tuple[Version, ...]) -> None:
     numbers = [version.number for version in versions]
     config = to_text(with_versions(from_text(versions[0].config), "m", numbers))
-    record = Record("m", "m", "", versions, config)
+    record = ModelRecord("m", "m", "", versions, config)
     repository.install("m", {v.number: v.token for v in versions}, record.served_config)
     triton.load("m", numbers[0])
 

@@ -16,7 +16,7 @@ float32, float16, int32, int64 = "float32", "float16", "int32", "int64"
 
 
 @dataclass
-class Record:
+class Recording:
     """Everything that was said, in order."""
 
     flags: list[str] = field(default_factory=list)
@@ -28,7 +28,7 @@ class Record:
 
 
 class Layer:
-    def __init__(self, record: Record, name: str, dtype: str) -> None:
+    def __init__(self, record: Recording, name: str, dtype: str) -> None:
         self.name, self.num_outputs = name, 1
         self._record, self._dtype = record, dtype
         self._precision: str | None = None
@@ -51,7 +51,7 @@ class Layer:
 
 
 class Network:
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Recording) -> None:
         self._record = record
         self.inputs: list[str] = []
         self.layers: list[Layer] = []
@@ -67,7 +67,7 @@ class Network:
 
 
 class Config:
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Recording) -> None:
         self._record = record
 
     def set_flag(self, flag: str) -> None:
@@ -105,7 +105,7 @@ class Recorder:
 
     def __init__(self, plan: bytes | None, version: str = "10.5.0") -> None:
         self.__version__ = version
-        self.record = Record()
+        self.record = Recording()
         self._plan = plan
         self.float32, self.float16, self.int32, self.int64 = float32, float16, int32, int64
         names = ("FP16", "BF16", "TF32", "OBEY_PRECISION_CONSTRAINTS")

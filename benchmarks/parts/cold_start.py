@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 from benchmarks.process import Unusable
 from benchmarks.servers import Start, app, gateway
 from benchmarks.session import Session
-from benchmarks.site import EMPTY, EMPTY_ARGUMENTS, OURS, Report, ours_arguments, service_of_one
+from benchmarks.site import EMPTY, EMPTY_ARGUMENTS, OURS, ours_arguments, service_of_one
 from benchmarks.texts import SEED, json_text
+from transformer_serving.desk.step_report import StepReport
 
 _LATER = 5
 # Before each request: one after a pause takes longer than one of a series, whichever it is.
@@ -39,7 +40,7 @@ WAYS = (
 )
 
 
-def measure(session: Session, report: Report) -> dict[str, list[dict[str, float]]]:
+def measure(session: Session, report: StepReport) -> dict[str, list[dict[str, float]]]:
     """Every way in turns; by way, a row a round."""
     site = session.site
     services = {
@@ -58,7 +59,7 @@ def measure(session: Session, report: Report) -> dict[str, list[dict[str, float]
     return found
 
 
-def _start(start: Start, endpoint: str, session: Session, report: Report) -> dict[str, float]:
+def _start(start: Start, endpoint: str, session: Session, report: StepReport) -> dict[str, float]:
     """Seconds to the first answer; milliseconds of the first answer and of the next ones."""
     began = time.perf_counter()
     server = start(session.site, report)

@@ -11,12 +11,13 @@ from typing import Any
 
 from benchmarks.process import Unusable
 from benchmarks.session import Session
-from benchmarks.site import OURS, OURS_ORT, Report
+from benchmarks.site import OURS, OURS_ORT
 from benchmarks.texts import SEED, json_text
 from transformer_serving.desk.bench import load as generator
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.figures import figures
 from transformer_serving.desk.deploy.golden import ask
+from transformer_serving.desk.step_report import StepReport
 
 _CLIENTS = 8
 _PATIENCE_S = 120.0
@@ -35,7 +36,7 @@ class Neighbour:
     other: str = OURS_ORT
     servers: tuple[str, ...] = ("gateway-null", "gateway")
 
-    def __call__(self, session: Session, report: Report) -> dict[str, list[dict[str, float]]]:
+    def __call__(self, session: Session, report: StepReport) -> dict[str, list[dict[str, float]]]:
         """By server a row a round: milliseconds at p50 and p99, alone and beside the batches."""
         found: dict[str, list[dict[str, float]]] = {}
         plan = session.runner.plan

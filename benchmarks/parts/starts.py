@@ -9,14 +9,15 @@ from dataclasses import dataclass
 
 from benchmarks.process import Unusable, free_row
 from benchmarks.session import Session
-from benchmarks.site import OURS, ROOT, Report, stack_command
+from benchmarks.site import OURS, ROOT, stack_command
 from transformer_serving.desk.deploy.golden import ask
+from transformer_serving.desk.step_report import StepReport
 
 _ROUNDS = 3
 _LIMIT_S = 120.0
 
 
-def restart(session: Session, report: Report) -> list[float]:
+def restart(session: Session, report: StepReport) -> list[float]:
     """Seconds from `up` on a stopped stack to the answer of an endpoint that it served before."""
     site = session.site
     found = []
@@ -40,7 +41,7 @@ class FreshClone:
 
     wanted: bool
 
-    def __call__(self, session: Session, report: Report) -> list[float]:
+    def __call__(self, session: Session, report: StepReport) -> list[float]:
         if not self.wanted:
             return []
         clone = session.site.work / "clone"

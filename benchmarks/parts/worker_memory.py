@@ -14,11 +14,12 @@ from typing import Any
 
 from benchmarks.servers import Running, gateway
 from benchmarks.session import Session, memory_mib
-from benchmarks.site import OURS, Report, ours_arguments, service_of_one
+from benchmarks.site import OURS, ours_arguments, service_of_one
 from benchmarks.texts import SEED, json_text
 from transformer_serving.desk.bench import load as generator
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.figures import figures
+from transformer_serving.desk.step_report import StepReport
 
 _CLIENTS = 32
 _PAUSE_S = 1.0
@@ -30,7 +31,7 @@ class WorkerMemory:
 
     seconds: float
 
-    def __call__(self, session: Session, report: Report) -> dict[str, Any]:
+    def __call__(self, session: Session, report: StepReport) -> dict[str, Any]:
         report(f"memory of a worker with one endpoint, {self.seconds:.0f} s under load")
         site = session.site
         service = service_of_one(site, "one endpoint", ours_arguments(site))

@@ -18,7 +18,7 @@ from tests.stack.conftest import Stack, started
 from tests.stack.small_bundles import TEXT, Parts, answer_of, write_small
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.desk.bundle.signing import SigningKey, new_key, sign_bundle
-from transformer_serving.desk.local.record import Record, require_record
+from transformer_serving.desk.local.record import StackRecord, require_record
 from transformer_serving.gateway.settings import BODY_STALL_SECONDS
 
 # The endpoint that is asked; heavy_bodies.py asks for it by this name.
@@ -41,7 +41,7 @@ class Ground:
         return self.stack.base
 
     @property
-    def record(self) -> Record:
+    def record(self) -> StackRecord:
         return require_record(self.stack.state)
 
     def process(self, part: str = "inference") -> psutil.Process:

@@ -21,9 +21,10 @@ from benchmarks.process import Child, Unusable
 from benchmarks.results import Results
 from benchmarks.runners import Plan
 from benchmarks.session import Session
-from benchmarks.site import Report, Site
+from benchmarks.site import Site
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.demo import CLASSIFIER, build_demo_models
+from transformer_serving.desk.step_report import StepReport
 
 pytestmark = [pytest.mark.long, pytest.mark.by_hand]
 
@@ -38,7 +39,7 @@ CHOSEN = [
 ]
 
 
-def start_broken(site: Site, report: Report) -> servers.Running:
+def start_broken(site: Site, report: StepReport) -> servers.Running:
     command = ["bash", "-c", "echo the reason it gives; exit 3"]
     child = Child("broken", command, site.work / "broken.log")
     child.start()

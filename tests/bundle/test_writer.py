@@ -27,7 +27,7 @@ from transformer_serving.desk.failure import ConversionRefused, Failure
 from transformer_serving.desk.parity.shapes import infer_of
 from transformer_serving.engine.model_config import from_text
 from transformer_serving.engine.proof.parity_set import read_parity_set
-from transformer_serving.engine.proof.proof import prove
+from transformer_serving.engine.proof.verdict import prove
 
 
 def convert_quietly(request: ConvertRequest, target: Path) -> Converted:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.compose.figures import FIGURES, Figures
+from tests.compose.figures import FIGURES, ComposeFigures
 from tests.compose.machine import docker_engine, pip_configuration, run
 from tests.compose.stand_ins import make_stand_ins
 from transformer_serving.desk.demo import build_demo_models
@@ -114,9 +114,9 @@ def env_file(path: Path, changes: dict[str, str]) -> Path:
 
 
 @pytest.fixture(scope="session")
-def figures(engine: None) -> Iterator[Figures]:
+def figures(engine: None) -> Iterator[ComposeFigures]:
     """What the tests measure; written where `make compose-figures` takes it from."""
-    found = Figures()
+    found = ComposeFigures()
     yield found
     found.write(FIGURES)
 

@@ -18,7 +18,7 @@ FIGURES = BUILD / "figures.json"
 _BEGIN, _END = "<!-- figures -->\n", "<!-- end of figures -->"
 
 
-class Figures:
+class ComposeFigures:
     """Requests under load, recoveries and image sizes of one run of the tests."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.compose.conftest import ROOT, env_file
-from tests.compose.figures import Figures
+from tests.compose.figures import ComposeFigures
 from tests.compose.machine import run
 from tests.compose.stand_ins import triton_python
 from transformer_serving.contract.gate.release import kit_version
@@ -30,7 +30,7 @@ def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_an_image_says_what_it_is_and_is_nobody(
-    images: dict[str, str], service: str, figures: Figures
+    images: dict[str, str], service: str, figures: ComposeFigures
 ) -> None:
     (row,) = json.loads(run("docker", "image", "inspect", images[service]))
     figures.size(service, row["Size"])

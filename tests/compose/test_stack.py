@@ -25,7 +25,7 @@ from tests.compose.conftest import (
     started,
     wait_for,
 )
-from tests.compose.figures import Figures
+from tests.compose.figures import ComposeFigures
 from tests.compose.load import HEADERS, Load
 from tests.compose.machine import inspected, run
 from tests.stack.intruder import grpc_calls, http_calls, send
@@ -120,7 +120,9 @@ def test_who_reaches_triton_can_have_it_infer_and_nothing_else(stack: Compose) -
     assert stack.status(ENDPOINT) == 200
 
 
-def test_an_orderly_stop_under_load_fails_no_request(stack: Compose, figures: Figures) -> None:
+def test_an_orderly_stop_under_load_fails_no_request(
+    stack: Compose, figures: ComposeFigures
+) -> None:
     leaving = stack.containers("inference")[0]
     with Load(stack.port, ENDPOINT, CLIENTS) as load:
         wait_until_answered(load)
@@ -134,7 +136,7 @@ def test_an_orderly_stop_under_load_fails_no_request(stack: Compose, figures: Fi
 
 
 def test_rolling_the_inference_containers_fails_no_request(
-    stack: Compose, figures: Figures
+    stack: Compose, figures: ComposeFigures
 ) -> None:
     before = set(stack.containers("inference"))
     with Load(stack.port, ENDPOINT, CLIENTS) as load:
@@ -152,7 +154,7 @@ def test_rolling_the_inference_containers_fails_no_request(
 
 
 def test_a_killed_worker_fails_only_what_was_in_flight_there(
-    stack: Compose, figures: Figures
+    stack: Compose, figures: ComposeFigures
 ) -> None:
     victim = stack.containers("inference")[0]
     since = started(victim)
@@ -168,7 +170,7 @@ def test_a_killed_worker_fails_only_what_was_in_flight_there(
 
 
 def test_triton_killed_is_503_with_retry_after_and_comes_back(
-    stack: Compose, figures: Figures
+    stack: Compose, figures: ComposeFigures
 ) -> None:
     (triton,) = stack.containers("triton")
     since = started(triton)
@@ -193,7 +195,7 @@ def unavailable(stack: Compose) -> tuple[str, str] | None:
 
 
 def test_a_killed_triton_container_comes_back_with_its_models(
-    stack: Compose, figures: Figures
+    stack: Compose, figures: ComposeFigures
 ) -> None:
     """Also with the control plane away: what it served last lies in its own volume."""
     (triton,) = stack.containers("triton")
@@ -208,7 +210,7 @@ def test_a_killed_triton_container_comes_back_with_its_models(
 
 
 def test_new_bundles_under_load_fail_no_request_and_mix_nothing(
-    stack: Compose, tmp_path: Path, figures: Figures
+    stack: Compose, tmp_path: Path, figures: ComposeFigures
 ) -> None:
     """A new engine, then a new tokenizer, labels and preprocess code; and back to the first."""
     right: set[tuple[int, str, str]] = set()
@@ -270,7 +272,7 @@ def answers(triton: str) -> int:
 
 
 def test_two_tritons_share_the_load_and_one_may_go(
-    stack: Compose, two_tritons: list[str], figures: Figures
+    stack: Compose, two_tritons: list[str], figures: ComposeFigures
 ) -> None:
     first, second = two_tritons
     with Load(stack.port, ENDPOINT, CLIENTS) as load:

@@ -19,7 +19,7 @@ import requests
 from starlette.testclient import TestClient
 
 from transformer_serving.control_plane.app import create_app
-from transformer_serving.control_plane.settings import Settings
+from transformer_serving.control_plane.settings import ControlPlaneSettings
 
 ACCESS_KEY, SECRET_KEY = "access-of-the-test", "secret-of-the-test"
 
@@ -68,12 +68,14 @@ class ApiClient:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(data=tmp_path / "data", access_key=ACCESS_KEY, secret_key=SECRET_KEY)
+def settings(tmp_path: Path) -> ControlPlaneSettings:
+    return ControlPlaneSettings(
+        data=tmp_path / "data", access_key=ACCESS_KEY, secret_key=SECRET_KEY
+    )
 
 
 @pytest.fixture
-def http(settings: Settings) -> Iterator[TestClient]:
+def http(settings: ControlPlaneSettings) -> Iterator[TestClient]:
     with TestClient(create_app(settings), base_url="http://127.0.0.1:8008") as client:
         yield client
 

@@ -15,7 +15,7 @@ from tests.control_plane.conftest import ACCESS_KEY, SECRET_KEY, ApiClient
 from transformer_serving.control_plane.api import METHODS, ApiRoute, parse_route
 from transformer_serving.control_plane.app import create_app
 from transformer_serving.control_plane.auth import Authority
-from transformer_serving.control_plane.settings import Settings
+from transformer_serving.control_plane.settings import ControlPlaneSettings
 
 if TYPE_CHECKING:
     from tests.control_plane.conftest import ApiClient
@@ -108,7 +108,7 @@ def test_what_python_clients_send_beyond_json(api: ApiClient) -> None:
     assert (line["msg"], line["value"]) == ("half ? pair", None)
 
 
-def test_body_limit_names_limit_and_size(settings: Settings) -> None:
+def test_body_limit_names_limit_and_size(settings: ControlPlaneSettings) -> None:
     with TestClient(create_app(replace(settings, max_api_body=100))) as http:
         answer = http.post("/tasks.get_all", content=b" " * 101, headers=ApiClient(http).headers)
     assert answer.status_code == 413
@@ -130,7 +130,7 @@ def test_pages_of_the_missing_web_interface(http: TestClient) -> None:
 
 
 def test_a_fault_of_ours_is_an_envelope_without_details(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: ControlPlaneSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(_call: object) -> dict[str, object]:
         raise KeyError("confidential")
@@ -156,12 +156,12 @@ def test_a_full_disk_is_told_apart(
 
 
 def test_no_answer_is_one_the_clients_retry_for_ever() -> None:
-    from transformer_serving.control_plane.errors import Failure
+    from transformer_serving.control_plane.errors import ApiFailure
 
-    assert not {failure.status for failure in Failure} & {429, 502, 503}
+    assert not {failure.status for failure in ApiFailure} & {429, 502, 503}
 
 
-async def test_the_bodies_of_all_calls_have_a_limit(settings: Settings) -> None:
+async def test_the_bodies_of_all_calls_have_a_limit(settings: ControlPlaneSettings) -> None:
     """Those that are too many get 413, and what was held is given back however a call ends."""
     chosen = replace(settings, max_api_bodies=250, api_body_seconds=0.3)
     app = create_app(chosen)

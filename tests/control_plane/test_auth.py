@@ -18,7 +18,7 @@ from transformer_serving.control_plane.app import create_app
 from transformer_serving.control_plane.auth import Authority
 from transformer_serving.control_plane.errors import ApiError
 from transformer_serving.control_plane.settings import (
-    Settings,
+    ControlPlaneSettings,
     SettingsError,
     settings_from_environment,
 )
@@ -33,13 +33,13 @@ def claims(token: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def authority(settings: Settings) -> Authority:
+def authority(settings: ControlPlaneSettings) -> Authority:
     settings.data.mkdir(parents=True)
     return Authority(settings)
 
 
 @pytest.fixture
-def right(settings: Settings) -> str:
+def right(settings: ControlPlaneSettings) -> str:
     return basic(settings.access_key, settings.secret_key)
 
 
@@ -88,7 +88,7 @@ def test_refuses_a_login(http: TestClient, header: str, subcode: int) -> None:
 
 
 def test_refuses_tokens_of_another_server_or_time(
-    authority: Authority, settings: Settings, right: str, tmp_path: Path
+    authority: Authority, settings: ControlPlaneSettings, right: str, tmp_path: Path
 ) -> None:
     token = authority.login(right, "")
     renewed = Authority(replace(settings, secret_key="changed"))
@@ -106,17 +106,21 @@ def test_refuses_tokens_of_another_server_or_time(
             checker.check(f"Bearer {wrong}")
 
 
-def test_tokens_outlive_a_restart(authority: Authority, settings: Settings, right: str) -> None:
+def test_tokens_outlive_a_restart(
+    authority: Authority, settings: ControlPlaneSettings, right: str
+) -> None:
     Authority(settings).check("Bearer " + authority.login(right, ""))
 
 
-def test_secret_is_long_and_only_ours_to_read(authority: Authority, settings: Settings) -> None:
+def test_secret_is_long_and_only_ours_to_read(
+    authority: Authority, settings: ControlPlaneSettings
+) -> None:
     secret = settings.data / "token.secret"
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     assert len(secret.read_bytes()) >= 32
 
 
-def test_a_secret_cut_short_is_made_anew(settings: Settings, right: str) -> None:
+def test_a_secret_cut_short_is_made_anew(settings: ControlPlaneSettings, right: str) -> None:
     settings.data.mkdir(parents=True)
     (settings.data / "token.secret").write_bytes(b"short")
     authority = Authority(settings)
@@ -149,7 +153,9 @@ def test_keys_come_from_the_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["auth.login", "tasks.get_all", "models.create", "an/upload"])
-def test_nothing_of_a_body_is_read_before_the_credentials(settings: Settings, method: str) -> None:
+def test_nothing_of_a_body_is_read_before_the_credentials(
+    settings: ControlPlaneSettings, method: str
+) -> None:
     """Neither of a call nor of an upload: the app that is asked has not taken a byte."""
     app = create_app(settings)
     asked: list[int] = []

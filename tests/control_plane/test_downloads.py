@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_serving.control_plane.errors import ApiError, Failure
+from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.files.downloads import file_response
 from transformer_serving.control_plane.files.store import FileStore
 
@@ -20,5 +20,5 @@ def test_thousands_of_digits_are_no_range(tmp_path: Path, wanted: str) -> None:
     stored = files.open("a")
     with pytest.raises(ApiError) as caught:
         file_response(stored, wanted.format("9" * 5000), head=False)
-    assert caught.value.failure is Failure.VALIDATION
+    assert caught.value.failure is ApiFailure.VALIDATION
     stored.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies
 
-from transformer_serving.control_plane.errors import ApiError, Failure
+from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.files.store import FileStore, path_parts
 
 
@@ -80,7 +80,7 @@ def test_refuses_a_path(files: FileStore, tmp_path: Path, path: str) -> None:
     for attempt in (lambda: put(files, path, b"x"), lambda: files.open(path)):
         with pytest.raises(ApiError, match="path") as refused:
             attempt()
-        assert refused.value.failure is Failure.FIELD_VALUE
+        assert refused.value.failure is ApiFailure.FIELD_VALUE
     with pytest.raises(ApiError, match="path"):
         files.delete(path)
     assert outside(tmp_path) == set()
@@ -120,7 +120,7 @@ def test_only_plain_files_are_opened(files: FileStore, tmp_path: Path) -> None:
         files.open("pipe")
 
 
-def _round_trip(files: FileStore, path: str) -> Failure | None:
+def _round_trip(files: FileStore, path: str) -> ApiFailure | None:
     try:
         put(files, path, b"new")
         assert read(files, path) == b"new"
@@ -155,7 +155,7 @@ def test_no_path_leaves_the_store(tmp_path: Path, path: str) -> None:
         folder.symlink_to(tmp_path)
     before = outside(tmp_path)
     failure = _round_trip(files, path)
-    assert failure in (None, Failure.FIELD_VALUE, Failure.FILE_NOT_FOUND)
+    assert failure in (None, ApiFailure.FIELD_VALUE, ApiFailure.FILE_NOT_FOUND)
     assert outside(tmp_path) == before
     assert secret.read_text() == "secret"
     if not folder.is_symlink():

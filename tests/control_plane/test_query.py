@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from transformer_serving.control_plane.errors import ApiError, Failure
+from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.query import (
     Filters,
     order,
@@ -146,7 +146,7 @@ def test_a_pattern_that_backtracks_is_refused(pattern: str) -> None:
         error = searching.exception()
     if error is not None:
         assert isinstance(error, ApiError)
-        assert error.failure is Failure.REGEX
+        assert error.failure is ApiFailure.REGEX
         assert turns > 20
 
 
@@ -154,4 +154,4 @@ def test_a_pattern_that_backtracks_is_refused(pattern: str) -> None:
 def test_what_is_no_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(ApiError) as caught:
         predicates(FILTERS, {"name": pattern})
-    assert caught.value.failure is Failure.REGEX
+    assert caught.value.failure is ApiFailure.REGEX

@@ -12,8 +12,8 @@ from starlette.testclient import TestClient
 
 from tests.control_plane.conftest import ApiClient
 from transformer_serving.control_plane.app import create_app
-from transformer_serving.control_plane.errors import Failure
-from transformer_serving.control_plane.settings import Settings
+from transformer_serving.control_plane.errors import ApiFailure
+from transformer_serving.control_plane.settings import ControlPlaneSettings
 from transformer_serving.control_plane.store import Kind, Store, StoreError
 
 
@@ -118,7 +118,7 @@ def test_closing_waits_for_readers(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_full_disk_is_called_one(settings: Settings) -> None:
+def test_a_full_disk_is_called_one(settings: ControlPlaneSettings) -> None:
     """SQLite's own error for it, which is no OSError."""
     app = create_app(settings)
     with TestClient(app, base_url="http://127.0.0.1:8008") as http:
@@ -134,4 +134,4 @@ def test_a_full_disk_is_called_one(settings: Settings) -> None:
 
 
 def test_no_failure_is_one_that_the_sdk_tries_again_without_end() -> None:
-    assert max(failure.status for failure in Failure) <= 500
+    assert max(failure.status for failure in ApiFailure) <= 500

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from transformer_serving.control_plane.settings import Settings
+from transformer_serving.control_plane.settings import ControlPlaneSettings
 
 if TYPE_CHECKING:
     from tests.control_plane.conftest import ApiClient
@@ -125,7 +125,7 @@ def test_refuses_a_target(api: ApiClient, path: str) -> None:
         b'--b0undary\r\nContent-Disposition: form-data; name="x"\r\n\r\nv\r\n--b0undary--\r\n',
     ],
 )
-def test_refuses_a_body(api: ApiClient, settings: Settings, body: bytes) -> None:
+def test_refuses_a_body(api: ApiClient, settings: ControlPlaneSettings, body: bytes) -> None:
     assert raw(api, body) == 400
     assert not list((settings.data / "incoming").iterdir())
     assert not list((settings.data / "files").rglob("*"))
@@ -146,7 +146,7 @@ def test_refuses_an_encoded_body(api: ApiClient) -> None:
     assert api.http.post("/", content=b"x", headers=headers).status_code == 415
 
 
-def test_a_cut_connection_leaves_nothing(api: ApiClient, settings: Settings) -> None:
+def test_a_cut_connection_leaves_nothing(api: ApiClient, settings: ControlPlaneSettings) -> None:
     def body() -> Iterator[bytes]:
         yield part(b'name="f/x"', b"y" * 3_000_000, end=b"")[:-20]
 

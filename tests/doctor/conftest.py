@@ -22,7 +22,7 @@ import pytest
 from tests.contract.bundles import write_bundle
 from tests.contract.plans import Plan, build
 from transformer_serving.desk.doctor.subject import Subject
-from transformer_serving.desk.local.record import Ports, Record
+from transformer_serving.desk.local.record import Ports, StackRecord
 from transformer_serving.desk.versions.lock import read_lock
 
 ROOT = Path(__file__).parent.parent.parent
@@ -187,7 +187,7 @@ def scene(
     subject = Subject(
         state=state,
         environment=environment,
-        record=Record(Ports(*free_ports(4)), ACCESS, SECRET),
+        record=StackRecord(Ports(*free_ports(4)), ACCESS, SECRET),
         bundle=bundle,
         log=log,
         usual_triton="127.0.0.1:9",

@@ -21,12 +21,12 @@ from transformer_serving.contract.identity import model_parts
 from transformer_serving.contract.manifest import Golden, Manifest, entry_of, read_manifest
 from transformer_serving.engine.controller import verification
 from transformer_serving.engine.controller.control_plane import Problem, Served
-from transformer_serving.engine.controller.figures import Figures
+from transformer_serving.engine.controller.figures import TritonFigures
 from transformer_serving.engine.controller.metrics import MetricsPage
 from transformer_serving.engine.controller.proofs import Proofs
 from transformer_serving.engine.controller.prover import Prover
 from transformer_serving.engine.controller.repository import Repository
-from transformer_serving.engine.controller.service import Service, Settings
+from transformer_serving.engine.controller.service import ControllerSettings, Service
 from transformer_serving.engine.controller.state import StateFile
 from transformer_serving.engine.controller.stuck_loads import StuckLoads
 from transformer_serving.engine.controller.triton import Triton
@@ -184,13 +184,13 @@ class Serving:
         repository = Repository(self.server.repository)
         self.page = MetricsPage(None)
         service = Service(
-            Settings(poll_s=0.1, grace_s=self.grace_s),
+            ControllerSettings(poll_s=0.1, grace_s=self.grace_s),
             self.control_plane,
             self.triton,
             repository,
             StateFile(self.folder / "state.json"),
             Prover(self.triton, repository, Proofs(self.folder / "proofs.json")),
-            Figures(None),
+            TritonFigures(None),
             self.page,
         )
         self.stop.clear()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from transformer_serving.contract.heads import EXTRA_ROLES
-from transformer_serving.engine.backends.executor import Executor, Failure, Graph
+from transformer_serving.engine.backends.executor import Executor, Graph, RequestFailure
 from transformer_serving.engine.backends.grouping import (
     EXTRA_INPUTS,
     FREE_TOKENS,
@@ -57,14 +57,14 @@ class NumpyRuntime:
         self.reads_padding = reads_padding
         self.batches: list[tuple[int, ...]] = []
 
-    def run(self, batches: Sequence[Arrays]) -> list[Arrays | Failure]:
+    def run(self, batches: Sequence[Arrays]) -> list[Arrays | RequestFailure]:
         return [self.one(batch) for batch in batches]
 
-    def one(self, batch: Arrays) -> Arrays | Failure:
+    def one(self, batch: Arrays) -> Arrays | RequestFailure:
         ids, mask = batch["input_ids"], batch["attention_mask"]
         self.batches.append(ids.shape)
         if (ids == POISON).any():
-            return Failure("poison", invalid=False)
+            return RequestFailure("poison", invalid=False)
         masked = (ids * mask).astype(np.float32)
         last = masked[:, -1:] if self.reads_padding else 0
         return {
@@ -105,9 +105,9 @@ def test_every_request_gets_exactly_its_own_answer(
     answers = Executor(NumpyRuntime(), layout).answers(requests)
     for index, (arrays, answer) in enumerate(zip(requests, answers, strict=True)):
         alone = NumpyRuntime().one(arrays)
-        assert isinstance(answer, Failure) == (index in poisoned)
-        if not isinstance(answer, Failure):
-            assert not isinstance(alone, Failure)
+        assert isinstance(answer, RequestFailure) == (index in poisoned)
+        if not isinstance(answer, RequestFailure):
+            assert not isinstance(alone, RequestFailure)
             for name, expected in alone.items():
                 np.testing.assert_array_equal(answer[name], expected)
 
@@ -164,10 +164,10 @@ def test_without_a_known_layout_every_request_runs_alone() -> None:
 )
 def test_a_bad_request_is_told_why_and_fails_alone(arrays: Arrays, reason: str) -> None:
     bad, good = Executor(NumpyRuntime(), PADDED).answers([arrays, request([[5, 6]])])
-    assert isinstance(bad, Failure)
+    assert isinstance(bad, RequestFailure)
     assert bad.invalid
     assert reason in bad.reason
-    assert not isinstance(good, Failure)
+    assert not isinstance(good, RequestFailure)
 
 
 def test_the_probe_learns_axes_and_whether_padding_is_harmless() -> None:

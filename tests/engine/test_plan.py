@@ -24,8 +24,8 @@ from transformer_serving.engine.controller.plan import (
 )
 from transformer_serving.engine.controller.records import (
     DIFFERS,
-    Failure,
-    Record,
+    FailedChange,
+    ModelRecord,
     Version,
     failed_again,
 )
@@ -57,8 +57,8 @@ class World(RuleBasedStateMachine):
         self.endpoints: dict[str, str] = {}
         self.reached = False
         self.triton: dict[str, frozenset[int]] | None = {}
-        self.records: dict[str, Record] = {}
-        self.failures: dict[str, Failure] = {}
+        self.records: dict[str, ModelRecord] = {}
+        self.failures: dict[str, FailedChange] = {}
         self.now = 1000.0
         self.lost: set[str] = set()
         self.unproven: set[str] = set()
@@ -152,9 +152,11 @@ class World(RuleBasedStateMachine):
         before = self.records.get(model)
         old = [v for v in before.versions if v.number != number][:1] if before else []
         grace = [dataclasses.replace(v, drop_at=v.drop_at or self.now + GRACE_S) for v in old]
-        self.serve(Record(model, model, fingerprint, (version(number, fingerprint), *grace), ""))
+        self.serve(
+            ModelRecord(model, model, fingerprint, (version(number, fingerprint), *grace), "")
+        )
 
-    def serve(self, record: Record) -> None:
+    def serve(self, record: ModelRecord) -> None:
         assert self.triton is not None
         self.records[record.model] = record
         self.triton[record.model] = record.numbers
@@ -187,7 +189,7 @@ def test_pauses_double_up_to_five_minutes_and_start_anew_for_another_thing() -> 
 
 
 def test_what_is_unproven_is_loaded_again_even_where_it_is_ready() -> None:
-    record = Record("a", "a", "good1", (version(1, "good1"),), "")
+    record = ModelRecord("a", "a", "good1", (version(1, "good1"),), "")
     loaded = {"a": frozenset({1})}
     situation = Situation({"a": "good1"}, {"a": record}, {}, loaded, 11.0, frozenset({"a"}))
     assert plan(situation) == {"a": Reload()}
@@ -207,8 +209,8 @@ def test_a_failed_proof_is_tried_again_rarely() -> None:
 
 
 def test_a_model_that_cannot_be_loaded_again_is_fetched_again() -> None:
-    record = Record("a", "a", "good1", (version(1, "good1"),), "")
-    failure = Failure("good1", "files are damaged", 0.0, 1, 10.0)
+    record = ModelRecord("a", "a", "good1", (version(1, "good1"),), "")
+    failure = FailedChange("good1", "files are damaged", 0.0, 1, 10.0)
     situation = Situation({"a": "good1"}, {"a": record}, {"a": failure}, {}, 11.0)
     assert plan(situation) == {"a": Prepare()}
     assert plan(dataclasses.replace(situation, wanted=None)) == {"a": Reload()}

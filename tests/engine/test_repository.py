@@ -17,9 +17,9 @@ from transformer_serving.engine.controller.deployment import Deployment
 from transformer_serving.engine.controller.machine import Machine as Hardware
 from transformer_serving.engine.controller.proofs import Proofs
 from transformer_serving.engine.controller.prover import PROOF_MODEL, ProofFailed, Prover
-from transformer_serving.engine.controller.records import Record
+from transformer_serving.engine.controller.records import ModelRecord
 from transformer_serving.engine.controller.repository import Repository
-from transformer_serving.engine.controller.service import Service, Settings
+from transformer_serving.engine.controller.service import ControllerSettings, Service
 from transformer_serving.engine.controller.state import StateFile
 from transformer_serving.engine.controller.triton import LoadFailed
 from transformer_serving.engine.errors import EngineError
@@ -89,7 +89,7 @@ class Machine:
         shutil.copytree(self.disk, copy, symlinks=True)
         self.photographs.append(copy)
 
-    def commit(self, model: str, record: Record | None) -> None:
+    def commit(self, model: str, record: ModelRecord | None) -> None:
         self.photograph()
         self.state.commit(model, record)
         self.photograph()
@@ -99,7 +99,7 @@ class Machine:
         self.steps.prepare(self.plane.served["m"], self.state.records().get("m"))
 
 
-def recovered(disk: Path) -> Record | None:
+def recovered(disk: Path) -> ModelRecord | None:
     """What the next start makes of a disk; checks that it is whole."""
     repository, state = Repository(disk / "models"), StateFile(disk / "state.json")
     prover: Any = None
@@ -148,7 +148,7 @@ def test_a_crash_in_the_middle_of_a_proof_leaves_nothing_of_it(tmp_path: Path) -
     for disk in machine.photographs:
         repository, state = Repository(disk / "models"), StateFile(disk / "state.json")
         service = Service(
-            Settings(1.0, 1.0),
+            ControllerSettings(1.0, 1.0),
             *[None] * 2,
             repository,
             state,

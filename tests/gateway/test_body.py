@@ -21,7 +21,7 @@ from transformer_serving.gateway.body import (
 )
 from transformer_serving.gateway.body_memory import body_memory
 from transformer_serving.gateway.content_encoding import Decoder, Gzip, Plain, decoder_for
-from transformer_serving.gateway.settings import Settings, read_settings
+from transformer_serving.gateway.settings import GatewaySettings, read_settings
 
 DATA = st.binary(max_size=3000) | st.builds(bytes.__mul__, st.binary(max_size=3), st.integers(0, 9))
 
@@ -35,7 +35,7 @@ def chunked(data: bytes, cuts: list[int]) -> Iterator[bytes]:
 CUTS = st.lists(st.integers(0, 10_000), max_size=12)
 
 
-def settings_of(limit: int, memory: int = 10**9, **more: float) -> Settings:
+def settings_of(limit: int, memory: int = 10**9, **more: float) -> GatewaySettings:
     return replace(read_settings({}), max_body_bytes=limit, body_memory_bytes=memory, **more)
 
 

@@ -15,7 +15,7 @@ from transformer_serving.contract.worker.request_context import current_caller
 from transformer_serving.gateway import callers as callers_module
 from transformer_serving.gateway.callers import Caller, Callers
 from transformer_serving.gateway.front_door import FrontDoor
-from transformer_serving.gateway.settings import Settings
+from transformer_serving.gateway.settings import GatewaySettings
 
 
 async def until(what: Callable[[], bool]) -> None:
@@ -83,7 +83,7 @@ class Door:
         self.processor = WaitingProcessor()
         self.host = host_of(self.processor)
         self.host.app = WaitingApp(self.processor)
-        self.app = FrontDoor(self.host, Settings(100, 100, 1000, 5, 60, 0))
+        self.app = FrontDoor(self.host, GatewaySettings(100, 100, 1000, 5, 60, 0))
         self.sent: list[Any] = []
 
     def post(self, path: str, connection: Connection) -> asyncio.Task[None]:

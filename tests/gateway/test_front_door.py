@@ -15,7 +15,7 @@ from starlette.responses import Response
 from tests.gateway.played_host import Ours, Processor, host_of
 from transformer_serving.gateway import body as body_module
 from transformer_serving.gateway.front_door import FrontDoor
-from transformer_serving.gateway.settings import Settings
+from transformer_serving.gateway.settings import GatewaySettings
 
 JSON = (b"content-type", b"application/json")
 
@@ -29,7 +29,7 @@ class Door:
         self.processor.changed()
         self.processor.built("ours", Ours())
         self.host = host_of(self.processor)
-        self.app = FrontDoor(self.host, Settings(100, 100, 1000, 0.05, 60, drain))
+        self.app = FrontDoor(self.host, GatewaySettings(100, 100, 1000, 0.05, 60, drain))
         self.sent: list[Any] = []
 
     async def post(

@@ -23,11 +23,11 @@ from tests.engine.triton_server import wait_until
 from tests.gateway.conftest import Server, free_port
 from tests.gateway.text_serving import TextServing, text_serving as text_serving
 
-Figures = dict[tuple[str, frozenset[tuple[str, str]]], float]
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 PREFIX = "transformer_serving_"
 
 
-def read(text: str) -> Figures:
+def read(text: str) -> Samples:
     return {
         (sample.name.removeprefix(PREFIX), frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
@@ -36,7 +36,7 @@ def read(text: str) -> Figures:
     }
 
 
-def of(figures: Figures, name: str, **labels: str) -> float:
+def of(figures: Samples, name: str, **labels: str) -> float:
     return figures.get((name, frozenset(labels.items())), 0)
 
 
@@ -55,7 +55,7 @@ def way(
         server.wait_for("/docs")
         url = f"http://127.0.0.1:{port}/metrics"
 
-    def figures() -> Figures:
+    def figures() -> Samples:
         with urllib.request.urlopen(url, timeout=30) as answer:
             return read(answer.read().decode())
 

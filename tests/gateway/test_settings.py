@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from transformer_serving.gateway.request_id import HEADER, request_id
-from transformer_serving.gateway.settings import SETTINGS, Settings, read_settings
+from transformer_serving.gateway.settings import SETTINGS, GatewaySettings, read_settings
 
 
 def test_defaults() -> None:
-    assert read_settings({}) == Settings(2_000_000, 100_000, 64 * 2**20, 60.0, 10.0, 0.0)
+    assert read_settings({}) == GatewaySettings(2_000_000, 100_000, 64 * 2**20, 60.0, 10.0, 0.0)
     assert all(setting.help.endswith(".") for setting in SETTINGS)
 
 

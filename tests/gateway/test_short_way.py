@@ -24,7 +24,13 @@ from tests.gateway.played_host import (
     host_of,
 )
 from transformer_serving.gateway import building
-from transformer_serving.gateway.short_way import Kind, ShortWay, Target, send_response, target_of
+from transformer_serving.gateway.short_way import (
+    Kind,
+    RequestedEndpoint,
+    ShortWay,
+    send_response,
+    target_of,
+)
 
 # The host's three routes, in its order.
 ROUTES = [
@@ -41,7 +47,7 @@ def test_paths_are_read_as_the_hosts_routes_read_them(rest: str, start: str) -> 
         match, found = route.matches(scope)
         if match is Match.FULL:
             parameters = found["path_params"]
-            expected = Target(parameters["model"], parameters.get("version"))
+            expected = RequestedEndpoint(parameters["model"], parameters.get("version"))
             break
     assert target_of(scope) == expected
 
@@ -49,14 +55,14 @@ def test_paths_are_read_as_the_hosts_routes_read_them(rest: str, start: str) -> 
 @pytest.mark.parametrize(
     ("path", "query", "root", "expected"),
     [
-        ("/serve/a", b"version=3", "", Target("a", "3")),
-        ("/serve/a/", b"x=1&version=%31", "", Target("a", "1")),
-        ("/serve/a/2", b"version=3", "", Target("a", "2")),
-        ("/serve/a", b"version", "", Target("a", "")),
-        ("/root/serve/a", b"", "/root", Target("a", None)),
+        ("/serve/a", b"version=3", "", RequestedEndpoint("a", "3")),
+        ("/serve/a/", b"x=1&version=%31", "", RequestedEndpoint("a", "1")),
+        ("/serve/a/2", b"version=3", "", RequestedEndpoint("a", "2")),
+        ("/serve/a", b"version", "", RequestedEndpoint("a", "")),
+        ("/root/serve/a", b"", "/root", RequestedEndpoint("a", None)),
     ],
 )
-def test_queries_and_root(path: str, query: bytes, root: str, expected: Target) -> None:
+def test_queries_and_root(path: str, query: bytes, root: str, expected: RequestedEndpoint) -> None:
     scope = {"method": "POST", "path": path, "query_string": query, "root_path": root}
     assert target_of(scope) == expected
     assert target_of({**scope, "method": "PUT"}) is None
@@ -81,22 +87,24 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize(
     ("target", "ours"),
     [
-        (Target("ours", None), True),
-        (Target("ours", "2"), True),
-        (Target("ours/2", None), True),
-        (Target("ours", "3"), False),
-        (Target("other", None), False),
-        (Target("unknown", None), False),
-        (Target("sklearn", None), False),
-        (Target("bad", None), False),
-        (Target("both", None), True),
-        (Target("canary", "of both"), True),
-        (Target("mixed", None), False),
-        (Target("half bad", None), False),
-        (Target("empty", None), False),
+        (RequestedEndpoint("ours", None), True),
+        (RequestedEndpoint("ours", "2"), True),
+        (RequestedEndpoint("ours/2", None), True),
+        (RequestedEndpoint("ours", "3"), False),
+        (RequestedEndpoint("other", None), False),
+        (RequestedEndpoint("unknown", None), False),
+        (RequestedEndpoint("sklearn", None), False),
+        (RequestedEndpoint("bad", None), False),
+        (RequestedEndpoint("both", None), True),
+        (RequestedEndpoint("canary", "of both"), True),
+        (RequestedEndpoint("mixed", None), False),
+        (RequestedEndpoint("half bad", None), False),
+        (RequestedEndpoint("empty", None), False),
     ],
 )
-async def test_which_endpoints_are_ours(built: list[str], target: Target, ours: bool) -> None:
+async def test_which_endpoints_are_ours(
+    built: list[str], target: RequestedEndpoint, ours: bool
+) -> None:
     processor = Processor(dict.fromkeys(["ours", "ours/2", "other", "bad", "sklearn"]))
     processor.engines["sklearn"] = "sklearn"
     processor.changed()
@@ -122,9 +130,9 @@ async def test_which_endpoints_are_ours(built: list[str], target: Target, ours: 
 async def test_what_could_not_be_built_is_tried_again_after_a_change(built: list[str]) -> None:
     processor = Processor({"bad": None})
     way = ShortWay(host_of(processor))
-    assert await way.kind_of(Target("bad", None)) is not Kind.OURS
+    assert await way.kind_of(RequestedEndpoint("bad", None)) is not Kind.OURS
     processor.changed()
-    assert await way.kind_of(Target("bad", None)) is not Kind.OURS
+    assert await way.kind_of(RequestedEndpoint("bad", None)) is not Kind.OURS
     assert built == ["bad"] * 2
 
 
@@ -132,8 +140,8 @@ async def test_what_could_not_be_built_is_tried_again_after_a_change(built: list
 async def test_only_a_class_that_says_true_counts(preprocess: object) -> None:
     processor = Processor({"a": None})
     processor.built("a", preprocess)
-    assert await ShortWay(host_of(processor)).kind_of(Target("a", None)) is not Kind.OURS
-    assert await ShortWay(host_of(None)).kind_of(Target("a", None)) is Kind.HOSTS
+    assert await ShortWay(host_of(processor)).kind_of(RequestedEndpoint("a", None)) is not Kind.OURS
+    assert await ShortWay(host_of(None)).kind_of(RequestedEndpoint("a", None)) is Kind.HOSTS
 
 
 class PanicError(BaseException):
@@ -168,7 +176,7 @@ async def test_what_an_endpoint_raises(
 ) -> None:
     host = host_of(Processor({"a": raised}))
     with caplog.at_level(logging.ERROR):
-        answer = await ShortWay(host).answer(Target("a", None), {"text": SECRET})
+        answer = await ShortWay(host).answer(RequestedEndpoint("a", None), {"text": SECRET})
     body = orjson.loads(answer.body)
     assert (answer.status_code, body["code"]) == (status, code)
     assert list(body) == ["code", "message", "field", "limit", "got"]
@@ -182,7 +190,7 @@ async def test_what_an_endpoint_raises(
 
 async def test_out_of_gpu_memory_restarts_the_worker_after_the_answer() -> None:
     host = host_of(Processor({"a": ValueError(CUDA)}))
-    answer = await ShortWay(host).answer(Target("a", None), {})
+    answer = await ShortWay(host).answer(RequestedEndpoint("a", None), {})
     assert not host.exits
     assert [message["type"] for message in await sent(answer)][-1] == "http.response.body"
     assert host.exits
@@ -191,10 +199,10 @@ async def test_out_of_gpu_memory_restarts_the_worker_after_the_answer() -> None:
 async def test_engine_errors_are_reported_as_the_operator_set_it() -> None:
     host = host_of(Processor({"a": RpcError(SECRET)}))
     host.grpc_aio_ignore_errors = {"UNAVAILABLE"}
-    assert (await ShortWay(host).answer(Target("a", None), {})).status_code == 500
+    assert (await ShortWay(host).answer(RequestedEndpoint("a", None), {})).status_code == 500
     assert not host.reported
     host.grpc_aio_verbose_errors = {"UNAVAILABLE"}
-    await ShortWay(host).answer(Target("a", None), {})
+    await ShortWay(host).answer(RequestedEndpoint("a", None), {})
     assert "(not logged)" in host.reported[0]
 
 
@@ -224,5 +232,7 @@ async def test_any_response_is_sent_with_the_request_id() -> None:
 
 
 async def test_a_plain_value_is_answered_as_json() -> None:
-    answer = await ShortWay(host_of(Processor({"a": {"x": 1}}))).answer(Target("a", None), {})
+    answer = await ShortWay(host_of(Processor({"a": {"x": 1}}))).answer(
+        RequestedEndpoint("a", None), {}
+    )
     assert (answer.status_code, answer.body) == (200, b'{"x":1}')

@@ -10,7 +10,7 @@ import pytest
 
 from tests.engine.triton_server import wait_until
 from tests.gateway.conftest import Server
-from tests.gateway.test_metrics import Figures, of, read
+from tests.gateway.test_metrics import Samples, of, read
 from tests.gateway.text_serving import GOLDEN, TextServing, text_serving as text_serving
 from tests.triton_text import VERSION, load
 
@@ -36,7 +36,7 @@ def everywhere(server: Server, status: int) -> bool:
     return all(row(server, "swayed")[0] == status for _ in range(20))
 
 
-def figures(server: Server) -> Figures:
+def figures(server: Server) -> Samples:
     return read(server.ask("GET", "/metrics").raw.decode())
 
 

@@ -19,7 +19,7 @@ from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import health, stack
 from transformer_serving.desk.local.backup import backup, restore
 from transformer_serving.desk.local.parts import control_plane_data
-from transformer_serving.desk.local.record import Ports, Record, load_record, save_record
+from transformer_serving.desk.local.record import Ports, StackRecord, load_record, save_record
 
 OWN = "transformer-serving-own://files/"
 
@@ -27,7 +27,7 @@ OWN = "transformer-serving-own://files/"
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     state = tmp_path / "stack"
-    save_record(state, Record(Ports(), ACCESS_KEY, SECRET_KEY, "the-service"))
+    save_record(state, StackRecord(Ports(), ACCESS_KEY, SECRET_KEY, "the-service"))
     return state
 
 
@@ -170,7 +170,7 @@ def test_damage_is_told_with_the_fix(state: Path, tmp_path: Path, page: int) -> 
         stack.start(state, None, lambda _: None)
     with pytest.raises(Failure, match="nothing to back up"):
         backup(state, tmp_path / "c.tar")
-    told = health.all_parts(state, Record(Ports(), "a", "b"), {})[0]
+    told = health.all_parts(state, StackRecord(Ports(), "a", "b"), {})[0]
     assert told.name == "control-plane"
     assert "is damaged; lost: " in told.health
     restore(state, tmp_path / "b.tar")

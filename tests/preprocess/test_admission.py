@@ -26,7 +26,7 @@ from transformer_serving.contract.worker.request_context import GoldenBody, curr
 Step = Callable[[], Awaitable[object]]
 
 
-class Figures:
+class PlayedFigures:
     """What was told of calls and of requests given up."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Line:
     """A queue before a held engine of so many tokens a second, one call at a time."""
 
     def __init__(self, endpoint: Endpoint, rate: float | None = None, slots: int = 1) -> None:
-        self.engine, self.figures = HeldEngine(), Figures()
+        self.engine, self.figures = HeldEngine(), PlayedFigures()
         self.admission = Admission(10**6, 2.0)
         figures: Any = self.figures
         self.queue = Coalescer(endpoint, self.engine, self.admission, lambda: slots, figures)

@@ -15,7 +15,7 @@ import pytest
 from preprocess.admission import Admission
 from preprocess.coalesce import Coalescer
 from preprocess.passage import Passage
-from preprocess.stats import Figures
+from preprocess.stats import EndpointFigures
 from preprocess.tensors import Tensor
 from preprocess.tokens import Encoded
 from transformer_serving.contract.endpoint import Endpoint, read_endpoint
@@ -58,7 +58,9 @@ class SumEngine:
 
 
 def coalescer(endpoint: Endpoint, engine: Any, *, limit: int = 10**6, slots: int = 2) -> Coalescer:
-    return Coalescer(endpoint, engine, Admission(limit, 2.0), lambda: slots, Figures("test"))
+    return Coalescer(
+        endpoint, engine, Admission(limit, 2.0), lambda: slots, EndpointFigures("test")
+    )
 
 
 async def infer(
@@ -231,7 +233,9 @@ async def test_another_number_of_rows_is_the_engines_fault(endpoint: Endpoint) -
 async def test_fewer_calls_run_when_there_are_fewer_slots(endpoint: Endpoint) -> None:
     engine = SumEngine()
     slots = [4]
-    queue = Coalescer(endpoint, engine, Admission(10**6, 2.0), lambda: slots[0], Figures("test"))
+    queue = Coalescer(
+        endpoint, engine, Admission(10**6, 2.0), lambda: slots[0], EndpointFigures("test")
+    )
     requests = [asyncio.create_task(infer(queue, [text(at)] * 8, soon())) for at in range(1, 41)]
     while engine.most < 4:
         await asyncio.sleep(0)

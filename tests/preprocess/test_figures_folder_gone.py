@@ -11,12 +11,12 @@ import pytest
 
 WORKER = """
 import shutil, sys
-from preprocess.stats import STAGES, Figures
+from preprocess.stats import STAGES, EndpointFigures
 folder, remade = sys.argv[1], sys.argv[2]
 shutil.rmtree(folder)
 if remade == "no":
     open(folder, "w").close()
-late = Figures("after")
+late = EndpointFigures("after")
 late.request(200, 1, 5, dict.fromkeys(STAGES, 0.1))
 late.call(1, 5, 3)
 """

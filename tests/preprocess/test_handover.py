@@ -13,7 +13,7 @@ from preprocess import handover
 from preprocess.admission import Admission
 from preprocess.coalesce import Coalescer
 from preprocess.handover import Handover, Successor
-from preprocess.stats import Figures
+from preprocess.stats import EndpointFigures
 from preprocess.tensors import Tensor
 from transformer_serving.contract.errors import ServingError
 
@@ -124,7 +124,7 @@ def successor(endpoint_fields: dict[str, Any], tokenizer_json: bytes) -> Success
         return [np.zeros((len(inputs[0].array), 2), np.float32)]
 
     made.own.engine._coalescer = Coalescer(
-        made.endpoint, zeros, Admission(1000, 2.0), lambda: 1, Figures("e")
+        made.endpoint, zeros, Admission(1000, 2.0), lambda: 1, EndpointFigures("e")
     )
     return made
 

@@ -20,7 +20,7 @@ import pytest
 from preprocess.admission import Admission
 from preprocess.coalesce import Coalescer
 from preprocess.passage import Passage
-from preprocess.stats import Figures
+from preprocess.stats import EndpointFigures
 from preprocess.tensors import Tensor
 from preprocess.tokens import Encoded
 from tests.preprocess import virtual_time
@@ -63,7 +63,9 @@ class Stage:
         self.began = time.monotonic()
         self.free = self.began
         admission = Admission(400_000, 2.0)
-        self.queue = Coalescer(self.endpoint, self.engine, admission, lambda: 2, Figures("virtual"))
+        self.queue = Coalescer(
+            self.endpoint, self.engine, admission, lambda: 2, EndpointFigures("virtual")
+        )
 
     async def engine(self, inputs: list[Tensor], deadline: float) -> Any:
         """One instance: calls one after the other."""

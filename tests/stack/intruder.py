@@ -1,7 +1,7 @@
 """Another user of the machine, who looks for a way into a stack's Triton.
 
-`python -m tests.stack.intruder` reads a Target as JSON from stdin, becomes that user, and prints
-what it could read and what each of Triton's interfaces answered.
+`python -m tests.stack.intruder` reads an ExposedStack as JSON from stdin, becomes that user, and
+prints what it could read and what each of Triton's interfaces answered.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OF_PROCESS = ("cmdline", "environ", "maps", "cwd", "root", "fd")
 
 
 @dataclass(frozen=True)
-class Target:
+class ExposedStack:
     """A running stack, as one sees it who may see everything."""
 
     folders: list[str]
@@ -56,11 +56,11 @@ class Found:
     asked: int = 0
 
 
-def target_of(state: Path, sockets: Path, marker: Path) -> Target:
+def target_of(state: Path, sockets: Path, marker: Path) -> ExposedStack:
     """The stack's processes and everything that its Triton listens on."""
     pids = [process.pid for process in leftovers(state)]
     triton = next(pid for pid in pids if psutil.Process(pid).name() == "tritonserver")
-    return Target(
+    return ExposedStack(
         [str(state), str(sockets)],
         pids,
         triton,
@@ -76,7 +76,7 @@ def tcp_ports(pids: list[int]) -> set[int]:
     return {row.laddr.port for row in rows if row.status == psutil.CONN_LISTEN}
 
 
-def break_in(target: Target) -> Found:
+def break_in(target: ExposedStack) -> Found:
     """Try it, as user nobody; only root can become another user."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.stack.intruder"],
@@ -152,7 +152,7 @@ def grpc_calls(marker: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def _look(target: Target, found: Found) -> None:
+def _look(target: ExposedStack, found: Found) -> None:
     """Read what can be read; keys of Triton's command line are tried afterwards."""
     paths: Iterator[Path] = (
         Path(f"/proc/{pid}/{name}") for pid in target.pids for name in _OF_PROCESS
@@ -166,7 +166,7 @@ def _look(target: Target, found: Found) -> None:
     found.keys = [(key[1], key[2]) for word in words if (key := _RESTRICTED.fullmatch(word))]
 
 
-def _ask(target: Target, found: Found) -> None:
+def _ask(target: ExposedStack, found: Found) -> None:
     headers: list[dict[str, str]] = [{}, *({name: value} for name, value in found.keys)]
     for address in [*(("127.0.0.1", port) for port in target.ports), *target.sockets]:
         name = address if isinstance(address, str) else f"127.0.0.1:{address[1]}"
@@ -181,7 +181,9 @@ def _ask(target: Target, found: Found) -> None:
         _ask_grpc(f"unix:{name}" if isinstance(address, str) else name, headers, target, found)
 
 
-def _ask_grpc(address: str, headers: list[dict[str, str]], target: Target, found: Found) -> None:
+def _ask_grpc(
+    address: str, headers: list[dict[str, str]], target: ExposedStack, found: Found
+) -> None:
     client = grpc.InferenceServerClient(address)
     for more in headers:
         prefixed = {**more, **{f"triton-grpc-protocol-{key}": value for key, value in more.items()}}
@@ -199,7 +201,7 @@ def _ask_grpc(address: str, headers: list[dict[str, str]], target: Target, found
 
 
 def main() -> None:
-    target = Target(**json.loads(sys.stdin.read()))
+    target = ExposedStack(**json.loads(sys.stdin.read()))
     os.setgroups([])
     os.setgid(NOBODY)
     os.setuid(NOBODY)

@@ -19,7 +19,7 @@ from tests.stack.load import load
 from tests.stack.small_bundles import TEXT, Parts, write_small
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
-from transformer_serving.desk.deploy.deployment import deploy
+from transformer_serving.desk.deploy.endpoint import deploy
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.record import require_record
 from transformer_serving.desk.local.stack import Stack as Running

@@ -17,7 +17,7 @@ from transformer_serving.control_plane.addresses import with_own, without_own
 from transformer_serving.control_plane.auth import API_VERSION, Authority
 from transformer_serving.control_plane.body import parse_body
 from transformer_serving.control_plane.call import Call, Handler, Services
-from transformer_serving.control_plane.errors import ApiError, Failure
+from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.methods import (
     events,
     models,
@@ -26,7 +26,7 @@ from transformer_serving.control_plane.methods import (
     task_status,
     tasks,
 )
-from transformer_serving.control_plane.settings import Settings
+from transformer_serving.control_plane.settings import ControlPlaneSettings
 from transformer_serving.control_plane.store import Document
 
 METHODS: Mapping[str, Handler] = {
@@ -77,7 +77,7 @@ def parse_route(path: str) -> ApiRoute | None:
 class Api:
     """Handlers run in a few threads, so that a slow one holds up neither loop nor uploads."""
 
-    def __init__(self, settings: Settings, services: Services) -> None:
+    def __init__(self, settings: ControlPlaneSettings, services: Services) -> None:
         self.authority = Authority(settings)
         self._services = services
         self._max_body = settings.max_api_body
@@ -127,15 +127,15 @@ class Api:
                         share.take(len(chunk))
                         body += chunk
         except TimeoutError as error:
-            raise ApiError(Failure.VALIDATION, "the body did not come in time") from error
+            raise ApiError(ApiFailure.VALIDATION, "the body did not come in time") from error
         if size > self._max_body:
-            raise ApiError(Failure.TOO_LARGE, f"at most {self._max_body} bytes, got {size}")
+            raise ApiError(ApiFailure.TOO_LARGE, f"at most {self._max_body} bytes, got {size}")
         return bytes(body)
 
     def _run(self, route: ApiRoute, headers: _Headers, body: bytes) -> bytes:
         handler = METHODS.get(route.method)
         if handler is None:
-            raise ApiError(Failure.NOT_SUPPORTED, route.method)
+            raise ApiError(ApiFailure.NOT_SUPPORTED, route.method)
         data, batch = parse_body(headers.content_type, without_own(body, headers.host))
         call = Call(data, batch, self._services, headers.host, headers.worker)
         return with_own(_envelope(route, handler(call)), headers.host)
@@ -154,7 +154,7 @@ def error_response(path: str, error: ApiError) -> Response:
 def _too_many_bodies(limit: int) -> ApiError:
     # Not 503: the SDK would try again without end.
     return ApiError(
-        Failure.TOO_LARGE, f"at most {limit} bytes of all calls together; try again later"
+        ApiFailure.TOO_LARGE, f"at most {limit} bytes of all calls together; try again later"
     )
 
 

@@ -19,13 +19,13 @@ from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.control_plane.api import METHODS, Api, error_response, parse_route
 from transformer_serving.control_plane.auth import Authority
 from transformer_serving.control_plane.call import Services
-from transformer_serving.control_plane.errors import ApiError, Failure
+from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.files.downloads import file_response
 from transformer_serving.control_plane.files.leftovers import Leftovers
 from transformer_serving.control_plane.files.store import FileStore, path_parts
 from transformer_serving.control_plane.files.uploads import receive_upload
 from transformer_serving.control_plane.scroll import Scrolls
-from transformer_serving.control_plane.settings import Settings
+from transformer_serving.control_plane.settings import ControlPlaneSettings
 from transformer_serving.control_plane.store import Store
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ _WEB_TEXT = (
 )
 
 
-def create_app(settings: Settings) -> Starlette:
+def create_app(settings: ControlPlaneSettings) -> Starlette:
     """Opens the data folder at once, so that a folder in use is refused before anything runs."""
     store = Store(settings.data)
     services = Services(store, FileStore(settings.data), Scrolls())
@@ -100,7 +100,7 @@ class _Server:
         body = request.stream()
         try:
             if request.headers.get("content-encoding", "identity") != "identity":
-                raise ApiError(Failure.CONTENT_ENCODING)
+                raise ApiError(ApiFailure.CONTENT_ENCODING)
             paths = await receive_upload(
                 request.headers.get("content-type", ""),
                 body,
@@ -116,7 +116,7 @@ class _Server:
 
     def _delete(self, path: str) -> Response:
         if not self._files.delete(path):
-            raise ApiError(Failure.FILE_NOT_FOUND)
+            raise ApiError(ApiFailure.FILE_NOT_FOUND)
         return Response(orjson.dumps("/".join(path_parts(path))), media_type="application/json")
 
 
@@ -149,13 +149,13 @@ async def _storage_failed(request: Request, error: Exception) -> Response:
         getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
     )
     _log.error("%s %s: %s", request.method, type(error).__name__, _reason(error))
-    failure = Failure.DISK_FULL if full else Failure.STORAGE
+    failure = ApiFailure.DISK_FULL if full else ApiFailure.STORAGE
     return error_response(request.scope["path"], ApiError(failure))
 
 
 async def _failed(request: Request, _error: Exception) -> Response:
     """A fault of ours; the server logs the exception, the caller learns nothing of it."""
-    return error_response(request.scope["path"], ApiError(Failure.GENERAL))
+    return error_response(request.scope["path"], ApiError(ApiFailure.GENERAL))
 
 
 def _reason(error: Exception) -> str:

@@ -13,9 +13,9 @@ from pathlib import Path
 import jwt
 
 from transformer_serving.control_plane.call import Call, Handler
-from transformer_serving.control_plane.errors import ApiError, Failure
+from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.schema import COMPANY, USER, USER_NAME
-from transformer_serving.control_plane.settings import Settings
+from transformer_serving.control_plane.settings import ControlPlaneSettings
 from transformer_serving.control_plane.store import Document
 
 API_VERSION = "2.31"
@@ -30,7 +30,7 @@ _LONGEST_LIFETIME = 365 * 24 * 3600
 class Authority:
     """Issues and checks tokens; a change of the credentials makes all earlier tokens invalid."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ControlPlaneSettings) -> None:
         self._access = settings.access_key.encode()
         self._secret = settings.secret_key.encode()
         stored = _stored_secret(settings.data / "token.secret")
@@ -50,30 +50,30 @@ class Authority:
         """Raises unless the header carries a token of this server that has not expired."""
         scheme, _, token = header.partition(" ")
         if not header:
-            raise ApiError(Failure.NO_CREDENTIALS)
+            raise ApiError(ApiFailure.NO_CREDENTIALS)
         if scheme.lower() != "bearer":
-            raise ApiError(Failure.AUTH_TYPE)
+            raise ApiError(ApiFailure.AUTH_TYPE)
         try:
             jwt.decode(token.strip(), self._signing, [_ALGORITHM], options={"require": ["exp"]})
         except jwt.InvalidTokenError as error:
-            raise ApiError(Failure.TOKEN, type(error).__name__) from error
+            raise ApiError(ApiFailure.TOKEN, type(error).__name__) from error
 
     def _check_basic(self, scheme: str, encoded: str) -> None:
         if not scheme:
-            raise ApiError(Failure.NO_CREDENTIALS)
+            raise ApiError(ApiFailure.NO_CREDENTIALS)
         if scheme.lower() != "basic":
-            raise ApiError(Failure.AUTH_TYPE)
+            raise ApiError(ApiFailure.AUTH_TYPE)
         try:
             access, colon, secret = base64.b64decode(encoded.strip(), validate=True).partition(b":")
         except (binascii.Error, ValueError) as error:
-            raise ApiError(Failure.BAD_CREDENTIALS) from error
+            raise ApiError(ApiFailure.BAD_CREDENTIALS) from error
         if not colon:
-            raise ApiError(Failure.BAD_CREDENTIALS)
+            raise ApiError(ApiFailure.BAD_CREDENTIALS)
         # Both are always compared, in constant time: neither time nor answer says which is wrong.
         same_access = hmac.compare_digest(access, self._access)
         same_secret = hmac.compare_digest(secret, self._secret)
         if not (same_access & same_secret):
-            raise ApiError(Failure.WRONG_CREDENTIALS)
+            raise ApiError(ApiFailure.WRONG_CREDENTIALS)
 
     def _token(self, lifetime: int) -> str:
         moment = int(time.time())
@@ -101,7 +101,7 @@ def _lifetime(expiration_sec: str) -> int:
     # int() refuses thousands of digits with an error of its own.
     is_number = expiration_sec.isascii() and expiration_sec.isdigit() and len(expiration_sec) <= 18
     if not is_number or int(expiration_sec) < 1:
-        raise ApiError(Failure.VALIDATION, "expiration_sec must be a number from 1 to 18 digits")
+        raise ApiError(ApiFailure.VALIDATION, "expiration_sec must be a number from 1 to 18 digits")
     return min(int(expiration_sec), _LONGEST_LIFETIME)
 
 

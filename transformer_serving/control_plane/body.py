@@ -6,7 +6,7 @@ from typing import cast
 
 import orjson
 
-from transformer_serving.control_plane.errors import ApiError, Failure
+from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.store import Document
 
 _LINES = "application/json-lines"
@@ -24,7 +24,7 @@ def parse_body(content_type: str, body: bytes) -> tuple[Document, list[Document]
 def _object(text: bytes) -> Document:
     value = _value(text)
     if not isinstance(value, dict):
-        raise ApiError(Failure.VALIDATION, f"body must be object, got {type(value).__name__}")
+        raise ApiError(ApiFailure.VALIDATION, f"body must be object, got {type(value).__name__}")
     value.pop(_LEAKED, None)
     return cast(Document, value)
 
@@ -41,7 +41,7 @@ def _tolerant(text: bytes) -> object:
     try:
         return _storable(json.loads(text))
     except (ValueError, RecursionError) as error:
-        raise ApiError(Failure.VALIDATION, f"body of {len(text)} bytes is no JSON") from error
+        raise ApiError(ApiFailure.VALIDATION, f"body of {len(text)} bytes is no JSON") from error
 
 
 def _storable(value: object) -> object:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from transformer_serving.control_plane.errors import ApiError, Failure
+from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.files.store import FileStore
 from transformer_serving.control_plane.query import (
     Filters,
@@ -49,7 +49,7 @@ class Call:
         """A required text field."""
         value = self.data.get(name)
         if value is None:
-            raise ApiError(Failure.MISSING_FIELDS, name)
+            raise ApiError(ApiFailure.MISSING_FIELDS, name)
         check(name, value, "text")
         return cast(str, value)
 
@@ -74,7 +74,7 @@ class Call:
         """A required list of objects."""
         value = self.data.get(name)
         if value is None:
-            raise ApiError(Failure.MISSING_FIELDS, name)
+            raise ApiError(ApiFailure.MISSING_FIELDS, name)
         check(name, value, "list of objects")
         return cast(list[Document], value)
 
@@ -82,7 +82,7 @@ class Call:
         """A required list of text, as the `*_many` methods take."""
         value = self.data.get(name)
         if value is None:
-            raise ApiError(Failure.MISSING_FIELDS, name)
+            raise ApiError(ApiFailure.MISSING_FIELDS, name)
         check(name, value, "list of text")
         return cast(list[str], value)
 
@@ -118,9 +118,9 @@ def each(call: Call, work: Callable[[Transaction, str], Mapping[str, object]]) -
     """The answer of the `*_many` methods: every id for itself, failures reported by id."""
     ids = call.texts("ids")
     if not ids:
-        raise ApiError(Failure.BATCH_EMPTY, "ids")
+        raise ApiError(ApiFailure.BATCH_EMPTY, "ids")
     if len(ids) > _BATCH_LIMIT:
-        raise ApiError(Failure.VALIDATION, f"ids: at most {_BATCH_LIMIT}, got {len(ids)}")
+        raise ApiError(ApiFailure.VALIDATION, f"ids: at most {_BATCH_LIMIT}, got {len(ids)}")
     succeeded: list[Document] = []
     failed: list[Document] = []
     for identity in ids:

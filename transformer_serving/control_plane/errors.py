@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 
-class Failure(Enum):
+class ApiFailure(Enum):
     """Status, subcode and text of each failure, as the real server words them.
 
     None is above 500: the SDK sends what gets such a status again, without a pause and without end
@@ -57,7 +57,7 @@ class Failure(Enum):
 class ApiError(Exception):
     """A failure with what the caller needs to mend it; never holds the caller's values."""
 
-    failure: Failure
+    failure: ApiFailure
     detail: str = ""
     data: dict[str, object] = field(default_factory=dict)
 

@@ -10,7 +10,7 @@ from typing import cast
 
 import regex
 
-from transformer_serving.control_plane.errors import ApiError, Failure
+from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.store import Document
 from transformer_serving.control_plane.tags import tag_filter
 
@@ -105,7 +105,7 @@ def order(documents: Iterable[Document], order_by: object) -> list[Document]:
     """Sorted by every key of order_by, then by id, so that pages never overlap."""
     keys = [order_by] if isinstance(order_by, str) else order_by or []
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-        raise ApiError(Failure.FIELD_TYPE, "order_by must be a list of field names")
+        raise ApiError(ApiFailure.FIELD_TYPE, "order_by must be a list of field names")
     ordered = sorted(documents, key=lambda document: cast(str, document["id"]))
     for key in reversed(keys):
         name = key.removeprefix("-")
@@ -126,7 +126,7 @@ def project_fields(document: Document, only_fields: object) -> Document:
         return document
     names = [only_fields] if isinstance(only_fields, str) else only_fields
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ApiError(Failure.FIELD_TYPE, "only_fields must be a list of field names")
+        raise ApiError(ApiFailure.FIELD_TYPE, "only_fields must be a list of field names")
     wanted = [name for name in names if not name.startswith("-")]
     unwanted = {name[1:] for name in names if name.startswith("-")}
     if not wanted:
@@ -162,7 +162,7 @@ def _tags(field: str, wanted: object) -> Predicate:
 def _pattern_group(field: str, wanted: object) -> Predicate:
     fields = wanted.get("fields") if isinstance(wanted, dict) else None
     if not isinstance(wanted, dict) or not isinstance(fields, list):
-        raise ApiError(Failure.FIELD_VALUE, f"{field} must be an object with fields and pattern")
+        raise ApiError(ApiFailure.FIELD_VALUE, f"{field} must be an object with fields and pattern")
     pattern = _text(f"{field}.pattern", wanted.get("pattern"))
     names = tuple(_text(f"{field}.fields", name) for name in fields)
     return _pattern(names, pattern, regex.IGNORECASE, _PATTERN_GROUPS[field])
@@ -174,12 +174,14 @@ def _pattern(
     names = ", ".join(fields)
     if len(text) > _PATTERN_LENGTH:
         raise ApiError(
-            Failure.REGEX, f"{names}: at most {_PATTERN_LENGTH} letters, got {len(text)}"
+            ApiFailure.REGEX, f"{names}: at most {_PATTERN_LENGTH} letters, got {len(text)}"
         )
     try:
         pattern = regex.compile(text, flags | regex.VERSION0)
     except (regex.error, RecursionError, OverflowError) as error:
-        raise ApiError(Failure.REGEX, f"{names}: {getattr(error, 'msg', 'too large')}") from error
+        raise ApiError(
+            ApiFailure.REGEX, f"{names}: {getattr(error, 'msg', 'too large')}"
+        ) from error
     left = _PATTERN_SECONDS
 
     def found(value: str) -> bool:
@@ -190,7 +192,8 @@ def _pattern(
             return pattern.search(value, timeout=max(left, 0.001), concurrent=True) is not None
         except TimeoutError as error:
             raise ApiError(
-                Failure.REGEX, f"{names}: takes more than {_PATTERN_SECONDS:g} s, make it simpler"
+                ApiFailure.REGEX,
+                f"{names}: takes more than {_PATTERN_SECONDS:g} s, make it simpler",
             ) from error
         finally:
             left -= time.monotonic() - begun
@@ -218,7 +221,7 @@ def _date(field: str, bound: str) -> Predicate:
     matched = cast(re.Match[str], _COMPARISON.match(bound))
     sign, limit = matched[1] or "=", _moment(matched[2])
     if limit is None:
-        raise ApiError(Failure.FIELD_VALUE, f"{field} must be an ISO 8601 date")
+        raise ApiError(ApiFailure.FIELD_VALUE, f"{field} must be an ISO 8601 date")
 
     def test(document: Document) -> bool:
         moment = _moment(value_at(document, field))
@@ -265,7 +268,7 @@ def _sort_value(name: str, document: Document) -> tuple[int, float, str]:
 
 def _text(field: str, value: object) -> str:
     if not isinstance(value, str):
-        raise ApiError(Failure.FIELD_TYPE, f"{field} must be text, got {type(value).__name__}")
+        raise ApiError(ApiFailure.FIELD_TYPE, f"{field} must be text, got {type(value).__name__}")
     return value
 
 
@@ -274,5 +277,5 @@ def _number(request: Mapping[str, object], field: str, default: int, least: int)
     if value is None:
         return default
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ApiError(Failure.VALIDATION, f"{field} must be a number of at least {least}")
+        raise ApiError(ApiFailure.VALIDATION, f"{field} must be a number of at least {least}")
     return value

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import cast
 
-from transformer_serving.control_plane.errors import ApiError, Failure
+from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.store import Document
 
 COMPANY = "9d7c1f5e3b8a46c2a0e4d6f8b1c3a5e7"
@@ -124,7 +124,7 @@ def new_id() -> str:
 
 def check(name: str, value: object, kind: str) -> None:
     if not _CHECKS[kind](value):
-        raise ApiError(Failure.FIELD_TYPE, f"{name} must be {kind}, got {type(value).__name__}")
+        raise ApiError(ApiFailure.FIELD_TYPE, f"{name} must be {kind}, got {type(value).__name__}")
 
 
 def pick(data: Mapping[str, object], fields: Mapping[str, str]) -> Document:

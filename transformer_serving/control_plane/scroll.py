@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from transformer_serving.control_plane.errors import ApiError, Failure
+from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.schema import new_id
 
 Item = TypeVar("Item")
@@ -26,7 +26,7 @@ class Scrolls:
         """The next part of `found` and the id to continue with."""
         size = request.get(size_field)
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise ApiError(Failure.VALIDATION, f"{size_field} must be a number of at least 1")
+            raise ApiError(ApiFailure.VALIDATION, f"{size_field} must be a number of at least 1")
         identity, start = self._position(request.get("scroll_id"))
         if request.get("refresh_scroll"):
             start, size = 0, max(start, size)
@@ -39,7 +39,7 @@ class Scrolls:
             return new_id(), 0
         with self._lock:
             if not isinstance(identity, str) or identity not in self._positions:
-                raise ApiError(Failure.SCROLL_ID, "start again without scroll_id")
+                raise ApiError(ApiFailure.SCROLL_ID, "start again without scroll_id")
             return identity, self._positions[identity]
 
     def _keep(self, identity: str, position: int) -> None:

@@ -14,7 +14,7 @@ class SettingsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ControlPlaneSettings:
     """Everything `create_app` needs to know."""
 
     data: Path
@@ -37,9 +37,9 @@ class Settings:
 
 def settings_from_environment(
     data: Path, host: str, port: int, environment: Mapping[str, str] = os.environ
-) -> Settings:
+) -> ControlPlaneSettings:
     """Keys come from the environment only: a command line is readable by every local user."""
-    return Settings(
+    return ControlPlaneSettings(
         data=data,
         access_key=environment.get(ACCESS_KEY_VARIABLE, ""),
         secret_key=environment.get(SECRET_KEY_VARIABLE, ""),

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from transformer_serving.control_plane.errors import ApiError, Failure
+from transformer_serving.control_plane.errors import ApiError, ApiFailure
 
 ListTest = Callable[[Collection[str]], bool]
 
@@ -50,13 +50,13 @@ def _read(name: str, terms: Sequence[object]) -> _Terms:
         if term is None:
             wanted.empty_too, context.negated = True, False
         elif not isinstance(term, str):
-            raise ApiError(Failure.FIELD_VALUE, f"{name} must hold text only")
+            raise ApiError(ApiFailure.FIELD_VALUE, f"{name} must hold text only")
         elif term.startswith("__$"):
             _operator(name, term, wanted, context)
         else:
             _value(term, wanted, context)
     if context.negated:
-        raise ApiError(Failure.FIELD_VALUE, f"{name}: a value is expected after __$not")
+        raise ApiError(ApiFailure.FIELD_VALUE, f"{name}: a value is expected after __$not")
     return wanted
 
 
@@ -71,7 +71,7 @@ class _Context:
 
 def _operator(name: str, term: str, wanted: _Terms, context: _Context) -> None:
     if context.negated:
-        raise ApiError(Failure.FIELD_VALUE, f"{name}: a value is expected after __$not")
+        raise ApiError(ApiFailure.FIELD_VALUE, f"{name}: a value is expected after __$not")
     if term == "__$not":
         context.negated = True
     elif term == "__$nop":
@@ -81,7 +81,7 @@ def _operator(name: str, term: str, wanted: _Terms, context: _Context) -> None:
         context.every, context.dashes = term in _ALL, False
         wanted.every = context.every if wanted.every is None else wanted.every
     else:
-        raise ApiError(Failure.FIELD_VALUE, f"{name}: unsupported operator")
+        raise ApiError(ApiFailure.FIELD_VALUE, f"{name}: unsupported operator")
 
 
 def _value(term: str, wanted: _Terms, context: _Context) -> None:

@@ -22,7 +22,7 @@ from transformer_serving.desk.builders.table import (
     ladder_of,
     open_engine,
 )
-from transformer_serving.desk.builders.tensorrt_build import require_machine
+from transformer_serving.desk.builders.tensorrt import require_machine
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import BundleContent, check_target, write_bundle
 from transformer_serving.desk.export.cleaning import clean_onnx
@@ -38,7 +38,7 @@ from transformer_serving.desk.parity.check import (
     prepare_case,
 )
 from transformer_serving.desk.parity.comparison import Comparison, compare_engines
-from transformer_serving.desk.parity.latency import Latency, Report
+from transformer_serving.desk.parity.latency import Latency, RoundReport
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
 from transformer_serving.desk.source.model import ModelSource, open_source
 
@@ -93,7 +93,7 @@ def convert(
     request: ConvertRequest,
     target: Path,
     progress: Progress,
-    measuring: Report = lambda shape, done, total: None,
+    measuring: RoundReport = lambda shape, done, total: None,
 ) -> Converted:
     """Make the bundle folder `target`. Raises ConversionRefused; then nothing is left behind.
 
@@ -201,7 +201,9 @@ def _workshop(
     return _Workshop(source, folder, graph, case, shapes, progress)
 
 
-def _compared(request: ConvertRequest, workshop: _Workshop, measuring: Report) -> list[Latency]:
+def _compared(
+    request: ConvertRequest, workshop: _Workshop, measuring: RoundReport
+) -> list[Latency]:
     if not request.compare:
         return []
     asked = None if request.precision == AUTO else request.precision

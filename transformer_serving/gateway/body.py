@@ -15,7 +15,7 @@ from transformer_serving.contract.body_memory import Share
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.gateway.asgi import Headers, Receive
 from transformer_serving.gateway.content_encoding import Decoder, Plain, decoder_for, too_large
-from transformer_serving.gateway.settings import BODY_SECONDS, BODY_STALL_SECONDS, Settings
+from transformer_serving.gateway.settings import BODY_SECONDS, BODY_STALL_SECONDS, GatewaySettings
 
 # After a refusal the connection lives on this long, so that a caller still sending does not lose
 # the answer to a reset; what comes is dropped.
@@ -34,7 +34,7 @@ class ClientGoneError(Exception):
 class Incoming:
     """One request's body on its way in. `open` while more of it may come."""
 
-    def __init__(self, receive: Receive, settings: Settings) -> None:
+    def __init__(self, receive: Receive, settings: GatewaySettings) -> None:
         self._receive = receive
         self._settings = settings
         self.open = True

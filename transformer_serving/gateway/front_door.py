@@ -29,8 +29,14 @@ from transformer_serving.gateway.host_errors import unknown_response
 from transformer_serving.gateway.json_body import Parser, says_json
 from transformer_serving.gateway.metrics import PATH as METRICS, Metrics
 from transformer_serving.gateway.request_id import HEADER, request_id
-from transformer_serving.gateway.settings import Settings
-from transformer_serving.gateway.short_way import Kind, ShortWay, Target, send_response, target_of
+from transformer_serving.gateway.settings import GatewaySettings
+from transformer_serving.gateway.short_way import (
+    Kind,
+    RequestedEndpoint,
+    ShortWay,
+    send_response,
+    target_of,
+)
 from transformer_serving.gateway.shutdown import Shutdown
 
 _UNKNOWN = "unknown_endpoint"
@@ -59,7 +65,7 @@ class Exchange(NamedTuple):
 class FrontDoor:
     """The ASGI app around `host`, which is clearml_serving.serving.main or its like."""
 
-    def __init__(self, host: Any, settings: Settings) -> None:
+    def __init__(self, host: Any, settings: GatewaySettings) -> None:
         self._host = host
         self._settings = settings
         self._shutdown = Shutdown(settings.drain_seconds)
@@ -93,7 +99,7 @@ class FrontDoor:
         else:
             await self._host.app(scope, receive, adding(send, exchange.answer_headers))
 
-    async def _serve(self, target: Target, exchange: Exchange) -> None:
+    async def _serve(self, target: RequestedEndpoint, exchange: Exchange) -> None:
         incoming = Incoming(exchange.receive, self._settings)
         _enter(exchange)
         with self._bodies.share() as share:
@@ -104,7 +110,7 @@ class FrontDoor:
             await _refuse(refusal, incoming, exchange)
 
     async def _take(
-        self, target: Target, exchange: Exchange, incoming: Incoming, share: Share
+        self, target: RequestedEndpoint, exchange: Exchange, incoming: Incoming, share: Share
     ) -> ServingError | None:
         """Answers, or says why the body is refused."""
         try:
@@ -129,7 +135,7 @@ class FrontDoor:
         await self._send(response, exchange, left=caller.left.done())
         return None
 
-    async def _answer(self, kind: Kind, target: Target, body: Any) -> Response:
+    async def _answer(self, kind: Kind, target: RequestedEndpoint, body: Any) -> Response:
         if kind is Kind.OURS:
             return await self._short_way.answer(target, body)
         # Not the host's answer, which repeats up to 60 kB of the name. Nor is the host asked: after

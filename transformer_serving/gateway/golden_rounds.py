@@ -19,7 +19,7 @@ from transformer_serving.contract.panics import ENDS
 from transformer_serving.contract.worker.log_lines import trace_of
 from transformer_serving.contract.worker.request_context import GoldenBody
 from transformer_serving.gateway.building import preprocess_of, serves_responses
-from transformer_serving.gateway.short_way import ShortWay, Target
+from transformer_serving.gateway.short_way import RequestedEndpoint, ShortWay
 
 log = logging.getLogger("transformer_serving.gateway")
 # For endpoints that bring no golden body of their own.
@@ -29,7 +29,7 @@ EVERY_S = 15.0
 
 
 @dataclass(frozen=True)
-class Golden:
+class GoldenResult:
     """An endpoint's last golden request: 'ok', 'failed' with a reason, or 'not asked'.
 
     `compared` says whether its answer was held against the recorded one; `at` is on
@@ -72,7 +72,7 @@ class GoldenRounds:
         self._short_way = short_way
         self._tell = tell
         self._task: asyncio.Task[None] | None = None
-        self.results: dict[str, Golden] = {}
+        self.results: dict[str, GoldenResult] = {}
         self.first_done = False
 
     def start(self) -> None:
@@ -107,14 +107,14 @@ class GoldenRounds:
         asked = [golden for golden in self.results.values() if golden.state != "not asked"]
         self._tell({golden.endpoint: golden.state == "ok" for golden in asked})
 
-    async def _built(self, url: str) -> Golden | None:
+    async def _built(self, url: str) -> GoldenResult | None:
         """None when the endpoint is ready to be asked, else why not."""
         failure = await self._short_way.build(url)
         # Building blocks the loop: requests get their turn between two endpoints.
         await asyncio.sleep(0)
         return None if failure is None else _result(url, "failed", _status(failure))
 
-    async def _ask(self, url: str) -> Golden:
+    async def _ask(self, url: str) -> GoldenResult:
         """The endpoint's golden request, judged; raises nothing that would cost others theirs."""
         if not serves_responses(self._host.processor, url):
             return _result(url, "not asked", "not known to run this project's preprocess code")
@@ -122,7 +122,7 @@ class GoldenRounds:
         body = GoldenBody(getattr(endpoint, "golden", None) or _SHORT_TEXT)
         try:
             answer = await asyncio.wait_for(
-                self._short_way.answer(Target(url, None), body), _TIMEOUT_S
+                self._short_way.answer(RequestedEndpoint(url, None), body), _TIMEOUT_S
             )
             return _judged(url, endpoint, answer)
         except TimeoutError:
@@ -134,7 +134,7 @@ class GoldenRounds:
             return _result(url, "failed", "its answer could not be judged; see the worker's log")
 
 
-def _judged(url: str, endpoint: Any, answer: Response) -> Golden:
+def _judged(url: str, endpoint: Any, answer: Response) -> GoldenResult:
     """By the recorded answer, where the bundle has one and gave this answer itself."""
     if answer.status_code != 200:
         return _result(url, "failed", _status(answer))
@@ -150,9 +150,9 @@ def _judged(url: str, endpoint: Any, answer: Response) -> Golden:
     return _result(url, "failed", why, compared=True)
 
 
-def _result(url: str, state: str, reason: str | None, *, compared: bool = False) -> Golden:
+def _result(url: str, state: str, reason: str | None, *, compared: bool = False) -> GoldenResult:
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return Golden(url, state, now, time.monotonic(), compared, reason)
+    return GoldenResult(url, state, now, time.monotonic(), compared, reason)
 
 
 def _status(answer: Response) -> str:

@@ -28,7 +28,7 @@ _CUDA_TEXTS = ("CUDA out of memory. ", "NVML_SUCCESS == r INTERNAL ASSERT FAILED
 
 _UNKNOWN = ("unknown_endpoint", "the endpoint is not known")
 
-Report = Callable[[Any, BaseException], None]
+ErrorReport = Callable[[Any, BaseException], None]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Row:
     exception: type[BaseException]
     code: str
     message: str
-    report: Report | None
+    report: ErrorReport | None
 
 
 def host_error_table(host: Any) -> tuple[Row, ...]:

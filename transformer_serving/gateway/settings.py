@@ -73,7 +73,7 @@ SETTINGS = (
 
 
 @dataclass(frozen=True)
-class Settings:
+class GatewaySettings:
     max_body_bytes: int
     max_body_elements: int
     body_memory_bytes: int
@@ -82,9 +82,9 @@ class Settings:
     drain_seconds: float
 
 
-def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
+def read_settings(environment: Mapping[str, str] = os.environ) -> GatewaySettings:
     """The settings as the environment has them. Raises ValueError naming a wrong variable."""
-    settings = Settings(
+    settings = GatewaySettings(
         max_body_bytes=int(_number(environment, MAX_BODY_BYTES)),
         max_body_elements=int(_number(environment, MAX_BODY_ELEMENTS)),
         body_memory_bytes=int(_number(environment, BODY_MEMORY_BYTES)),

@@ -19,14 +19,14 @@ from transformer_serving.gateway.building import build, is_built, serves_respons
 from transformer_serving.gateway.host_errors import host_error_response, host_error_table
 
 
-class Target(NamedTuple):
+class RequestedEndpoint(NamedTuple):
     """What a serving URL names, as the host's three routes read it."""
 
     model: str
     version: str | None
 
 
-def target_of(scope: Scope) -> Target | None:
+def target_of(scope: Scope) -> RequestedEndpoint | None:
     """The endpoint that `POST /serve/{model}[/{version}]` asks for; None for anything else."""
     if scope["method"] != "POST":
         return None
@@ -36,9 +36,9 @@ def target_of(scope: Scope) -> Target | None:
     match path.split("/"):
         case ["", "serve", model] | ["", "serve", model, ""] if model:
             query = scope.get("query_string")
-            return Target(model, QueryParams(query).get("version") if query else None)
+            return RequestedEndpoint(model, QueryParams(query).get("version") if query else None)
         case ["", "serve", model, version] if model:
-            return Target(model, version)
+            return RequestedEndpoint(model, version)
     return None
 
 
@@ -58,7 +58,7 @@ class ShortWay:
         self._errors = host_error_table(host)
         self._failed: dict[str, Any] = {}
 
-    async def kind_of(self, target: Target) -> Kind:
+    async def kind_of(self, target: RequestedEndpoint) -> Kind:
         """Who answers this target, once the host is not just taking over another configuration."""
         kind = await self._kind_now(target)
         if kind is not Kind.UNKNOWN:
@@ -66,12 +66,12 @@ class ShortWay:
         await wait_for_update(self._host.processor)
         return await self._kind_now(target)
 
-    async def _kind_now(self, target: Target) -> Kind:
+    async def _kind_now(self, target: RequestedEndpoint) -> Kind:
         if await self._is_ours(target):
             return Kind.OURS
         return Kind.HOSTS if self._knows(target) else Kind.UNKNOWN
 
-    async def _is_ours(self, target: Target) -> bool:
+    async def _is_ours(self, target: RequestedEndpoint) -> bool:
         """Whether whatever the host would draw for this target has a Preprocess of ours.
 
         A name of a canary route stands for all that it routes to: the draw itself happens inside
@@ -88,7 +88,7 @@ class ShortWay:
                 await self._build_once(routed)
         return bool(urls) and all(serves_responses(processor, routed) for routed in urls)
 
-    def _knows(self, target: Target) -> bool:
+    def _knows(self, target: RequestedEndpoint) -> bool:
         """Whether the host has an endpoint or a canary route of this name and version."""
         processor = self._host.processor
         if processor is None:
@@ -110,7 +110,7 @@ class ShortWay:
             else:
                 self._failed[url] = endpoint
 
-    async def answer(self, target: Target, body: Any) -> Response:
+    async def answer(self, target: RequestedEndpoint, body: Any) -> Response:
         """What the endpoint answers; an exception becomes the host's status with our body."""
         outcome = await self.attempt(
             self._host.processor.process_request(

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from transformer_serving.control_plane.errors import ApiError, Failure
+from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.files.store import StoredFile
 
 _READ_SIZE = 1024 * 1024
@@ -68,14 +68,14 @@ def _span(wanted: str, size: int) -> tuple[int, int] | None:
         return None
     # int() refuses thousands of digits with an error of its own.
     if max(len(matched[1]), len(matched[2])) > 18:
-        raise ApiError(Failure.VALIDATION, "range: a number has at most 18 digits")
+        raise ApiError(ApiFailure.VALIDATION, "range: a number has at most 18 digits")
     if matched[1] == "":
         start, end = max(0, size - int(matched[2])), size
     else:
         start = int(matched[1])
         end = min(size, int(matched[2]) + 1) if matched[2] else size
     if start >= end:
-        raise ApiError(Failure.RANGE, f"the file has {size} bytes", {"size": size})
+        raise ApiError(ApiFailure.RANGE, f"the file has {size} bytes", {"size": size})
     return start, end
 
 

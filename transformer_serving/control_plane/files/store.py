@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 
-from transformer_serving.control_plane.errors import ApiError, Failure
+from transformer_serving.control_plane.errors import ApiError, ApiFailure
 
 _MAX_NAME_BYTES = 255
 # An upload's header holds the path twice and may have 4 KiB.
@@ -101,12 +101,12 @@ class FileStore:
                 descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
         except OSError as error:
             if error.errno in _BLOCKED or error.errno in (errno.ENOENT, errno.ENXIO):
-                raise ApiError(Failure.FILE_NOT_FOUND) from error
+                raise ApiError(ApiFailure.FILE_NOT_FOUND) from error
             raise
         content = FileIO(descriptor, "rb") if _is_file(descriptor) else None
         if content is None:
             os.close(descriptor)
-            raise ApiError(Failure.FILE_NOT_FOUND)
+            raise ApiError(ApiFailure.FILE_NOT_FOUND)
         status = os.fstat(descriptor)
         return StoredFile(content, status.st_size, status.st_mtime)
 
@@ -161,21 +161,21 @@ def path_parts(path: str) -> list[str]:
     """The names along a path inside the store; refuses what could mean anything else."""
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if not parts:
-        raise ApiError(Failure.FIELD_VALUE, "path is empty")
+        raise ApiError(ApiFailure.FIELD_VALUE, "path is empty")
     try:
         lengths = [len(part.encode()) for part in parts]
     except UnicodeEncodeError as error:
-        raise ApiError(Failure.FIELD_VALUE, "path is no valid text") from error
+        raise ApiError(ApiFailure.FIELD_VALUE, "path is no valid text") from error
     if ".." in parts or any(unicodedata.category(letter) == "Cc" for letter in path):
-        raise ApiError(Failure.FIELD_VALUE, "path may not hold '..' or control characters")
+        raise ApiError(ApiFailure.FIELD_VALUE, "path may not hold '..' or control characters")
     if max(lengths) > _MAX_NAME_BYTES:
         raise ApiError(
-            Failure.FIELD_VALUE,
+            ApiFailure.FIELD_VALUE,
             f"path: a name has at most {_MAX_NAME_BYTES} bytes, got {max(lengths)}",
         )
     if sum(lengths) + len(lengths) > _MAX_PATH_BYTES:
         raise ApiError(
-            Failure.FIELD_VALUE, f"path has at most {_MAX_PATH_BYTES} bytes, got {sum(lengths)}"
+            ApiFailure.FIELD_VALUE, f"path has at most {_MAX_PATH_BYTES} bytes, got {sum(lengths)}"
         )
     return parts
 
@@ -199,6 +199,6 @@ def _refusing_blocked() -> Iterator[None]:
     except OSError as error:
         if error.errno in _BLOCKED:
             raise ApiError(
-                Failure.FIELD_VALUE, "path runs into an existing file or folder"
+                ApiFailure.FIELD_VALUE, "path runs into an existing file or folder"
             ) from error
         raise

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from transformer_serving.control_plane.errors import ApiError, Failure
+from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.files.store import FileStore, Incoming, path_parts
 
 # Bytes gathered before a thread writes them: the loop never waits for the disk.
@@ -66,7 +66,7 @@ class _Receiver:
         if path is None:
             return
         if not self._accepts("/".join(path_parts(path))):
-            raise ApiError(Failure.FIELD_VALUE, "path is taken by an API method")
+            raise ApiError(ApiFailure.FIELD_VALUE, "path is taken by an API method")
         self._work.append(lambda: self._parts.append(_Part(path, self._files.receive())))
 
     def part_data(self, data: bytes, start: int, end: int) -> None:
@@ -87,9 +87,9 @@ class _Receiver:
 
     def put_in_place(self) -> list[str]:
         if not self.ended:
-            raise ApiError(Failure.VALIDATION, "multipart body ends before its last boundary")
+            raise ApiError(ApiFailure.VALIDATION, "multipart body ends before its last boundary")
         if not self._parts:
-            raise ApiError(Failure.MISSING_FIELDS, "a part with a file name")
+            raise ApiError(ApiFailure.MISSING_FIELDS, "a part with a file name")
         with self._one_thread:
             for part in self._parts:
                 self._files.put(part.incoming, part.path)
@@ -119,7 +119,7 @@ async def receive_upload(
         return await asyncio.to_thread(receiver.put_in_place)
     except FormParserError as error:
         raise ApiError(
-            Failure.VALIDATION, "multipart body is malformed or has a header over 4 KiB"
+            ApiFailure.VALIDATION, "multipart body is malformed or has a header over 4 KiB"
         ) from error
     finally:
         # After a success there is nothing left to discard; after a cut connection there is.
@@ -130,7 +130,9 @@ def _parser(content_type: str, receiver: _Receiver) -> MultipartParser:
     kind, options = parse_options_header(content_type)
     boundary = options.get(b"boundary")
     if kind != b"multipart/form-data" or not boundary:
-        raise ApiError(Failure.VALIDATION, "Content-Type must be multipart/form-data; boundary=...")
+        raise ApiError(
+            ApiFailure.VALIDATION, "Content-Type must be multipart/form-data; boundary=..."
+        )
     return MultipartParser(
         boundary,
         {
@@ -154,5 +156,5 @@ def _target(disposition: bytes) -> str:
             # Clients write a quote inside the quoted name as %22; nothing else is encoded.
             return plain[1].decode().replace("%22", '"')
     except UnicodeDecodeError as error:
-        raise ApiError(Failure.FIELD_VALUE, "name of the part is no UTF-8") from error
-    raise ApiError(Failure.MISSING_FIELDS, "name of the part")
+        raise ApiError(ApiFailure.FIELD_VALUE, "name of the part is no UTF-8") from error
+    raise ApiError(ApiFailure.MISSING_FIELDS, "name of the part")

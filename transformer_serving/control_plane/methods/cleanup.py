@@ -6,7 +6,7 @@ from typing import cast
 
 from transformer_serving.control_plane.addresses import own_path
 from transformer_serving.control_plane.call import Call
-from transformer_serving.control_plane.errors import ApiError, Failure
+from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.methods.task_record import (
     artifact_identity,
     artifact_list,
@@ -36,10 +36,10 @@ def clean_up(
     removal = Removal(artifact_urls=_output_urls(task))
     offspring = list(transaction.find(Kind.TASK, {"parent": [identity]}))
     if not force and any(child["status"] == "published" for child in offspring):
-        raise ApiError(Failure.TASK_NOT_DELETABLE, "has published children, use force=true")
+        raise ApiError(ApiFailure.TASK_NOT_DELETABLE, "has published children, use force=true")
     for model in _output_models(transaction, task):
         if model.get("ready") and not force:
-            raise ApiError(Failure.TASK_NOT_DELETABLE, "has published models, use force=true")
+            raise ApiError(ApiFailure.TASK_NOT_DELETABLE, "has published models, use force=true")
         deletable = models_too and not model.get("ready")
         if deletable and not _used(transaction, str(model["id"]), identity):
             transaction.remove(Kind.MODEL, str(model["id"]))

@@ -7,7 +7,7 @@ from typing import cast
 import orjson
 
 from transformer_serving.control_plane.call import Call, Handler
-from transformer_serving.control_plane.errors import ApiError, Failure
+from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.store import Document, Kind, Transaction
 
 _SCALAR = "training_stats_scalar"
@@ -83,7 +83,7 @@ def debug_images(call: Call) -> Document:
 def scalar_metrics_iter_histogram(call: Call) -> Document:
     axis = call.optional_text("key", "iter")
     if axis not in _AXES:
-        raise ApiError(Failure.FIELD_VALUE, f"key must be one of {', '.join(sorted(_AXES))}")
+        raise ApiError(ApiFailure.FIELD_VALUE, f"key must be one of {', '.join(sorted(_AXES))}")
     samples = max(1, min(call.number("samples", _DEFAULT_SAMPLES), _DEFAULT_SAMPLES))
     curves: dict[str, dict[str, list[tuple[object, float]]]] = {}
     for event in _scalars(call, call.text("task")):
@@ -212,7 +212,7 @@ def _batch_size(call: Call) -> int:
 
 def _require_owner(transaction: Transaction, owner: str) -> None:
     if all(transaction.get(kind, owner) is None for kind in (Kind.TASK, Kind.MODEL)):
-        raise ApiError(Failure.TASK_ID, f"id={owner[:64]}", {"id": owner[:64]})
+        raise ApiError(ApiFailure.TASK_ID, f"id={owner[:64]}", {"id": owner[:64]})
 
 
 def _parsed(text: object) -> Document:

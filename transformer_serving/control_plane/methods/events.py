@@ -10,7 +10,7 @@ from typing import cast
 import orjson
 
 from transformer_serving.control_plane.call import Call, Handler
-from transformer_serving.control_plane.errors import ApiError, Failure
+from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.methods import event_reads
 from transformer_serving.control_plane.methods.task_record import advance_iteration, save, section
 from transformer_serving.control_plane.schema import new_id
@@ -55,12 +55,12 @@ def add(call: Call) -> Document:
 
 def _add(call: Call, sent: list[Document]) -> Document:
     if not sent:
-        raise ApiError(Failure.BATCH_EMPTY, "events")
+        raise ApiError(ApiFailure.BATCH_EMPTY, "events")
     refused: Counter[str] = Counter()
     with call.store.writing() as transaction:
         events = _accepted(transaction, call, sent, refused)
         if not events:
-            raise ApiError(Failure.EVENTS_NOT_ADDED, "; ".join(refused), dict(refused))
+            raise ApiError(ApiFailure.EVENTS_NOT_ADDED, "; ".join(refused), dict(refused))
         for event in events:
             _insert(transaction, event)
         for owner in dict.fromkeys(event.owner for event in events):
@@ -93,12 +93,12 @@ def _read(sent: Document, worker: str) -> _Event:
     fields = {name: value for name, value in sent.items() if name not in ("method", "allow_locked")}
     owner = fields.get("model") if fields.get("model_event") else fields.get("task")
     if not isinstance(owner, str):
-        raise ApiError(Failure.MISSING_FIELDS, "Event must have a 'task' field")
+        raise ApiError(ApiFailure.MISSING_FIELDS, "Event must have a 'task' field")
     if not isinstance(fields.get("type"), str):
-        raise ApiError(Failure.MISSING_FIELDS, "Event must have a 'type' field")
+        raise ApiError(ApiFailure.MISSING_FIELDS, "Event must have a 'type' field")
     fields["type"] = kind = str(fields["type"]).replace(" ", "_")
     if kind not in _TYPES:
-        raise ApiError(Failure.FIELD_VALUE, "Invalid event type")
+        raise ApiError(ApiFailure.FIELD_VALUE, "Invalid event type")
     fields["task"] = owner
     fields["iter"] = iteration = _whole(fields.get("iter"), 0, "iter")
     sent_at = fields.pop("ts", fields.get("timestamp"))
@@ -117,7 +117,7 @@ def _whole(value: object, default: int, name: str) -> int:
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > _LIMIT:
-        raise ApiError(Failure.FIELD_VALUE, f"{name} must be a number within 64 bits")
+        raise ApiError(ApiFailure.FIELD_VALUE, f"{name} must be a number within 64 bits")
     return int(value)
 
 

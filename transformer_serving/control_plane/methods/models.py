@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from transformer_serving.control_plane.call import Call, Handler, each, get_all as answer_all
-from transformer_serving.control_plane.errors import ApiError, Failure
+from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.methods import projects
 from transformer_serving.control_plane.methods.task_record import (
     advance_iteration,
@@ -102,7 +102,7 @@ def set_ready(call: Call) -> Document:
     with call.store.writing() as transaction:
         model = require(transaction, call.text("model"))
         if model.get("ready"):
-            raise ApiError(Failure.MODEL_READY, data={"model": model["id"]})
+            raise ApiError(ApiFailure.MODEL_READY, data={"model": model["id"]})
         published = _publish_task(transaction, call, model)
         publish(transaction, model)
     return {"updated": 1, "published_task": published}
@@ -129,7 +129,7 @@ def unarchive_many(call: Call) -> Document:
 def require(transaction: Transaction, identity: str) -> Document:
     model = transaction.get(Kind.MODEL, identity)
     if model is None:
-        raise ApiError(Failure.MODEL_ID, f"id={identity[:64]}", {"id": identity[:64]})
+        raise ApiError(ApiFailure.MODEL_ID, f"id={identity[:64]}", {"id": identity[:64]})
     return model
 
 
@@ -200,7 +200,7 @@ def _publish_task(transaction: Transaction, call: Call, model: Document) -> Docu
     if task["status"] not in ("stopped", "completed", "failed", "closed") and not call.flag(
         "force_publish_task"
     ):
-        raise ApiError(Failure.TASK_STATUS, f"cannot publish a task that is {task['status']}")
+        raise ApiError(ApiFailure.TASK_STATUS, f"cannot publish a task that is {task['status']}")
     changed: Document = {"status": "published", "published": now(), "status_changed": now()}
     task |= changed
     save(transaction, task)
@@ -211,7 +211,7 @@ def _delete(transaction: Transaction, call: Call, identity: str) -> object:
     model = require(transaction, identity)
     users = [task for task in transaction.find(Kind.TASK) if _uses(task, identity)]
     if users and not call.flag("force"):
-        raise ApiError(Failure.MODEL_IN_USE, "use force=true", {"num_tasks": len(users)})
+        raise ApiError(ApiFailure.MODEL_IN_USE, "use force=true", {"num_tasks": len(users)})
     transaction.remove(Kind.MODEL, identity)
     return model.get("uri")
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from transformer_serving.control_plane.call import Call, Handler, get_all as answer_all
-from transformer_serving.control_plane.errors import ApiError, Failure
+from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.query import Filters
 from transformer_serving.control_plane.schema import (
     ARCHIVED,
@@ -30,7 +30,7 @@ def create(call: Call) -> Document:
     fields = pick(call.data, PROJECT_FIELDS) | {"name": name}
     with call.store.writing() as transaction:
         if _by_name(transaction, name):
-            raise ApiError(Failure.NOT_UNIQUE, "a project of this name exists")
+            raise ApiError(ApiFailure.NOT_UNIQUE, "a project of this name exists")
         identity = _create_path(transaction, name)
         project = require(transaction, identity)
         transaction.put(Kind.PROJECT, project | fields)
@@ -62,7 +62,7 @@ def update(call: Call) -> Document:
             fields["basename"] = name.rsplit("/", 1)[-1]
             other = _by_name(transaction, name)
             if other and other["id"] != project["id"]:
-                raise ApiError(Failure.NOT_UNIQUE, "a project of this name exists")
+                raise ApiError(ApiFailure.NOT_UNIQUE, "a project of this name exists")
         fields["last_update"] = now()
         transaction.put(Kind.PROJECT, project | fields)
     return {"updated": 1, "fields": fields}
@@ -76,9 +76,9 @@ def delete(call: Call) -> Document:
         tasks = list(transaction.find(Kind.TASK, {"project": [identity]}))
         models = list(transaction.find(Kind.MODEL, {"project": [identity]}))
         if not force and any(ARCHIVED not in tags(task) for task in tasks):
-            raise ApiError(Failure.PROJECT_HAS_TASKS, "use force=true")
+            raise ApiError(ApiFailure.PROJECT_HAS_TASKS, "use force=true")
         if not force and any(ARCHIVED not in tags(model) for model in models):
-            raise ApiError(Failure.PROJECT_HAS_MODELS, "use force=true")
+            raise ApiError(ApiFailure.PROJECT_HAS_MODELS, "use force=true")
         for kind, documents in ((Kind.TASK, tasks), (Kind.MODEL, models)):
             _leave(transaction, kind, documents, contents)
         transaction.remove(Kind.PROJECT, identity)
@@ -94,7 +94,7 @@ def delete(call: Call) -> Document:
 def require(transaction: Transaction, identity: str) -> Document:
     project = transaction.get(Kind.PROJECT, identity)
     if project is None:
-        raise ApiError(Failure.PROJECT_ID, data={"id": identity})
+        raise ApiError(ApiFailure.PROJECT_ID, data={"id": identity})
     return project
 
 
@@ -137,7 +137,8 @@ def _clean(name: str) -> str:
     cleaned = "/".join(part.strip() for part in name.split("/") if part.strip())
     if len(cleaned) < MIN_PROJECT_NAME:
         raise ApiError(
-            Failure.PROJECT_NAME, f"name: at least {MIN_PROJECT_NAME} letters, got {len(cleaned)}"
+            ApiFailure.PROJECT_NAME,
+            f"name: at least {MIN_PROJECT_NAME} letters, got {len(cleaned)}",
         )
     return cleaned
 

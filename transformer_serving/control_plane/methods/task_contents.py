@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from transformer_serving.control_plane.call import Call, Handler
-from transformer_serving.control_plane.errors import ApiError, Failure
+from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.methods.task_record import (
     advance_iteration,
     artifact_identity,
@@ -48,7 +48,7 @@ def delete_artifacts(call: Call) -> Document:
 def add_or_update_model(call: Call) -> Document:
     name, model, side = call.text("name"), call.text("model"), call.text("type")
     if side not in _MODEL_SIDES:
-        raise ApiError(Failure.FIELD_VALUE, "type must be input or output")
+        raise ApiError(ApiFailure.FIELD_VALUE, "type must be input or output")
     item: Document = {"name": name, "model": model, "updated": now()}
     iteration = call.number("iteration", 0)
     with call.store.writing() as transaction:
@@ -90,7 +90,7 @@ def edit_hyper_params(call: Call) -> Document:
     items = call.objects("hyperparams")
     replace = call.optional_text("replace_hyperparams", "none") or "none"
     if replace not in _REPLACE:
-        raise ApiError(Failure.FIELD_VALUE, "replace_hyperparams must be none, section or all")
+        raise ApiError(ApiFailure.FIELD_VALUE, "replace_hyperparams must be none, section or all")
     wanted: dict[str, dict[str, Document]] = {}
     for item in items:
         parameter = {k: v for k, v in item.items() if k != "method"}
@@ -186,7 +186,7 @@ def _of_tasks(
         found = {str(t["id"]): t for t in transaction.find(Kind.TASK, {"id": identities})}
         missing = [identity for identity in identities if identity not in found]
         if missing:
-            raise ApiError(Failure.TASK_ID, f"{len(missing)} of {len(identities)} do not exist")
+            raise ApiError(ApiFailure.TASK_ID, f"{len(missing)} of {len(identities)} do not exist")
         return [{"task": one, field: flat(found[one])} for one in dict.fromkeys(identities)]
 
     return call.store.read(read)
@@ -195,14 +195,14 @@ def _of_tasks(
 def _section_of(item: Mapping[str, object]) -> str:
     value = item.get("section")
     if not isinstance(value, str) or not value:
-        raise ApiError(Failure.MISSING_FIELDS, "hyperparams.section")
+        raise ApiError(ApiFailure.MISSING_FIELDS, "hyperparams.section")
     return _PROPERTIES if value.lower() == _PROPERTIES else value
 
 
 def _name_of(item: Mapping[str, object]) -> str:
     value = item.get("name")
     if not isinstance(value, str) or not value:
-        raise ApiError(Failure.MISSING_FIELDS, "name")
+        raise ApiError(ApiFailure.MISSING_FIELDS, "name")
     return value
 
 

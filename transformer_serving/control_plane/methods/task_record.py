@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import cast
 
-from transformer_serving.control_plane.errors import ApiError, Failure
+from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.schema import now
 from transformer_serving.control_plane.store import Document, Kind, Transaction
 
@@ -14,7 +14,7 @@ ARTIFACT_MODES = frozenset({"input", "output"})
 def require(transaction: Transaction, identity: str) -> Document:
     task = transaction.get(Kind.TASK, identity)
     if task is None:
-        raise ApiError(Failure.TASK_ID, f"id={identity[:64]}", {"id": identity[:64]})
+        raise ApiError(ApiFailure.TASK_ID, f"id={identity[:64]}", {"id": identity[:64]})
     return task
 
 
@@ -24,7 +24,7 @@ def require_editable(transaction: Transaction, identity: str, force: bool) -> Do
     allowed = ("created", "in_progress") if force else ("created",)
     if task["status"] not in allowed:
         raise ApiError(
-            Failure.TASK_STATUS,
+            ApiFailure.TASK_STATUS,
             f"expected {' or '.join(allowed)}, status is {task['status']}",
             {"expected": "created", "status": task["status"]},
         )
@@ -65,9 +65,9 @@ def merge_artifacts(task: Document, artifacts: list[Document]) -> None:
 def artifact_identity(artifact: Mapping[str, object]) -> tuple[str, str]:
     key, mode = artifact.get("key"), artifact.get("mode") or "output"
     if not isinstance(key, str) or not key:
-        raise ApiError(Failure.MISSING_FIELDS, "artifacts.key")
+        raise ApiError(ApiFailure.MISSING_FIELDS, "artifacts.key")
     if mode not in ARTIFACT_MODES:
-        raise ApiError(Failure.FIELD_VALUE, "artifacts.mode must be input or output")
+        raise ApiError(ApiFailure.FIELD_VALUE, "artifacts.mode must be input or output")
     return key, str(mode)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from transformer_serving.control_plane.call import Call, Handler
-from transformer_serving.control_plane.errors import ApiError, Failure
+from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.methods import projects
 from transformer_serving.control_plane.methods.cleanup import (
     answer_fields,
@@ -71,7 +71,7 @@ def reset(call: Call) -> Document:
     with call.store.writing() as transaction:
         task = require(transaction, call.text("task"))
         if task["status"] == "published" and not force:
-            raise ApiError(Failure.TASK_STATUS, "status is published; use force=true")
+            raise ApiError(ApiFailure.TASK_STATUS, "status is published; use force=true")
         models_too = call.flag("delete_output_models", default=True)
         removal = clean_up(transaction, task, force, children=False, models_too=models_too)
         _forget_run(task, clear_all=call.flag("clear_all"))
@@ -122,7 +122,7 @@ def _transition(
     current = str(task["status"])
     if not force and status != current and status not in _NEXT.get(current, frozenset()):
         raise ApiError(
-            Failure.TASK_STATUS,
+            ApiFailure.TASK_STATUS,
             f"{current} cannot become {status} without force",
             {"current_status": current, "new_status": status},
         )

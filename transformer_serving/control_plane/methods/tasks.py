@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from transformer_serving.control_plane.call import Call, Handler, each, get_all as answer_all
-from transformer_serving.control_plane.errors import ApiError, Failure
+from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.methods import projects
 from transformer_serving.control_plane.methods.cleanup import Removal, answer_fields, clean_up
 from transformer_serving.control_plane.methods.task_record import (
@@ -76,7 +76,7 @@ def edit(call: Call) -> Document:
         task = require(transaction, call.text("task"))
         if task["status"] != "created" and not call.flag("force"):
             raise ApiError(
-                Failure.TASK_STATUS,
+                ApiFailure.TASK_STATUS,
                 f"expected created, status is {task['status']}; use force=true",
                 {"expected": "created", "status": task["status"]},
             )
@@ -132,7 +132,9 @@ def unarchive_many(call: Call) -> Document:
 def _insert(transaction: Transaction, fields: Document) -> str:
     task = new_task(new_id())
     if fields.get("type") not in TASK_TYPES:
-        raise ApiError(Failure.FIELD_VALUE, f"type must be one of {', '.join(sorted(TASK_TYPES))}")
+        raise ApiError(
+            ApiFailure.FIELD_VALUE, f"type must be one of {', '.join(sorted(TASK_TYPES))}"
+        )
     _apply(transaction, task, fields)
     transaction.put(Kind.TASK, task)
     return str(task["id"])
@@ -169,7 +171,7 @@ def _clean_name(name: str) -> str:
     name = name.strip()
     if len(name) < MIN_TASK_NAME:
         raise ApiError(
-            Failure.VALIDATION, f"name: at least {MIN_TASK_NAME} letters, got {len(name)}"
+            ApiFailure.VALIDATION, f"name: at least {MIN_TASK_NAME} letters, got {len(name)}"
         )
     return name
 
@@ -187,7 +189,8 @@ def _delete(transaction: Transaction, call: Call, identity: str) -> Removal:
     force = call.flag("force")
     if task["status"] != "created" and ARCHIVED not in tags(task) and not force:
         raise ApiError(
-            Failure.TASK_NOT_DELETABLE, f"status is {task['status']}; archive it or use force=true"
+            ApiFailure.TASK_NOT_DELETABLE,
+            f"status is {task['status']}; archive it or use force=true",
         )
     models_too = call.flag("delete_output_models", default=True)
     removal = clean_up(transaction, task, force, children=True, models_too=models_too)

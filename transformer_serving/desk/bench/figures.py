@@ -24,7 +24,7 @@ class Latency:
 
 
 @dataclass(frozen=True)
-class Figures:
+class LoadFigures:
     """`goodput` and `texts` count only answers with status 200, a second.
 
     `latency` is of those alone and None when there was none; `by_label` splits it by payload.
@@ -44,13 +44,13 @@ class Figures:
     by_label: dict[str, Latency] = field(default_factory=dict)
 
 
-def figures(run: Run) -> Figures:
+def figures(run: Run) -> LoadFigures:
     """The figures of one run."""
     answered = [exchange for exchange in run.exchanges if exchange.status == 200]
     labels = sorted({exchange.label for exchange in answered})
     elapsed = run.elapsed_s or math.inf
     late = sorted((exchange.sent - exchange.due) * 1e3 for exchange in run.exchanges)
-    return Figures(
+    return LoadFigures(
         requests=len(run.exchanges),
         elapsed_s=run.elapsed_s,
         goodput=len(answered) / elapsed,

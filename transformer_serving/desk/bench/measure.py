@@ -9,7 +9,7 @@ from pathlib import Path
 
 from transformer_serving.desk.bench import load
 from transformer_serving.desk.bench.connection import Address
-from transformer_serving.desk.bench.figures import Figures, figures
+from transformer_serving.desk.bench.figures import LoadFigures, figures
 from transformer_serving.desk.failure import Failure
 
 TEXT = "This is a ClearML example to show how Triton binaries are deployed."
@@ -38,7 +38,7 @@ class Measured:
     load: str
     clients: int | None
     rate: float | None
-    figures: Figures
+    figures: LoadFigures
 
 
 def address(url: str, headers: Sequence[str]) -> Address:

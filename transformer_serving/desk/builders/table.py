@@ -46,7 +46,7 @@ class EngineRow:
 
 
 def _build_tensorrt(precision: str, graph: Path, folder: Path, shapes: Shapes) -> EngineFiles:
-    from transformer_serving.desk.builders.tensorrt_build import build_plan
+    from transformer_serving.desk.builders.tensorrt import build_plan
 
     return build_plan(precision, graph, folder, shapes)
 

@@ -19,7 +19,7 @@ from transformer_serving.desk.cli.options import (
 from transformer_serving.desk.failure import Failure
 
 if TYPE_CHECKING:
-    from transformer_serving.desk.deploy.deployment import Target
+    from transformer_serving.desk.deploy.endpoint import DeployTarget
 
 
 @click.command()
@@ -36,7 +36,7 @@ def deploy(
     from rich.console import Console
 
     from transformer_serving.desk.bundle.folder import open_bundle
-    from transformer_serving.desk.deploy.deployment import deploy as deploy_bundle
+    from transformer_serving.desk.deploy.endpoint import deploy as deploy_bundle
     from transformer_serving.desk.deploy.time_limit import since_start
 
     opened = open_bundle(bundle)  # what is no bundle is refused before the stack is asked for
@@ -88,7 +88,7 @@ def rollback(endpoint: str, timeout_s: float, state: str | None, as_json: bool) 
 @json_option
 def remove(endpoint: str, forget: bool, state: str | None, as_json: bool) -> None:
     """Take ENDPOINT out of service; its bundles stay in the model registry."""
-    from transformer_serving.desk.deploy.deployment import remove as remove_endpoint
+    from transformer_serving.desk.deploy.endpoint import remove as remove_endpoint
 
     done = remove_endpoint(_target(state), endpoint, forget=forget)
     if as_json:
@@ -100,7 +100,7 @@ def remove(endpoint: str, forget: bool, state: str | None, as_json: bool) -> Non
         click.echo(f"{done.forgotten} of its bundles are forgotten")
 
 
-def _target(state: str | None) -> Target:
+def _target(state: str | None) -> DeployTarget:
     """The embedded stack of that folder; without one, the server that CLEARML_* names.
 
     Raises Failure for a stack that is not running, and (exit code 2) where there is neither.
@@ -121,8 +121,8 @@ def _target(state: str | None) -> Target:
     return Stack(folder, record, supervisor).target()
 
 
-def _named_target(state: Path) -> Target:
-    from transformer_serving.desk.deploy.deployment import TARGET_VARIABLES, target_of
+def _named_target(state: Path) -> DeployTarget:
+    from transformer_serving.desk.deploy.endpoint import TARGET_VARIABLES, target_of
     from transformer_serving.desk.local.record import STATE_VARIABLE
 
     target = target_of(os.environ, state)

@@ -34,7 +34,7 @@ def show(bundle: Path, endpoint: str | None, as_json: bool) -> None:
     from rich.console import Console
 
     from transformer_serving.desk.bundle.folder import open_bundle
-    from transformer_serving.desk.deploy.deployment import check_name
+    from transformer_serving.desk.deploy.endpoint import check_name
 
     opened = open_bundle(bundle)
     name = endpoint or bundle.resolve().name
@@ -68,7 +68,7 @@ def upload_line(bundle: Bundle, endpoint: str) -> str:
 
     clearml-serving names an upload by its file alone, so each version gets a folder of its own.
     """
-    from transformer_serving.desk.deploy.deployment import PROJECT
+    from transformer_serving.desk.deploy.endpoint import PROJECT
 
     version = bundle.manifest.bundle_version
     arguments = [
@@ -82,7 +82,7 @@ def upload_line(bundle: Bundle, endpoint: str) -> str:
 
 def add_line(bundle: Bundle, endpoint: str) -> str:
     """The shell line that adds the uploaded model as an endpoint."""
-    from transformer_serving.desk.deploy.deployment import add_arguments
+    from transformer_serving.desk.deploy.endpoint import add_arguments
 
     arguments = add_arguments(bundle, endpoint, _MODEL_ID)
     return f"{SERVING} {' '.join(_quoted(arguments))}"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console, Group
 
     from transformer_serving.desk.cli.progress import Phases
-    from transformer_serving.desk.deploy.deployment import Deployed
+    from transformer_serving.desk.deploy.endpoint import Deployed
 
 _GOLDEN_S = 120.0
 _WATCH_S = 1.0
@@ -53,7 +53,7 @@ def up(
 
     from transformer_serving.desk.bundle.folder import open_bundle
     from transformer_serving.desk.cli.progress import Phases
-    from transformer_serving.desk.deploy.deployment import deploy
+    from transformer_serving.desk.deploy.endpoint import deploy
     from transformer_serving.desk.local import stack
     from transformer_serving.desk.local.record import Ports, state_directory
 

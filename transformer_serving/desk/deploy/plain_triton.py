@@ -9,7 +9,7 @@ from pathlib import Path
 
 from transformer_serving.contract.heads import TOKEN_ROLES
 from transformer_serving.desk.bundle.folder import Bundle
-from transformer_serving.desk.deploy.deployment import check_name
+from transformer_serving.desk.deploy.endpoint import check_name
 from transformer_serving.desk.failure import Failure
 from transformer_serving.engine.model_config import (
     FILE_NAME as CONFIG,

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from transformer_serving.desk.clearml_tools.cli import listed_endpoints
-from transformer_serving.desk.deploy.deployment import (
-    Target,
+from transformer_serving.desk.deploy.endpoint import (
+    DeployTarget,
     add_and_look,
     one_at_a_time,
     until_golden,
 )
 from transformer_serving.desk.deploy.registry import split
-from transformer_serving.desk.deploy.time_limit import Report, TimeLimit, within
+from transformer_serving.desk.deploy.time_limit import TimeLimit, within
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.step_report import StepReport
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,12 @@ class RolledBack:
 
 
 def rollback(
-    target: Target, endpoint: str, *, timeout_s: float, report: Report, spent_s: float = 0.0
+    target: DeployTarget,
+    endpoint: str,
+    *,
+    timeout_s: float,
+    report: StepReport,
+    spent_s: float = 0.0,
 ) -> RolledBack:
     """Serve the bundle that the endpoint served before the present one.
 
@@ -40,7 +46,7 @@ def rollback(
         return _rollback(target, endpoint, limit)
 
 
-def _rollback(target: Target, endpoint: str, limit: TimeLimit) -> RolledBack:
+def _rollback(target: DeployTarget, endpoint: str, limit: TimeLimit) -> RolledBack:
     registry, report = target.registry(), limit.report
     report("waiting for another deploy of this machine to end")
     with one_at_a_time(target.lock):

@@ -9,15 +9,15 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 import psutil
 
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.step_report import StepReport
 
-Report = Callable[[str], None]
 # What waits with a limit of its own, and knows why it waits, gets the first word.
 _FIRST_WORD_S = 1.0
 
@@ -29,7 +29,7 @@ class _OutOfTime(BaseException):
 class TimeLimit:
     """What is left of a command's time, and what it does: `report` notes it and passes it on."""
 
-    def __init__(self, seconds: float, spent: float, report: Report) -> None:
+    def __init__(self, seconds: float, spent: float, report: StepReport) -> None:
         self.seconds = seconds
         self._ends = time.monotonic() + seconds - spent
         self._report = report
@@ -49,7 +49,9 @@ def since_start() -> float:
 
 
 @contextmanager
-def within(seconds: float, what: str, report: Report, *, spent: float = 0.0) -> Iterator[TimeLimit]:
+def within(
+    seconds: float, what: str, report: StepReport, *, spent: float = 0.0
+) -> Iterator[TimeLimit]:
     """Raises Failure, saying what it was doing, when the block lasts a second longer than that.
 
     `spent` are seconds of it that are gone already. Outside the main thread, where no alarm can be

@@ -13,7 +13,7 @@ from pathlib import Path
 from transformer_serving.contract.gate.server_facts import Gpu, read_gpus
 from transformer_serving.desk.doctor.env_file import read_env_file
 from transformer_serving.desk.local.open_triton import USUAL
-from transformer_serving.desk.local.record import Record, clearml_environment, load_record
+from transformer_serving.desk.local.record import StackRecord, clearml_environment, load_record
 from transformer_serving.desk.versions.lock import Lock, read_lock
 
 GIB = 1 << 30
@@ -38,7 +38,7 @@ class Subject:
 
     state: Path
     environment: Mapping[str, str]
-    record: Record | None = None
+    record: StackRecord | None = None
     from_file: bool = False
     bundle: Path | None = None
     endpoint: str | None = None

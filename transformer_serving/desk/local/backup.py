@@ -29,7 +29,7 @@ from transformer_serving.control_plane import integrity
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.parts import control_plane_data
 from transformer_serving.desk.local.record import (
-    Record,
+    StackRecord,
     load_record,
     record_text,
     require_record,
@@ -153,7 +153,7 @@ def _write(moment: Path, manifest: dict[str, Any], target: Path) -> None:
                 archive.add(moment / path, path)
 
 
-def _unpack(source: Path, new: Path) -> Record:
+def _unpack(source: Path, new: Path) -> StackRecord:
     """The files of a backup, each checked against the manifest, and the record in it."""
     try:
         with tarfile.open(source, "r:") as archive:
@@ -210,7 +210,7 @@ def _exchange(data: Path, new: Path) -> None:
         raise Failure(f"{data} cannot be exchanged: {os.strerror(ctypes.get_errno())}")
 
 
-def _present(state: Path) -> Record | None:
+def _present(state: Path) -> StackRecord | None:
     with contextlib.suppress(Failure):
         return load_record(state)
     return None

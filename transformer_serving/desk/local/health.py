@@ -20,7 +20,7 @@ from transformer_serving.desk.local.parts import (
     control_plane_data,
     controller_state,
 )
-from transformer_serving.desk.local.record import Record
+from transformer_serving.desk.local.record import StackRecord
 from transformer_serving.desk.local.supervision import Process
 
 _STALE_S = 15.0
@@ -42,7 +42,9 @@ class PartStatus:
     uptime_s: float
 
 
-def part_status(part: Part, state: Path, record: Record, process: Process | None) -> PartStatus:
+def part_status(
+    part: Part, state: Path, record: StackRecord, process: Process | None
+) -> PartStatus:
     address = part.listens(record)
     port = None if address is None or address.startswith(UNIX) else int(address.split(":")[1])
     why = data_fault(state) if part.name == "control-plane" else None
@@ -150,5 +152,5 @@ def endpoint_rows(state: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def all_parts(state: Path, record: Record, processes: dict[str, Process]) -> list[PartStatus]:
+def all_parts(state: Path, record: StackRecord, processes: dict[str, Process]) -> list[PartStatus]:
     return [part_status(part, state, record, processes.get(part.name)) for part in PARTS]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformer_serving.desk.local.record import LOOPBACK, Record, clearml_environment
+from transformer_serving.desk.local.record import LOOPBACK, StackRecord, clearml_environment
 
 POLL_SECONDS = 2
 GRACE_SECONDS = 30
@@ -39,13 +39,13 @@ class Part:
     """
 
     name: str
-    launch: Callable[[Path, Record], Launch]
-    address: Callable[[Record], str] | None
+    launch: Callable[[Path, StackRecord], Launch]
+    address: Callable[[StackRecord], str] | None
     health: str | None
     live: str | None
     needs: tuple[str, ...] = ()
 
-    def listens(self, record: Record) -> str | None:
+    def listens(self, record: StackRecord) -> str | None:
         return None if self.address is None else self.address(record)
 
 
@@ -54,7 +54,7 @@ def control_plane_data(state: Path) -> Path:
     return state / "control-plane"
 
 
-def _control_plane(state: Path, record: Record) -> Launch:
+def _control_plane(state: Path, record: StackRecord) -> Launch:
     command = [
         sys.executable,
         "-P",
@@ -73,7 +73,7 @@ def _control_plane(state: Path, record: Record) -> Launch:
     )
 
 
-def _triton(state: Path, record: Record) -> Launch:
+def _triton(state: Path, record: StackRecord) -> Launch:
     from transformer_serving.engine import backend_directory, orphans, triton_process
 
     repository = state / "triton" / "models"
@@ -93,7 +93,7 @@ def _triton(state: Path, record: Record) -> Launch:
     return Launch(command, triton_process.triton_environment())
 
 
-def _controller(state: Path, record: Record) -> Launch:
+def _controller(state: Path, record: StackRecord) -> Launch:
     command = [
         sys.executable,
         "-P",
@@ -112,7 +112,7 @@ def _controller(state: Path, record: Record) -> Launch:
     return Launch(command, _clearml(state, record, "controller"))
 
 
-def _inference(state: Path, record: Record) -> Launch:
+def _inference(state: Path, record: StackRecord) -> Launch:
     command = [
         sys.executable,
         "-P",
@@ -131,13 +131,13 @@ def _inference(state: Path, record: Record) -> Launch:
     return Launch(command, environment)
 
 
-def _watchdog(state: Path, record: Record) -> Launch:
+def _watchdog(state: Path, record: StackRecord) -> Launch:
     return Launch(
         [sys.executable, "-P", "-m", "transformer_serving.desk.local.watchdog", str(state)], {}
     )
 
 
-def _clearml(state: Path, record: Record, part: str) -> dict[str, str]:
+def _clearml(state: Path, record: StackRecord, part: str) -> dict[str, str]:
     """ClearML's variables, its files kept inside the stack, its reporter a thread.
 
     The forked reporter of the SDK outlives a killed parent and keeps the stack's ports.

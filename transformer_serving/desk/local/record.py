@@ -44,7 +44,7 @@ class Ports:
 
 
 @dataclass(frozen=True)
-class Record:
+class StackRecord:
     """The stack's ports, credentials, and the serving service once it exists.
 
     `sockets` is the folder where Triton listens, which only this user can enter;
@@ -74,12 +74,12 @@ class Record:
             return addresses
         return replace(addresses, http_host=LOOPBACK, http_port=self.open_inference)
 
-    def with_serving_id(self, serving_id: str) -> Record:
+    def with_serving_id(self, serving_id: str) -> StackRecord:
         return replace(self, serving_id=serving_id)
 
 
-def new_record(state: Path, ports: Ports) -> Record:
-    return Record(
+def new_record(state: Path, ports: Ports) -> StackRecord:
+    return StackRecord(
         ports,
         secrets.token_hex(10).upper(),
         secrets.token_urlsafe(32),
@@ -91,7 +91,7 @@ def state_directory(given: str | None = None) -> Path:
     return Path(given or os.environ.get(STATE_VARIABLE) or DEFAULT_STATE).absolute()
 
 
-def load_record(state: Path) -> Record | None:
+def load_record(state: Path) -> StackRecord | None:
     """The record, or None where no stack was ever started. Raises Failure for a broken file."""
     path = state / _RECORD
     try:
@@ -111,14 +111,14 @@ def load_record(state: Path) -> Record | None:
         ) from error
 
 
-def _read(state: Path, values: dict[str, Any]) -> Record:
+def _read(state: Path, values: dict[str, Any]) -> StackRecord:
     """Also one of format 1, which had more ports and no folder of sockets; and what a newer kit
     added without a need for another format is left out."""
     ports = _known(Ports, values["ports"])
     # The controller's own figures are newer.
     ports.setdefault("controller_metrics", ports["triton_metrics"] + 1)
-    kept = _known(Record, values) | {"ports": Ports(**ports)}
-    return Record(**{"sockets": str(socket_folder(state)), **kept})
+    kept = _known(StackRecord, values) | {"ports": Ports(**ports)}
+    return StackRecord(**{"sockets": str(socket_folder(state)), **kept})
 
 
 def _known(kind: type, values: dict[str, Any]) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _format_of(values: dict[str, Any]) -> int:
     return int(values.get("format", 1))
 
 
-def require_record(state: Path) -> Record:
+def require_record(state: Path) -> StackRecord:
     record = load_record(state)
     if record is None:
         raise Failure(
@@ -141,7 +141,7 @@ def require_record(state: Path) -> Record:
     return record
 
 
-def save_record(state: Path, record: Record) -> None:
+def save_record(state: Path, record: StackRecord) -> None:
     """Write stack.json for this user only, replacing it in one step.
 
     One of an older format stays beside it as stack.json.FORMAT: the way back to that kit.
@@ -156,7 +156,7 @@ def save_record(state: Path, record: Record) -> None:
     write_private(path, record_text(record))
 
 
-def record_text(record: Record) -> str:
+def record_text(record: StackRecord) -> str:
     """As stack.json holds it."""
     return json.dumps({"format": FORMAT, **asdict(record)}, indent=2) + "\n"
 
@@ -183,7 +183,7 @@ def write_private(path: Path, text: str) -> None:
     replace_file(path, text, mode=0o600, durable=True)
 
 
-def clearml_environment(record: Record) -> dict[str, str]:
+def clearml_environment(record: StackRecord) -> dict[str, str]:
     """The CLEARML_* variables that point unmodified ClearML tools at this stack."""
     control_plane = f"http://127.0.0.1:{record.ports.control_plane}"
     values = {

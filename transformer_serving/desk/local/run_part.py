@@ -13,7 +13,7 @@ from pathlib import Path
 
 from transformer_serving.desk.local.health import probe
 from transformer_serving.desk.local.parts import BY_NAME, Part
-from transformer_serving.desk.local.record import MARK, Record, require_record
+from transformer_serving.desk.local.record import MARK, StackRecord, require_record
 
 _WAIT_S = 30.0
 
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> None:
     os.execvpe(launch.command[0], launch.command, environment)
 
 
-def wait_for(part: Part, record: Record) -> None:
+def wait_for(part: Part, record: StackRecord) -> None:
     """Return once the part answers; leave with an error after a bounded wait."""
     address, path = part.listens(record) or "", part.health or ""
     deadline = time.monotonic() + _WAIT_S

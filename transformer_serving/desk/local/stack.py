@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
-from transformer_serving.desk.deploy.deployment import Target
+from transformer_serving.desk.deploy.endpoint import DeployTarget
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import health
 from transformer_serving.desk.local.open_triton import open_tritons
@@ -19,7 +18,7 @@ from transformer_serving.desk.local.parts import BY_NAME, PARTS
 from transformer_serving.desk.local.record import (
     LOOPBACK,
     Ports,
-    Record,
+    StackRecord,
     clearml_environment,
     load_record,
     make_private,
@@ -28,11 +27,10 @@ from transformer_serving.desk.local.record import (
 )
 from transformer_serving.desk.local.sockets import socket_folder
 from transformer_serving.desk.local.supervision import Supervisor, leftovers, sweep
+from transformer_serving.desk.step_report import StepReport
 
 SERVICE = "transformer-serving"
 _WAIT_S = 60.0
-
-Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -40,12 +38,12 @@ class Stack:
     """A running stack."""
 
     state: Path
-    record: Record
+    record: StackRecord
     supervisor: Supervisor
 
-    def target(self) -> Target:
+    def target(self) -> DeployTarget:
         environment = clearml_environment(self.record)
-        return Target(
+        return DeployTarget(
             cli=ClearmlCli(environment, self.record.serving_id),
             files_host=environment["CLEARML_FILES_HOST"],
             serve_url=environment["CLEARML_DEFAULT_BASE_SERVE_URL"],
@@ -54,7 +52,7 @@ class Stack:
 
 
 def start(
-    state: Path, ports: Ports | None, report: Report, *, open_inference: int | None = None
+    state: Path, ports: Ports | None, report: StepReport, *, open_inference: int | None = None
 ) -> Stack:
     """Bring every part up, or find it up. Raises Failure naming a taken port or a silent part.
 
@@ -81,7 +79,7 @@ def start(
     return Stack(state, _start_parts(state, record, supervisor, report), supervisor)
 
 
-def _refuse_changes(record: Record, ports: Ports | None, open_inference: int | None) -> None:
+def _refuse_changes(record: StackRecord, ports: Ports | None, open_inference: int | None) -> None:
     """Raise Failure for what only a stack that is not running can be given."""
     asked = ports or record.ports, open_inference or record.open_inference
     if asked != (record.ports, record.open_inference):
@@ -91,8 +89,8 @@ def _refuse_changes(record: Record, ports: Ports | None, open_inference: int | N
 
 
 def _next_record(
-    state: Path, record: Record | None, ports: Ports | None, open_inference: int | None
-) -> Record:
+    state: Path, record: StackRecord | None, ports: Ports | None, open_inference: int | None
+) -> StackRecord:
     kept = record or new_record(state, Ports())
     return replace(
         kept,
@@ -103,7 +101,9 @@ def _next_record(
     )
 
 
-def _start_parts(state: Path, record: Record, supervisor: Supervisor, report: Report) -> Record:
+def _start_parts(
+    state: Path, record: StackRecord, supervisor: Supervisor, report: StepReport
+) -> StackRecord:
     report("starting the control plane")
     supervisor.start_part("control-plane")
     wait_until_healthy(state, record, supervisor, ("control-plane",))
@@ -120,7 +120,7 @@ def _start_parts(state: Path, record: Record, supervisor: Supervisor, report: Re
 
 
 def wait_until_healthy(
-    state: Path, record: Record, supervisor: Supervisor, names: tuple[str, ...]
+    state: Path, record: StackRecord, supervisor: Supervisor, names: tuple[str, ...]
 ) -> None:
     """Wait until each named part is well. Raises Failure naming the first that is not."""
     deadline = time.monotonic() + _WAIT_S
@@ -141,7 +141,7 @@ def wait_until_healthy(
         time.sleep(0.15)
 
 
-def check_ports(record: Record) -> None:
+def check_ports(record: StackRecord) -> None:
     """Raise Failure (exit code 2) when something else listens on one of the stack's ports."""
     ports = asdict(record.ports)
     if record.open_inference is not None:
@@ -160,7 +160,7 @@ def check_ports(record: Record) -> None:
                 ) from error
 
 
-def stop(state: Path, report: Report) -> int:
+def stop(state: Path, report: StepReport) -> int:
     """Stop everything in reverse order; also what a crash left. Returns processes swept up."""
     report("stopping")
     supervisor = Supervisor(state)
@@ -172,7 +172,7 @@ def stop(state: Path, report: Report) -> int:
     return swept
 
 
-def status(state: Path, record: Record) -> dict[str, Any]:
+def status(state: Path, record: StackRecord) -> dict[str, Any]:
     """The stack as `status --json` prints it."""
     supervisor = Supervisor(state)
     processes = supervisor.processes()

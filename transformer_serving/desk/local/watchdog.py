@@ -25,7 +25,7 @@ import psutil
 
 from transformer_serving.desk.local.health import probe
 from transformer_serving.desk.local.parts import PARTS, Part, beat_file
-from transformer_serving.desk.local.record import Record, require_record
+from transformer_serving.desk.local.record import StackRecord, require_record
 from transformer_serving.desk.local.supervision import Process, Supervisor
 
 LOOK_EVERY_S = 1.0
@@ -54,7 +54,7 @@ class Watchdog:
     """Looks once a second; `stopped` counts the looks at which a process was found stopped."""
 
     state: Path
-    record: Record
+    record: StackRecord
     watches: dict[str, Watch] = field(default_factory=dict)
     stopped: dict[int, int] = field(default_factory=dict)
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(len(PARTS)))

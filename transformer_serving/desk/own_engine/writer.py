@@ -259,7 +259,7 @@ def _tried(
 
 
 def _require_machine() -> None:
-    from transformer_serving.desk.builders.tensorrt_build import require_machine
+    from transformer_serving.desk.builders.tensorrt import require_machine
 
     try:
         require_machine()

@@ -11,7 +11,7 @@ from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import ENGINES, open_engine
 from transformer_serving.desk.export.onnx import ExportedGraph, quiet
 from transformer_serving.desk.parity.check import Case, compare, within
-from transformer_serving.desk.parity.latency import Contender, Latency, Report, measure
+from transformer_serving.desk.parity.latency import Contender, Latency, RoundReport, measure
 from transformer_serving.desk.source.model import ModelSource
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def compare_engines(
     engines: Sequence[str],
     precision: str | None,
     build: Build,
-    report: Report,
+    report: RoundReport,
 ) -> list[Latency]:
     """The table's rows. `precision` None: all that an engine has, except where it is pointless."""
     vanilla = EngineFiles("onnxruntime", "fp32", (comparison.graph.path,))

@@ -56,11 +56,11 @@ class Latency:
     passes: bool | None
 
 
-Report = Callable[[str, int, int], None]
+RoundReport = Callable[[str, int, int], None]
 
 
 def measure(
-    contenders: Sequence[Contender], feeds: Feeds, longest: int, report: Report
+    contenders: Sequence[Contender], feeds: Feeds, longest: int, report: RoundReport
 ) -> list[Latency]:
     """The table's rows, by shape and then in the order of `contenders`.
 

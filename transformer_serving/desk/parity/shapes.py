@@ -20,8 +20,8 @@ from transformer_serving.desk.builders.sample_rows import asked_lengths, kept_le
 from transformer_serving.engine.proof.arrays import Array
 from transformer_serving.engine.proof.measure import scale_of
 from transformer_serving.engine.proof.parity_set import ParitySet, Tolerance
-from transformer_serving.engine.proof.proof import Proof, prove
 from transformer_serving.engine.proof.rows import ParityRow, ProofInput
+from transformer_serving.engine.proof.verdict import Proof, prove
 
 # The vectors of so many tokens of a text are kept: all would be most of a bundle's size.
 _POSITIONS = 8

@@ -24,7 +24,7 @@ from transformer_serving.engine.backends.model_settings import TensorSpec
 
 
 @dataclass(frozen=True)
-class Failure:
+class RequestFailure:
     """Why a request failed; `invalid` when the request itself is at fault."""
 
     reason: str
@@ -41,12 +41,12 @@ class Graph:
 
 
 class Runtime(Protocol):
-    """A model that runs batches; a batch that fails gives its Failure, the others their arrays."""
+    """A model that runs batches; a batch that fails gives its RequestFailure, the others arrays."""
 
     @property
     def graph(self) -> Graph: ...
 
-    def run(self, batches: Sequence[Arrays]) -> list[Arrays | Failure]: ...
+    def run(self, batches: Sequence[Arrays]) -> list[Arrays | RequestFailure]: ...
 
 
 class Executor:
@@ -57,9 +57,11 @@ class Executor:
         self._layout = layout
         self._inputs = {spec.name: spec for spec in runtime.graph.inputs}
 
-    def answers(self, requests: Sequence[Mapping[str, NDArray[Any]]]) -> list[Arrays | Failure]:
+    def answers(
+        self, requests: Sequence[Mapping[str, NDArray[Any]]]
+    ) -> list[Arrays | RequestFailure]:
         """One answer for each request, in order."""
-        answers: list[Arrays | Failure] = []
+        answers: list[Arrays | RequestFailure] = []
         items: list[Item] = []
         for index, arrays in enumerate(requests):
             failure = self._check(arrays)
@@ -72,14 +74,14 @@ class Executor:
             answers[index] = answer
         return answers
 
-    def _run(self, groups: Sequence[Group]) -> list[tuple[int, Arrays | Failure]]:
+    def _run(self, groups: Sequence[Group]) -> list[tuple[int, Arrays | RequestFailure]]:
         if not groups:
             return []
         results = self._runtime.run([join(group) for group in groups])
-        answered: list[tuple[int, Arrays | Failure]] = []
+        answered: list[tuple[int, Arrays | RequestFailure]] = []
         again: list[Group] = []
         for group, result in zip(groups, results, strict=True):
-            if not isinstance(result, Failure):
+            if not isinstance(result, RequestFailure):
                 parts = split(result, group, self._layout)
                 answered += [
                     (item.index, part) for item, part in zip(group.items, parts, strict=True)
@@ -91,7 +93,7 @@ class Executor:
                 again += [Group((item,), item.length) for item in group.items]
         return answered + self._run(again)
 
-    def _check(self, arrays: Mapping[str, NDArray[Any]]) -> Failure | None:
+    def _check(self, arrays: Mapping[str, NDArray[Any]]) -> RequestFailure | None:
         for name, spec in self._inputs.items():
             reason = (
                 f"input '{name}' is missing"
@@ -99,12 +101,12 @@ class Executor:
                 else _tensor_fault(spec, arrays[name]) or self._id_fault(spec, arrays[name])
             )
             if reason:
-                return Failure(reason, invalid=True)
+                return RequestFailure(reason, invalid=True)
         if self._layout.joinable and len({array.shape[0] for array in arrays.values()}) > 1:
-            return Failure("the inputs differ in their batch size", invalid=True)
+            return RequestFailure("the inputs differ in their batch size", invalid=True)
         lengths = _token_lengths(arrays)
         if self._layout.mask and len(lengths) > 1:
-            return Failure("the inputs differ in their number of tokens", invalid=True)
+            return RequestFailure("the inputs differ in their number of tokens", invalid=True)
         return _position_fault(arrays, max(lengths, default=0))
 
     def _id_fault(self, spec: TensorSpec, array: NDArray[Any]) -> str | None:
@@ -134,11 +136,11 @@ def _token_lengths(arrays: Mapping[str, NDArray[Any]]) -> set[int]:
     }
 
 
-def _position_fault(arrays: Mapping[str, NDArray[Any]], length: int) -> Failure | None:
+def _position_fault(arrays: Mapping[str, NDArray[Any]], length: int) -> RequestFailure | None:
     positions = arrays.get("mask_positions")
     if positions is None or (positions.min() >= 0 and positions.max() < length):
         return None
-    return Failure("input 'mask_positions' has a position outside the text", invalid=True)
+    return RequestFailure("input 'mask_positions' has a position outside the text", invalid=True)
 
 
 def _tensor_fault(spec: TensorSpec, array: NDArray[Any]) -> str | None:

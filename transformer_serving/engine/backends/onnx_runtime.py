@@ -9,7 +9,7 @@ from typing import Any
 from onnxruntime import ExecutionMode, GraphOptimizationLevel, InferenceSession, SessionOptions
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
-from transformer_serving.engine.backends.executor import Failure, Graph
+from transformer_serving.engine.backends.executor import Graph, RequestFailure
 from transformer_serving.engine.backends.grouping import Arrays
 from transformer_serving.engine.backends.model_settings import ModelError, ModelSettings, TensorSpec
 
@@ -64,17 +64,21 @@ class OnnxRuntime:
         )
         self._outputs = [spec.name for spec in self.graph.outputs]
 
-    def run(self, batches: Sequence[Arrays]) -> list[Arrays | Failure]:
+    def run(self, batches: Sequence[Arrays]) -> list[Arrays | RequestFailure]:
         return [self._one(batch) for batch in batches]
 
-    def _one(self, batch: Arrays) -> Arrays | Failure:
+    def _one(self, batch: Arrays) -> Arrays | RequestFailure:
         feed = {spec.name: batch[spec.name] for spec in self.graph.inputs}
         try:
             results = self._session.run(self._outputs, feed)
         except ort_errors.InvalidArgument as error:
-            return Failure(f"ONNX Runtime refused this input: {_one_line(error)}", invalid=True)
+            return RequestFailure(
+                f"ONNX Runtime refused this input: {_one_line(error)}", invalid=True
+            )
         except (ort_errors.Fail, ort_errors.RuntimeException) as error:
-            return Failure(f"ONNX Runtime failed on this input: {_one_line(error)}", invalid=False)
+            return RequestFailure(
+                f"ONNX Runtime failed on this input: {_one_line(error)}", invalid=False
+            )
         return dict(zip(self._outputs, results, strict=True))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_serving.engine.backends.executor import Failure, Graph
+from transformer_serving.engine.backends.executor import Graph, RequestFailure
 from transformer_serving.engine.backends.grouping import Arrays
 from transformer_serving.engine.backends.model_settings import ModelError, ModelSettings, TensorSpec
 from transformer_serving.engine.backends.openvino_quiet import openvino
@@ -40,13 +40,13 @@ class OpenVinoRuntime:
         self.graph = _graph(model, compiled)
         self._requests = [compiled.create_infer_request() for _ in range(_IN_FLIGHT)]
 
-    def run(self, batches: Sequence[Arrays]) -> list[Arrays | Failure]:
-        answers: list[Arrays | Failure] = []
+    def run(self, batches: Sequence[Arrays]) -> list[Arrays | RequestFailure]:
+        answers: list[Arrays | RequestFailure] = []
         for start in range(0, len(batches), _IN_FLIGHT):
             answers += self._overlapped(batches[start : start + _IN_FLIGHT])
         return answers
 
-    def _overlapped(self, batches: Sequence[Arrays]) -> list[Arrays | Failure]:
+    def _overlapped(self, batches: Sequence[Arrays]) -> list[Arrays | RequestFailure]:
         started = [
             _start(request, batch) for request, batch in zip(self._requests, batches, strict=False)
         ]
@@ -55,7 +55,7 @@ class OpenVinoRuntime:
             for request, failure in zip(self._requests, started, strict=False)
         ]
 
-    def _finish(self, request: Any) -> Arrays | Failure:
+    def _finish(self, request: Any) -> Arrays | RequestFailure:
         try:
             request.wait()
             # Copied: the request's own memory is overwritten by the next batch.
@@ -64,14 +64,16 @@ class OpenVinoRuntime:
                 for index, spec in enumerate(self.graph.outputs)
             }
         except RuntimeError as error:
-            return Failure(f"OpenVINO failed on this input: {_first_line(error)}", invalid=False)
+            return RequestFailure(
+                f"OpenVINO failed on this input: {_first_line(error)}", invalid=False
+            )
 
 
-def _start(request: Any, batch: Arrays) -> Failure | None:
+def _start(request: Any, batch: Arrays) -> RequestFailure | None:
     try:
         request.start_async(batch, share_inputs=True)
     except (RuntimeError, ValueError) as error:
-        return Failure(f"OpenVINO refused this input: {_first_line(error)}", invalid=True)
+        return RequestFailure(f"OpenVINO refused this input: {_first_line(error)}", invalid=True)
     return None
 
 

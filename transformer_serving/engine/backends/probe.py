@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_serving.engine.backends.executor import Failure, Graph, Runtime
+from transformer_serving.engine.backends.executor import Graph, RequestFailure, Runtime
 from transformer_serving.engine.backends.grouping import (
     EXTRA_INPUTS,
     TOKENS,
@@ -34,14 +34,14 @@ def probe(runtime: Runtime) -> Layout:
         runtime.run([_batch(graph, rows, tokens, length)])[0]
         for rows, tokens, length in ((2, _SHORT, _SHORT), (1, _LONG, _LONG), (2, _SHORT, _LONG))
     )
-    if isinstance(short, Failure) or isinstance(longer, Failure):
+    if isinstance(short, RequestFailure) or isinstance(longer, RequestFailure):
         return Layout()
     if not all(_rows(short[name]) == 2 and _rows(longer[name]) == 1 for name in short):
         return Layout()
     axes = {name: _own_axes(short[name], longer[name]) for name in short}
     layout = Layout(joinable=True, own_axes=axes)
     has_mask = any(spec.name == MASK for spec in graph.inputs)
-    if not has_mask or isinstance(padded, Failure) or not _equal(short, padded, axes):
+    if not has_mask or isinstance(padded, RequestFailure) or not _equal(short, padded, axes):
         return layout
     return Layout(joinable=True, mask=MASK, own_axes=axes)
 

@@ -17,7 +17,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from transformer_serving.engine.backends.executor import Executor, Failure, Graph, Runtime
+from transformer_serving.engine.backends.executor import Executor, Graph, RequestFailure, Runtime
 from transformer_serving.engine.backends.grouping import Arrays, Layout
 from transformer_serving.engine.backends.inherited_sockets import close_inherited_sockets
 from transformer_serving.engine.backends.model_settings import (
@@ -104,8 +104,8 @@ def _check_complete(settings: ModelSettings, graph: Graph) -> None:
         raise ModelError(f"input '{missing[0]}' of the model is not in the configuration; add it")
 
 
-def _response(answer: Arrays | Failure, wanted: Sequence[str]) -> Any:
-    if isinstance(answer, Failure):
+def _response(answer: Arrays | RequestFailure, wanted: Sequence[str]) -> Any:
+    if isinstance(answer, RequestFailure):
         code = pb_utils.TritonError.INVALID_ARG if answer.invalid else pb_utils.TritonError.INTERNAL
         return pb_utils.InferenceResponse(
             output_tensors=[], error=pb_utils.TritonError(answer.reason, code)

@@ -48,14 +48,14 @@ def main() -> None:
 
 def _run(options: argparse.Namespace, stop: threading.Event) -> None:
     # Late: gRPC takes a while to import, and a signal must be heard before that.
-    from transformer_serving.engine.controller.figures import Figures
+    from transformer_serving.engine.controller.figures import TritonFigures
     from transformer_serving.engine.controller.late_control_plane import LateControlPlane
     from transformer_serving.engine.controller.metrics import MetricsPage
     from transformer_serving.engine.controller.metrics_server import serve_metrics
     from transformer_serving.engine.controller.proofs import Proofs
     from transformer_serving.engine.controller.prover import Prover
     from transformer_serving.engine.controller.repository import Repository
-    from transformer_serving.engine.controller.service import Service, Settings
+    from transformer_serving.engine.controller.service import ControllerSettings, Service
     from transformer_serving.engine.controller.state import StateFile
     from transformer_serving.engine.controller.stuck_loads import StuckLoads
     from transformer_serving.engine.controller.triton import Triton
@@ -73,13 +73,13 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
     repository = Repository(options.repository)
     page = MetricsPage(options.triton_metrics)
     service = Service(
-        Settings(options.poll_seconds, options.grace_seconds, options.filter),
+        ControllerSettings(options.poll_seconds, options.grace_seconds, options.filter),
         control_plane,
         triton,
         repository,
         StateFile(options.state),
         Prover(triton, repository, Proofs(options.state.with_name(_PROOFS))),
-        Figures(options.triton_metrics),
+        TritonFigures(options.triton_metrics),
         page,
     )
     serve_metrics(options.metrics_address, page.text)

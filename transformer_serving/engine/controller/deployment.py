@@ -11,7 +11,7 @@ from pathlib import Path
 
 from transformer_serving.engine.controller.control_plane import ControlPlane, Served
 from transformer_serving.engine.controller.prover import ProofFailed, Prover, subject_of
-from transformer_serving.engine.controller.records import Record, Version
+from transformer_serving.engine.controller.records import ModelRecord, Version
 from transformer_serving.engine.controller.repository import Repository
 from transformer_serving.engine.controller.shared_config import shared
 from transformer_serving.engine.controller.triton import LoadFailed, Triton
@@ -25,7 +25,7 @@ _IN_GRACE = 1
 # Workers of the embedded stack look for changes every 2 s.
 _NOTICE_S = 6.0
 
-Commit = Callable[[str, Record | None], None]
+Commit = Callable[[str, ModelRecord | None], None]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Deployment:
     commit: Commit
     grace_s: float
 
-    def prepare(self, served: Served, record: Record | None) -> None:
+    def prepare(self, served: Served, record: ModelRecord | None) -> None:
         """Fetch, verify, prove and load an endpoint's model.
 
         The last good state is put back on a failure.
@@ -55,7 +55,7 @@ class Deployment:
             self._load(served, record, new)
             undo.pop_all()
 
-    def reload(self, record: Record) -> None:
+    def reload(self, record: ModelRecord) -> None:
         """Load the last good state again; its links and configuration are written anew.
 
         A state that came from another machine is proven on this one first: what is not, is not
@@ -74,12 +74,12 @@ class Deployment:
             self.commit(kept.model, kept)
             self._clean(kept)
 
-    def restore(self, record: Record) -> None:
+    def restore(self, record: ModelRecord) -> None:
         """Make the files say what the record says, as after a crash in the middle of a change."""
         self._install(record)
         self._clean(record)
 
-    def retire(self, record: Record, now: float) -> None:
+    def retire(self, record: ModelRecord, now: float) -> None:
         """Drop the versions whose grace is over."""
         after = _reduced(record, record.kept(now))
         self._install(after)
@@ -97,7 +97,7 @@ class Deployment:
         self.commit(model, None)
         self.repository.remove(model)
 
-    def _prove(self, model: str, version: Version, record: Record | None) -> None:
+    def _prove(self, model: str, version: Version, record: ModelRecord | None) -> None:
         """Raises ProofFailed saying what serves instead and what to do."""
         try:
             self.prover.require(model, version)
@@ -109,7 +109,7 @@ class Deployment:
                 version,
             ) from None
 
-    def _instead(self, record: Record | None) -> str:
+    def _instead(self, record: ModelRecord | None) -> str:
         """What serves where the new version does not."""
         if record is None or record.current.number not in self.triton.loaded().get(
             record.model, ()
@@ -122,7 +122,7 @@ class Deployment:
             f"{record.endpoint}' asks for it again"
         )
 
-    def _stage(self, served: Served, record: Record | None) -> str:
+    def _stage(self, served: Served, record: ModelRecord | None) -> str:
         """The token of the endpoint's files; those of the current version when it is the same."""
         if record is not None and record.current.content == served.content:
             same = record.current.token
@@ -133,7 +133,7 @@ class Deployment:
         with self.control_plane.model(served) as source:
             return self.repository.stage(served.model, source, served.framework)
 
-    def _load(self, served: Served, record: Record | None, new: Version) -> None:
+    def _load(self, served: Served, record: ModelRecord | None, new: Version) -> None:
         old = () if record is None else _in_grace(record, new, time.time() + self.grace_s)
         together = (new, *old)
         config = _together(together)
@@ -150,7 +150,7 @@ class Deployment:
             self._try(served, (new,), from_text(new.config))
 
     def _try(self, served: Served, versions: Sequence[Version], config: ModelConfig) -> None:
-        record = Record(
+        record = ModelRecord(
             model=served.model,
             endpoint=served.endpoint,
             fingerprint=served.fingerprint,
@@ -162,17 +162,17 @@ class Deployment:
         self.commit(served.model, record)
         self._clean(record)
 
-    def _put_back(self, model: str, record: Record | None) -> None:
+    def _put_back(self, model: str, record: ModelRecord | None) -> None:
         if record is None:
             self.repository.remove(model)
         else:
             self.restore(record)
 
-    def _install(self, record: Record) -> None:
+    def _install(self, record: ModelRecord) -> None:
         tokens = {version.number: version.token for version in record.versions}
         self.repository.install(record.model, tokens, record.served_config)
 
-    def _clean(self, record: Record) -> None:
+    def _clean(self, record: ModelRecord) -> None:
         self.repository.keep_only(record.model, [version.token for version in record.versions])
 
 
@@ -192,7 +192,7 @@ def _version(served: Served, verified: Verified, token: str, files: Path) -> Ver
     )
 
 
-def _reduced(record: Record, kept: tuple[Version, ...]) -> Record:
+def _reduced(record: ModelRecord, kept: tuple[Version, ...]) -> ModelRecord:
     """The record with these of its versions only."""
     if kept == record.versions:
         return record
@@ -202,7 +202,7 @@ def _reduced(record: Record, kept: tuple[Version, ...]) -> Record:
     )
 
 
-def _in_grace(record: Record, new: Version, drop_at: float) -> tuple[Version, ...]:
+def _in_grace(record: ModelRecord, new: Version, drop_at: float) -> tuple[Version, ...]:
     """The versions that serve on beside the new one, the newest first."""
     others = [version for version in record.versions if version.number != new.number]
     return tuple(

@@ -43,7 +43,7 @@ def read_figures(text: str) -> Iterator[Figure]:
             yield Figure(found["name"], labels["model"], labels["version"], float(found["value"]))
 
 
-class Figures:
+class TritonFigures:
     """Fetches the metrics page when it is time to; without an address it never is."""
 
     def __init__(self, url: str | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from transformer_serving.engine.controller.records import Failure, Record
+from transformer_serving.engine.controller.records import FailedChange, ModelRecord
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Situation:
     are models whose version in service must first be proven on this machine."""
 
     wanted: Mapping[str, str] | None
-    records: Mapping[str, Record]
-    failures: Mapping[str, Failure]
+    records: Mapping[str, ModelRecord]
+    failures: Mapping[str, FailedChange]
     loaded: Mapping[str, frozenset[int]] | None
     now: float
     unproven: frozenset[str] = frozenset()

@@ -25,13 +25,13 @@ from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.manifest import FILE_NAME as MANIFEST
 from transformer_serving.engine.controller.machine import Machine
 from transformer_serving.engine.controller.proofs import Passed, Proofs
-from transformer_serving.engine.controller.records import Record, Version
+from transformer_serving.engine.controller.records import ModelRecord, Version
 from transformer_serving.engine.controller.repository import Repository
 from transformer_serving.engine.controller.triton import RequestFailed, Triton, TritonAway
 from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.model_config import ModelConfig, from_text, to_text, with_versions
 from transformer_serving.engine.proof.parity_set import FILE_NAME as PARITY_SET, read_parity_set
-from transformer_serving.engine.proof.proof import Proof, prove
+from transformer_serving.engine.proof.verdict import Proof, prove
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class Prover:
             return None
         return self._proofs.get(self._machine.key(version.subject, version.backend))
 
-    def unproven(self, records: Iterable[Record]) -> frozenset[str]:
+    def unproven(self, records: Iterable[ModelRecord]) -> frozenset[str]:
         """The models whose version in service ought to be proven on this machine, and is not."""
         if self._machine is None:
             return frozenset()

@@ -29,7 +29,7 @@ class Version:
 
 
 @dataclass(frozen=True)
-class Record:
+class ModelRecord:
     """The last good state of a model: the version that serves first, then those in grace.
 
     `served_config` is the config.pbtxt that Triton accepted for all of them together.
@@ -58,7 +58,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedChange:
     """Why a change did not happen, and when it is tried again if nothing changes.
 
     `unproven_bundle` is the version of a bundle whose proof failed, None for any other failure.
@@ -98,24 +98,24 @@ DIFFERS = Pauses(60.0, 4, 3600.0)
 
 
 def failed_again(
-    before: Failure | None,
+    before: FailedChange | None,
     fingerprint: str,
     reason: str,
     now: float,
     pauses: Pauses = FAILED,
-) -> Failure:
+) -> FailedChange:
     """The failure to keep; its pause grows while the same thing fails."""
     tries = before.tries + 1 if before is not None and before.fingerprint == fingerprint else 1
     pause = min(pauses.last_s, pauses.first_s * pauses.growth ** min(tries - 1, 10))
-    return Failure(fingerprint, reason, now, tries, now + pause)
+    return FailedChange(fingerprint, reason, now, tries, now + pause)
 
 
-def record_to_json(record: Record) -> dict[str, Any]:
+def record_to_json(record: ModelRecord) -> dict[str, Any]:
     return asdict(record)
 
 
-def record_from_json(values: Mapping[str, Any]) -> Record:
+def record_from_json(values: Mapping[str, Any]) -> ModelRecord:
     versions = tuple(Version(**version) for version in values["versions"])
     if not versions:
         raise ValueError("a record has no version")
-    return Record(**{**values, "versions": versions})
+    return ModelRecord(**{**values, "versions": versions})

@@ -14,7 +14,7 @@ from typing import Any
 from transformer_serving.contract.error_line import one_line
 from transformer_serving.engine.controller.control_plane import ControlPlane
 from transformer_serving.engine.controller.deployment import Deployment
-from transformer_serving.engine.controller.figures import Figures
+from transformer_serving.engine.controller.figures import TritonFigures
 from transformer_serving.engine.controller.machine import read_machine
 from transformer_serving.engine.controller.metrics import MetricsPage
 from transformer_serving.engine.controller.plan import (
@@ -31,7 +31,7 @@ from transformer_serving.engine.controller.records import (
     DIED,
     DIFFERS,
     FAILED,
-    Failure,
+    FailedChange,
     Pauses,
     failed_again,
 )
@@ -67,7 +67,7 @@ _REASON_CHARACTERS = 800
 
 
 @dataclass(frozen=True)
-class Settings:
+class ControllerSettings:
     """What the command line says."""
 
     poll_s: float
@@ -80,13 +80,13 @@ class Service:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: ControllerSettings,
         control_plane: ControlPlane,
         triton: Triton,
         repository: Repository,
         state: StateFile,
         prover: Prover,
-        figures: Figures,
+        figures: TritonFigures,
         page: MetricsPage,
     ) -> None:
         self._settings = settings
@@ -113,7 +113,7 @@ class Service:
             control_plane, self._sdk, settings.poll_s, settings.endpoint_filter, _reason
         )
         self._head_start_ends = time.monotonic() + (_HEAD_START_S if state.records() else 0.0)
-        self._failures: dict[str, Failure] = {}
+        self._failures: dict[str, FailedChange] = {}
         self._rows: list[EndpointStatus] = []
         self._reported: list[EndpointStatus] = []
         self._started = time.time()

@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.contract.replacement import replace_file
-from transformer_serving.engine.controller.records import Record, record_from_json, record_to_json
+from transformer_serving.engine.controller.records import (
+    ModelRecord,
+    record_from_json,
+    record_to_json,
+)
 
 _log = logging.getLogger(__name__)
 _MODELS = "models"
@@ -29,11 +33,11 @@ class StateFile:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._records = self._read()
 
-    def records(self) -> dict[str, Record]:
+    def records(self) -> dict[str, ModelRecord]:
         with self._lock:
             return dict(self._records)
 
-    def commit(self, model: str, record: Record | None) -> None:
+    def commit(self, model: str, record: ModelRecord | None) -> None:
         """Make `record` the last good state of the model; on disk when this returns."""
         with self._lock:
             if record is None:
@@ -53,7 +57,7 @@ class StateFile:
         with contextlib.suppress(FileNotFoundError):
             os.utime(self._path)
 
-    def _read(self) -> dict[str, Record]:
+    def _read(self) -> dict[str, ModelRecord]:
         try:
             values = json.loads(self._path.read_text("utf-8"))
             rows: Mapping[str, Any] = values.get(_MODELS, {})

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformer_serving.engine.controller.control_plane import Problem, Served
 from transformer_serving.engine.controller.proofs import Passed
-from transformer_serving.engine.controller.records import Failure, Record, Version
+from transformer_serving.engine.controller.records import FailedChange, ModelRecord, Version
 
 PROVEN, UNPROVEN, PROVING, FAILED = PROOF_STATES = ("proven", "unproven", "proving", "failed")
 
@@ -59,8 +59,8 @@ class EndpointStatus:
 def endpoint_rows(
     wanted: Mapping[str, Served] | None,
     problems: Sequence[Problem],
-    records: Mapping[str, Record],
-    failures: Mapping[str, Failure],
+    records: Mapping[str, ModelRecord],
+    failures: Mapping[str, FailedChange],
     loaded: Mapping[str, frozenset[int]] | None,
     proving: Proving,
 ) -> list[EndpointStatus]:
@@ -84,8 +84,8 @@ def endpoint_rows(
 def _row(
     model: str,
     served: Served | None,
-    record: Record | None,
-    failure: Failure | None,
+    record: ModelRecord | None,
+    failure: FailedChange | None,
     loaded: frozenset[int] | None,
     proving: Proving,
 ) -> EndpointStatus:
@@ -112,7 +112,7 @@ def _row(
 
 
 def _proof(
-    model: str, current: Version | None, failure: Failure | None, proving: Proving
+    model: str, current: Version | None, failure: FailedChange | None, proving: Proving
 ) -> dict[str, Any]:
     passed = proving.passed(current) if current else None
     bundle = current.bundle_version if current else None

@@ -19,8 +19,9 @@ from transformer_serving.desk.clearml_tools.cli import ClearmlCli, listed_endpoi
 from transformer_serving.desk.deploy.golden import Differs, Refused, ask, wait_for_golden
 from transformer_serving.desk.deploy.refusals import Refusals
 from transformer_serving.desk.deploy.registry import ModelRegistry, registry_folder, split
-from transformer_serving.desk.deploy.time_limit import Report, TimeLimit, within
+from transformer_serving.desk.deploy.time_limit import TimeLimit, within
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.step_report import StepReport
 
 PROJECT = "transformer-serving"
 # What names a serving service, its file server and its front door, where there is no stack.
@@ -37,7 +38,7 @@ _NUMPY_DTYPES = {
 
 
 @dataclass(frozen=True)
-class Target:
+class DeployTarget:
     """Where to deploy: the ClearML server's tools, its file server, the front door, a lock file."""
 
     cli: ClearmlCli
@@ -55,12 +56,14 @@ class Target:
         return Refusals(ClearmlApi(self.cli.environment), self.cli.serving_id or "", model_id)
 
 
-def target_of(environment: Mapping[str, str], state: Path) -> Target | None:
+def target_of(environment: Mapping[str, str], state: Path) -> DeployTarget | None:
     """The ClearML server and front door that an environment names; None when it does not."""
     serving_id, files_host, serve_url = (environment.get(name, "") for name in TARGET_VARIABLES)
     if not (serving_id and files_host and serve_url):
         return None
-    return Target(ClearmlCli(environment, serving_id), files_host, serve_url, state / "deploy.lock")
+    return DeployTarget(
+        ClearmlCli(environment, serving_id), files_host, serve_url, state / "deploy.lock"
+    )
 
 
 @dataclass(frozen=True)
@@ -88,12 +91,12 @@ class Removed:
 
 
 def deploy(
-    target: Target,
+    target: DeployTarget,
     bundle: Bundle,
     endpoint: str,
     *,
     timeout_s: float,
-    report: Report,
+    report: StepReport,
     keep: int | None = None,
     spent_s: float = 0.0,
 ) -> Deployed:
@@ -110,7 +113,7 @@ def deploy(
 
 
 def _deploy(
-    target: Target, bundle: Bundle, endpoint: str, limit: TimeLimit, keep: int | None
+    target: DeployTarget, bundle: Bundle, endpoint: str, limit: TimeLimit, keep: int | None
 ) -> Deployed:
     version = bundle.manifest.bundle_version
     limit.report(f"asking whether {endpoint} serves it already")
@@ -133,7 +136,7 @@ def _deploy(
 
 
 def until_golden(
-    target: Target, endpoint: str, manifest: Manifest, limit: TimeLimit, refusals: Refusals
+    target: DeployTarget, endpoint: str, manifest: Manifest, limit: TimeLimit, refusals: Refusals
 ) -> None:
     """Wait for the golden answer of exactly this bundle. Raises Failure with why none came."""
     reason = wait_for_golden(
@@ -158,7 +161,7 @@ def until_golden(
         )
 
 
-def remove(target: Target, endpoint: str, *, forget: bool = False) -> Removed:
+def remove(target: DeployTarget, endpoint: str, *, forget: bool = False) -> Removed:
     """Take an endpoint out of the serving service, and with `forget` its bundles out of the
     registry, also those of an endpoint that was removed before.
 
@@ -175,7 +178,7 @@ def remove(target: Target, endpoint: str, *, forget: bool = False) -> Removed:
     return Removed(endpoint, endpoint in listed, forgotten)
 
 
-def forget_older(target: Target, endpoint: str, model_id: str, keep: int) -> int:
+def forget_older(target: DeployTarget, endpoint: str, model_id: str, keep: int) -> int:
     """Leave the newest `keep` bundles of an endpoint in the registry; how many were not.
 
     The present one and the one that `rollback` would go to stay in any case.
@@ -188,7 +191,7 @@ def forget_older(target: Target, endpoint: str, model_id: str, keep: int) -> int
         return _forget(target, old)
 
 
-def _forget(target: Target, models: list[str]) -> int:
+def _forget(target: DeployTarget, models: list[str]) -> int:
     """Those that nothing in the service names: an endpoint added by hand may serve one of them."""
     if not models:
         return 0
@@ -200,7 +203,7 @@ def _forget(target: Target, models: list[str]) -> int:
     return len(unused)
 
 
-def serves(target: Target, endpoint: str, manifest: Manifest) -> bool:
+def serves(target: DeployTarget, endpoint: str, manifest: Manifest) -> bool:
     """Whether the endpoint gives the bundle's golden answer from the bundle's version right now."""
     reply = ask(target.url(endpoint), manifest.golden.request)
     return (
@@ -215,7 +218,7 @@ def check_name(endpoint: str) -> None:
         raise Failure(fault, exit_code=2)
 
 
-def _upload(target: Target, bundle: Bundle, endpoint: str) -> str:
+def _upload(target: DeployTarget, bundle: Bundle, endpoint: str) -> str:
     """The id of a model that has its file's address.
 
     clearml-serving writes the model's project and its address at one time, each from what it read
@@ -236,7 +239,7 @@ def _upload(target: Target, bundle: Bundle, endpoint: str) -> str:
     )
 
 
-def add_and_look(target: Target, bundle: Bundle, endpoint: str, model_id: str) -> None:
+def add_and_look(target: DeployTarget, bundle: Bundle, endpoint: str, model_id: str) -> None:
     """Add the endpoint and look whether it is there: another writer may have undone it.
 
     clearml-serving rewrites the whole configuration on every change, so of two writers at one

@@ -15,7 +15,7 @@ from tests.contract.plans import Plan, build
 from tests.tensorrt_recorder import Recorder
 from transformer_serving.desk.builders.files import Shapes
 from transformer_serving.desk.builders.table import build_engine
-from transformer_serving.desk.builders.tensorrt_build import profiles, require_machine
+from transformer_serving.desk.builders.tensorrt import profiles, require_machine
 from transformer_serving.desk.builders.tensorrt_run import fitting_profile
 from transformer_serving.desk.convert import ConvertRequest, convert
 from transformer_serving.desk.failure import ConversionRefused

@@ -8,8 +8,8 @@ import pytest
 
 from tests.engine.proof.sets import answer, parity_set
 from transformer_serving.engine.proof.parity_set import ParitySet, read_parity_set
-from transformer_serving.engine.proof.proof import Proof, prove
 from transformer_serving.engine.proof.rows import KINDS
+from transformer_serving.engine.proof.verdict import Proof, prove
 
 Wrong = Callable[[int, int], bool]
 

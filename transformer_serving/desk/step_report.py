@@ -1,0 +1,7 @@
+"""How a long command tells what it does: one line a step, for whoever shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+StepReport = Callable[[str], None]
