@@ -2,5 +2,5 @@
 
 The unmodified ClearML SDK, the clearml-serving CLI, its inference app and our Triton controller
 are its callers. A request's way: `app.py` (routes, login, envelope) -> one handler a method in
-`projects.py`, `tasks.py`, `models.py`, `events.py` -> `store.py`; file bytes go through `files.py`.
+`methods/` -> `store.py`; file bytes go through `files/`.
 """

@@ -1,5 +1,7 @@
 """Runs the control plane: `python -m transformer_serving.control_plane --data DIR`."""
 
+from __future__ import annotations
+
 import logging
 import logging.config
 import sys

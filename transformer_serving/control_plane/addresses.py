@@ -5,6 +5,8 @@ container. So what a caller writes with the address it called is stored without 
 caller reads it with the address that it calls itself.
 """
 
+from __future__ import annotations
+
 import re
 from urllib.parse import unquote, urlsplit
 

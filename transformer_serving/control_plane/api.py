@@ -1,5 +1,7 @@
 """API calls: from the request's path and body to a handler, and its answer into the envelope."""
 
+from __future__ import annotations
+
 import asyncio
 import re
 from collections.abc import Mapping
@@ -46,7 +48,7 @@ _UNVERSIONED = frozenset({*METHODS, _LOGIN, _PING})
 _WORKERS = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ApiRoute:
     """A called method and the version the path asks for."""
 
@@ -54,7 +56,7 @@ class ApiRoute:
     version: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Headers:
     authorization: str
     content_type: str

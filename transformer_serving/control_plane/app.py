@@ -1,5 +1,7 @@
 """The ASGI app: which request goes where, and who is let in."""
 
+from __future__ import annotations
+
 import asyncio
 import errno
 import logging

@@ -1,5 +1,7 @@
 """Who may call: Basic login for a token, the token for everything else."""
 
+from __future__ import annotations
+
 import base64
 import binascii
 import hashlib

@@ -1,5 +1,7 @@
 """Request bodies: JSON objects, one or a line each, read as tolerantly as the real server does."""
 
+from __future__ import annotations
+
 import json
 import math
 from typing import cast

@@ -1,5 +1,7 @@
 """One API call as a handler sees it: checked access to its fields, and what it may use."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -22,7 +24,7 @@ from transformer_serving.control_plane.store import Document, Kind, Store, Trans
 _BATCH_LIMIT = 500
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Services:
     """What outlives a call."""
 
@@ -31,7 +33,7 @@ class Services:
     scrolls: Scrolls
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Call:
     """A request's data: the JSON object, or the list of objects of a json-lines batch."""
 

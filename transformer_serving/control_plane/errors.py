@@ -1,5 +1,7 @@
 """The closed set of failures a caller can meet, with the real server's codes and subcodes."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -53,7 +55,7 @@ class ApiFailure(Enum):
         return self.value[1]
 
 
-@dataclass(slots=True)
+@dataclass
 class ApiError(Exception):
     """A failure with what the caller needs to mend it; never holds the caller's values."""
 

@@ -1,5 +1,7 @@
 """How `get_all` selects, orders, pages and projects documents: the real server's rules."""
 
+from __future__ import annotations
+
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +34,7 @@ _PATTERN_GROUPS: dict[str, Callable[[Iterable[bool]], bool]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Filters:
     """Which request fields filter a collection, and how each compares."""
 
@@ -42,7 +44,7 @@ class Filters:
     equal: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Page:
     """A slice of the ordered result."""
 

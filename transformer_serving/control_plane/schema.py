@@ -1,5 +1,7 @@
 """Field types of requests and the shape of new documents, after the API's v2.23 schema."""
 
+from __future__ import annotations
+
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime

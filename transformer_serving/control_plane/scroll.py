@@ -1,5 +1,7 @@
 """Scroll positions: `get_all` and event reads that continue where the last answer ended."""
 
+from __future__ import annotations
+
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,7 @@
 """Where the control plane listens, keeps its data, and whom it lets in."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +15,7 @@ class SettingsError(ValueError):
     """A setting is missing or unusable; the message says which and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ControlPlaneSettings:
     """Everything `create_app` needs to know."""
 

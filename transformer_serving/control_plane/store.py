@@ -1,5 +1,7 @@
 """Documents in SQLite: one writer at a time, short transactions, nothing acknowledged is lost."""
 
+from __future__ import annotations
+
 import fcntl
 import os
 import sqlite3

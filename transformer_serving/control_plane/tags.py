@@ -1,5 +1,7 @@
 """The list filter language of `get_all`: plain values, "-value" and the "__$..." operators."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -11,7 +13,7 @@ _ALL = frozenset({"__$all", "__$and"})
 _ANY = frozenset({"__$any", "__$or"})
 
 
-@dataclass(slots=True)
+@dataclass
 class _Terms:
     """What a filter asks for; `every` joins the three groups with and, otherwise with or."""
 
@@ -60,7 +62,7 @@ def _read(name: str, terms: Sequence[object]) -> _Terms:
     return wanted
 
 
-@dataclass(slots=True)
+@dataclass
 class _Context:
     """What the operators read so far say of the values that follow."""
 

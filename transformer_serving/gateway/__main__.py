@@ -1,5 +1,7 @@
 """`python -m transformer_serving.gateway --host 127.0.0.1 --port 8080`."""
 
+from __future__ import annotations
+
 from transformer_serving.gateway.serve import main
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Sending a stored file as a stream, whole or one range of it."""
 
+from __future__ import annotations
+
 import asyncio
 import re
 from collections.abc import AsyncIterator

@@ -1,5 +1,7 @@
 """The file store: whole files under plain paths, which never lead out of its folder."""
 
+from __future__ import annotations
+
 import errno
 import os
 import shutil
@@ -24,7 +26,7 @@ _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _BLOCKED = frozenset({errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENOTEMPTY, errno.EEXIST})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StoredFile:
     """An open file of the store; a later upload of the same path does not change its bytes.
 

@@ -1,5 +1,7 @@
 """Receiving a multipart upload as a stream: each part's field name is where its bytes go."""
 
+from __future__ import annotations
+
 import asyncio
 import re
 import threading
@@ -21,7 +23,7 @@ _ENCODED_NAME = re.compile(rb";\s*name\*=utf-8''([^;\s]+)", re.IGNORECASE)
 _FILE_NAME = re.compile(rb";\s*filename\*?=", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Part:
     path: str
     incoming: Incoming

@@ -1,5 +1,7 @@
 """What goes with a task that is reset or deleted: its events, draft models and files."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import cast
@@ -17,7 +19,7 @@ from transformer_serving.control_plane.schema import now
 from transformer_serving.control_plane.store import Document, Kind, Transaction
 
 
-@dataclass(slots=True)
+@dataclass
 class Removal:
     """What one clean-up removed from the database, and the files that belonged to it."""
 

@@ -1,5 +1,7 @@
 """events.* that give back what tasks reported: as lists, as curves, as last values."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import cast

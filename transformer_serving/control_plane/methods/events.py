@@ -1,5 +1,7 @@
 """events.*: taking in the logs, scalars and plots of tasks; `event_reads.py` gives them back."""
 
+from __future__ import annotations
+
 import hashlib
 import time
 from collections import Counter

@@ -1,5 +1,7 @@
 """models.*: the registry entries that point at model files."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import cast
 

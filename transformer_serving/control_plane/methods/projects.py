@@ -1,5 +1,7 @@
 """projects.*: folders of tasks and models, named by a path with slashes."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 from transformer_serving.control_plane.call import Call, Handler, get_all as answer_all

@@ -1,5 +1,7 @@
 """tasks.* that change one part of a task: artifacts, models, parameters, configuration."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import cast
 

@@ -1,5 +1,7 @@
 """A task's document: reading it for a change, and writing it with its times kept true."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import cast

@@ -1,5 +1,7 @@
 """tasks.* that move a task along its life: started, stopped, completed, reset, published."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 
 from transformer_serving.control_plane.call import Call, Handler

@@ -1,5 +1,7 @@
 """tasks.*: creating, reading, editing, copying and deleting task documents."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 from transformer_serving.control_plane.call import Call, Handler, each, get_all as answer_all
