@@ -1,0 +1,321 @@
+"""What other packages have inside and the product relies on: subclassed, patched or private.
+
+No promise of theirs covers it, so each has an upper bound in pyproject.toml, and a release that
+moves one of these names fails here, with the file of ours to look at. Names are read from the
+packages' sources: none is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import tomllib
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parent.parent
+
+
+class Relied(NamedTuple):
+    """`names` of a class, or of a file where `owner` is ''; a method with what it takes."""
+
+    distribution: str
+    file: str
+    owner: str
+    names: str
+    by: str
+
+
+_HOST = "clearml_serving/serving/model_request_processor.py"
+_APP = "clearml_serving/serving/main.py"
+_ENGINE = "clearml_serving/serving/preprocess_service.py"
+_UVICORN = "uvicorn/supervisors/multiprocess.py"
+_HTTP = "uvicorn/protocols/http/httptools_impl.py"
+RELIED_ON = (
+    Relied(
+        "uvicorn", _UVICORN, "Process",
+        "__init__(config,sockets) target(sockets) is_alive(timeout) terminate() join() server pid "
+        "process parent_conn",
+        "gateway/workers.py: a worker that is asked without being waited for",
+    ),
+    Relied(
+        "uvicorn", _UVICORN, "Multiprocess",
+        "init_processes() keep_subprocess_alive()",
+        "gateway/workers.py: they make their workers of the module's `Process`, which is ours then",
+    ),
+    Relied(
+        "uvicorn", "uvicorn/config.py", "Config",
+        "timeout_graceful_shutdown timeout_worker_healthcheck",
+        "gateway/workers.py and serve.py: how long a worker may hang, and may take to leave",
+    ),
+    Relied(
+        "uvicorn", "uvicorn/server.py", "Server",
+        "started",
+        "gateway/workers.py: a worker whose parent was killed leaves at once before it has started",
+    ),
+    Relied(
+        "uvicorn", _HTTP, "HttpToolsProtocol",
+        "connection_made(transport) data_received(data) connection_lost(exc) on_headers_complete() "
+        "on_body(body) on_message_complete() send_400_response(msg) _unsupported_upgrade_warning() "
+        "parser headers url loop transport timeout_keep_alive",
+        "gateway/http_protocol.py: bounds on a request's head, and Upgrade that is ignored",
+    ),
+    Relied(
+        "httptools", "httptools/parser/parser.pyi", "HttpParser",
+        "should_upgrade() get_http_version()",
+        "gateway/http_protocol.py: which head is fed a second time without its Upgrade",
+    ),
+    Relied(
+        "httptools", "httptools/parser/parser.pyi", "HttpRequestParser",
+        "get_method()",
+        "gateway/http_protocol.py: CONNECT is an upgrade without the header",
+    ),
+    Relied(
+        "httptools", "httptools/parser/errors.py", "",
+        "HttpParserUpgrade",
+        "gateway/http_protocol.py: its first argument is where the parser stopped",
+    ),
+    Relied(
+        "prometheus_client", "prometheus_client/mmap_dict.py", "MmapedDict",
+        "__init__(filename,read_mode) read_all_values_from_file(filename) "
+        "write_value(key,value,timestamp) close()",
+        "gateway/metrics.py: the counts of workers that have ended go into one file",
+    ),
+    Relied(
+        "prometheus_client", "prometheus_client/multiprocess.py", "MultiProcessCollector",
+        "__init__(registry,path) merge(files,accumulate)",
+        "gateway/metrics.py and preprocess/stats.py: the figures of all workers together",
+    ),
+    Relied(
+        "starlette", "starlette/responses.py", "Response",
+        "__init__(content,status_code,headers,media_type,background) media_type",
+        "preprocess/response.py: an answer that also reads like a dict",
+    ),
+    Relied(
+        "starlette", "starlette/responses.py", "StreamingResponse",
+        "__init__(content,status_code,headers,media_type,background) __call__(scope,receive,send)",
+        "control_plane/files/downloads.py: a file that is closed wherever its download ends",
+    ),
+    Relied(
+        "python-multipart", "python_multipart/multipart.py", "MultipartCallbacks",
+        "on_part_begin on_header_field on_header_value on_header_end on_headers_finished "
+        "on_part_data on_end",
+        "control_plane/files/uploads.py: parts go to files while they come",
+    ),
+    Relied(
+        "click", "click/core.py", "Group",
+        "invoke(ctx)",
+        "desk/cli/__init__.py: a Failure is one line and an exit code",
+    ),
+    Relied(
+        "tritonclient", "tritonclient/_plugin.py", "InferenceServerClientPlugin",
+        "__call__(request)",
+        "engine/controller/triton.py: the key beside every call",
+    ),
+    Relied(
+        "torch", "torch/nn/modules/module.py", "Module",
+        "forward",
+        "desk/export/heads.py: the model with its task's head, as it is exported",
+    ),
+    Relied(
+        "openvino", "openvino/tools/ovc/telemetry_utils.py", "",
+        "tm",
+        "engine/backends/openvino_quiet.py: it goes without openvino_telemetry where that is not",
+    ),
+    Relied(
+        "clearml-serving", _HOST, "ModelRequestProcessor",
+        "_task _engine_processor_lookup _request_processing_state _update_lock_flag "
+        "_canary_route _normalize_endpoint_url(endpoint,version) _sync_daemon_thread "
+        "get_endpoints() get_synced_endpoints()",
+        "gateway/building.py, short_way.py and health.py, engine/controller/clearml_edge.py",
+    ),
+    Relied(
+        "clearml-serving", _HOST, "ModelRequestProcessor",
+        "_update_serving_plot() _update_monitored_models() _model_monitoring "
+        "_model_monitoring_versions _model_monitoring_update_request",
+        "gateway/host_faults.py: three faults fenced off",
+    ),
+    Relied(
+        "clearml-serving", _ENGINE, "BasePreprocessRequest",
+        "__init__(model_endpoint,task) _instantiate_custom_preprocess_cls(task) _preprocess "
+        "get_engine_cls(engine)",
+        "gateway/preprocess_gate.py: code is run when a trusted key has signed it; building.py",
+    ),
+    Relied(
+        "clearml-serving", _APP, "",
+        "app processor session_logger instance_id grpc_aio_ignore_errors grpc_aio_verbose_errors "
+        "format_exception exit_app AioRpcError ModelRequestProcessor EndpointNotFoundException "
+        "EndpointModelLoadException EndpointBackendEngineException ServingInitializationException",
+        "gateway/host_errors.py and front_door.py: the host's answers, given on its behalf",
+    ),
+    Relied(
+        "clearml-serving", "clearml_serving/__main__.py", "",
+        "main",
+        "desk/clearml_tools/command.py: its command line without the frameworks",
+    ),
+)  # fmt: skip
+# Attributes with an underscore that the standard library documents, or that are our own.
+OPEN_ALL_THE_SAME = {"_exit", "_replace"}
+
+
+def tree_of(distribution: str, file: str) -> ast.Module:
+    path = Path(str(metadata.distribution(distribution).locate_file(file)))
+    assert path.is_file(), f"{distribution} {metadata.version(distribution)} has no {file}"
+    return ast.parse(path.read_text("utf-8"))
+
+
+@functools.cache
+def names_in(distribution: str, file: str, owner: str) -> dict[str, str | None]:
+    """Each name that a class or a file has; of a function also what it takes but `self`."""
+    scope: ast.AST = tree_of(distribution, file)
+    if owner:
+        classes = [node for node in ast.walk(scope) if isinstance(node, ast.ClassDef)]
+        scope = next((node for node in classes if node.name == owner), ast.Module([], []))
+    found: dict[str, str | None] = {}
+    for node in ast.walk(scope):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            taken = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
+            found.setdefault(
+                node.name, ",".join(name for name in taken if name not in ("self", "cls"))
+            )
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and owner:
+            found.setdefault(node.attr, None)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.setdefault(node.id, None)
+        elif isinstance(node, ast.ClassDef):
+            found.setdefault(node.name, None)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found.update(dict.fromkeys(alias.asname or alias.name for alias in node.names))
+    return found
+
+
+@pytest.mark.parametrize("row", RELIED_ON, ids=lambda row: f"{row.owner or row.file}")
+def test_it_has_what_is_relied_on(row: Relied) -> None:
+    found = names_in(row.distribution, row.file, row.owner)
+    whose = f"{row.distribution} {metadata.version(row.distribution)}, {row.file} {row.owner}"
+    for wanted in row.names.split():
+        name, bracket, taken = wanted.rstrip(")").partition("(")
+        assert name in found, f"{whose} has no {name}; look at {row.by}"
+        if bracket:
+            assert found[name] == taken, (
+                f"{whose}.{name} takes ({found[name]}), not ({taken}); look at {row.by}"
+            )
+
+
+def test_uvicorns_supervisor_makes_the_modules_process() -> None:
+    """Not a name that it took when it was imported: look at gateway/workers.py."""
+    for node in ast.walk(tree_of("uvicorn", _UVICORN)):
+        if isinstance(node, ast.FunctionDef) and node.name in ("init_processes", "handle_ttin"):
+            calls = {
+                ast.unparse(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)
+            }
+            assert "Process" in calls, node.name
+
+
+def requirements() -> dict[str, list[Requirement]]:
+    """Every list of pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    lists = {"dependencies": project["dependencies"], **project["optional-dependencies"]}
+    return {name: [Requirement(row) for row in rows] for name, rows in lists.items()}
+
+
+@pytest.mark.parametrize("distribution", sorted({row.distribution for row in RELIED_ON}))
+def test_it_has_an_upper_bound(distribution: str) -> None:
+    found = [
+        row
+        for rows in requirements().values()
+        for row in rows
+        if canonicalize_name(row.name) == canonicalize_name(distribution)
+    ]
+    assert found, f"{distribution} is in no list of pyproject.toml"
+    for row in found:
+        assert any(one.operator in ("<", "==") for one in row.specifier), f"{row}: no upper bound"
+
+
+def test_every_lock_is_within_its_bounds() -> None:
+    rows = requirements()
+    desk = [*rows["dependencies"], *rows["convert"]]
+    wanted = {"desk": desk, "dev": [*desk, *rows["dev"]]}
+    wanted |= {name: rows[name] for name in rows if name.startswith("image-")}
+    for lock, bounds in wanted.items():
+        pins = pins_of(lock) | (pins_of("desk") if lock == "dev" else {})
+        for bound in bounds:
+            pin = pins[canonicalize_name(bound.name)]
+            assert bound.specifier.contains(pin), f"{lock}.lock has {bound.name} {pin}, not {bound}"
+
+
+def pins_of(lock: str) -> dict[str, str]:
+    text = (ROOT / "requirements" / f"{lock}.lock").read_text("utf-8")
+    rows = (row.split("==") for row in text.splitlines() if "==" in row)
+    return {canonicalize_name(name): version for name, version in rows}
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    for folder in ("preprocess", "transformer_serving", "docker"):
+        for path in (ROOT / folder).rglob("*.py"):
+            yield str(path.relative_to(ROOT)), ast.parse(path.read_text("utf-8"))
+
+
+def imported(tree: ast.Module) -> dict[str, str]:
+    """Each name that a file imports, and from which package."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.asname or alias.name.split(".")[0]: alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {alias.asname or alias.name: node.module for alias in node.names}
+    return {name: module.split(".")[0] for name, module in found.items()}
+
+
+def first_name(node: ast.expr) -> str | None:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def is_of_others(package: str) -> bool:
+    ours = {"preprocess", "transformer_serving", "docker", ""}
+    return package not in ours and package not in sys.stdlib_module_names
+
+
+def test_every_class_of_others_that_is_extended_or_replaced_has_a_row() -> None:
+    known = {row.owner for row in RELIED_ON}
+    packages = {row.file.split("/")[0] for row in RELIED_ON}
+    for path, tree in sources():
+        names = imported(tree)
+        touched = [
+            base for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases
+        ]
+        touched += [
+            target
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Attribute)
+        ]
+        for node in touched:
+            package = names.get(first_name(node) or "", "")
+            if is_of_others(package):
+                said = ast.unparse(node)
+                assert package in packages, f"{path}: {said} has no row"
+                assert said.split(".")[-1] in known | {"HttpToolsProtocol"}, f"{path}: {said}"
+
+
+def test_every_private_name_of_others_has_a_row() -> None:
+    known = {re.sub(r"\(.*", "", name) for row in RELIED_ON for name in row.names.split()}
+    for path, tree in sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and re.match(r"_[a-z]", node.attr):
+                own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+                assert own or node.attr in known | OPEN_ALL_THE_SAME, (
+                    f"{path}:{node.lineno}: {ast.unparse(node)} is somebody's inner part; "
+                    "give it a row of RELIED_ON"
+                )
