@@ -242,12 +242,25 @@ def test_a_link_stays_a_link(file: Path) -> None:
     assert read_lock(file).image.release == "25.06"
 
 
-def test_a_file_laid_out_otherwise_is_not_touched(file: Path) -> None:
-    text = file.read_text("utf-8").replace('triton = "2.51.0"', "triton = '2.51.0'")
-    file.write_text(text)
-    with pytest.raises(Failure, match="nothing was changed"):
-        use("25.06", file)
-    assert file.read_text("utf-8") == text
+def test_a_file_laid_out_otherwise_keeps_its_layout(file: Path) -> None:
+    """As somebody may have written it who merged two of them."""
+    before = file.read_text("utf-8")
+    (line,) = (row for row in before.splitlines() if row.startswith("cuda = "))
+    section = before.partition("[image]\n")[2].partition("\n\n")[0]
+    others = before.replace(f"\n[image]\n{section}\n", "")
+    file.write_text(
+        f"{others}\n[ image ]  # moved down\n{section}  # as yet\n".replace(
+            line,
+            f"  # the driver follows it\n  {line.replace(' = ', '=').replace(chr(34), chr(39))}",
+        )
+    )
+    use("25.06", file)
+    assert read_lock(file).image.release == "25.06"
+    after = file.read_text("utf-8")
+    assert after.startswith(others)
+    assert "\n[ image ]  # moved down\n" in after
+    assert f'\n  # the driver follows it\n  cuda="{read_lock(file).image.cuda}"\n' in after
+    assert after.endswith('"  # as yet\n')
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from transformer_serving.contract.errors import ContractError
+import tomlkit
+
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.failure import Failure
-from transformer_serving.desk.versions.lock import LOCK_FILE, ImagePin, Lock, parse_lock
+from transformer_serving.desk.versions.lock import LOCK_FILE, ImagePin, parse_lock
 from transformer_serving.desk.versions.matrix import UNKNOWN, Release, find_release
 
 # A plan works with exactly one TensorRT, and Triton's version decides which backends there are.
@@ -43,11 +43,11 @@ def use(release: str, path: Path = LOCK_FILE) -> Move:
     row = find_release(release)
     check_evidence(row)
     text = path.read_text("utf-8")
-    before = parse_lock(text)
-    after = replace(before, image=_pin(row, before.image))
-    if after.image.release != before.image.release:
+    before = parse_lock(text).image
+    after = _pin(row, before)
+    if after.release != before.release:
         _write(path, _rewritten(text, after))
-    return Move(before.image, after.image, rebuilds(before.image, after.image))
+    return Move(before, after, rebuilds(before, after))
 
 
 def check_evidence(row: Release) -> None:
@@ -94,33 +94,12 @@ def _pin(row: Release, before: ImagePin) -> ImagePin:
     )
 
 
-def _rewritten(text: str, wanted: Lock) -> str:
+def _rewritten(text: str, wanted: ImagePin) -> str:
     """The same text with the values of [image] replaced, comments and order kept."""
-    head, found, tail = text.partition("\n[image]\n")
-    section, rest = _section(tail)
-    for field in ImagePin.__dataclass_fields__:
-        line = f'{field} = "{getattr(wanted.image, field)}"'
-        # The values are versions and image names: no backslash that re.sub would read.
-        section = re.sub(rf'^{field} = "[^"\n]*"', line, section, flags=re.M)
-    changed = head + found + section + rest
-    try:
-        done = parse_lock(changed) == wanted
-    except ContractError:
-        done = False
-    if not done:
-        raise Failure(
-            "versions.toml is not laid out as the kit wrote it: section [image] must hold one "
-            'line NAME = "VALUE" a field; nothing was changed',
-            exit_code=2,
-        )
-    return changed
-
-
-def _section(text: str) -> tuple[str, str]:
-    """The lines up to the next section's header, and the rest."""
-    following = re.search(r"^\[", text, re.M)
-    place = following.start() if following else len(text)
-    return text[:place], text[place:]
+    document = tomlkit.parse(text)
+    for field, value in asdict(wanted).items():
+        document["image"][field] = value
+    return tomlkit.dumps(document)
 
 
 def _write(path: Path, text: str) -> None:
