@@ -6,13 +6,12 @@ import base64
 import json
 import shutil
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from transformer_serving.desk import http
 from transformer_serving.desk.failure import Failure
 
 _VERSION = "v2.23"
@@ -44,20 +43,21 @@ class ClearmlApi:
 
     def call(self, method: str, **fields: Any) -> dict[str, Any]:
         """The `data` of the method's answer."""
-        request = self._request(f"/{_VERSION}/{method}", json.dumps(fields).encode())
-        return self._data(request, method)
+        headers = {"Content-Type": "application/json", **self._bearer}
+        return self._data(f"/{_VERSION}/{method}", method, headers, json.dumps(fields).encode())
 
     def download(self, address: str, target: Path) -> None:
         """Fetch a file of the file server into `target`."""
         if not address.startswith(("http://", "https://")):
             scheme = address.split(":", 1)[0]
             raise Failure(f"the file lies in {scheme} storage, which is not read from here")
-        request = urllib.request.Request(address, headers=self._bearer)
         try:
             with (
-                urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer,
+                http.opened(address, headers=self._bearer, timeout_s=_TIMEOUT_S) as answer,
                 target.open("wb") as file,
             ):
+                if answer.status >= 300:
+                    raise Failure(f"{address} could not be fetched: status {answer.status}")
                 shutil.copyfileobj(answer, file, 1 << 20)
                 expected = answer.headers.get("Content-Length")
         except (OSError, ValueError) as error:
@@ -67,12 +67,10 @@ class ClearmlApi:
 
     def _answers(self, seconds: float) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.host}/debug.ping", timeout=min(seconds, 5.0)):
-                return True
-        except urllib.error.HTTPError:
-            return True
-        except (OSError, ValueError):
+            http.ask(f"{self.host}/debug.ping", timeout_s=min(seconds, 5.0))
+        except http.NoAnswer:
             return False
+        return True
 
     @cached_property
     def _bearer(self) -> dict[str, str]:
@@ -81,21 +79,18 @@ class ClearmlApi:
             self._environment.get("CLEARML_API_SECRET_KEY", ""),
         )
         basic = base64.b64encode(":".join(keys).encode()).decode()
-        request = urllib.request.Request(
-            f"{self.host}/auth.login", headers={"Authorization": f"Basic {basic}"}
-        )
-        return {"Authorization": f"Bearer {self._data(request, 'auth.login')['token']}"}
+        headers = {"Authorization": f"Basic {basic}"}
+        token = self._data("/auth.login", "auth.login", headers)["token"]
+        return {"Authorization": f"Bearer {token}"}
 
-    def _request(self, path: str, body: bytes) -> urllib.request.Request:
-        headers = {"Content-Type": "application/json", **self._bearer}
-        return urllib.request.Request(f"{self.host}{path}", body, headers, method="POST")
-
-    def _data(self, request: urllib.request.Request, method: str) -> dict[str, Any]:
+    def _data(
+        self, path: str, method: str, headers: Mapping[str, str], body: bytes | None = None
+    ) -> dict[str, Any]:
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-                data: dict[str, Any] = json.loads(answer.read())["data"]
-                return data
-        except urllib.error.HTTPError as error:
-            raise Failure(f"{method} was refused by {self.host} with {error.code}") from error
+            answer = http.ask(f"{self.host}{path}", body, headers, timeout_s=_TIMEOUT_S)
+            if answer.status >= 300:
+                raise Failure(f"{method} was refused by {self.host} with {answer.status}")
+            data: dict[str, Any] = json.loads(answer.body)["data"]
+            return data
         except (OSError, ValueError, KeyError) as error:
             raise Failure(f"{method}: no usable answer from {self.host}: {error}") from error

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 from transformer_serving.contract.golden import agrees, disagreement
 from transformer_serving.contract.manifest import Golden
 from transformer_serving.contract.naming import VERSION_HEADER
+from transformer_serving.desk import http
 
 _REQUEST_S = 20.0
 _PAUSE_S = 0.2
@@ -33,25 +32,17 @@ class Reply:
 
 def ask(url: str, request: dict[str, Any], timeout_s: float = _REQUEST_S) -> Reply:
     """POST one body as JSON."""
-    message = urllib.request.Request(
-        url, json.dumps(request).encode(), {"Content-Type": "application/json"}, method="POST"
-    )
+    sent = json.dumps(request).encode()
     try:
-        with urllib.request.urlopen(message, timeout=timeout_s) as answer:
-            return _reply(answer.status, answer.headers, answer.read())
-    except urllib.error.HTTPError as error:
-        return _reply(error.code, error.headers, error.read())
-    except (OSError, TimeoutError) as error:
+        answer = http.ask(url, sent, {"Content-Type": "application/json"}, timeout_s=timeout_s)
+    except http.NoAnswer as error:
         return Reply(0, {"message": str(error)}, None)
-
-
-def _reply(status: int, headers: Any, raw: bytes) -> Reply:
     try:
-        body = json.loads(raw)
+        body = json.loads(answer.body)
     except ValueError:
-        body = {"message": raw[:200].decode("utf-8", "replace")}
-    version = headers.get(VERSION_HEADER)
-    return Reply(status, body, int(version) if version else None)
+        body = {"message": answer.body[:200].decode("utf-8", "replace")}
+    version = answer.headers.get(VERSION_HEADER)
+    return Reply(answer.status, body, int(version) if version else None)
 
 
 class Refused(str):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import socket
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from transformer_serving.desk.local import listener
+from transformer_serving.desk import http
 
 _TIMEOUT_S = 4.0
 _MOST = 1 << 20
@@ -51,31 +48,21 @@ def ask(url: str, headers: Mapping[str, str] | None = None) -> Answer:
     """GET an http(s) URL. Never raises."""
     if not url.startswith(("http://", "https://")):
         return _silent("it is no http:// or https:// address")
-    try:
-        request = urllib.request.Request(url, headers=dict(headers or {}))
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-            return _answer(answer.status, answer.headers, answer.read(_MOST))
-    except urllib.error.HTTPError as error:
-        return _answer(error.code, error.headers, error.read(_MOST))
-    except urllib.error.URLError as error:
-        return _silent(_reason(error.reason), unresolved=isinstance(error.reason, socket.gaierror))
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        return _silent(_reason(error))
+    return _answer(lambda: http.ask(url, headers=headers, timeout_s=_TIMEOUT_S, most=_MOST))
 
 
 def ask_at(address: str, path: str) -> Answer:
     """GET at host:port or unix:/path. Never raises."""
+    return _answer(lambda: http.ask_at(address, path, timeout_s=_TIMEOUT_S))
+
+
+def _answer(question: Callable[[], http.HttpAnswer]) -> Answer:
     try:
-        status, body = listener.ask(address, path, timeout_s=_TIMEOUT_S)
-    except socket.gaierror as error:
-        return _silent(_reason(error), unresolved=True)
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        return _silent(_reason(error))
-    return _answer(status, {}, body)
-
-
-def _answer(status: int, headers: Any, body: bytes) -> Answer:
-    return Answer(status, body, dict(headers.items()), "", time.time())
+        said = question()
+    except http.NoAnswer as error:
+        unresolved = isinstance(error.cause, socket.gaierror)
+        return _silent(_reason(error.cause), unresolved=unresolved)
+    return Answer(said.status, said.body, dict(said.headers.items()), "", time.time())
 
 
 def _silent(error: str, *, unresolved: bool = False) -> Answer:

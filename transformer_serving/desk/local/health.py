@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import time
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 
 from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.control_plane.integrity import DATABASE, fault
-from transformer_serving.desk.local.listener import UNIX, ask
+from transformer_serving.desk.http import UNIX, NoAnswer, ask_at
 from transformer_serving.desk.local.parts import (
     PARTS,
     Part,
@@ -91,8 +90,8 @@ def _ask(part: Part, state: Path, address: str | None, pid: int) -> tuple[str, s
 def probe(address: str, path: str, timeout_s: float = 3) -> str:
     """'ok' when it answers 200, else why not."""
     try:
-        status, _ = ask(address, path, timeout_s=timeout_s)
-    except (OSError, http.client.HTTPException):
+        status = ask_at(address, path, timeout_s=timeout_s).status
+    except NoAnswer:
         return "does not answer"
     return "ok" if status == 200 else f"answers {status}"
 
@@ -119,9 +118,9 @@ def _text(value: Any) -> str | None:
 
 def _get(address: str, path: str) -> dict[str, Any]:
     try:
-        body: dict[str, Any] = json.loads(ask(address, path)[1])
+        body: dict[str, Any] = json.loads(ask_at(address, path).body)
         return body
-    except (OSError, ValueError, http.client.HTTPException):
+    except (NoAnswer, ValueError):
         return {}
 
 

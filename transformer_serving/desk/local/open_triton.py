@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from transformer_serving.desk.local.listener import ask
+from transformer_serving.desk.http import NoAnswer, ask_at
 from transformer_serving.desk.local.record import LOOPBACK
 
 HTTP_VARIABLE = "TRANSFORMER_SERVING_TRITON_HTTP"
@@ -45,13 +44,14 @@ def openness(address: str) -> str | None:
     It is asked to unload a model that does not exist: where that is refused, so is a load.
     """
     try:
-        status, body = ask(address, "/v2", timeout_s=_ASK_S)
-        if status != 200 or _TRITON not in json.loads(body).get("extensions", ()):
+        said = ask_at(address, "/v2", timeout_s=_ASK_S)
+        if said.status != 200 or _TRITON not in json.loads(said.body).get("extensions", ()):
             return None
-        if ask(address, "/v2/repository/index", method="POST", timeout_s=_ASK_S)[0] != 200:
+        index = ask_at(address, "/v2/repository/index", method="POST", timeout_s=_ASK_S)
+        if index.status != 200:
             return None
         nothing = f"/v2/repository/models/no-model-{secrets.token_hex(8)}/unload"
-        unloads = ask(address, nothing, method="POST", timeout_s=_ASK_S)[0] == 200
-    except (OSError, http.client.HTTPException, ValueError, AttributeError, TypeError):
+        unloaded = ask_at(address, nothing, method="POST", timeout_s=_ASK_S)
+    except (NoAnswer, ValueError, AttributeError, TypeError):
         return None
-    return LOADS if unloads else ANSWERS
+    return LOADS if unloaded.status == 200 else ANSWERS

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from transformer_serving.desk.failure import Failure
-from transformer_serving.desk.local.listener import UnixConnection
+from transformer_serving.desk.http import UnixConnection
 from transformer_serving.desk.local.parts import PARTS
 from transformer_serving.desk.local.record import MARK, write_private
 from transformer_serving.desk.local.sockets import supervisor_socket

@@ -1,0 +1,114 @@
+"""The desk's questions over HTTP: to a URL, and to what listens on this machine.
+
+Any status is an answer; only silence is an error, and of one kind, whatever the network did.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from email.message import Message
+from pathlib import Path
+from typing import Any
+
+UNIX = "unix:"
+# What an answer that never came may be: urllib lets http.client's own errors through, and a URL
+# that is none is a ValueError.
+_SILENCE = (OSError, http.client.HTTPException, ValueError)
+
+
+class NoAnswer(OSError):
+    """Nothing answered, or not to the end; `cause` is what the network or the parser said."""
+
+    def __init__(self, cause: object) -> None:
+        super().__init__(str(cause))
+        self.cause = cause.reason if isinstance(cause, urllib.error.URLError) else cause
+
+
+@dataclass(frozen=True)
+class HttpAnswer:
+    """`headers` are found in any spelling of their names."""
+
+    status: int
+    headers: Message
+    body: bytes
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a unix socket. Its path has 107 bytes at most."""
+
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+def ask(
+    url: str,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    *,
+    timeout_s: float,
+    most: int | None = None,
+) -> HttpAnswer:
+    """GET an http(s) URL, or POST a body there; of a long answer the first `most` bytes.
+
+    Through the environment's proxies, as ClearML's own tools. Raises NoAnswer.
+    """
+    with opened(url, body, headers, timeout_s=timeout_s) as answer:
+        try:
+            return HttpAnswer(answer.status, answer.headers, answer.read(most))
+        except _SILENCE as error:
+            raise NoAnswer(error) from error
+
+
+@contextmanager
+def opened(
+    url: str,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    *,
+    timeout_s: float,
+) -> Iterator[Any]:
+    """The same with the answer's body unread; its reader meets what breaks off. Raises NoAnswer."""
+    answer: Any
+    try:
+        request = urllib.request.Request(url, body, dict(headers or {}))
+        answer = urllib.request.urlopen(request, timeout=timeout_s)
+    except urllib.error.HTTPError as error:
+        answer = error
+    except _SILENCE as error:
+        raise NoAnswer(error) from error
+    with answer:
+        yield answer
+
+
+def ask_at(address: str, path: str, *, method: str = "GET", timeout_s: float = 3.0) -> HttpAnswer:
+    """Ask what listens at an address of this machine, host:port or unix:/path; never a proxy.
+
+    Raises NoAnswer.
+    """
+    connection = connect(address, timeout_s)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return HttpAnswer(answer.status, answer.headers, answer.read())
+    except _SILENCE as error:
+        raise NoAnswer(error) from error
+    finally:
+        connection.close()
+
+
+def connect(address: str, timeout_s: float) -> http.client.HTTPConnection:
+    if address.startswith(UNIX):
+        return UnixConnection(Path(address.removeprefix(UNIX)), timeout_s)
+    return http.client.HTTPConnection(address, timeout=timeout_s)
