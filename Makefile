@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # In two processes; tests/conftest.py says what shares one.
 BESIDE := --numprocesses=2 --dist=loadfile
 
-.PHONY: up down status test test-failed test-stack test-by-hand test-compose compose-figures \
+.PHONY: up down status test test-quick test-failed test-stack test-by-hand test-compose compose-figures \
 	example-env check check-ort check-ensemble compare-table compare-int8 compare-hints lint format types docs fuzz soak lock \
 	reliability reliability-demo models check-processors check-upgrade attack bench bench-all \
 	bench-tables budgets tune flames notebooks clean help
@@ -19,6 +19,7 @@ help:
 	@echo 'make down    stop the stack'
 	@echo 'make status  what runs and what is served'
 	@echo 'make test    the tests, on real servers'
+	@echo 'make test-quick  those of them that need no Triton and no torch, a minute'
 	@echo 'make test-stack  faults, live changes and traps on a whole stack'
 	@echo 'make test-by-hand  notebooks, harness, families: what CI has no time for'
 	@echo 'make reliability SEED=n   faults and changes at random, for half an hour'
@@ -53,6 +54,10 @@ status: $(VENV)/.desk
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest $(BESIDE) $(PYTEST)
+
+# At every save: no Triton, no exported model (tests/quick.py says what it leaves out).
+test-quick: $(VENV)/.dev
+	$(BIN)/python -m pytest $(BESIDE) -p tests.quick $(PYTEST)
 
 # Faults, live changes, traps of the host, every documented answer and printed line on a whole stack,
 # and what else is slow: about 20 minutes.

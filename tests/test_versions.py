@@ -149,6 +149,7 @@ def test_the_checkout_links_to_the_packages_file() -> None:
     assert link.resolve() == LOCK_FILE.resolve()
 
 
+@pytest.mark.slow
 def test_a_wheel_carries_lock_and_matrix(tmp_path: Path) -> None:
     source = tmp_path / "source"
     left_out = shutil.ignore_patterns("__pycache__", "node_modules")

@@ -91,7 +91,8 @@ def test_the_clients_of_a_closed_loop_wait_at_the_same_time(server: Server) -> N
     found = load.run(server.address("/slow"), [PAYLOAD], load.Closed(20, 60, requests=60))
     assert len(found.exchanges) == 60
     assert server.app.most_inside == 20
-    assert min(exchange.done - exchange.sent for exchange in found.exchanges) >= 0.05
+    # uvloop's timers are of whole milliseconds: one of 50 can be over after 49.
+    assert min(exchange.done - exchange.sent for exchange in found.exchanges) > 0.045
 
 
 def test_a_connection_that_the_server_closes_is_replaced(server: Server) -> None:

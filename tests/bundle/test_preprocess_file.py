@@ -107,6 +107,7 @@ def test_new_code_runs_beside_old_and_old_code_goes(write: Any) -> None:
     del new
 
 
+@pytest.mark.slow
 def test_twenty_updates_leave_one_code_package(write: Any) -> None:
     serving = None
     for version in range(1, 21):

@@ -7,6 +7,7 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import requests
 
 from tests.engine.triton_server import wait_until
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 WRITERS = 50
 
 
+@pytest.mark.slow
 def test_nothing_acknowledged_is_lost_by_kill_9(own_server: ServerProcess) -> None:
     own_server.start()
     session = own_server.session()

@@ -129,6 +129,7 @@ def test_value_at_goes_through_lists() -> None:
     assert value_at(DOCUMENTS[0], "name.first") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pattern", ["(a+)+$", "(a|aa)+$", "(a|a?)+$", "^(([a-z])+.)+[A-Z]([a-z])+$"]
 )

@@ -124,7 +124,7 @@ def test_a_full_disk_is_called_one(settings: ControlPlaneSettings) -> None:
     with TestClient(app, base_url="http://127.0.0.1:8008") as http:
         api = ApiClient(http)
         api.task()
-        store = next(one for one in gc.get_objects() if type(one) is Store)
+        store = next(one for one in gc.get_objects() if type(one) is Store and not one._closed)
         used = store._writer.execute("PRAGMA page_count").fetchone()[0]
         store._writer.execute(f"PRAGMA max_page_count = {used}")
         answers = [api.answer("tasks.create", name="a" * 5000, type="training") for _ in range(9)]

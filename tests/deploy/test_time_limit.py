@@ -62,12 +62,14 @@ def silent() -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
+@pytest.mark.slow
 def test_a_server_that_says_nothing(tmp_path: Path) -> None:
     with silent() as address:
         said = deploy(tmp_path, address)
     assert f"deploying x did not end within {LIMIT_S} s; it was uploading x; look:" in said
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_in_the_middle_of_an_upload(tmp_path: Path) -> None:
     """The ping is answered; ClearML's own command line, which retries without end, is killed."""
     with answering_daemon(slow("auth.login")) as address:
@@ -100,6 +102,7 @@ def commands() -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_another_deploy_that_never_ends(tmp_path: Path) -> None:
     lock = tmp_path / ".stack" / "deploy.lock"
     lock.parent.mkdir()

@@ -53,6 +53,7 @@ def somebodys(folder: Path, *, without: str, more: tuple[str, ...] = ()) -> Iter
         process.wait(30)
 
 
+@pytest.mark.slow
 def test_one_that_takes_models(tmp_path: Path, scene) -> None:  # type: ignore[no-untyped-def]
     with somebodys(tmp_path / "open", without="--http-restricted-api") as address:
         assert openness(address) == LOADS
@@ -68,12 +69,14 @@ def test_one_that_takes_models(tmp_path: Path, scene) -> None:  # type: ignore[n
         assert [row.status for row in check_triton(beside)].count("warning") == 1
 
 
+@pytest.mark.slow
 def test_one_that_takes_none(tmp_path: Path) -> None:
     mode = ("--model-control-mode=none",)
     with somebodys(tmp_path / "none", without="--http-restricted-api", more=mode) as address:
         assert openness(address) == ANSWERS
 
 
+@pytest.mark.slow
 def test_ours_is_closed(tmp_path: Path) -> None:
     with somebodys(tmp_path / "closed", without="") as address:
         assert openness(address) is None

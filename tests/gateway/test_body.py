@@ -111,6 +111,7 @@ def test_a_flipped_byte_never_gives_other_data(
     assert result in (data, "malformed_body", "too_large")
 
 
+@pytest.mark.slow
 def test_a_bomb_costs_its_limit_only() -> None:
     limit = 1_000_000
     deflater = zlib.compressobj(9, wbits=31)

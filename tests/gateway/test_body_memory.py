@@ -96,6 +96,7 @@ CALLERS = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.lists(CALLERS, min_size=1, max_size=8))
 @settings(deadline=None, max_examples=30)
 async def test_every_way_out_gives_it_back(callers: list[Caller]) -> None:

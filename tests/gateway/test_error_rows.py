@@ -281,6 +281,7 @@ def back_again(text_serving: TextServing) -> None:
     wait_until(lambda: all(is_loaded(text_serving.triton, name) for name in MODELS), 120)
 
 
+@pytest.mark.usefixtures("ways")
 def test_every_code_was_seen() -> None:
     """The table's codes, but the one that only endpoints of others have, and the one that nobody
     is there to see."""

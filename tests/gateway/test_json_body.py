@@ -42,6 +42,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), JSON))
 def test_objects_come_out_as_sent(value: dict[str, Any]) -> None:
     raw = orjson.dumps(value)  # writes NaN and Infinity as null

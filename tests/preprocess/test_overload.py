@@ -134,6 +134,7 @@ class Stage:
 SECONDS = {80: 40.0, 300: 15.0, 800: 10.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deadline_s", [None, 2.0])
 @pytest.mark.parametrize("rate", SECONDS)
 def test_four_times_more_than_it_can_do(
@@ -179,6 +180,7 @@ def test_who_comes_back_when_it_was_told_to_is_let_in(endpoint: Endpoint) -> Non
     assert (refused.status, again.status) == (503, 200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1.5, 4.0])
 def test_after_callers_that_gave_up_the_next_one_is_soon_answered(
     endpoint: Endpoint, times: float
@@ -194,6 +196,7 @@ def test_after_callers_that_gave_up_the_next_one_is_soon_answered(
     assert len(stage.queue._waiting) == 0
 
 
+@pytest.mark.slow
 def test_one_with_512_texts_neither_starves_others_nor_starves(endpoint: Endpoint) -> None:
     async def play() -> tuple[Stage, Answer]:
         stage = Stage(endpoint, 300)

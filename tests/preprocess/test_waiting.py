@@ -3,6 +3,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -200,4 +201,4 @@ class Queue(RuleBasedStateMachine):
         assert kept <= 2 * len(self.turns) + 64
 
 
-TestQueue = Queue.TestCase
+TestQueue = pytest.mark.slow(Queue.TestCase)
