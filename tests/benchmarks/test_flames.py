@@ -26,12 +26,11 @@ turning()
 
 @pytest.fixture
 def busy() -> Iterator[int]:
-    process = subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline()
-    yield process.pid
-    process.kill()
-    process.wait()
+    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        yield process.pid
+        process.kill()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may look into any process (ptrace_scope)")

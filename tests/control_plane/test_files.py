@@ -52,10 +52,12 @@ def test_write_read_replace_delete(files: FileStore) -> None:
 
 
 def test_what_was_being_received_is_gone_after_a_restart(files: FileStore, tmp_path: Path) -> None:
-    files.receive().write(b"half")
+    half = files.receive()
+    half.write(b"half")
     assert list((tmp_path / "data" / "incoming").iterdir())
     FileStore(tmp_path / "data")
     assert not list((tmp_path / "data" / "incoming").iterdir())
+    half.discard()
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ class _Child:
 
 def _copy(lines: IO[bytes], path: Path) -> None:
     """Triton's lines to the container's log, and to a file of bounded size for the controller."""
-    with path.open("wb") as file:
+    with lines, path.open("wb") as file:
         for line in lines:
             sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()

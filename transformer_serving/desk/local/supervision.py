@@ -96,6 +96,13 @@ class _UnixTransport(xmlrpc.client.Transport):
     def make_connection(self, host: Any) -> http.client.HTTPConnection:
         return UnixConnection(self._path, _RPC_S)
 
+    def request(self, *arguments: Any, **named: Any) -> Any:
+        """A connection for each call: nobody is told when the last one was made."""
+        try:
+            return super().request(*arguments, **named)
+        finally:
+            self.close()
+
 
 class Supervisor:
     """The supervisor of one state folder."""
