@@ -26,7 +26,7 @@ def notebooks() -> list[Path]:
 
 def executed(path: Path, environment: Mapping[str, str]) -> Any:
     """The notebook with fresh outputs. Raises nbclient's CellExecutionError for a failing cell."""
-    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    notebook = nbformat.read(path, as_version=4)
     # The commands of this environment come first, as in an activated one.
     programs = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", "")])
     # Over a unix socket: nobody else on the machine can speak to the kernel.
@@ -42,7 +42,7 @@ def executed(path: Path, environment: Mapping[str, str]) -> Any:
 def main() -> None:
     for path in notebooks():
         print(path.name, flush=True)  # noqa: T201
-        nbformat.write(executed(path, os.environ), path)  # type: ignore[no-untyped-call]
+        nbformat.write(executed(path, os.environ), path)
 
 
 if __name__ == "__main__":

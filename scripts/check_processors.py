@@ -27,7 +27,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from scripts.generated_part import PAGE, described, load_average, write_part
 from scripts.processor_levels import LEVELS, VARIABLE, imitable, processor_flags
-from transformer_serving.desk.builders.table import ENGINES
+from transformer_serving.desk.builders.table import ENGINES as ROWS
 from transformer_serving.desk.parity.latency import facts
 
 _STEP_S = 900
@@ -39,7 +39,7 @@ Rows = list[dict[str, Any]]
 ENGINES = tuple(
     f"{engine}-{precision}"
     for engine in ("openvino", "onnxruntime")
-    for precision in ENGINES[engine].precisions
+    for precision in ROWS[engine].precisions
 )
 
 

@@ -51,8 +51,8 @@ def environment(interpreter: str, folder: Path) -> Path:
 
 def install(python: Path, wanted: list[str]) -> set[str]:
     """Install and return every pin that the environment now holds."""
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *wanted], check=True)
-    command = [python, "-m", "pip", "freeze", "--all"]
+    subprocess.run([str(python), "-m", "pip", "install", "--quiet", *wanted], check=True)
+    command = [str(python), "-m", "pip", "freeze", "--all"]
     frozen = subprocess.run(command, check=True, capture_output=True, text=True)
     rows = {row.split("+")[0] for row in frozen.stdout.split() if "==" in row}
     # What every fresh environment has.

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.process import free_ports
+from tests.engine.triton_server import free_addresses
 from transformer_serving.engine.backend_directory import assemble, pytriton_tritonserver
 from transformer_serving.engine.controller.machine import read_machine
 from transformer_serving.engine.controller.proofs import Proofs
@@ -34,7 +34,6 @@ from transformer_serving.engine.controller.triton_log import TritonLog
 from transformer_serving.engine.endpoint_config import backend_of
 from transformer_serving.engine.model_config import FILE_NAME, from_text, to_text, with_versions
 from transformer_serving.engine.triton_process import (
-    TritonAddresses,
     triton_command,
     triton_environment,
 )
@@ -92,7 +91,7 @@ class Used:
 
 @contextmanager
 def running(folder: Path) -> Iterator[tuple[Triton, Repository, psutil.Process]]:
-    ports = TritonAddresses(*free_ports(3))
+    ports = free_addresses()
     repository = Repository(folder / "models")
     command = triton_command(
         pytriton_tritonserver() / "bin" / "tritonserver",

@@ -61,7 +61,7 @@ def tokenizer_json() -> bytes:
     trainer = trainers.WordPieceTrainer(vocab_size=200, special_tokens=special)
     tokenizer.train_from_iterator(SENTENCES, trainer)
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    return tokenizer.to_str().encode()
+    return str(tokenizer.to_str()).encode()
 
 
 @pytest.fixture

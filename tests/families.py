@@ -130,8 +130,9 @@ def _qwen() -> Any:
     pieces = {
         "<|endoftext|>" if piece == "<pad>" else piece: at for piece, at in vocabulary.items()
     }
+    pairs: Any = list(merges)
     tokenizer = transformers.Qwen2Tokenizer(
-        vocab=pieces, merges=list(merges), padding_side="left", pad_token="<|endoftext|>"
+        vocab=pieces, merges=pairs, padding_side="left", pad_token="<|endoftext|>"
     )
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="$A <|endoftext|>", special_tokens=[("<|endoftext|>", pieces["<|endoftext|>"])]

@@ -9,8 +9,9 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomllib
@@ -31,7 +32,7 @@ from transformer_serving.desk.versions.move import use
 ROOT = Path(__file__).parent.parent
 CLI = str(Path(sys.executable).with_name("transformer-serving"))
 # How texts name what the lock pins, and the lock's word for it.
-MENTIONS = {
+MENTIONS: dict[str, Callable[[Lock], str]] = {
     r"clearml==(\d[\d.]*\d)": lambda lock: lock.packages["clearml"].value,
     r"\bclearml (\d+\.\d+\.\d+)": lambda lock: lock.packages["clearml"].value,
     r"clearml-serving(?:==| )(\d+\.\d+\.\d+)": lambda lock: lock.packages["clearml-serving"].value,
@@ -116,7 +117,8 @@ def test_the_pins_are_rows_of_the_matrix(lock: Lock) -> None:
 
 
 def test_every_pin_says_what_tests_it(lock: Lock) -> None:
-    pins = [*lock.packages.values(), *lock.base_images.values(), lock.embedded, lock.image]
+    several = (*lock.packages.values(), *lock.base_images.values())
+    pins: list[Any] = [*several, lock.embedded, lock.image]
     assert all(pin.tested_by for pin in pins)
     assert lock.python_tested_by
 

@@ -2,10 +2,12 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from clearml import InputModel, Model, Task
 
 project = sys.argv[1]
+task: Any
 [task] = Task.get_tasks(project_name=project, task_name="training", tags=["first"])
 assert task.status == "completed", task.status
 assert Task.query_tasks(project_name=project, tags=["first"]) == [task.id]
@@ -41,11 +43,11 @@ assert model.labels == {"cat": 0, "dog": 1}
 assert model.get_metadata("kind") == "small"
 assert Path(model.get_local_copy()).read_bytes() == b"weights" * 1000
 assert task.models["input"][0].name == "in model"
-copy = Task.clone(task, name="the copy")
+copy: Any = Task.clone(task, name="the copy")
 copy.set_parameters({"General/rate": 0.2})
 assert Task.get_task(copy.id).get_parameters()["General/rate"] == "0.2"
 assert copy.delete()
-other = Task.create(project_name=project, task_name="other task")
+other: Any = Task.create(project_name=project, task_name="other task")
 other.mark_started(force=True)
 other.mark_stopped(force=True)
 other.set_archived(True)

@@ -10,7 +10,7 @@ import urllib.request
 NAME, WANTED, WAIT_S = sys.argv[1], 70, 180
 url = f"{os.environ['CLEARML_DEFAULT_BASE_SERVE_URL'].rstrip('/')}/{NAME}/1"
 deadline = time.monotonic() + WAIT_S
-said = "nothing"
+said: object = "nothing"
 while time.monotonic() < deadline:
     request = urllib.request.Request(
         url, json.dumps({"x": 1}).encode(), {"Content-Type": "application/json"}, method="POST"

@@ -2,12 +2,13 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from clearml import InputModel, OutputModel, Task
 
 project = sys.argv[1]
-task = Task.init(project, "training", output_uri=True, tags=["first"],
+task: Any = Task.init(project, "training", output_uri=True, tags=["first"],
                  auto_connect_frameworks=False, auto_resource_monitoring=False)  # fmt: skip
 task.connect({"rate": 0.1, "layers": 2})
 task.connect_configuration({"a": 1}, name="settings")

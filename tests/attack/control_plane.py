@@ -142,7 +142,8 @@ def damaged_pages(ground: Ground) -> Seen:
     command("down", "--state", str(state))
     names = ", ".join(name for name in told if name not in silent)
     said = f"{names} say what is lost" if names else "nobody says it"
-    sockets = [row.laddr for row in ground.process("triton").net_connections("unix") if row.laddr]
+    rows = ground.process("triton").net_connections("unix")
+    sockets = [str(row.laddr) for row in rows if row.laddr]
     left = all(map(os.path.exists, sockets))
     told_of = "goes on" if left else "lost its sockets"
     return Seen(f"{said}; the stack itself {told_of}", not silent and left)

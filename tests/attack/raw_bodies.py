@@ -8,8 +8,8 @@ import zlib
 from collections.abc import Collection
 from typing import Any
 
-from tests.attack.raw_heads import BAD, BODY, CHUNKED, OK, SECRET
-from tests.attack.raw_http import Raw
+from tests.attack.raw_heads import BAD, BODY, CHUNKED, OK
+from tests.attack.raw_http import SECRET, Raw
 from tests.gateway.fuzzing import bomb
 
 _TEXT = SECRET.decode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Seen:
         return f"{self.text}; {self.times}" if self.times else self.text
 
 
-def counted(statuses: Mapping[int | str, int]) -> str:
+def counted(statuses: Mapping[Any, int]) -> str:
     """As '20 x 413, 3 x closed', the most frequent first."""
     rows = Counter(dict(statuses)).most_common()
     return ", ".join(f"{count} x {status or 'no answer'}" for status, count in rows)

@@ -37,7 +37,7 @@ OVERLOAD: dict[str, Any] = {
 def values() -> dict[str, Any]:
     figures = {"p50": 2.0, "p90": 3.0, "p99": 4.0, "failed": 0, "texts_a_call": 6.0}
     ours = {**figures, "texts": 900.0, "stages_ms": {"tokenize": 0.1, "queue": 2.0, "infer": 5.0}}
-    theirs = {**figures, "texts": 300.0, "stages_ms": {}, "texts_a_call": None}
+    theirs: dict[str, Any] = {**figures, "texts": 300.0, "stages_ms": {}, "texts_a_call": None}
     return {
         "kind": "bench-all", "date": "2026-01-02 03:04 UTC", "commit": "abc", "triton": "2.51.0",
         "machine": {"cpu": "a CPU", "cores": 2, "features": [], "memory_gib": 8.0,

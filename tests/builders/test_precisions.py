@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,7 +28,7 @@ from transformer_serving.desk.builders.table import build_engine, choose_precisi
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.failure import ConversionRefused
 
-Feed = dict[str, np.ndarray]
+Feed = Mapping[str, np.ndarray]
 BODIES = [{"text": text} for text in ("the train left early", "good tea", "so good ! again !")]
 
 
@@ -118,7 +120,8 @@ def big_graph(path: Path) -> Path:
 
 def answer(path: Path, ids: np.ndarray) -> np.ndarray:
     """In the graph's own types: on a CPU ONNX Runtime computes fp16 in fp32."""
-    return np.asarray(ReferenceEvaluator(str(path)).run(None, {"input_ids": ids})[0])
+    answers: Any = ReferenceEvaluator(str(path)).run(None, {"input_ids": ids})
+    return np.asarray(answers[0])
 
 
 def test_nodes_that_overflow_stay_in_fp32(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def installed(
     monkeypatch: pytest.MonkeyPatch, plan: bytes | None = PLAN, **choices: str
 ) -> Recorder:
     recorder = Recorder(plan, **choices)
-    monkeypatch.setitem(sys.modules, "tensorrt", recorder)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "tensorrt", recorder)
     return recorder
 
 
@@ -111,7 +111,7 @@ def test_without_a_gpu_tensorrt_or_the_pinned_version_nothing_is_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pin = read_lock().image.tensorrt
-    monkeypatch.setitem(sys.modules, "tensorrt", None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
     with pytest.raises(ConversionRefused, match=rf"needs TensorRT {pin}.*pip install tensorrt"):
         require_machine()
     installed(monkeypatch, version="10.15.1")

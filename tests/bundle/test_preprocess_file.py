@@ -35,6 +35,12 @@ def load(path: Path) -> Any:
     return instance
 
 
+def refused_by(instance: Any) -> Any:
+    """Its answer to a body that it refuses."""
+    state: dict[str, Any] = {}
+    return instance.postprocess(instance.preprocess({}, state), state)
+
+
 def packages() -> set[str]:
     """Of packed code; beside them stands the one module of what all of them share."""
     ours = {name for name in sys.modules if name.startswith("transformer_serving_")}
@@ -89,7 +95,7 @@ def test_old_and_new_code_count_together(write: Any) -> None:
     before = refused()
     for version, code in ((1, "0" * 12), (2, "1" * 12)):
         one = load(write(version, code))
-        one.postprocess(one.preprocess({}, state := {}), state)
+        refused_by(one)
     assert refused() == before + 2
 
 
@@ -97,7 +103,7 @@ def test_new_code_runs_beside_old_and_old_code_goes(write: Any) -> None:
     old = load(write(1, "0" * 12))
     new = load(write(2, "1" * 12))
     assert type(old).__mro__[1] is not type(new).__mro__[1]
-    refused = old.postprocess(old.preprocess({}, state := {}), state)
+    refused = refused_by(old)
     assert (refused.status_code, refused.headers["x-bundle-version"]) == (400, "1")
     new.handover.take_over()  # until then the old one serves
     del old
@@ -109,7 +115,7 @@ def test_new_code_runs_beside_old_and_old_code_goes(write: Any) -> None:
 
 @pytest.mark.slow
 def test_twenty_updates_leave_one_code_package(write: Any) -> None:
-    serving = None
+    serving: Any = None
     for version in range(1, 21):
         serving = load(write(version, f"{version:012d}"))
     look_at_everything()
@@ -182,10 +188,10 @@ def test_a_bundle_of_the_layout_before_serves_beside_a_new_one(
     assert f"{root}.contract.endpoint" in sys.modules
     assert f"{root}.transformer_serving" not in sys.modules
     for asked in (old, new):  # the new one hands over to the one that served before it
-        refused = asked.postprocess(asked.preprocess({}, state := {}), state)
+        refused = refused_by(asked)
         assert (refused.status_code, refused.headers["x-bundle-version"]) == (400, "1")
     new.handover.take_over()
-    refused = new.postprocess(new.preprocess({}, state := {}), state)
+    refused = refused_by(new)
     assert (refused.status_code, refused.headers["x-bundle-version"]) == (400, "2")
 
 

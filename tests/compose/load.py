@@ -13,12 +13,16 @@ MEAL = "The best meal I have had in years."
 _TIMEOUT_S = 90.0
 
 
+# Status or the error's name, the bundle's version, the label.
+Row = tuple[int | str, str | None, str | None]
+
+
 class Client(threading.Thread):
     """One client on a kept connection. `seen` counts (status or error, bundle version, label)."""
 
     def __init__(self, port: int, endpoint: str, text: str) -> None:
         super().__init__(daemon=True)
-        self.seen: Counter[tuple[int | str, str | None, str | None]] = Counter()
+        self.seen: Counter[Row] = Counter()
         self.stop = threading.Event()
         self._port, self._path = port, f"/serve/{endpoint}"
         self._body = json.dumps({"text": text})
@@ -30,7 +34,7 @@ class Client(threading.Thread):
                 connection.request("POST", self._path, self._body, HEADERS)
                 answer = connection.getresponse()
                 body = json.loads(answer.read())
-                row = (answer.status, answer.headers["x-bundle-version"], body.get("label"))
+                row: Row = (answer.status, answer.headers["x-bundle-version"], body.get("label"))
             except (OSError, http.client.HTTPException, ValueError) as error:
                 connection.close()
                 row = (type(error).__name__, None, None)
@@ -42,7 +46,7 @@ class Load:
 
     def __init__(self, port: int, endpoint: str, clients: int, text: str = MEAL) -> None:
         self._clients = [Client(port, endpoint, text) for _ in range(clients)]
-        self.seen: Counter[tuple[int | str, str | None, str | None]] = Counter()
+        self.seen: Counter[Row] = Counter()
 
     def __enter__(self) -> Load:
         for client in self._clients:

@@ -237,8 +237,8 @@ def test_new_bundles_under_load_fail_no_request_and_mix_nothing(
 
 def test_restart_brings_everything_back(stack: Compose) -> None:
     stack.run("restart", "triton", "inference", "balancer")
-    for container in serving(stack):
-        wait_for(lambda container=container: health(container) == "healthy", "healthy again")
+    again = serving(stack)
+    wait_for(lambda: all(health(one) == "healthy" for one in again), "healthy again")
     wait_for(lambda: stack.status(ENDPOINT) == 200, "the endpoint answers again")
 
 
@@ -254,8 +254,7 @@ def two_tritons(stack: Compose) -> list[str]:
     stack.run("up", "--detach", "--no-recreate", "--scale", "inference=2", "--scale", "triton=2")
     both = stack.containers("triton")
     assert len(both) == 2
-    for container in both:
-        wait_for(lambda container=container: answers(container) >= 0, "both have the model")
+    wait_for(lambda: all(answers(one) >= 0 for one in both), "both have the model")
     return both
 
 

@@ -21,12 +21,11 @@ def version_records(version: str, flag: int = 0x8000) -> bytes:
 def device_block(capability: str, *, late: bool) -> bytes:
     """The GPU's properties; `late` is the order of TensorRT 10.15, capability near the end."""
     major, minor = (int(part) for part in capability.split("."))
+    sizes: tuple[int, ...] = ()
+    numbers: tuple[int, ...] = (major, minor, 1_590_000, 5_001_000, 256)
     if late:
         sizes = (24 << 30, 6 << 20, 1 << 16)
         numbers = (1_695_000, 9_501_000, 384, 49_152, 102_400, 82, 0, 1024, 1024, major, minor, 512)
-    else:
-        sizes = ()
-        numbers = (major, minor, 1_590_000, 5_001_000, 256)
     records = [record("Q", value) for value in sizes] + [record("i", value) for value in numbers]
     return _OPEN + b"".join(records) + _CLOSE
 

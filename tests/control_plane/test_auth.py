@@ -94,7 +94,7 @@ def test_refuses_tokens_of_another_server_or_time(
     renewed = Authority(replace(settings, secret_key="changed"))
     elsewhere = replace(settings, data=tmp_path)
     expired = jwt.encode({"exp": 1}, "x" * 32)
-    unsigned = jwt.encode({"exp": 2**40}, None, algorithm="none")
+    unsigned = jwt.encode({"exp": 2**40}, "", algorithm="none")
     for checker, wrong in (
         (renewed, token),
         (Authority(elsewhere), token),

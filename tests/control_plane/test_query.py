@@ -135,7 +135,7 @@ def test_value_at_goes_through_lists() -> None:
 )
 def test_a_pattern_that_backtracks_is_refused(pattern: str) -> None:
     """It is given up, and other threads go on meanwhile."""
-    documents = [{"id": "1", "name": "a" * 60 + "!"}]
+    documents: list[dict[str, object]] = [{"id": "1", "name": "a" * 60 + "!"}]
     turns = 0
     with ThreadPoolExecutor(1) as pool:
         searching = pool.submit(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.doctor.test_faults import having
-from tests.engine.triton_server import free_ports, wait_until
+from tests.engine.triton_server import free_addresses, wait_until
 from transformer_serving.desk.doctor.triton import check_triton
 from transformer_serving.desk.local.health import probe
 from transformer_serving.desk.local.open_triton import (
@@ -23,7 +23,6 @@ from transformer_serving.desk.local.open_triton import (
 )
 from transformer_serving.engine.backend_directory import assemble, pytriton_tritonserver
 from transformer_serving.engine.triton_process import (
-    TritonAddresses,
     triton_command,
     triton_environment,
 )
@@ -32,7 +31,7 @@ from transformer_serving.engine.triton_process import (
 @contextlib.contextmanager
 def somebodys(folder: Path, *, without: str, more: tuple[str, ...] = ()) -> Iterator[str]:
     """The address of a Triton whose command lacks one of our options."""
-    addresses = TritonAddresses(*free_ports(3))
+    addresses = free_addresses()
     server = pytriton_tritonserver()
     (folder / "models").mkdir(parents=True)
     command = triton_command(

@@ -207,11 +207,12 @@ class Serving:
 
     def status(self) -> dict[str, Any]:
         path = self.folder / "state.json"
-        return json.loads(path.read_text()) if path.is_file() else {"endpoints": []}
+        text = path.read_text() if path.is_file() else '{"endpoints": []}'
+        return dict(json.loads(text))
 
     def row(self, endpoint: str) -> dict[str, Any]:
         rows = {row["endpoint"]: row for row in self.status()["endpoints"]}
-        return rows.get(endpoint, {})
+        return dict(rows.get(endpoint, {}))
 
     def wait(self, endpoint: str, seconds: float = 60, **wanted: Any) -> dict[str, Any]:
         """Until the endpoint's row has these values."""

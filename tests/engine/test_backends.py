@@ -75,7 +75,7 @@ class Model:
         return future
 
     def ask(self, ids: np.ndarray, output: str = "output") -> np.ndarray:
-        return self.start(ids).result(20).as_numpy(output)
+        return np.asarray(self.start(ids).result(20).as_numpy(output))
 
 
 @pytest.fixture(params=sorted(WRITERS))

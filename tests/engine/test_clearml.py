@@ -135,12 +135,12 @@ class Stack:
 
     def status(self) -> dict[str, Any]:
         path = self.folder / "state.json"
-        empty: dict[str, Any] = {"controller": {}, "endpoints": []}
-        return json.loads(path.read_text()) if path.is_file() else empty
+        text = path.read_text() if path.is_file() else '{"controller": {}, "endpoints": []}'
+        return dict(json.loads(text))
 
     def row(self, endpoint: str) -> dict[str, Any]:
         rows = {row["endpoint"]: row for row in self.status()["endpoints"]}
-        return rows.get(endpoint, {})
+        return dict(rows.get(endpoint, {}))
 
     def wait(self, endpoint: str, **wanted: Any) -> dict[str, Any]:
         log = self.folder / "controller.log"

@@ -95,7 +95,7 @@ async def endpoint(
             request = preprocess.preprocess(body, state)
             answer = preprocess.postprocess(await preprocess.process(request, state), state)
             assert answer.status_code == 200, answer.body
-            return json.loads(answer.body)
+            return json.loads(bytes(answer.body))
 
         yield ask, wire
 

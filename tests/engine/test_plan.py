@@ -167,12 +167,13 @@ class World(RuleBasedStateMachine):
     @invariant()
     def last_good_state_serves(self) -> None:
         """Nothing but a death of Triton ever takes a good version away."""
-        if getattr(self, "triton", None) is None:
+        triton = getattr(self, "triton", None)
+        if triton is None:
             return
         for model, record in self.records.items():
             assert record.fingerprint.startswith("good")
             if model not in self.lost:
-                assert record.numbers <= self.triton[model]
+                assert record.numbers <= triton[model]
 
 
 TestWorld = World.TestCase

@@ -7,6 +7,7 @@ import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,8 +42,8 @@ def passed(key: str, at: float = 1.0) -> Passed:
         ("gpus", (Gpu("a GPU", "560.35", "9.0"),)),
     ],
 )
-def test_a_proof_is_of_one_machine(field: str, value: object) -> None:
-    other = dataclasses.replace(MACHINE, **{field: value})
+def test_a_proof_is_of_one_machine(field: str, value: Any) -> None:
+    other = dataclasses.replace(MACHINE, **dict[str, Any]({field: value}))
     assert other.key("s", "openvino_text") != MACHINE.key("s", "openvino_text")
 
 

@@ -147,14 +147,9 @@ def test_a_crash_in_the_middle_of_a_proof_leaves_nothing_of_it(tmp_path: Path) -
     assert len(asked) > 30
     for disk in machine.photographs:
         repository, state = Repository(disk / "models"), StateFile(disk / "state.json")
-        service = Service(
-            ControllerSettings(1.0, 1.0),
-            *[None] * 2,
-            repository,
-            state,
-            None,
-            *[None] * 2,  # type: ignore[arg-type]
-        )
+        none: Any = None
+        settings = ControllerSettings(1.0, 1.0)
+        service = Service(settings, none, none, repository, state, none, none, none)
         service.recover()
         assert not (disk / "models" / PROOF_MODEL).exists()
         # Nothing that is half of one and half of the other.
@@ -176,9 +171,8 @@ def test_a_proof_is_run_once_for_each_bundle_and_machine(tmp_path: Path) -> None
     machine.prover.on(dataclasses.replace(MACHINE, features="others"))
     assert asked() > again + 15
     # What was passed is known to the next start, too.
-    machine.prover = Prover(
-        machine.triton, machine.repository, Proofs(machine.disk / "proofs.json")
-    )  # type: ignore[arg-type]
+    triton: Any = machine.triton
+    machine.prover = Prover(triton, machine.repository, Proofs(machine.disk / "proofs.json"))
     machine.prover.on(MACHINE)
     machine.steps = dataclasses.replace(machine.steps, prover=machine.prover)
     assert asked() == again

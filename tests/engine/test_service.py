@@ -28,7 +28,7 @@ def ask(server: TritonServer, model: str, version: int) -> np.ndarray:
         inputs.append(tensor)
     answer = server.client().infer(model, inputs, model_version=str(version)).as_numpy("output")
     assert answer is not None
-    return answer
+    return np.asarray(answer)
 
 
 def answers(server: TritonServer, model: str, version: int, scale: float) -> bool:

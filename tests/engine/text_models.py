@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -100,7 +101,7 @@ def masks_model() -> bytes:
         node("GatherElements", ["all_scores", "asked"], ["candidate_scores"], axis=2),
     ]
     inputs = {"input_ids": "t", "attention_mask": "t", "mask_positions": "m", "candidates": "c"}
-    outputs = {
+    outputs: dict[str, tuple[int, str | int]] = {
         "scores": (TensorProto.FLOAT, BEST),
         "token_ids": (TensorProto.INT32, BEST),
         "candidate_scores": (TensorProto.FLOAT, "c"),
@@ -173,16 +174,16 @@ def _pooled(pooling: str) -> list[onnx.NodeProto]:
 
 
 def write_onnx(
-    folder: Path, *, file_name: str = "model.onnx", head: str = "sequence", **options: object
+    folder: Path, *, file_name: str = "model.onnx", head: str = "sequence", **options: Any
 ) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / file_name
-    content = masks_model() if head == "masks" else onnx_model(**options)  # type: ignore[arg-type]
+    content = masks_model() if head == "masks" else onnx_model(**options)
     path.write_bytes(content)
     return path
 
 
-def write_openvino(folder: Path, **options: object) -> Path:
+def write_openvino(folder: Path, **options: Any) -> Path:
     """model.xml and model.bin, weights in float32."""
     source = write_onnx(folder, file_name="source.onnx", **options)
     openvino.save_model(
@@ -198,4 +199,4 @@ def expected(ids: np.ndarray, mask: np.ndarray, *, scale: float = 1.0) -> np.nda
     table = random.normal(size=(VOCABULARY, WIDTH)).astype(np.float32)
     weight = (random.normal(size=(WIDTH, LABELS)) * scale).astype(np.float32)
     masked = table[ids] * mask[..., None]
-    return (masked.sum(1) / mask.sum(1)[:, None]) @ weight
+    return np.asarray((masked.sum(1) / mask.sum(1)[:, None]) @ weight)

@@ -30,6 +30,11 @@ def free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
+def free_addresses() -> TritonAddresses:
+    http, grpc, metrics = free_ports(3)
+    return TritonAddresses(http, grpc, metrics)
+
+
 @dataclass
 class TritonServer:
     """One server over one repository; `restart` keeps the ports."""
@@ -112,7 +117,7 @@ def running_triton(
         repository,
         backends,
         folder / "triton.log",
-        addresses or TritonAddresses(*free_ports(3)),
+        addresses or free_addresses(),
         complete_configurations=complete,
         key=key,
     )

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from preprocess.tensors import Tensor
-from scripts.openvino_int8_bf16 import WRONG, answers, attention, far, openvino, texts
+from scripts.openvino_int8_bf16 import WRONG, answers, attention, far, texts
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import open_engine
+from transformer_serving.engine.backends.openvino_quiet import openvino
 
 
 @pytest.mark.parametrize("size", [8, 16, 24, 32, 64])

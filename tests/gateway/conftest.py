@@ -23,6 +23,7 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 ENDPOINTS = Path(__file__).parent / "endpoints"
 POLL_MINUTES = "0.01"
+Headers = Mapping[str, str | bytes]
 JSON = {"content-type": "application/json"}
 
 
@@ -81,7 +82,11 @@ class Server:
         return self.log.read_text()
 
     def ask(
-        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: Headers | None = None,
     ) -> Reply:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
@@ -91,7 +96,7 @@ class Server:
         finally:
             connection.close()
 
-    def post(self, path: str, body: Any, headers: Mapping[str, str] | None = None) -> Reply:
+    def post(self, path: str, body: Any, headers: Headers | None = None) -> Reply:
         """A JSON body under /serve/, where it is not bytes already."""
         raw = body if isinstance(body, bytes) else orjson.dumps(body)
         return self.ask("POST", f"/serve/{path}", raw, {**JSON, **(headers or {})})

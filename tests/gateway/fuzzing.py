@@ -143,7 +143,8 @@ def openapi_cases(
     schema = schemathesis.openapi.from_dict(openapi)
     found: list[bytes] = []
     for result in schema.get_all_operations():
-        operation = result.ok()
+        made: Any = result
+        operation = made.ok()
 
         @hypothesis.seed(seed)
         @hypothesis.settings(
@@ -164,7 +165,8 @@ def _raw(case: Any) -> bytes:
     import requests
 
     made = requests.Request(**case.as_transport_kwargs(base_url="http://a")).prepare()
-    body = made.body.encode() if isinstance(made.body, str) else made.body or b""
+    sent: Any = made.body or b""
+    body: bytes = sent.encode() if isinstance(sent, str) else sent
     lines = [f"{made.method} {made.path_url} HTTP/1.1", "host: a", f"content-length: {len(body)}"]
     if "content-type" in made.headers:
         kind = made.headers["content-type"]

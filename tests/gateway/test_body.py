@@ -35,7 +35,7 @@ def chunked(data: bytes, cuts: list[int]) -> Iterator[bytes]:
 CUTS = st.lists(st.integers(0, 10_000), max_size=12)
 
 
-def settings_of(limit: int, memory: int = 10**9, **more: float) -> GatewaySettings:
+def settings_of(limit: int, memory: int = 10**9, **more: Any) -> GatewaySettings:
     return replace(read_settings({}), max_body_bytes=limit, body_memory_bytes=memory, **more)
 
 

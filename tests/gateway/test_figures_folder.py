@@ -67,7 +67,7 @@ async def test_files_that_were_only_just_made_count_nothing(
     gone = subprocess.Popen(["true"])
     gone.wait()
     counts = MmapedDict(str(tmp_path / f"counter_{gone.pid}.db"))
-    counts.write_value(mmap_key("seen", "seen_total", (), (), ""), 3.0, 0.0)
+    counts.write_value(mmap_key("seen", "seen_total", [], [], ""), 3.0, 0.0)
     counts.close()
     for pid in (os.getpid(), gone.pid):
         for kind in ("histogram", "gauge_livesum"):

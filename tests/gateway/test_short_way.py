@@ -185,7 +185,7 @@ async def test_what_an_endpoint_raises(
         reference = body["message"].split("reference ")[1][:12]
         assert reference in caplog.text
         assert type(raised).__name__ in caplog.text
-    assert SECRET not in caplog.text + answer.body.decode() + "".join(host.reported)
+    assert SECRET not in caplog.text + bytes(answer.body).decode() + "".join(host.reported)
 
 
 async def test_out_of_gpu_memory_restarts_the_worker_after_the_answer() -> None:

@@ -96,7 +96,11 @@ def test_a_backup_is_of_one_moment_while_it_is_written_to(state: Path, tmp_path:
             incoming.write(b"%d" % number)
             files.put(incoming, f"b/{number}")
             with store.writing() as transaction:
-                document = {"id": f"n{number}", "name": "n", "uri": f"{OWN}b/{number}"}
+                document: dict[str, object] = {
+                    "id": f"n{number}",
+                    "name": "n",
+                    "uri": f"{OWN}b/{number}",
+                }
                 transaction.put(Kind.MODEL, document)
 
     writing = threading.Thread(target=write)

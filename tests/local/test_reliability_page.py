@@ -11,11 +11,9 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text("utf-8"
 
 
 def test_when_the_watchdog_ends_a_part() -> None:
-    rows = dict(
-        (cell.strip() for cell in line.strip("|").split("|"))
-        for line in PAGE.splitlines()
-        if line.startswith("| ") and line.count("|") == 3
-    )
+    tabled = [line for line in PAGE.splitlines() if line.startswith("| ") and line.count("|") == 3]
+    pairs = [line.strip("|").split("|") for line in tabled]
+    rows = {named.strip(): said.strip() for named, said in pairs}
     assert (
         rows["stopped (SIGSTOP), or one of its processes is"] == f"{watchdog.STOPPED_LOOKS} looks"
     )

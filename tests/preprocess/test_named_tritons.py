@@ -32,8 +32,8 @@ def may_have_own_hosts() -> bool:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[TritonServer]]:
     """Two Tritons on two addresses, with the same ports, as the hosts of one name have them."""
     folder = tmp_path_factory.mktemp("pair")
-    ports = free_ports(3)
-    first, second = (TritonAddresses(*ports, host=host) for host in HOSTS)
+    http, grpc, metrics = free_ports(3)
+    first, second = (TritonAddresses(http, grpc, metrics, host=host) for host in HOSTS)
     with (
         running_triton(folder / "one", addresses=first) as one,
         running_triton(folder / "two", addresses=second) as two,

@@ -116,7 +116,12 @@ class Stage:
         """Asks, and closes its connection when there is no answer by then."""
         loop = asyncio.get_running_loop()
         caller: asyncio.Future[None] = loop.create_future()
-        timer = loop.call_later(seconds, lambda: caller.done() or caller.set_result(None))
+
+        def leave() -> None:
+            if not caller.done():
+                caller.set_result(None)
+
+        timer = loop.call_later(seconds, leave)
         await self.ask(caller=caller)
         timer.cancel()
 

@@ -133,7 +133,7 @@ async def test_what_would_wait_too_long_is_refused_at_once(held: Held) -> None:
     own.own_deadline = True
     patient = ask(threads, lambda: "in", own)
     held.release.set()
-    assert await asyncio.gather(golden, patient) == ["in", "in"]
+    assert [await golden, await patient] == ["in", "in"]
     assert await asyncio.gather(*tasks) == ["0", "1", "2"]
 
 

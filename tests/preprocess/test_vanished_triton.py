@@ -21,15 +21,14 @@ from tests.engine.triton_server import TritonServer
 from tests.preprocess.test_triton_client import (
     OUTPUTS,
     SLOW,
-    VERSION,
     ask,
-    back,
     client_of,
     soon,
     texts,
     transport as transport,
     tritons as tritons,
 )
+from tests.triton_text import VERSION, back
 from transformer_serving.contract.errors import ServingError
 
 IPTABLES = shutil.which("iptables") or "/usr/sbin/iptables"

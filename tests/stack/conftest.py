@@ -39,7 +39,7 @@ def free_port_base() -> int:
                     probe.bind(("127.0.0.1", port))
         except OSError:
             continue
-        return base
+        return int(base)
     raise AssertionError("no six free ports in a row")
 
 

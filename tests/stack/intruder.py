@@ -65,7 +65,7 @@ def target_of(state: Path, sockets: Path, marker: Path) -> ExposedStack:
         pids,
         triton,
         sorted(tcp_ports([triton])),
-        [row.laddr for row in psutil.Process(triton).net_connections("unix") if row.laddr],
+        [str(row.laddr) for row in psutil.Process(triton).net_connections("unix") if row.laddr],
         str(marker),
     )
 
@@ -168,7 +168,8 @@ def _look(target: ExposedStack, found: Found) -> None:
 
 def _ask(target: ExposedStack, found: Found) -> None:
     headers: list[dict[str, str]] = [{}, *({name: value} for name, value in found.keys)]
-    for address in [*(("127.0.0.1", port) for port in target.ports), *target.sockets]:
+    addresses: list[tuple[str, int] | str] = [("127.0.0.1", port) for port in target.ports]
+    for address in [*addresses, *target.sockets]:
         name = address if isinstance(address, str) else f"127.0.0.1:{address[1]}"
         for more in headers:
             heads = "Host: t\r\n" + "".join(f"{key}: {value}\r\n" for key, value in more.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,9 @@ def stray(tmp_path: Path) -> Path:
     return folder
 
 
-def run(folder: Path, *arguments: str, code: int = 0, **variables: str) -> str:
+def run(
+    folder: Path, *arguments: str, code: int = 0, variables: Mapping[str, str] | None = None
+) -> str:
     """The real command line, started in a folder, with no setting of a stack but those given."""
     kept = {
         name: value
@@ -36,7 +39,7 @@ def run(folder: Path, *arguments: str, code: int = 0, **variables: str) -> str:
     }
     done = subprocess.run(
         [CLI, *arguments],
-        cwd=folder, env={**kept, **variables}, capture_output=True, text=True, timeout=900,
+        cwd=folder, env={**kept, **(variables or {})}, capture_output=True, text=True, timeout=900,
         check=False,
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
@@ -80,17 +83,18 @@ def test_deploy_rollback_and_remove_take_the_server_that_the_environment_names(
     versions = []
     for scale in (4.0, 5.0):
         bundle = write_small(tmp_path / f"of {scale}", Parts(scale=scale))
-        run(tmp_path, "deploy", str(bundle.folder), "--endpoint", "named", **named)
+        run(tmp_path, "deploy", str(bundle.folder), "--endpoint", "named", variables=named)
         versions.append(bundle.manifest.bundle_version)
-    back = json.loads(run(tmp_path, "rollback", "named", "--json", **named))
+    back = json.loads(run(tmp_path, "rollback", "named", "--json", variables=named))
     assert (back["withdrawn_version"], back["bundle_version"]) == (versions[1], versions[0])
-    run(tmp_path, "remove", "named", **named)
+    run(tmp_path, "remove", "named", variables=named)
 
 
 @pytest.mark.parametrize("command", ["deploy bundle --endpoint x", "rollback x", "remove x"])
 def test_without_a_stack_all_three_say_the_same(command: str, tmp_path: Path) -> None:
     write_small(tmp_path / "bundle")
-    said = run(tmp_path, *command.split(), code=2, CLEARML_FILES_HOST="http://127.0.0.1:9")
+    files = {"CLEARML_FILES_HOST": "http://127.0.0.1:9"}
+    said = run(tmp_path, *command.split(), code=2, variables=files)
     assert said == (
         f"error: no stack in {tmp_path / '.stack'}; start one with 'transformer-serving up', or "
         "name its folder with --state or TRANSFORMER_SERVING_STATE; for a ClearML server of your "

@@ -35,7 +35,7 @@ def tokenizer(pattern: str | None = None) -> bytes:
         SENTENCES, trainers.WordPieceTrainer(vocab_size=200, special_tokens=special)
     )
     made.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    return made.to_str().encode()
+    return str(made.to_str()).encode()
 
 
 def endpoint(width: int, *, version: int = VERSION, **limits: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ with the id SLOW takes SLOW_S longer.
 import ctypes
 import json
 import time
+from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -21,14 +22,14 @@ _set_name.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
 class TritonPythonModel:
-    def initialize(self, args):
+    def initialize(self, args: dict[str, str]) -> None:
         config = json.loads(args["model_config"])
         self.width = int(config["output"][0]["dims"][0])
 
-    def execute(self, requests):
+    def execute(self, requests: list[Any]) -> list[Any]:
         return [self.answer(request) for request in requests]
 
-    def answer(self, request):
+    def answer(self, request: Any) -> Any:
         tensors = {tensor.name(): np.from_dlpack(tensor) for tensor in request.inputs()}
         ids, mask = tensors["input_ids"].astype(np.int64), tensors["attention_mask"]
         if (ids == FAIL).any():
@@ -38,7 +39,7 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse([tensor_of(rows(ids, mask, self.width))])
 
 
-def rows(ids, mask, width):
+def rows(ids: np.ndarray, mask: np.ndarray, width: int) -> np.ndarray:
     """Padding counts nothing on either side."""
     output = np.ones((len(ids), width), np.float32)
     places = np.cumsum(mask, axis=1)
@@ -47,7 +48,7 @@ def rows(ids, mask, width):
     return output
 
 
-def tensor_of(array):
+def tensor_of(array: np.ndarray) -> Any:
     # The stub's own numpy conversion was built for numpy 1.
     capsule = np.ascontiguousarray(array).__dlpack__()
     tensor = pb_utils.Tensor.from_dlpack("output", capsule)

@@ -5,13 +5,14 @@ import gc
 import os
 import sys
 import threading
+from typing import Any
 
 
 class Preprocess:
-    async def preprocess(self, body, state, collect=None):
+    async def preprocess(self, body: Any, state: dict[str, Any], collect: Any = None) -> Any:
         return body
 
-    async def process(self, body, state, collect=None):
+    async def process(self, body: Any, state: dict[str, Any], collect: Any = None) -> Any:
         # What a long collection left out is in gc.get_objects again.
         gc.unfreeze()
         gc.collect()
@@ -22,11 +23,11 @@ class Preprocess:
             **counts(),
         }
 
-    async def postprocess(self, answer, state, collect=None):
+    async def postprocess(self, answer: Any, state: dict[str, Any], collect: Any = None) -> Any:
         return answer
 
 
-def counts():
+def counts() -> dict[str, int]:
     """Waiting tokens, texts and calls over every packed version of our code in the process."""
     found = {"tokens": 0, "waiting": 0, "slots": 0, "calls": 0, "server_calls": 0}
     for name, module in list(sys.modules.items()):

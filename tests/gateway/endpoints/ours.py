@@ -3,6 +3,8 @@
 import asyncio
 import json
 import sys
+from types import FrameType
+from typing import Any
 
 from starlette.responses import Response, StreamingResponse
 
@@ -12,18 +14,19 @@ RAISES = {"value": ValueError, "key": KeyError, "cuda": ValueError}
 
 class Preprocess:
     serves_responses = True
+    model_endpoint: Any
 
-    def preprocess(self, body, state, collect=None):
+    def preprocess(self, body: Any, state: dict[str, Any], collect: Any = None) -> Any:
         return body
 
-    async def process(self, body, state, collect=None):
+    async def process(self, body: Any, state: dict[str, Any], collect: Any = None) -> Any:
         body = body if isinstance(body, dict) else {"raw": body.decode("latin-1") if body else None}
         if "raise" in body:
             raise RAISES[body["raise"]](f"about {body['text']}")
         await asyncio.sleep(body.get("sleep", 0))
         return body
 
-    def postprocess(self, body, state, collect=None):
+    def postprocess(self, body: Any, state: dict[str, Any], collect: Any = None) -> Response:
         answer = {
             "endpoint": self.model_endpoint.serving_url,
             "version": self.model_endpoint.version,
@@ -38,9 +41,9 @@ class Preprocess:
         return Response(raw, status, headers, "application/json")
 
 
-def way():
+def way() -> str:
     """Whether FastAPI stands between the socket and this code."""
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         if "fastapi" in frame.f_code.co_filename:
             return "host"

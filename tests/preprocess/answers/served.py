@@ -201,7 +201,8 @@ def pipeline_of(name: str, task: str, model: torch.nn.Module) -> Any:
     """transformers' own, in float32 on the CPU."""
     from transformers import pipeline
 
-    return pipeline(task, model=model, tokenizer=FAMILIES[name].fast_tokenizer(), device="cpu")
+    make: Any = pipeline
+    return make(task, model=model, tokenizer=FAMILIES[name].fast_tokenizer(), device="cpu")
 
 
 def plain(value: Any) -> Any:

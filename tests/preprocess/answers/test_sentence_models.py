@@ -45,7 +45,7 @@ def sentence_model(folders: Any) -> Any:
         Transformer,
     )
 
-    def build(name: str, pooling: str, similarity: str = "cosine", *, normal: bool = True) -> Any:
+    def build(name: str, pooling: str, similarity: Any = "cosine", *, normal: bool = True) -> Any:
         encoder = Transformer(str(folders(name, "token_vectors")), max_seq_length=MAX_LENGTH)
         modules: list[Any] = [encoder, Pooling(32, pooling_mode=pooling)]
         if normal:
