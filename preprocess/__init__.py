@@ -4,6 +4,8 @@ clearml-serving calls `preprocess`, then awaits `process`, then calls `postproce
 `process` replaces its own Triton call. Nothing here raises to the host: a refusal travels as a
 `ServingError` through the three steps and leaves as a Response with its own status, because the
 host would turn a raised one into 422 or 500.
+
+Tested by tests/bundle/test_preprocess_file.py and tests/preprocess/test_handover.py.
 """
 
 from __future__ import annotations

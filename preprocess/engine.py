@@ -1,4 +1,7 @@
-"""The engine of one Preprocess: its model version in Triton, and the queue before it."""
+"""The engine of one Preprocess: its model version in Triton, and the queue before it.
+
+Tested by tests/gateway/test_error_rows.py and tests/gateway/test_metrics.py.
+"""
 
 from __future__ import annotations
 

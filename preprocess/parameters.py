@@ -1,4 +1,7 @@
-"""The parameters of a task, declared as rows of a table, and the one reader of them all."""
+"""The parameters of a task, declared as rows of a table, and the one reader of them all.
+
+Tested by tests/preprocess/answers/test_refusals.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Without prometheus_client installed there are none. With PROMETHEUS_MULTIPROC_DIR set, the figures
 of all workers are in files below it, and every worker can show them all together.
+
+Tested by tests/preprocess/test_coalesce.py and tests/gateway/test_metrics.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""One request in the queue, and its texts."""
+"""One request in the queue, and its texts.
+
+Tested by tests/preprocess/test_coalesce.py.
+"""
 
 from __future__ import annotations
 

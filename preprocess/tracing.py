@@ -1,4 +1,7 @@
-"""Spans for OpenTelemetry, where its packages are installed and an endpoint is configured."""
+"""Spans for OpenTelemetry, where its packages are installed and an endpoint is configured.
+
+Tested by tests/gateway/test_metrics.py and tests/preprocess/test_passage.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 The library cuts a text before it adds special tokens, by a state of the tokenizer that all threads
 share. Here a text is tokenized without special tokens, the encoding, which is the request's own, is
 cut, and the special tokens come last: the library's own steps in its own order.
+
+Tested by tests/preprocess/answers/test_equality.py.
 """
 
 from __future__ import annotations

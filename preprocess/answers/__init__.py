@@ -1,4 +1,7 @@
-"""The table of tasks: what each takes and how the engine's rows become its answer."""
+"""The table of tasks: what each takes and how the engine's rows become its answer.
+
+Tested by tests/preprocess/answers/test_equality.py.
+"""
 
 from __future__ import annotations
 

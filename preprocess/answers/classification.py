@@ -1,4 +1,7 @@
-"""text-classification: logits to labels and scores, as `transformers.pipeline` gives them."""
+"""text-classification: logits to labels and scores, as `transformers.pipeline` gives them.
+
+Tested by tests/preprocess/answers/test_equality.py and tests/preprocess/answers/test_refusals.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""sentence-embedding and feature-extraction: one vector a text, or one a token."""
+"""sentence-embedding and feature-extraction: one vector a text, or one a token.
+
+Tested by tests/preprocess/answers/test_sentence_models.py and
+tests/preprocess/answers/test_refusals.py.
+"""
 
 from __future__ import annotations
 

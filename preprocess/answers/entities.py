@@ -1,4 +1,7 @@
-"""token-classification: a label a token, or groups of tokens that name one thing."""
+"""token-classification: a label a token, or groups of tokens that name one thing.
+
+Tested by tests/preprocess/answers/test_equality.py and tests/preprocess/answers/test_refusals.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""fill-mask: the graph's best fillings of every mask, or the scores of the caller's targets."""
+"""fill-mask: the graph's best fillings of every mask, or the scores of the caller's targets.
+
+Tested by tests/preprocess/answers/test_equality.py and tests/preprocess/answers/test_refusals.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""question-answering: the best spans of a context, over all its windows."""
+"""question-answering: the best spans of a context, over all its windows.
+
+Tested by tests/preprocess/answers/test_equality.py and tests/preprocess/answers/test_refusals.py.
+"""
 
 from __future__ import annotations
 

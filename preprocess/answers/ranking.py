@@ -1,4 +1,8 @@
-"""sentence-similarity and rerank: one text against many, by vectors or by a cross-encoder."""
+"""sentence-similarity and rerank: one text against many, by vectors or by a cross-encoder.
+
+Tested by tests/preprocess/answers/test_sentence_models.py and
+tests/preprocess/answers/test_refusals.py.
+"""
 
 from __future__ import annotations
 

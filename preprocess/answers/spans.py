@@ -1,4 +1,7 @@
-"""The best spans of two rows of logits, as the reference's pipeline finds them."""
+"""The best spans of two rows of logits, as the reference's pipeline finds them.
+
+Tested by tests/preprocess/answers/test_equality.py.
+"""
 
 from __future__ import annotations
 

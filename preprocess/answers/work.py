@@ -1,4 +1,7 @@
-"""What a task gives the engine, and what it must remember of it to render the answer."""
+"""What a task gives the engine, and what it must remember of it to render the answer.
+
+Tested by tests/preprocess/answers/test_equality.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""zero-shot-classification: every label as a hypothesis, all pairs of a request in shared calls."""
+"""zero-shot-classification: every label as a hypothesis, all pairs of a request in shared calls.
+
+Tested by tests/preprocess/answers/test_equality.py and tests/preprocess/answers/test_refusals.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Where Triton is: one address or several, each an IP, a name of one host or many, or a socket."""
+"""Where Triton is: one address or several, each an IP, a name of one host or many, or a socket.
+
+Tested by tests/preprocess/test_named_tritons.py.
+"""
 
 from __future__ import annotations
 

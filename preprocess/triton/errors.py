@@ -2,6 +2,8 @@
 
 Triton's HTTP status follows its error code: INVALID_ARG 400, NOT_FOUND 404, UNAVAILABLE 503, and
 500 for the rest. Where one status means several things, its text decides.
+
+Tested by tests/preprocess/test_triton_replies.py.
 """
 
 from __future__ import annotations

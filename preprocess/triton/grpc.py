@@ -1,6 +1,8 @@
 """One Triton over gRPC; imported only where that transport is chosen.
 
 A call costs the event loop about twice what HTTP's costs it.
+
+Tested by tests/preprocess/test_triton_client.py and tests/preprocess/test_vanished_triton.py.
 """
 
 from __future__ import annotations

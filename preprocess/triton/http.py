@@ -2,6 +2,8 @@
 
 Protocol: KServe v2 with Triton's binary tensor extension. A JSON header says names, shapes and
 byte sizes; the raw little-endian tensors follow it. One connection carries one call at a time.
+
+Tested by tests/preprocess/test_triton_client.py and tests/preprocess/test_triton_replies.py.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """What a process holds of request bodies, all connections together: a request's share is counted as
 it grows and given back whole when the request ends, however it ends.
+
+Tested by tests/gateway/test_body_memory.py.
 """
 
 from __future__ import annotations

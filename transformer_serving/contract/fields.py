@@ -1,4 +1,7 @@
-"""Reading typed fields out of parsed JSON, with messages that name field, limit and got."""
+"""Reading typed fields out of parsed JSON, with messages that name field, limit and got.
+
+Tested by tests/contract/test_endpoint.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a graph computes: its inputs beside the tokens, and the axes of its outputs."""
+"""What a graph computes: its inputs beside the tokens, and the axes of its outputs.
+
+Tested by tests/contract/test_endpoint.py.
+"""
 
 from __future__ import annotations
 

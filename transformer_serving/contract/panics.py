@@ -1,6 +1,8 @@
 """Catching all that code may raise, the panics of libraries written in Rust included.
 
 pyo3's PanicException, which the tokenizers library raises, is a BaseException and no Exception.
+
+Tested by tests/gateway/test_error_rows.py.
 """
 
 from __future__ import annotations

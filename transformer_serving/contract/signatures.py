@@ -3,6 +3,8 @@
 The manifest's signature lies beside it, that of preprocess.py is a comment in its head, so that
 each is checked by whoever holds just that file: the controller beside Triton, the gateway before
 the host runs the code. `cryptography` is imported only where keys are trusted.
+
+Tested by tests/bundle/test_signing.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Runs the control plane: `python -m transformer_serving.control_plane --data DIR`."""
+"""Runs the control plane: `python -m transformer_serving.control_plane --data DIR`.
+
+Tested by tests/control_plane/test_server.py.
+"""
 
 from __future__ import annotations
 

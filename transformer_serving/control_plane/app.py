@@ -1,4 +1,7 @@
-"""The ASGI app: which request goes where, and who is let in."""
+"""The ASGI app: which request goes where, and who is let in.
+
+Tested by tests/control_plane/test_api.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Request bodies: JSON objects, one or a line each, read as tolerantly as the real server does."""
+"""Request bodies: JSON objects, one or a line each, read as tolerantly as the real server does.
+
+Tested by tests/control_plane/test_api.py.
+"""
 
 from __future__ import annotations
 

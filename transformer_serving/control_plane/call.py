@@ -1,4 +1,7 @@
-"""One API call as a handler sees it: checked access to its fields, and what it may use."""
+"""One API call as a handler sees it: checked access to its fields, and what it may use.
+
+Tested by tests/control_plane/test_api.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The closed set of failures a caller can meet, with the real server's codes and subcodes."""
+"""The closed set of failures a caller can meet, with the real server's codes and subcodes.
+
+Tested by tests/control_plane/test_api.py.
+"""
 
 from __future__ import annotations
 

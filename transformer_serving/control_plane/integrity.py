@@ -1,4 +1,7 @@
-"""Whether the database can be trusted, and what is lost where it cannot."""
+"""Whether the database can be trusted, and what is lost where it cannot.
+
+Tested by tests/local/test_backup.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Field types of requests and the shape of new documents, after the API's v2.23 schema."""
+"""Field types of requests and the shape of new documents, after the API's v2.23 schema.
+
+Tested by tests/control_plane/test_api.py.
+"""
 
 from __future__ import annotations
 

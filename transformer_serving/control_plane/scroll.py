@@ -1,4 +1,7 @@
-"""Scroll positions: `get_all` and event reads that continue where the last answer ended."""
+"""Scroll positions: `get_all` and event reads that continue where the last answer ended.
+
+Tested by tests/control_plane/test_events.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Where the control plane listens, keeps its data, and whom it lets in."""
+"""Where the control plane listens, keeps its data, and whom it lets in.
+
+Tested by tests/control_plane/test_server.py.
+"""
 
 from __future__ import annotations
 

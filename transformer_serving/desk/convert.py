@@ -1,4 +1,7 @@
-"""From a model to a bundle: open, export, build the engine, compare with the reference, write."""
+"""From a model to a bundle: open, export, build the engine, compare with the reference, write.
+
+Tested by tests/bundle/test_writer.py and tests/cli/test_convert.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the command line prints when it cannot go on: one line that says what and how to fix it."""
+"""What the command line prints when it cannot go on: one line that says what and how to fix it.
+
+Tested by tests/stack/test_desk_folder.py.
+"""
 
 from __future__ import annotations
 

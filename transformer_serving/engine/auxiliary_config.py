@@ -1,4 +1,7 @@
-"""--aux-config of an endpoint, key=value pairs or a whole config.pbtxt, as a ModelConfig."""
+"""--aux-config of an endpoint, key=value pairs or a whole config.pbtxt, as a ModelConfig.
+
+Tested by tests/engine/test_endpoint_config.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Lays out Triton's --backend-directory: the Python backend and our backends on top of it."""
+"""Lays out Triton's --backend-directory: the Python backend and our backends on top of it.
+
+Tested by tests/engine/test_triton_process.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Errors of the engine side: a short reason with the way out, shown in `status`."""
+"""Errors of the engine side: a short reason with the way out, shown in `status`.
+
+Tested by tests/engine/test_endpoint_config.py.
+"""
 
 
 class EngineError(Exception):

@@ -2,6 +2,8 @@
 
 Only openvino_text: onnxruntime and tensorrt are native there, and a native library wins over a
 model.py of the same name.
+
+Tested by tests/compose/test_images.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 `python -m transformer_serving.engine.image_pin` ends with 1 and the reason. The pin comes from
 the image's own variables, which docker/triton/Dockerfile takes from versions.toml.
+
+Tested by tests/engine/test_container.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Limits, request ids and health are the gateway's; requests to endpoints whose Preprocess is ours
 go straight to the host's processor; everything else goes to clearml-serving's app, unmodified,
 whose start-up and shutdown events pass through.
+
+Tested by tests/gateway/test_both_ways.py.
 """
 
 from __future__ import annotations

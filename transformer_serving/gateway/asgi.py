@@ -1,4 +1,7 @@
-"""ASGI's types, and answers in JSON."""
+"""ASGI's types, and answers in JSON.
+
+Tested by tests/gateway/test_front_door.py.
+"""
 
 from __future__ import annotations
 

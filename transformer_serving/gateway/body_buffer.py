@@ -1,4 +1,7 @@
-"""The bytes of a body while it comes."""
+"""The bytes of a body while it comes.
+
+Tested by tests/gateway/test_body.py.
+"""
 
 from __future__ import annotations
 

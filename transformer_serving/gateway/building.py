@@ -2,6 +2,8 @@
 
 The host builds it within the first request for the endpoint, and again after every change of the
 configuration. What is built here is exactly that and stands in the same place.
+
+Tested by tests/gateway/test_short_way.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The encodings that a body may come in: plain and gzip, decoded piece by piece under a cap."""
+"""The encodings that a body may come in: plain and gzip, decoded piece by piece under a cap.
+
+Tested by tests/gateway/test_body.py.
+"""
 
 from __future__ import annotations
 

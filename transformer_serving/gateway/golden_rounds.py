@@ -1,4 +1,7 @@
-"""Golden requests to every endpoint that is ours, in rounds that nobody has to ask for."""
+"""Golden requests to every endpoint that is ours, in rounds that nobody has to ask for.
+
+Tested by tests/gateway/test_health.py and tests/gateway/test_wrong_engine.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""clearml-serving's own app, unmodified, imported without the frameworks it would drag along."""
+"""clearml-serving's own app, unmodified, imported without the frameworks it would drag along.
+
+Tested by tests/gateway/test_both_ways.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Status and logging are those of serve_model in clearml_serving.serving.main; the body is ours and,
 unlike the host's, repeats nothing of the request.
+
+Tested by tests/gateway/test_error_rows.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ A service with only auto-update endpoints divides by zero while it draws a plot,
 thread. An auto-update endpoint whose name has a '/' raises inside the update lock, after which no
 request is ever answered; such an endpoint is left out, and the log says so. The versions of one
 that was removed would be served on.
+
+Tested by tests/stack/test_host_traps.py.
 """
 
 from __future__ import annotations

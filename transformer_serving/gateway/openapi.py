@@ -1,4 +1,7 @@
-"""The errors of ours in the host's OpenAPI document, which knows of 404 and 422 only."""
+"""The errors of ours in the host's OpenAPI document, which knows of 404 and 422 only.
+
+Tested by tests/gateway/test_both_ways.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 The host fetches preprocess.py and runs it. Between the two it is checked here, in a copy that
 nobody else can write to: what is run is what was checked, also when the artifact was exchanged in
 ClearML after the deploy. Endpoints of other engines are refused whole: their models are pickles.
+
+Tested by tests/bundle/test_signing.py.
 """
 
 from __future__ import annotations

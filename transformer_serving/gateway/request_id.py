@@ -1,4 +1,7 @@
-"""x-request-id: the caller's own where it is sane, else one made here."""
+"""x-request-id: the caller's own where it is sane, else one made here.
+
+Tested by tests/gateway/test_limits.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`python -m transformer_serving.gateway`: uvicorn around the app, with the options it wants."""
+"""`python -m transformer_serving.gateway`: uvicorn around the app, with the options it wants.
+
+Tested by tests/gateway/test_workers.py.
+"""
 
 from __future__ import annotations
 

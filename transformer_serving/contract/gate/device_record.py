@@ -2,6 +2,8 @@
 
 Undocumented, seen in real plans: each value is a little-endian u16 code, a u16 1 and the payload.
 Code and 0x8000 are or-ed since TensorRT 8; a struct closes with the inverted tag it opened with.
+
+Tested by tests/contract/test_plan_header.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 ONNX Runtime promises that a newer release reads what an older one read. So what one release is
 known to read bounds its neighbours, and between two bounds the limit is unknown, not guessed.
+
+Tested by tests/contract/test_onnx_header.py.
 """
 
 from __future__ import annotations

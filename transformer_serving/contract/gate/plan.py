@@ -1,4 +1,7 @@
-"""Whether a server's TensorRT and GPU can load a plan, and what to do when they cannot."""
+"""Whether a server's TensorRT and GPU can load a plan, and what to do when they cannot.
+
+Tested by tests/contract/test_gate.py and tests/contract/test_plan_header.py.
+"""
 
 from __future__ import annotations
 

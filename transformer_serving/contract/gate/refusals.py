@@ -3,6 +3,8 @@
 Asked when a bundle is written (convert), when it is deployed, and in the controller before Triton
 is touched. A bundle folder has `model/` inside; the controller holds only that folder, so it
 passes `prefix="model/"`.
+
+Tested by tests/contract/test_gate.py.
 """
 
 from __future__ import annotations

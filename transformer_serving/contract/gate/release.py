@@ -1,4 +1,7 @@
-"""Version numbers as the tools print them, compared part by part."""
+"""Version numbers as the tools print them, compared part by part.
+
+Tested by tests/test_versions.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What is known of the server that is to load a model: from a pin, or asked where Triton runs."""
+"""What is known of the server that is to load a model: from a pin, or asked where Triton runs.
+
+Tested by tests/contract/test_gate.py.
+"""
 
 from __future__ import annotations
 

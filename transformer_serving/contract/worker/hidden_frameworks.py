@@ -4,6 +4,8 @@ clearml_serving imports torch, scikit-learn, XGBoost and LightGBM wherever they 
 triton engine uses none of them, and torch alone costs about two seconds and 200 MB a process. They
 are hidden during the import only; an endpoint of another engine, or a preprocess.py that wants
 them, still finds them.
+
+Tested by tests/stack/test_clearml_commands.py.
 """
 
 from __future__ import annotations

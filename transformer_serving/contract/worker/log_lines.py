@@ -1,4 +1,7 @@
-"""One JSON object a log line, without anything of a request but its id."""
+"""One JSON object a log line, without anything of a request but its id.
+
+Tested by tests/gateway/test_metrics.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the gateway knows of a request and preprocess wants to know: id, trace and caller."""
+"""What the gateway knows of a request and preprocess wants to know: id, trace and caller.
+
+Tested by tests/preprocess/test_passage.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What goes with a task that is reset or deleted: its events, draft models and files."""
+"""What goes with a task that is reset or deleted: its events, draft models and files.
+
+Tested by tests/control_plane/test_tasks.py and tests/control_plane/test_task_status.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""events.* that give back what tasks reported: as lists, as curves, as last values."""
+"""events.* that give back what tasks reported: as lists, as curves, as last values.
+
+Tested by tests/control_plane/test_events.py.
+"""
 
 from __future__ import annotations
 

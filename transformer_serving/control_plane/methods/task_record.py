@@ -1,4 +1,7 @@
-"""A task's document: reading it for a change, and writing it with its times kept true."""
+"""A task's document: reading it for a change, and writing it with its times kept true.
+
+Tested by tests/control_plane/test_tasks.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One kept HTTP/1.1 connection that carries one request at a time, as cheap as Python has it."""
+"""One kept HTTP/1.1 connection that carries one request at a time, as cheap as Python has it.
+
+Tested by tests/bench/test_bench.py.
+"""
 
 from __future__ import annotations
 

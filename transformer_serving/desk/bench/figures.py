@@ -1,4 +1,7 @@
-"""What a run was worth: answers a second, latencies, refusals, and the generator's own share."""
+"""What a run was worth: answers a second, latencies, refusals, and the generator's own share.
+
+Tested by tests/bench/test_bench.py.
+"""
 
 from __future__ import annotations
 

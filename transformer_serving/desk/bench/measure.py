@@ -1,4 +1,7 @@
-"""What `bench` measures: closed loops at rising concurrency, then an open loop."""
+"""What `bench` measures: closed loops at rising concurrency, then an open loop.
+
+Tested by tests/bench/test_bench.py.
+"""
 
 from __future__ import annotations
 

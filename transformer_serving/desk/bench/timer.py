@@ -1,4 +1,7 @@
-"""Waking an event loop at exact times: event loops themselves round up to whole milliseconds."""
+"""Waking an event loop at exact times: event loops themselves round up to whole milliseconds.
+
+Tested by tests/bench/test_bench.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Calls that stand for real requests: int8 takes its ranges from them, fp16 its overflows."""
+"""Calls that stand for real requests: int8 takes its ranges from them, fp16 its overflows.
+
+Tested by tests/builders/test_precisions.py.
+"""
 
 from __future__ import annotations
 

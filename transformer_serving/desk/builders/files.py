@@ -1,4 +1,7 @@
-"""What a builder is given and what it makes."""
+"""What a builder is given and what it makes.
+
+Tested by tests/builders/test_table.py.
+"""
 
 from __future__ import annotations
 

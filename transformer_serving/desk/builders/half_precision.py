@@ -1,4 +1,7 @@
-"""fp16 graphs: which nodes must stay in fp32, and the graph with all others in fp16."""
+"""fp16 graphs: which nodes must stay in fp32, and the graph with all others in fp16.
+
+Tested by tests/builders/test_precisions.py.
+"""
 
 from __future__ import annotations
 

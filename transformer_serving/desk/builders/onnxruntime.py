@@ -1,4 +1,7 @@
-"""ONNX Runtime: model.onnx, and that opened on this machine's CPU."""
+"""ONNX Runtime: model.onnx, and that opened on this machine's CPU.
+
+Tested by tests/builders/test_precisions.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""OpenVINO: model.xml and model.bin, and both opened on this machine's CPU."""
+"""OpenVINO: model.xml and model.bin, and both opened on this machine's CPU.
+
+Tested by tests/builders/test_precisions.py.
+"""
 
 from __future__ import annotations
 

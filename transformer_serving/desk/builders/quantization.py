@@ -1,4 +1,7 @@
-"""int8: dynamic for ONNX Runtime, post-training with calibration rows for OpenVINO."""
+"""int8: dynamic for ONNX Runtime, post-training with calibration rows for OpenVINO.
+
+Tested by tests/builders/test_precisions.py.
+"""
 
 from __future__ import annotations
 

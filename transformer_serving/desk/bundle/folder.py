@@ -1,4 +1,7 @@
-"""A bundle on disk, opened and verified: the one reader of every command that takes a BUNDLE."""
+"""A bundle on disk, opened and verified: the one reader of every command that takes a BUNDLE.
+
+Tested by tests/bundle/test_writer.py.
+"""
 
 from __future__ import annotations
 

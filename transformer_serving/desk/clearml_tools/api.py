@@ -1,4 +1,7 @@
-"""The ClearML API from the desk: wait for it, log in, call a method, fetch a file."""
+"""The ClearML API from the desk: wait for it, log in, call a method, fetch a file.
+
+Tested by tests/stack/test_clearml_commands.py.
+"""
 
 from __future__ import annotations
 

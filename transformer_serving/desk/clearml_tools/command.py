@@ -3,6 +3,8 @@
 `python -m transformer_serving.desk.clearml_tools.command` is it.
 It imports torch and scikit-learn wherever they are installed, as they are beside `convert`: that
 costs two seconds a command, for engines that these commands do not touch.
+
+Tested by tests/stack/test_clearml_commands.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The command line `transformer-serving`, one file a command; heavy imports stay inside them."""
+"""The command line `transformer-serving`, one file a command; heavy imports stay inside them.
+
+Tested by tests/stack/test_commands.py.
+"""
 
 from __future__ import annotations
 

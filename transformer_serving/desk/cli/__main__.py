@@ -1,4 +1,7 @@
-"""`python -m transformer_serving.desk.cli` is the command line too."""
+"""`python -m transformer_serving.desk.cli` is the command line too.
+
+Tested by tests/stack/test_commands.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`backup` and `restore`: all that a stack stores, in one file."""
+"""`backup` and `restore`: all that a stack stores, in one file.
+
+Tested by tests/local/test_backup.py and tests/stack/test_commands.py.
+"""
 
 from __future__ import annotations
 

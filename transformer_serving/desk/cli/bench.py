@@ -1,4 +1,7 @@
-"""`bench URL`: what an endpoint answers in a second, and how fast."""
+"""`bench URL`: what an endpoint answers in a second, and how fast.
+
+Tested by tests/bench/test_bench.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`bundle` and `adopt`: the bundle of an engine that was brought."""
+"""`bundle` and `adopt`: the bundle of an engine that was brought.
+
+Tested by tests/own_engine/test_writer.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`deploy`, `rollback` and `remove`: what an endpoint serves, on the stack or a ClearML server."""
+"""`deploy`, `rollback` and `remove`: what an endpoint serves, on the stack or a ClearML server.
+
+Tested by tests/stack/test_desk_folder.py.
+"""
 
 from __future__ import annotations
 

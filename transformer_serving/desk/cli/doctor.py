@@ -1,4 +1,7 @@
-"""`doctor`: what is wrong here, why, and the fix."""
+"""`doctor`: what is wrong here, why, and the fix.
+
+Tested by tests/doctor/test_command.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The options that `bundle` and `adopt` share: what must be said of an engine that is brought."""
+"""The options that `bundle` and `adopt` share: what must be said of an engine that is brought.
+
+Tested by tests/own_engine/test_writer.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Options that several commands share."""
+"""Options that several commands share.
+
+Tested by tests/stack/test_desk_folder.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Phases of long work on the terminal: what runs now, and a table of times at the end."""
+"""Phases of long work on the terminal: what runs now, and a table of times at the end.
+
+Tested by tests/stack/test_commands.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`repository`: where the models of a Triton without ClearML lie, and how to serve them."""
+"""`repository`: where the models of a Triton without ClearML lie, and how to serve them.
+
+Tested by tests/deploy/test_plain_triton.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`show`: a bundle, and ClearML's own commands that serve it."""
+"""`show`: a bundle, and ClearML's own commands that serve it.
+
+Tested by tests/stack/test_show_and_adopt.py.
+"""
 
 from __future__ import annotations
 

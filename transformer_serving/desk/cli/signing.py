@@ -1,4 +1,7 @@
-"""`signing-key new` and `sign`, and the option --sign of the commands that make bundles."""
+"""`signing-key new` and `sign`, and the option --sign of the commands that make bundles.
+
+Tested by tests/bundle/test_signing.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """`up`, `down`, `status`, `logs` and `env`: the embedded stack on this machine.
 
 Tables for people on stderr's console, JSON on stdout.
+
+Tested by tests/stack/test_commands.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`python -m transformer_serving.desk.compose`: example.env, and the settings in compose.yaml."""
+"""`python -m transformer_serving.desk.compose`: example.env, and the settings in compose.yaml.
+
+Tested by tests/test_compose_files.py.
+"""
 
 from __future__ import annotations
 

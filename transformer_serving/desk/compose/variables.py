@@ -1,4 +1,7 @@
-"""Every variable of the compose files: the parts' own settings, and what only compose has."""
+"""Every variable of the compose files: the parts' own settings, and what only compose has.
+
+Tested by tests/test_compose_files.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""From a bundle to an endpoint that answers: upload, add, look again, wait for golden."""
+"""From a bundle to an endpoint that answers: upload, add, look again, wait for golden.
+
+Tested by tests/stack/test_clearml_commands.py and tests/deploy/test_time_limit.py.
+"""
 
 from __future__ import annotations
 

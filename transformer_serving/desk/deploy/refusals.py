@@ -1,6 +1,8 @@
 """Whether a controller refused to serve a model: read in the log of the serving task.
 
 The controller says so there on whatever ClearML server, as soon as it knows.
+
+Tested by tests/stack/test_proof.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 `deploy` registers each bundle as the ClearML model "ENDPOINT VERSION" of the serving service, and
 whole: the model folder, and in `.bundle/` what the inference container gets. Tags say how it went.
+
+Tested by tests/stack/test_kept_bundles.py and tests/deploy/test_rollback.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Checks of the ClearML server from this machine: API, credentials, file server, clock."""
+"""Checks of the ClearML server from this machine: API, credentials, file server, clock.
+
+Tested by tests/doctor/test_faults.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Checks of Docker and compose, and of ClearML as the running containers see it."""
+"""Checks of Docker and compose, and of ClearML as the running containers see it.
+
+Tested by tests/compose/test_stack.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The check of what the embedded control plane stores."""
+"""The check of what the embedded control plane stores.
+
+Tested by tests/local/test_backup.py.
+"""
 
 from __future__ import annotations
 

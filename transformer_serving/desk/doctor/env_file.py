@@ -1,4 +1,7 @@
-"""An --env-file as docker compose reads it: NAME=VALUE lines, comments, quotes."""
+"""An --env-file as docker compose reads it: NAME=VALUE lines, comments, quotes.
+
+Tested by tests/doctor/test_command.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a check says."""
+"""What a check says.
+
+Tested by tests/doctor/test_command.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What lies where an engine was expected: known by its first bytes, or by nothing."""
+"""What lies where an engine was expected: known by its first bytes, or by nothing.
+
+Tested by tests/doctor/test_engine_file.py.
+"""
 
 from __future__ import annotations
 

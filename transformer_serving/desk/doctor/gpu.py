@@ -1,4 +1,7 @@
-"""Checks of the NVIDIA driver and GPU against the image pin."""
+"""Checks of the NVIDIA driver and GPU against the image pin.
+
+Tested by tests/doctor/test_faults.py.
+"""
 
 from __future__ import annotations
 

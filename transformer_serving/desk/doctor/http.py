@@ -1,4 +1,7 @@
-"""One short HTTP question, where no answer is also an answer."""
+"""One short HTTP question, where no answer is also an answer.
+
+Tested by tests/doctor/test_faults.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Checks of the machine: Python, packages, ports, disk."""
+"""Checks of the machine: Python, packages, ports, disk.
+
+Tested by tests/doctor/test_faults.py.
+"""
 
 from __future__ import annotations
 

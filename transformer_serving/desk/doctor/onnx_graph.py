@@ -1,6 +1,8 @@
 """What an ONNX file says beyond its versions: who wrote it, its tensors, the files it needs.
 
 The weights are stepped over, and of every message only short fields are read.
+
+Tested by tests/doctor/test_engine_file.py.
 """
 
 from __future__ import annotations

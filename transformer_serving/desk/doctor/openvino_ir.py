@@ -2,6 +2,8 @@
 
 Read as a stream without building a tree. Which versions are read was tried with OpenVINO 2026.4.1:
 10 and 11 load; 5, 7, 9, 12 and 99 do not.
+
+Tested by tests/doctor/test_engine_file.py.
 """
 
 from __future__ import annotations

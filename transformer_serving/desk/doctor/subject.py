@@ -1,4 +1,7 @@
-"""What doctor looks at: this machine, a stack's folder, an environment, a bundle, a log."""
+"""What doctor looks at: this machine, a stack's folder, an environment, a bundle, a log.
+
+Tested by tests/doctor/test_faults.py.
+"""
 
 from __future__ import annotations
 

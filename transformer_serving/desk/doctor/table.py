@@ -1,4 +1,7 @@
-"""The table of checks, in the order in which they are made and printed."""
+"""The table of checks, in the order in which they are made and printed.
+
+Tested by tests/doctor/test_command.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Checks of a running Triton and of the engines that it is to load."""
+"""Checks of a running Triton and of the engines that it is to load.
+
+Tested by tests/doctor/test_faults.py and tests/doctor/test_open_triton.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""An exported graph without what its exporter leaves behind."""
+"""An exported graph without what its exporter leaves behind.
+
+Tested by tests/export/test_onnx.py.
+"""
 
 from __future__ import annotations
 

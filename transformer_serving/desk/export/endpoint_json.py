@@ -1,4 +1,7 @@
-"""endpoint.json of a converted model: what preprocess must know, from source and graph."""
+"""endpoint.json of a converted model: what preprocess must know, from source and graph.
+
+Tested by tests/export/test_onnx.py.
+"""
 
 from __future__ import annotations
 

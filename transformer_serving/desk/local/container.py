@@ -3,6 +3,8 @@
 `serve` runs it with credentials that it made at its first start, `create-service` creates the
 serving service once, `env` prints what a shell on the host needs. Credentials and the service's id
 lie as files in a volume that the other containers read.
+
+Tested by tests/test_compose_files.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What each part of the stack says of itself right now."""
+"""What each part of the stack says of itself right now.
+
+Tested by tests/stack/test_commands.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tritons whose control answers to whoever asks: a model that is loaded runs its code."""
+"""Tritons whose control answers to whoever asks: a model that is loaded runs its code.
+
+Tested by tests/doctor/test_open_triton.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The table of the stack's parts: what runs, in which order it starts, and how health is asked."""
+"""The table of the stack's parts: what runs, in which order it starts, and how health is asked.
+
+Tested by tests/stack/test_commands.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 The supervisor starts every part this way, so that its own file stays the same over restarts and
 the part always reads the ports and keys of now.
+
+Tested by tests/stack/test_commands.py.
 """
 
 from __future__ import annotations

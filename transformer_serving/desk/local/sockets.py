@@ -1,4 +1,7 @@
-"""The folder of a stack's sockets: short, because a socket's path has 107 bytes at most."""
+"""The folder of a stack's sockets: short, because a socket's path has 107 bytes at most.
+
+Tested by tests/local/test_record.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`up` and `down`: the whole stack on one machine, each part waited for until it answers."""
+"""`up` and `down`: the whole stack on one machine, each part waited for until it answers.
+
+Tested by tests/stack/test_commands.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 supervisord because it restarts what dies, stops process groups in reverse order, rotates logs,
 answers over a local socket, and has been kept for two decades (docs/decisions/stack.md).
+
+Tested by tests/stack/test_faults.py.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ silent    answered before and no longer does: ended after SILENT_PROBES unanswer
 starting  has never answered: ended after START_S.
 
 Any HTTP status is an answer. What a debugger holds is left alone.
+
+Tested by tests/stack/test_storage_and_clock.py and tests/local/test_reliability_page.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The model behind an endpoint that was added by hand: its file, and its tensors as stated."""
+"""The model behind an endpoint that was added by hand: its file, and its tensors as stated.
+
+Tested by tests/own_engine/test_writer.py.
+"""
 
 from __future__ import annotations
 

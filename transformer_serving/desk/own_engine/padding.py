@@ -1,4 +1,7 @@
-"""Where the calls of an engine that was brought may be padded: found out by running it."""
+"""Where the calls of an engine that was brought may be padded: found out by running it.
+
+Tested by tests/own_engine/test_writer.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 There is no reference to ask, so nothing says that the answers are right. That they are the same
 where the file is served, and at every shape, is what the set proves.
+
+Tested by tests/own_engine/test_writer.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Names, types and shapes of an engine that somebody else made, matched to roles and a head."""
+"""Names, types and shapes of an engine that somebody else made, matched to roles and a head.
+
+Tested by tests/own_engine/test_writer.py.
+"""
 
 from __future__ import annotations
 

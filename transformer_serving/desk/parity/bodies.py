@@ -1,4 +1,7 @@
-"""The requests of the parity check: each task's bodies made of the fixed texts."""
+"""The requests of the parity check: each task's bodies made of the fixed texts.
+
+Tested by tests/parity/test_check.py.
+"""
 
 from __future__ import annotations
 

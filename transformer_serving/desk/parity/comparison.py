@@ -1,4 +1,7 @@
-"""The model on PyTorch, ONNX Runtime as exported, and the engines asked for: parity and latency."""
+"""The model on PyTorch, ONNX Runtime as exported, and the engines asked for: parity and latency.
+
+Tested by tests/cli/test_convert.py.
+"""
 
 from __future__ import annotations
 

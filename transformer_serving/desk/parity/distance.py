@@ -2,6 +2,8 @@
 
 Scores may be in another order, and the last of a cut list may be another, where they differ by no
 more than is allowed; which key has the best score may not.
+
+Tested by tests/parity/test_check.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 For parity and goldens. Bodies are read, encoded, padded, cut and rendered by preprocess itself, so
 what is compared with the reference is what a caller will get; only Triton is left out.
+
+Tested by tests/parity/test_check.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Torch is loaded here and where a graph is exported only. Each body is asked alone, so nothing is
 ever padded.
+
+Tested by tests/parity/test_check.py and tests/test_architectures.py.
 """
 
 from __future__ import annotations

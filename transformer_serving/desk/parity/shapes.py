@@ -2,6 +2,8 @@
 
 Kernels differ by shape, so one that is right for most lengths may be wrong for one. Compared are
 the tensors of single rows, the reference's against the engine's alone and in padded batches.
+
+Tested by tests/parity/test_check.py.
 """
 
 from __future__ import annotations

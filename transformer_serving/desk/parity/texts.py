@@ -1,4 +1,7 @@
-"""The fixed texts of the parity check: many lengths, and the characters tokenizers trip over."""
+"""The fixed texts of the parity check: many lengths, and the characters tokenizers trip over.
+
+Tested by tests/parity/test_check.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reading the small JSON files of a model folder."""
+"""Reading the small JSON files of a model folder.
+
+Tested by tests/source/test_model.py.
+"""
 
 from __future__ import annotations
 

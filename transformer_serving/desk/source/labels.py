@@ -1,4 +1,7 @@
-"""The labels of a classifier and how its logits become scores, as the reference decides it."""
+"""The labels of a classifier and how its logits become scores, as the reference decides it.
+
+Tested by tests/source/test_model.py.
+"""
 
 from __future__ import annotations
 

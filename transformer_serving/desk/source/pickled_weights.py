@@ -1,4 +1,7 @@
-"""Weights that are pickles: reading one runs whatever program its writer put into it."""
+"""Weights that are pickles: reading one runs whatever program its writer put into it.
+
+Tested by tests/source/test_model.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a sentence-transformers model says of itself: modules, prompts, similarity."""
+"""What a sentence-transformers model says of itself: modules, prompts, similarity.
+
+Tested by tests/source/test_model.py.
+"""
 
 from __future__ import annotations
 

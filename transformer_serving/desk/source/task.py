@@ -1,4 +1,7 @@
-"""Which task a model is for, as its own files tell it, and which head of it answers a task."""
+"""Which task a model is for, as its own files tell it, and which head of it answers a task.
+
+Tested by tests/source/test_model.py.
+"""
 
 from __future__ import annotations
 

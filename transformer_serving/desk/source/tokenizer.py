@@ -1,4 +1,7 @@
-"""The model's tokenizer as a tokenizer.json for the Rust library: no padding, no cutting."""
+"""The model's tokenizer as a tokenizer.json for the Rust library: no padding, no cutting.
+
+Tested by tests/source/test_model.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""versions.toml, read and checked."""
+"""versions.toml, read and checked.
+
+Tested by tests/test_versions.py.
+"""
 
 from __future__ import annotations
 

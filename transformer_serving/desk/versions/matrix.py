@@ -1,4 +1,7 @@
-"""The matrix of Triton releases: one row a month, each cell with or without evidence."""
+"""The matrix of Triton releases: one row a month, each cell with or without evidence.
+
+Tested by tests/test_versions.py.
+"""
 
 from __future__ import annotations
 

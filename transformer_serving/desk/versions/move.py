@@ -1,4 +1,7 @@
-"""Moving the image pin to another release: only to a row with evidence, and saying what follows."""
+"""Moving the image pin to another release: only to a row with evidence, and saying what follows.
+
+Tested by tests/test_versions.py.
+"""
 
 from __future__ import annotations
 

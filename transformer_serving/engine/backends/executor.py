@@ -1,4 +1,7 @@
-"""Runs the requests of one execute(): checks each, groups them, isolates the one that fails."""
+"""Runs the requests of one execute(): checks each, groups them, isolates the one that fails.
+
+Tested by tests/engine/test_grouping.py and tests/engine/test_backends.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Triton opens them without close-on-exec. While a stub outlives a server that was killed, the
 connections of its clients would stay open with nobody to answer, and the port taken.
+
+Tested by tests/engine/test_orphans.py.
 """
 
 from __future__ import annotations

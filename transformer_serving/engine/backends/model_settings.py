@@ -1,4 +1,7 @@
-"""What a backend reads from the model configuration that Triton passes to it."""
+"""What a backend reads from the model configuration that Triton passes to it.
+
+Tested by tests/engine/test_backends.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A model on ONNX Runtime's CPU provider, with the native backend's parameters."""
+"""A model on ONNX Runtime's CPU provider, with the native backend's parameters.
+
+Tested by tests/engine/test_backends.py.
+"""
 
 from __future__ import annotations
 

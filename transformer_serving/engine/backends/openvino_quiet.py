@@ -2,6 +2,8 @@
 
 openvino sends them to a server on the internet, from forks of its process, which break that
 process's gRPC connections. Where the reporting package is missing it does neither.
+
+Tested by tests/engine/test_backends.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A text model on OpenVINO's CPU plugin."""
+"""A text model on OpenVINO's CPU plugin.
+
+Tested by tests/engine/test_backends.py.
+"""
 
 from __future__ import annotations
 

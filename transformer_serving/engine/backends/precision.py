@@ -1,4 +1,7 @@
-"""Which OpenVINO settings a precision means; the desk's parity check uses the same."""
+"""Which OpenVINO settings a precision means; the desk's parity check uses the same.
+
+Tested by tests/engine/test_backends.py.
+"""
 
 from __future__ import annotations
 

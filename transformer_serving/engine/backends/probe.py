@@ -1,4 +1,7 @@
-"""Learns a graph's axes by asking it: may requests be joined, may they be padded, what is cut."""
+"""Learns a graph's axes by asking it: may requests be joined, may they be padded, what is cut.
+
+Tested by tests/engine/test_backends.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Tensors cross by DLPack. The stub's own numpy conversion was built for numpy 1: under numpy 2 it
 reads an item size of zero, so inputs repeat their first value and outputs are empty.
+
+Tested by tests/engine/test_backends.py.
 """
 
 from __future__ import annotations

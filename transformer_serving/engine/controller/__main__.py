@@ -1,4 +1,7 @@
-"""Runs the controller: `python -m transformer_serving.engine.controller --help`."""
+"""Runs the controller: `python -m transformer_serving.engine.controller --help`.
+
+Tested by tests/engine/test_clearml.py.
+"""
 
 from __future__ import annotations
 

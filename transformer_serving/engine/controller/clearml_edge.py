@@ -1,4 +1,7 @@
-"""The control plane through the ClearML SDK and clearml-serving's own reader of serving tasks."""
+"""The control plane through the ClearML SDK and clearml-serving's own reader of serving tasks.
+
+Tested by tests/engine/test_clearml.py.
+"""
 
 from __future__ import annotations
 

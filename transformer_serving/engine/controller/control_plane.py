@@ -1,4 +1,7 @@
-"""What the controller asks of the control plane; the ClearML SDK is one answer to it."""
+"""What the controller asks of the control plane; the ClearML SDK is one answer to it.
+
+Tested by tests/engine/test_late_control_plane.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Finds models whose backend process died: Triton 2.51 does not restart it, calls the model ready,
 and fails every request for it. Unloaded, it is one that Triton lost, and is loaded again.
+
+Tested by tests/engine/test_stuck_loads.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Changes one model in Triton: as a whole or not at all."""
+"""Changes one model in Triton: as a whole or not at all.
+
+Tested by tests/engine/test_repository.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Triton's own figures on their way to ClearML, once a minute as clearml-serving's helper did."""
+"""Triton's own figures on their way to ClearML, once a minute as clearml-serving's helper did.
+
+Tested by tests/engine/test_controller_parts.py.
+"""
 
 from __future__ import annotations
 

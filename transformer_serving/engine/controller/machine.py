@@ -1,6 +1,8 @@
 """What an engine's answers depend on beside the bundle: processor, GPU, Triton, runtime, switches.
 
 The same bundle may answer rightly on one machine and wrongly on another, so a proof is of both.
+
+Tested by tests/engine/test_proofs.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The controller's page for Prometheus: its own figures, then Triton's page as Triton gives it.
 
 Written by hand, as the Triton image has no prometheus_client: the text form is a line a figure.
+
+Tested by tests/engine/test_proofs.py.
 """
 
 from __future__ import annotations

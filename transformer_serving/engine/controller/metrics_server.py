@@ -1,4 +1,7 @@
-"""Serves the controller's page: GET /metrics, in threads of its own."""
+"""Serves the controller's page: GET /metrics, in threads of its own.
+
+Tested by tests/engine/test_proofs.py.
+"""
 
 from __future__ import annotations
 

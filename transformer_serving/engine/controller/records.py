@@ -1,4 +1,7 @@
-"""What the controller knows of each model, and how it is kept in the state file."""
+"""What the controller knows of each model, and how it is kept in the state file.
+
+Tested by tests/engine/test_repository.py.
+"""
 
 from __future__ import annotations
 

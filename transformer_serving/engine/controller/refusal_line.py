@@ -2,6 +2,8 @@
 
 A log takes the lines of several Tritons without one undoing another's, unlike the properties of a
 task or a model, and a model's id tells one deploy's lines from all others.
+
+Tested by tests/engine/test_proofs.py.
 """
 
 from __future__ import annotations

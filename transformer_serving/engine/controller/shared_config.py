@@ -1,4 +1,7 @@
-"""One config.pbtxt for two versions of a model: it is shared by all versions that are loaded."""
+"""One config.pbtxt for two versions of a model: it is shared by all versions that are loaded.
+
+Tested by tests/engine/test_controller_parts.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The state file: what `transformer-serving status` reads, and what a restart goes on from."""
+"""The state file: what `transformer-serving status` reads, and what a restart goes on from.
+
+Tested by tests/engine/test_repository.py.
+"""
 
 from __future__ import annotations
 

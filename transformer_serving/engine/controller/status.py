@@ -1,4 +1,7 @@
-"""What people see of the controller: one row an endpoint, and what changed since last time."""
+"""What people see of the controller: one row an endpoint, and what changed since last time.
+
+Tested by tests/engine/test_controller_parts.py.
+"""
 
 from __future__ import annotations
 

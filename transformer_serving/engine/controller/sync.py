@@ -1,6 +1,8 @@
 """What the control plane wants served: asked again and again, without ever waiting for the answer.
 
 The SDK may block for minutes, so it is asked in a thread of its own.
+
+Tested by tests/engine/test_service.py.
 """
 
 from __future__ import annotations

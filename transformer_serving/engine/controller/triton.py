@@ -1,4 +1,7 @@
-"""Triton over gRPC: load, unload, what is ready. One instance is used from several threads."""
+"""Triton over gRPC: load, unload, what is ready. One instance is used from several threads.
+
+Tested by tests/engine/test_service.py and tests/engine/test_locked_triton.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reads the cause of a failed load from Triton's log, where gRPC says only that it failed."""
+"""Reads the cause of a failed load from Triton's log, where gRPC says only that it failed.
+
+Tested by tests/engine/test_controller_parts.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Decides whether an endpoint may be served, as which Triton version, with which configuration."""
+"""Decides whether an endpoint may be served, as which Triton version, with which configuration.
+
+Tested by tests/bundle/test_three_gates.py.
+"""
 
 from __future__ import annotations
 

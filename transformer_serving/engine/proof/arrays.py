@@ -1,4 +1,7 @@
-"""Arrays as JSON: {"dtype", "shape", "base64"}, little-endian, read without trusting a size."""
+"""Arrays as JSON: {"dtype", "shape", "base64"}, little-endian, read without trusting a size.
+
+Tested by tests/engine/proof/test_calls.py.
+"""
 
 from __future__ import annotations
 

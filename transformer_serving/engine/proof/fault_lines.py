@@ -1,4 +1,7 @@
-"""The sentence about the shapes at which an engine is wrong: few words for many shapes."""
+"""The sentence about the shapes at which an engine is wrong: few words for many shapes.
+
+Tested by tests/engine/proof/test_proof.py.
+"""
 
 from __future__ import annotations
 

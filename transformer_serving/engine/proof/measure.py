@@ -1,4 +1,7 @@
-"""How far an engine's outputs are from the reference's, by what the outputs are."""
+"""How far an engine's outputs are from the reference's, by what the outputs are.
+
+Tested by tests/engine/proof/test_proof.py.
+"""
 
 from __future__ import annotations
 

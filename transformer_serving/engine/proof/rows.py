@@ -1,4 +1,7 @@
-"""One row of a parity set: a text as token ids, and the reference's answer to it."""
+"""One row of a parity set: a text as token ids, and the reference's answer to it.
+
+Tested by tests/engine/proof/test_parity_set.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 Stands alone: Triton loads this file, with tokenizer.json beside it and its settings in the
 parameter 'tokens' of config.pbtxt. It needs numpy 1 and tokenizers. Its time is Triton's to bear:
 where ClearML Serving is there, preprocess does this in the scaled inference container.
+
+Tested by tests/deploy/test_plain_triton.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Triton backend `onnxruntime` for machines without the native one: same configuration, CPU."""
+"""Triton backend `onnxruntime` for machines without the native one: same configuration, CPU.
+
+Tested by tests/engine/test_backends.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Triton backend `openvino_text`: a text model on OpenVINO's CPU plugin."""
+"""Triton backend `openvino_text`: a text model on OpenVINO's CPU plugin.
+
+Tested by tests/engine/test_backends.py.
+"""
 
 from __future__ import annotations
 
