@@ -1,4 +1,7 @@
-"""How a long command tells what it does: one line a step, for whoever shows it."""
+"""How a long command tells what it does: one line a step, for whoever shows it.
+
+Tested by tests/cli/test_convert.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One kept HTTP/1.1 connection that carries one request at a time, as cheap as Python has it.
 
-Tested by tests/bench/test_bench.py.
+Tested by tests/bench/test_load.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a run was worth: answers a second, latencies, refusals, and the generator's own share.
 
-Tested by tests/bench/test_bench.py.
+Tested by tests/bench/test_load.py.
 """
 
 from __future__ import annotations

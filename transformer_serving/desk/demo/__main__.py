@@ -1,4 +1,7 @@
-"""python -m transformer_serving.desk.demo: build the demo bundles into a folder."""
+"""python -m transformer_serving.desk.demo: build the demo bundles into a folder.
+
+Tested by tests/demo/test_sentiment.py and tests/stack/test_demo_folder.py.
+"""
 
 from __future__ import annotations
 

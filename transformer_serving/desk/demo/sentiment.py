@@ -3,7 +3,7 @@
 The lower layers of the encoder stay as they are, so each sentence goes through them once and
 their output is kept; what is trained are the upper layers, BERT's pooler and the classifier.
 
-Tested by tests/demo/test_demo.py.
+Tested by tests/demo/test_sentiment.py.
 """
 
 from __future__ import annotations

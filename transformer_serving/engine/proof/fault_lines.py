@@ -1,6 +1,6 @@
 """The sentence about the shapes at which an engine is wrong: few words for many shapes.
 
-Tested by tests/engine/proof/test_proof.py.
+Tested by tests/engine/proof/test_verdict.py.
 """
 
 from __future__ import annotations

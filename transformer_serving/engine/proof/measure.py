@@ -1,6 +1,6 @@
 """How far an engine's outputs are from the reference's, by what the outputs are.
 
-Tested by tests/engine/proof/test_proof.py.
+Tested by tests/engine/proof/test_verdict.py.
 """
 
 from __future__ import annotations
