@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from benchmarks.process import Unusable
-from benchmarks.results import Results
-from benchmarks.runners import Plan
-from benchmarks.session import Keep
+from benchmarks.runs.results import Results
+from benchmarks.runs.runners import Plan
+from benchmarks.runs.session import Keep
+from benchmarks.servers.process import Unusable
 from transformer_serving.desk.failure import Failure
 
 _HERE = Path(__file__).parent
@@ -57,7 +57,8 @@ def _measuring(command: Callable[..., None]) -> Callable[..., None]:
 )
 def bench(out: Path, rounds: int, seconds: float, tables: bool, only: tuple[str, ...]) -> None:
     """The side by side of README, about 15 minutes on two idle cores."""
-    from benchmarks import peers, session
+    from benchmarks.runs import session
+    from benchmarks.servers import peers
 
     chosen = peers.chosen(only)
     plan = _plan(rounds, seconds)
@@ -69,7 +70,7 @@ def bench(out: Path, rounds: int, seconds: float, tables: bool, only: tuple[str,
 @click.argument("again", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def agreement(out: Path, again: Path) -> None:
     """Whether the bench.json of another run, AGAIN, agrees with the stored one."""
-    from benchmarks import agreement as found
+    from benchmarks.report import agreement as found
 
     click.echo(found.text(Results.read(out / "bench.json"), Results.read(again)))
 
@@ -79,7 +80,10 @@ def agreement(out: Path, again: Path) -> None:
 @click.option("--part", multiple=True, metavar="NAME", help="Renew only this part of a stored run.")
 def everything(out: Path, rounds: int, seconds: float, tables: bool, part: tuple[str, ...]) -> None:
     """Every peer, worker counts, two endpoints, overload and cost curves."""
-    from benchmarks import curves, documents, loads, peers, session
+    from benchmarks.report import documents
+    from benchmarks.runs import loads, session
+    from benchmarks.servers import peers
+    from benchmarks.studies import curves
 
     if unknown := set(part) - set(curves.PARTS):
         raise Failure(f"no part '{min(unknown)}'; there are {', '.join(curves.PARTS)}", exit_code=2)
@@ -111,9 +115,9 @@ def budgets(
     out: Path, rounds: int, seconds: float, tables: bool, load_seconds: float, clone: bool
 ) -> None:
     """Cold starts, memory, a neighbour's batches, starts of the stack; about 10 minutes."""
-    from benchmarks import session
-    from benchmarks.parts import measured
-    from benchmarks.peers import PEERS
+    from benchmarks.runs import session
+    from benchmarks.servers.peers import PEERS
+    from benchmarks.studies.parts import measured
 
     peers = [PEERS[name] for name in ("gateway", "null-gateway")]
     found = session.bench(
@@ -131,7 +135,7 @@ def tune(
     out: Path, rounds: int, seconds: float, tables: bool, only: tuple[str, ...], show: bool
 ) -> None:
     """Each setting of the table against the default, in turns; prints and stores each figure."""
-    from benchmarks import experiments, tuning
+    from benchmarks.studies import experiments, tuning
 
     if show:
         for row in experiments.EXPERIMENTS:
@@ -156,7 +160,9 @@ def tune(
 @click.option("--tables/--no-tables", default=True, help="Also write docs/performance.md's part.")
 def overload(out: Path, seconds: float, engines: tuple[int, ...], real: bool, tables: bool) -> None:
     """Four times more than engines can do, and callers that leave; about 15 minutes."""
-    from benchmarks import documents, overload as part, session
+    from benchmarks.report import documents
+    from benchmarks.runs import session
+    from benchmarks.studies import overload as part
 
     measured = part.Overload(seconds, engines or part.SLEEPING, real)
     found = session.bench(
@@ -171,7 +177,7 @@ def overload(out: Path, seconds: float, engines: tuple[int, ...], real: bool, ta
 @click.option("--seconds", type=click.FloatRange(1), default=10.0, show_default=True)
 def flames(out: Path, seconds: float) -> None:
     """Flame graphs of workers and backend under the seed's load."""
-    from benchmarks import flames as pictures
+    from benchmarks.studies import flames as pictures
 
     for path in pictures.draw(seconds, _report, out / "flames"):
         _report(str(path))
@@ -181,7 +187,8 @@ def flames(out: Path, seconds: float) -> None:
 @_out
 def tables(out: Path) -> None:
     """Write README's and docs/performance.md's tables again from the stored results."""
-    from benchmarks import documents, plots, tuning
+    from benchmarks.report import documents, plots
+    from benchmarks.studies import tuning
 
     for kind in documents.KINDS:
         if path := documents.file_of(out, kind):
@@ -205,7 +212,7 @@ def _unfinished(out: Path, results: Results) -> Path:
 
 
 def _finish(results: Results, out: Path, tables: bool) -> None:
-    from benchmarks import documents, plots
+    from benchmarks.report import documents, plots
 
     path = out / f"{results.values['kind']}.json"
     results.write(path)

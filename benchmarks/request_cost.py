@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import uvloop
 
-from benchmarks import tritons
-from benchmarks.machine import ROOT, machine, today, versions
-from benchmarks.results import write_json
-from benchmarks.site import BUILD
-from benchmarks.texts import SEED as TEXT
+from benchmarks.runs.results import write_json
+from benchmarks.servers import tritons
+from benchmarks.servers.machine import ROOT, machine, today, versions
+from benchmarks.servers.site import BUILD
+from benchmarks.servers.texts import SEED as TEXT
 from transformer_serving.contract.endpoint import read_endpoint
 from transformer_serving.engine.model_config import FILE_NAME, from_text, to_text, with_versions
 

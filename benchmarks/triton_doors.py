@@ -17,11 +17,11 @@ from statistics import median
 import numpy as np
 import uvloop
 
-from benchmarks import tritons
-from benchmarks.machine import machine, today, versions
 from benchmarks.request_cost import BUNDLE, write_model
-from benchmarks.results import write_json
-from benchmarks.site import BUILD
+from benchmarks.runs.results import write_json
+from benchmarks.servers import tritons
+from benchmarks.servers.machine import machine, today, versions
+from benchmarks.servers.site import BUILD
 from preprocess.tensors import Tensor
 from preprocess.triton.client import TRANSPORTS, TritonClient
 from transformer_serving.contract.endpoint import read_endpoint

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import documents
 from benchmarks.__main__ import TUNE
-from benchmarks.results import RESULTS
+from benchmarks.report import documents
+from benchmarks.runs.results import RESULTS
 from scripts import decisions_index as index
 
 ROOT = Path(__file__).parent.parent

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from benchmarks.overload import TIMES, goodput_windows
+from benchmarks.studies.overload import TIMES, goodput_windows
 from tests.attack.ground import ENDPOINT, Ground
 from tests.attack.seen import Seen, counted
 from tests.gateway.test_leaving import figure

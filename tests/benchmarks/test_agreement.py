@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import agreement, peers
-from benchmarks.results import Results
+from benchmarks.report import agreement
+from benchmarks.runs.results import Results
+from benchmarks.servers import peers
 from tests.benchmarks.test_everything import values
 from transformer_serving.desk.failure import Failure
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import plots, report
 from benchmarks.__main__ import main
-from benchmarks.results import Results
+from benchmarks.report import plots, tables as report
+from benchmarks.runs.results import Results
 from transformer_serving.desk.failure import Failure
 
 POINT = {"p50": 1.0, "p99": 4.0, "cpu_ms": 0.5, "memory_mib": 300.0, "not_200": 0.0}

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import flames
-from benchmarks.process import Unusable
+from benchmarks.servers.process import Unusable
+from benchmarks.studies import flames
 
 BUSY = """
 def turning():

@@ -10,18 +10,21 @@ from typing import Any
 
 import pytest
 
-from benchmarks import curves, experiments, peers, plots, report, servers, session, tuning
-from benchmarks.budget_report import budgets_text
-from benchmarks.budgets import BUDGETS
-from benchmarks.loads import BATCH, MIXED, SEED, SINGLE
-from benchmarks.models import Models
-from benchmarks.overload import Overload
-from benchmarks.peers import PEERS, Peer
-from benchmarks.process import Child, Unusable
-from benchmarks.results import Results
-from benchmarks.runners import Plan
-from benchmarks.session import Session
-from benchmarks.site import Site
+from benchmarks.report import plots, tables as report
+from benchmarks.report.budget_tables import budgets_text
+from benchmarks.report.budgets import BUDGETS
+from benchmarks.runs import session
+from benchmarks.runs.loads import BATCH, MIXED, SEED, SINGLE
+from benchmarks.runs.results import Results
+from benchmarks.runs.runners import Plan
+from benchmarks.runs.session import Session
+from benchmarks.servers import peers, table as servers
+from benchmarks.servers.models import Models
+from benchmarks.servers.peers import PEERS, Peer
+from benchmarks.servers.process import Child, Unusable
+from benchmarks.servers.site import Site
+from benchmarks.studies import curves, experiments, tuning
+from benchmarks.studies.overload import Overload
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.demo import CLASSIFIER, build_demo_models
 from transformer_serving.desk.step_report import StepReport

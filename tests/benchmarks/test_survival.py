@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks import budgets, rounds
-from benchmarks.loads import SEED, SINGLE
-from benchmarks.parts.worker_memory import slope
-from benchmarks.peers import PEERS, Peer
-from benchmarks.results import Results
+from benchmarks.report import budgets
+from benchmarks.runs import rounds
+from benchmarks.runs.loads import SEED, SINGLE
+from benchmarks.runs.results import Results
+from benchmarks.servers.peers import PEERS, Peer
+from benchmarks.studies.parts.worker_memory import slope
 
 
 class DyingRunner:

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from benchmarks import ab, bounds, documents, report, stages, tuning
 from benchmarks.__main__ import TUNE
-from benchmarks.process import Unusable
-from benchmarks.results import RESULTS
+from benchmarks.report import documents, tables as report
+from benchmarks.runs import ab, bounds, stages
+from benchmarks.runs.results import RESULTS
+from benchmarks.servers.process import Unusable
+from benchmarks.studies import tuning
 from transformer_serving.desk.failure import Failure
 
 AB_REPORT = """
@@ -141,7 +143,7 @@ def test_the_servers_own_figures_are_taken_as_growth() -> None:
 
 
 def test_pinned_lists_pin() -> None:
-    lists = list((Path(bounds.__file__).parent / "venvs").glob("*.txt"))
+    lists = list((Path(bounds.__file__).parents[1] / "venvs").glob("*.txt"))
     assert lists
     for path in lists:
         assert all("==" in line for line in path.read_text("utf-8").split("\n") if line), path

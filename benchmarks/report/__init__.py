@@ -1,0 +1,1 @@
+"""What is told of stored runs: tables, verdicts on the budgets, pictures."""

@@ -1,0 +1,65 @@
+"""Where generated parts stand: README and docs/performance.md, by the kinds of the stored runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.report import (
+    budget_tables as budget_report,
+    overload_tables as overload_report,
+    tables as report,
+)
+from benchmarks.report.budgets import BENCH, STARTS
+from benchmarks.runs.results import Results
+from benchmarks.servers.site import ROOT
+
+PERFORMANCE = ROOT / "docs" / "performance.md"
+README = ROOT / "README.md"
+ALL = "bench-all"
+OVERLOAD = "overload"
+KINDS = (BENCH, ALL, STARTS, OVERLOAD)
+
+Runs = Mapping[str, Results]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One generated part: the runs it is made from, the document, the markers' name, its maker."""
+
+    kinds: tuple[str, ...]
+    document: Path
+    name: str
+    text: Callable[[Runs], str]
+
+
+def _of(kind: str, text: Callable[[Results], str]) -> Callable[[Runs], str]:
+    return lambda runs: text(runs[kind])
+
+
+PARTS = (
+    Part((BENCH,), README, "speed", _of(BENCH, report.readme_text)),
+    Part((BENCH,), PERFORMANCE, "side by side", _of(BENCH, report.performance_text)),
+    Part((BENCH, STARTS), PERFORMANCE, "budgets", budget_report.budgets_text),
+    Part((ALL,), PERFORMANCE, "everything", _of(ALL, report.everything_text)),
+    Part((OVERLOAD,), PERFORMANCE, "overload", _of(OVERLOAD, overload_report.alone_text)),
+)
+
+
+def text_of(part: Part, folder: Path) -> str:
+    """What stands there by the runs stored in a folder; nothing without a run."""
+    runs = {kind: Results.read(path) for kind in part.kinds if (path := file_of(folder, kind))}
+    return part.text(runs) if runs else ""
+
+
+def file_of(folder: Path, kind: str) -> Path | None:
+    path = folder / f"{kind}.json"
+    return path if path.is_file() else None
+
+
+def write(folder: Path) -> None:
+    """Renew every part that a stored run says something for."""
+    for part in PARTS:
+        if text := text_of(part, folder):
+            report.write_section(part.document, part.name, text)

@@ -1,0 +1,45 @@
+"""The table of loads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.servers.peers import Peer
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is sent to each peer. `most` is the highest number of requests of one measurement.
+
+    `tool` is ab, or open for the open loop of mixed lengths. `raw` is the batch at which the engine
+    alone is measured beside it, None: not at all.
+    """
+
+    name: str
+    title: str
+    tool: str
+    clients: int
+    kept: bool
+    texts: int
+    most: int
+    raw: int | None
+    only: tuple[str, ...] = ()
+
+    def takes(self, peer: Peer) -> bool:
+        if self.only:
+            return peer.name in self.only
+        if peer.server is None:
+            return self.raw is not None
+        return self.texts == 1 or peer.many
+
+
+SEED = Load("seed", "one text, 128 clients, new connections (ab -c 128)", "ab", 128, False, 1, 8000,
+            64)  # fmt: skip
+SINGLE = Load("single", "one text at a time, kept connection", "ab", 1, True, 1, 4000, 1)
+BATCH = Load("batch", "32 texts a request, 4 clients", "ab", 4, True, 32, 400, 32)
+MIXED = Load("mixed", "mixed lengths, open loop at 70 % of capacity", "open", 64, True, 1, 0, None,
+             only=("gateway", "app"))  # fmt: skip
+BIG = Load("big", "512 texts a request, 1 client", "ab", 1, True, 512, 20, 64)
+
+MAIN = (SEED, SINGLE, BATCH, MIXED)
+LOADS = {load.name: load for load in (*MAIN, BIG)}

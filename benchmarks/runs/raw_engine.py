@@ -1,0 +1,103 @@
+"""The engine alone, as our backend runs it in Triton's stub: a process that only computes.
+
+`python -m benchmarks.runs.raw_engine MODEL_FOLDER` loads a bundle's model folder and answers each
+line {"batch": n, "tokens": n, "seconds": s} on stdin with a line of figures.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from google.protobuf import json_format  # type: ignore[import-untyped]
+
+from transformer_serving.engine.backends.executor import RequestFailure, Runtime
+from transformer_serving.engine.backends.grouping import Arrays
+from transformer_serving.engine.backends.model_settings import (
+    ModelSettings,
+    find_model,
+    read_settings,
+)
+from transformer_serving.engine.model_config import FILE_NAME, from_text
+
+_RUNTIMES = {
+    "openvino_text": ("transformer_serving.engine.backends.openvino_runtime", "OpenVinoRuntime"),
+    "onnxruntime": ("transformer_serving.engine.backends.onnx_runtime", "OnnxRuntime"),
+}
+_FILES = ("model.xml", "model.onnx")
+_ANY_ID = 1000
+
+
+def main(arguments: list[str]) -> None:
+    runtime = load(Path(arguments[0]))
+    print("ready", flush=True)  # noqa: T201
+    for line in sys.stdin:
+        wanted = json.loads(line)
+        figures = measure(runtime, wanted["batch"], wanted["tokens"], wanted["seconds"])
+        print(json.dumps(figures), flush=True)  # noqa: T201
+
+
+def load(folder: Path) -> Runtime:
+    """The runtime that the bundle's own backend would make of it."""
+    config = from_text((folder / FILE_NAME).read_text("utf-8"))
+    fields: dict[str, Any] = json_format.MessageToDict(config, preserving_proto_field_name=True)
+    fields["parameters"] = {
+        name: {"string_value": value.string_value} for name, value in config.parameters.items()
+    }
+    settings = read_settings(fields)
+    version = next((path for path in folder.iterdir() if path.name.isdigit()), folder)
+    return _open(str(config.backend), version, settings)
+
+
+def _open(backend: str, folder: Path, settings: ModelSettings) -> Runtime:
+    module, name = _RUNTIMES[backend]
+    # Imported by need: each engine is a big package.
+    runtime = getattr(importlib.import_module(module), name)
+    made: Runtime = runtime(find_model(folder, settings, _FILES), settings)
+    return made
+
+
+def measure(runtime: Runtime, batch: int, tokens: int, seconds: float) -> dict[str, float]:
+    """Texts a second, milliseconds a call and processor time of a text, call after call."""
+    inputs = call_inputs(runtime, batch, tokens)
+    times: list[float] = []
+    spent = time.process_time()
+    begun = time.perf_counter()
+    while (now := time.perf_counter()) - begun < seconds or len(times) < 2:
+        answer = runtime.run([inputs])[0]
+        if isinstance(answer, RequestFailure):
+            raise SystemExit(answer.reason)
+        times.append(time.perf_counter() - now)
+    elapsed = time.perf_counter() - begun
+    spent = time.process_time() - spent
+    texts = len(times) * batch
+    times.sort()
+    return {
+        "engine_us": 1e6 * spent / texts,
+        "rate": texts / elapsed,
+        "mean": 1e3 * elapsed / len(times),
+        "p50": 1e3 * times[len(times) // 2],
+        "p90": 1e3 * times[int(len(times) * 0.9)],
+        "p99": 1e3 * times[int(len(times) * 0.99)],
+    }
+
+
+def call_inputs(runtime: Runtime, batch: int, tokens: int) -> Arrays:
+    """The tensors of a call of shape (batch, tokens), the same word all over."""
+    return {
+        spec.name: np.full((batch, tokens), _value(spec.name), np.dtype(spec.dtype))
+        for spec in runtime.graph.inputs
+    }
+
+
+def _value(name: str) -> int:
+    return {"attention_mask": 1, "token_type_ids": 0}.get(name, _ANY_ID)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

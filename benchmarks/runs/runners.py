@@ -1,0 +1,223 @@
+"""Measuring one peer under one load, once: by ab, by the open loop, or the engine alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.runs import processor_time
+from benchmarks.runs.ab import ab
+from benchmarks.runs.loads import Load
+from benchmarks.runs.processor_time import process_seconds
+from benchmarks.runs.stages import Sums, padding_share, read_sums, stage_ms, texts_a_call
+from benchmarks.servers import texts
+from benchmarks.servers.models import Models
+from benchmarks.servers.peers import Peer
+from benchmarks.servers.process import Unusable
+from benchmarks.servers.table import Running
+from transformer_serving.desk.bench import load as generator
+from transformer_serving.desk.bench.connection import Address
+from transformer_serving.desk.bench.figures import percentile
+
+_OPEN_SHARE = 0.7
+_LONGEST = 512
+
+Measurement = dict[str, Any]
+
+
+@dataclass
+class Plan:
+    """How long one measurement takes; tests make everything smaller."""
+
+    seconds: float = 2.0
+    rounds: int = 7
+    warm_up_s: float = 1.0
+
+
+@dataclass
+class Runner:
+    """Measures; keeps what it learned of each peer's speed, so that runs last `plan.seconds`."""
+
+    models: Models
+    servers: dict[str, Running]
+    scratch: Path
+    plan: Plan
+    rates: dict[tuple[str, str], float] = field(default_factory=dict)
+    engines: dict[str, RawEngine] = field(default_factory=dict)
+    lengths: texts.Lengths | None = None
+
+    def measure(self, peer: Peer, load: Load) -> Measurement:
+        """One measurement. The first one of a pair warms up and finds the number of requests.
+
+        Raises Unusable when the peer broke off or did not answer.
+        """
+        if peer.server is None:
+            return self._raw(peer, load)
+        key = (peer.name, load.name)
+        if key not in self.rates:
+            self.rates[key] = self._rate(peer, load, self.plan.warm_up_s)
+        return self._open(peer, load) if load.tool == "open" else self._ab(peer, load)
+
+    def url(self, peer: Peer) -> str:
+        assert peer.server is not None
+        return f"{self.servers[peer.server].base}{peer.path}"
+
+    def close(self) -> None:
+        for engine in self.engines.values():
+            engine.close()
+
+    def _rate(self, peer: Peer, load: Load, seconds: float) -> float:
+        """Requests a second that `load.clients` get answered, each waiting for its answer."""
+        kind = generator.Closed(load.clients, seconds)
+        payloads = self.mixed() if load.tool == "open" else [self._payload(peer, load)]
+        try:
+            found = generator.run(Address.of(self.url(peer)), payloads, kind)
+        except OSError as error:
+            raise Unusable(f"{peer.name}: {error}") from None
+        answered = sum(exchange.status == 200 for exchange in found.exchanges)
+        if not answered:
+            raise Unusable(f"{peer.name} answered nothing with 200 under load '{load.name}'")
+        return answered / found.elapsed_s
+
+    def _payload(self, peer: Peer, load: Load) -> generator.Payload:
+        body = peer.body([texts.SEED] * load.texts)
+        return generator.Payload(load.name, body, load.texts, peer.content_type)
+
+    def _ab(self, peer: Peer, load: Load) -> Measurement:
+        body = self.scratch / f"{peer.body.__name__}-{load.texts}.body"
+        body.write_bytes(peer.body([texts.SEED] * load.texts))
+        rate = self.rates[peer.name, load.name]
+        requests = max(min(int(rate * self.plan.seconds), load.most), load.clients, 2)
+        before, spent = self._sums(peer), self._cpu_s(peer)
+        others = processor_time.spent()
+        found = ab(
+            self.url(peer), body, requests=requests, clients=load.clients, kept=load.kept,
+            scratch=self.scratch, content_type=peer.content_type,
+        )  # fmt: skip
+        spent = self._cpu_s(peer) - spent
+        answered = found.requests - found.failed
+        if not answered:
+            raise Unusable(f"{peer.name}: all {found.requests} requests of ab failed")
+        after = self._sums(peer)
+        return {
+            **asdict(found),
+            "texts": found.rate * load.texts * answered / found.requests,
+            "cpu_us": 1e6 * spent / found.requests,
+            **processor_time.since(others, found.requests),
+            "stages_ms": stage_ms(before, after),
+            "texts_a_call": texts_a_call(before, after),
+        }
+
+    def _raw(self, peer: Peer, load: Load) -> Measurement:
+        if peer.engine not in self.engines:
+            bundle = self.models.bundles[peer.engine]
+            self.engines[peer.engine] = RawEngine(bundle.model_folder, self.scratch)
+        tokens = self.texts_by_length().count(texts.SEED)
+        if peer.padded:
+            buckets = self.models.bundles[peer.engine].endpoint.tokens.buckets
+            tokens = next(size for size in buckets if size >= tokens)
+        engine = self.engines[peer.engine]
+        assert load.raw is not None
+        key = (peer.name, load.name)
+        if key not in self.rates:
+            engine.measure(load.raw, tokens, self.plan.warm_up_s)
+            self.rates[key] = 0.0
+        found = engine.measure(load.raw, tokens, self.plan.seconds)
+        return {**found, "texts": found["rate"], "failed": 0, "tokens": tokens}
+
+    def _open(self, peer: Peer, load: Load) -> Measurement:
+        """Each class alone on the idle server, then all of them mixed at 70 % of capacity."""
+        address = Address.of(self.url(peer))
+        idle = generator.run(address, self.mixed(), generator.Closed(1, self.plan.seconds))
+        # Of this round: what a shared machine can do changes from minute to minute.
+        capacity = self._rate(peer, load, self.plan.seconds)
+        rate = _OPEN_SHARE * capacity
+        before = self._sums(peer)
+        loaded = generator.run(address, self.mixed(), generator.Open(rate, 2 * self.plan.seconds))
+        after = self._sums(peer)
+        answered = [exchange for exchange in loaded.exchanges if exchange.status == 200]
+        if not answered:
+            raise Unusable(f"{peer.name} answered nothing with 200 in the open loop")
+        return {
+            "texts": len(answered) / loaded.elapsed_s,
+            "capacity": capacity,
+            "offered": rate,
+            "failed": len(loaded.exchanges) - len(answered),
+            "generator_cpu": loaded.cpu_s / loaded.elapsed_s,
+            "padding": padding_share(before, after),
+            "idle_ms": _by_label(idle.exchanges),
+            "loaded_ms": _by_label(loaded.exchanges),
+            **_percentiles(answered),
+        }
+
+    def _sums(self, peer: Peer) -> Sums:
+        """What the server counts itself; others than ours are not asked."""
+        assert peer.server is not None
+        return read_sums(self.servers[peer.server].base) if peer.kind == "ours" else {}
+
+    def _cpu_s(self, peer: Peer) -> float:
+        """What the peer's own processes have used; of ours and the example without Triton."""
+        assert peer.server is not None
+        processes = self.servers[peer.server].processes()
+        return sum(process_seconds(process.pid) for process in processes)
+
+    def mixed(self) -> list[generator.Payload]:
+        pairs = texts.mixed_texts(self.texts_by_length(), _LONGEST)
+        return [generator.Payload(label, texts.json_text([text])) for label, text in pairs]
+
+    def texts_by_length(self) -> texts.Lengths:
+        if self.lengths is None:
+            self.lengths = texts.Lengths(self.models.tokenizer_json)
+        return self.lengths
+
+
+class RawEngine:
+    """The process of benchmarks.runs.raw_engine."""
+
+    def __init__(self, folder: Path, scratch: Path) -> None:
+        self._log = (scratch / "raw-engine.log").open("ab")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.runs.raw_engine", str(folder)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
+        )  # fmt: skip
+        self._line()
+
+    def measure(self, batch: int, tokens: int, seconds: float) -> dict[str, float]:
+        assert self._process.stdin is not None
+        wanted = {"batch": batch, "tokens": tokens, "seconds": seconds}
+        self._process.stdin.write(json.dumps(wanted) + "\n")
+        self._process.stdin.flush()
+        figures: dict[str, float] = json.loads(self._line())
+        return figures
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+        self._log.close()
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise Unusable("the raw engine's process ended; see raw-engine.log")
+        return line
+
+
+def _by_label(exchanges: Sequence[generator.Exchange]) -> dict[str, list[float]]:
+    """All latencies in ms by class: a class's 99th percentile is taken over all rounds."""
+    found: dict[str, list[float]] = {}
+    for exchange in exchanges:
+        if exchange.status == 200:
+            milliseconds = round(1e3 * (exchange.done - exchange.due), 2)
+            found.setdefault(exchange.label, []).append(milliseconds)
+    return found
+
+
+def _percentiles(exchanges: Sequence[generator.Exchange]) -> dict[str, float]:
+    times = sorted(1e3 * (exchange.done - exchange.due) for exchange in exchanges)
+    return {f"p{share:.0f}": percentile(times, share) for share in (50.0, 90.0, 99.0)}

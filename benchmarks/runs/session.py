@@ -1,0 +1,139 @@
+"""A whole run: open the site, start the servers, measure the rounds, store, draw, write tables."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.runs import results as stored
+from benchmarks.runs.ab import available
+from benchmarks.runs.loads import MAIN as MAIN_LOADS, Load
+from benchmarks.runs.results import Results
+from benchmarks.runs.rounds import Outcome, measure_rounds, reason, running_servers
+from benchmarks.runs.runners import Plan, Runner
+from benchmarks.servers import machine
+from benchmarks.servers.models import Models
+from benchmarks.servers.peers import MAIN as MAIN_PEERS, Peer
+from benchmarks.servers.process import use
+from benchmarks.servers.site import BUILD, ROOT, Site, close_site, open_site
+from benchmarks.servers.table import Running
+from transformer_serving.desk.bundle.folder import open_bundle
+from transformer_serving.desk.demo import CLASSIFIER, build_demo_models
+from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.step_report import StepReport
+from transformer_serving.desk.versions.lock import read_lock
+
+
+@dataclass
+class Session:
+    """An open site with its servers, ready to be measured."""
+
+    site: Site
+    servers: dict[str, Running]
+    runner: Runner
+    peers: Sequence[Peer]
+    failed: dict[str, str]
+    around: dict[str, Any] = field(default_factory=machine.machine)
+
+
+# What only one kind of run measures: a value to be stored.
+Part = Callable[[Session, StepReport], Any]
+# Keeps what there is of a run that is not finished yet.
+Keep = Callable[[Results], None]
+
+
+@contextlib.contextmanager
+def session(
+    peers: Sequence[Peer], plan: Plan, report: StepReport, work: Path = BUILD / "run",
+    models: Models | None = None, *, by_ab: bool = True,
+) -> Iterator[Session]:  # fmt: skip
+    """Everything started and answering; everything stopped at the end.
+
+    Raises Failure (exit code 2) where a tool is missing; `by_ab` where loads are sent by ab, to
+    other endpoints too.
+    """
+    if by_ab and not available():
+        raise Failure("the benchmarks need ab: apt-get install apache2-utils", exit_code=2)
+    around = machine.machine()
+    null = any((peer.server or "").endswith("-null") for peer in peers)
+    site = open_site(work, report, null=null, models=models, others=by_ab)
+    try:
+        failed: dict[str, str] = {}
+        with (
+            running_servers(site, peers, failed, report) as servers,
+            tempfile.TemporaryDirectory(prefix="bench-") as scratch,
+        ):
+            runner = Runner(site.models, servers, Path(scratch), plan)
+            there = [peer for peer in peers if peer.server is None or peer.server in servers]
+            try:
+                yield Session(site, servers, runner, there, failed, around)
+            finally:
+                runner.close()
+    finally:
+        close_site(site)
+
+
+def bench(
+    plan: Plan, report: StepReport, peers: Sequence[Peer] = MAIN_PEERS,
+    loads: Sequence[Load] = MAIN_LOADS, *, kind: str = "bench", work: Path = BUILD / "run",
+    parts: Mapping[str, Part] | None = None, keep: Keep = lambda results: None,
+    models: Models | None = None,
+) -> Results:  # fmt: skip
+    """Measure the peers under the loads, then the parts.
+
+    `keep` is given what there is after every round and every part: whatever ends the run early,
+    that is not lost. A part that fails is named with its error.
+    """
+    by_ab = bool(loads or peers)
+    with session(peers, plan, report, work, models, by_ab=by_ab) as opened:
+        found = measure(opened, peers, loads, report, kind=kind, keep=keep)
+        for name, part in (parts or {}).items():
+            try:
+                found.values[name] = part(opened, report)
+            except Exception as error:
+                # As with the peers: the other parts must outlive it.
+                found.values["failed"][name] = reason(error)
+                report(f"{name} cannot be measured: {reason(error)}")
+            keep(found)
+    return found
+
+
+def measure(
+    opened: Session, peers: Sequence[Peer], loads: Sequence[Load], report: StepReport, *, kind: str,
+    keep: Keep = lambda results: None,
+) -> Results:  # fmt: skip
+    """All rounds of an open session, as they are stored."""
+
+    def results(outcome: Outcome) -> Results:
+        outcome.failed = {**opened.failed, **outcome.failed}
+        memory = {name: memory_mib(server) for name, server in opened.servers.items()}
+        return stored.make(
+            kind, outcome, peers=peers, loads=loads, plan=opened.runner.plan,
+            models=opened.site.models, memory=memory, triton=triton_version(),
+            around=opened.around,
+        )  # fmt: skip
+
+    outcome = measure_rounds(
+        opened.runner, opened.peers, loads, report, lambda so_far: keep(results(so_far))
+    )
+    return results(outcome)
+
+
+def memory_mib(server: Running) -> float:
+    """MiB resident of a server's processes now, after it has worked."""
+    return round(use(server.processes()).memory / 2**20, 1)
+
+
+def demo_models(report: StepReport) -> Models:
+    """The demo's own classifier, for measurements to which the model does not matter."""
+    target = ROOT / "build" / "demo"
+    build_demo_models(target, precision=None, report=report)
+    return Models(target, {"openvino": open_bundle(target / CLASSIFIER)})
+
+
+def triton_version() -> str:
+    return read_lock().embedded.triton

@@ -1,0 +1,84 @@
+"""What a figure depends on: the machine, its CPU's features, versions, commit and date."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+# What decides the speed of an engine on a CPU; others say nothing about text models.
+_FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8")
+_PACKAGES = (
+    "clearml", "clearml-serving", "fastapi", "starlette", "uvicorn", "uvloop", "httptools",
+    "tokenizers", "transformers", "torch", "onnxruntime", "openvino", "numpy", "nvidia-pytriton",
+)  # fmt: skip
+
+
+def machine() -> dict[str, Any]:
+    """The machine as a report names it."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "features": cpu_features(),
+        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
+        "kernel": platform.release(),
+        "load_before": round(os.getloadavg()[0], 2),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of what took part, ours by commit."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> str:
+    """The commit measured; '+' says that the tree had changes. 'unknown' outside of git."""
+    name = _git("rev-parse", "--short=12", "HEAD")
+    if not name:
+        return "unknown"
+    return f"{name}+" if _git("status", "--porcelain", "--untracked-files=no") else name
+
+
+def today() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def cpu_features() -> list[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8")
+    except OSError:
+        return []
+    found = re.search(r"^flags\s*: (.*)$", text, re.MULTILINE)
+    flags = set(found.group(1).split()) if found else set()
+    return [name for name in _FEATURES if name in flags]
+
+
+def _cpu_model() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8")
+    except OSError:
+        return platform.machine()
+    found = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
+    return found.group(1).strip() if found else platform.machine()
+
+
+def _git(*arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

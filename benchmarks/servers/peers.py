@@ -1,0 +1,84 @@
+"""The table of peers: who answers, on which server, with which engine, in which shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.servers import texts
+from benchmarks.servers.site import EMPTY, OURS, OURS_ORT, STOCK, STOCK_ORT
+from transformer_serving.desk.failure import Failure
+
+# What stands in a table's column "engine".
+OPENVINO, ONNXRUNTIME, TORCH, NULL, NONE = "openvino", "onnxruntime", "torch", "null", "none"
+ENGINE_NAMES = {TORCH: "PyTorch fp32", NULL: "none (zeros)", NONE: "none"}
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One row of every table. `server` None: the raw engine, which has no server.
+
+    `many` says that a request may carry a list of texts; `kind` sorts the tables: ours, a peer, or
+    a limit that nothing behind it can pass. `padded`: the raw engine's texts are as long as our
+    bucket for them, not as the text is.
+    """
+
+    name: str
+    title: str
+    engine: str
+    kind: str
+    server: str | None
+    path: str = ""
+    body: texts.Body = texts.json_text
+    content_type: str = "application/json"
+    many: bool = True
+    padded: bool = False
+
+
+def _ours(name: str, title: str, server: str, endpoint: str, engine: str) -> Peer:
+    return Peer(name, title, engine, "ours", server, f"/serve/{endpoint}")
+
+
+def _stock(name: str, server: str, endpoint: str, engine: str) -> Peer:
+    title = "clearml-serving's own example"
+    return Peer(name, title, engine, "peer", server, f"/serve/{endpoint}", many=False)
+
+
+# Rows of one engine stand next to each other: they compare servers, others compare products.
+MAIN = (
+    _ours("gateway", "ours, gateway", "gateway", OURS, OPENVINO),
+    _ours("app", "ours, unmodified app", "app", OURS, OPENVINO),
+    _stock("stock", "app", STOCK, OPENVINO),
+    Peer("raw", "the engine alone", OPENVINO, "limit", None),
+    Peer("raw-padded", "the engine alone, padded as ours", OPENVINO, "limit", None, padded=True),
+    _ours("gateway-ort", "ours, gateway", "gateway", OURS_ORT, ONNXRUNTIME),
+    _stock("stock-ort", "app", STOCK_ORT, ONNXRUNTIME),
+    Peer("raw-ort", "the engine alone", ONNXRUNTIME, "limit", None),
+    Peer("queue", "queue recipe", TORCH, "peer", "queue", "/", texts.raw_text, "text/plain", False),
+    Peer("gunicorn", "FastAPI + gunicorn, 2 workers", TORCH, "peer", "gunicorn", "/classify"),
+    _ours("null-gateway", "ours, gateway", "gateway-null", OURS, NULL),
+    _ours("null-app", "ours, unmodified app", "app-null", OURS, NULL),
+    _stock("null-stock", "app-null", STOCK, NULL),
+    Peer("empty", "empty Preprocess", NONE, "limit", "app", f"/serve/{EMPTY}", many=False),
+)
+
+MORE = (
+    Peer("mlserver", "MLServer 1.7.1, Hugging Face runtime", TORCH, "peer", "mlserver",
+         "/v2/models/transformer/infer", texts.open_inference),
+    Peer("ensemble", "tokenizer ensemble in Triton", OPENVINO, "peer", "ensemble",
+         "/v2/models/ensemble/infer", texts.triton_text),
+    Peer("litserve", "LitServe", TORCH, "peer", "litserve", "/predict", many=False),
+    _ours("gateway-2", "ours, gateway, 2 workers", "gateway-2", OURS, OPENVINO),
+    _ours("gateway-3", "ours, gateway, 3 workers", "gateway-3", OURS, OPENVINO),
+    _ours("app-2", "ours, unmodified app, 2 workers", "app-2", OURS, OPENVINO),
+    _ours("app-3", "ours, unmodified app, 3 workers", "app-3", OURS, OPENVINO),
+)  # fmt: skip
+
+PEERS = {peer.name: peer for peer in (*MAIN, *MORE)}
+
+
+def chosen(names: Sequence[str]) -> list[Peer]:
+    """The peers of these names, those of `make bench` without any. Raises Failure (2)."""
+    if unknown := set(names) - set(PEERS):
+        raise Failure(f"no peer '{min(unknown)}'; there are {', '.join(PEERS)}", exit_code=2)
+    return [PEERS[name] for name in names] or list(MAIN)

@@ -1,0 +1,197 @@
+"""The place of a measurement: models, a fresh embedded stack with its endpoints, a null Triton."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.servers import tritons
+from benchmarks.servers.models import Models, build_models
+from benchmarks.servers.process import Unusable, free_row
+from benchmarks.servers.tritons import Triton
+from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.clearml_tools.cli import ClearmlCli
+from transformer_serving.desk.deploy.endpoint import add_arguments
+from transformer_serving.desk.deploy.golden import ask
+from transformer_serving.desk.local.record import require_record
+from transformer_serving.desk.step_report import StepReport
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build" / "bench"
+OURS, OURS_ORT, OURS_AGAIN = "ours", "ours_onnxruntime", "ours_again"
+STOCK, STOCK_ORT, EMPTY = "stock", "stock_onnxruntime", "empty"
+# The endpoints of one engine: with our preprocess, and in the style of the host's own example.
+_ENDPOINTS = {"openvino": (OURS, STOCK), "onnxruntime": (OURS_ORT, STOCK_ORT)}
+_RECIPES = Path(__file__).parent.parent / "recipes"
+# clearml-serving's own command that adds the empty Preprocess.
+EMPTY_ARGUMENTS = (
+    "model", "add", "--engine", "custom", "--endpoint", EMPTY,
+    "--preprocess", str(_RECIPES / "empty_preprocess.py"),
+)  # fmt: skip
+_STOCK_PREPROCESS = ROOT / "examples" / "stock" / "preprocess.py"
+_AUX = {"openvino": 'backend="openvino_text"', "onnxruntime": 'platform="onnxruntime_onnx"'}
+
+
+@dataclass
+class Site:
+    """Where everything runs.
+
+    `environment` points ClearML's tools at the stack, `uploaded` holds model ids by endpoint.
+    """
+
+    work: Path
+    models: Models
+    state: Path
+    environment: Mapping[str, str]
+    triton: str
+    port_base: int
+    null: Triton | None = None
+    uploaded: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def repository(self) -> Path:
+        return self.state / "triton" / "models"
+
+    def app_environment(self, name: str) -> dict[str, str]:
+        """The variables of an inference app; its ClearML files are its own."""
+        home = self.work / "clearml" / name
+        home.mkdir(parents=True, exist_ok=True)
+        return {
+            **self.environment,
+            "CLEARML_CACHE_DIR": str(home),
+            "CLEARML_CONFIG_FILE": str(home / "clearml.conf"),
+            "CLEARML_BKG_THREAD_REPORT": "1",
+            "CLEARML_SUPPRESS_UPDATE_MESSAGE": "1",
+            "CLEARML_TASK_NO_REUSE": "1",
+            "CLEARML_LOG_LEVEL": "WARNING",
+            "TOKENIZERS_PARALLELISM": "false",
+            "TRANSFORMER_SERVING_TRITON_HTTP": self.triton,
+        }
+
+    def stack_pid(self, part: str) -> int:
+        """The process of one of the stack's parts."""
+        status = json.loads(stack_command("status", self.state, "--json"))
+        return next(int(row["pid"]) for row in status["parts"] if row["name"] == part)
+
+
+def open_site(
+    work: Path, report: StepReport, *, null: bool, models: Models | None = None, others: bool = True
+) -> Site:
+    """Build, start and deploy; `models` are built where they are not given, and `others` adds the
+    endpoints that ours are compared with.
+
+    Raises Unusable or Failure when that does not work here.
+    """
+    models = models or build_models(BUILD / "models", report)
+    state = work / "stack"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    report("starting the stack")
+    base = free_row(4)
+    stack_command("up", state, "--port-base", str(base))
+    environment: dict[str, str] = json.loads(stack_command("env", state, "--json"))
+    site = Site(work, models, state, environment, require_record(state).triton.http, base)
+    try:
+        _deploy_all(site, f"http://127.0.0.1:{base}/serve", report, others=others)
+        if null:
+            report("starting the null engine")
+            tritons.copy_repository(site.repository, work / "null")
+            site.null = tritons.start_triton("null Triton", work / "null", null=True)
+    except BaseException:
+        close_site(site)
+        raise
+    return site
+
+
+def close_site(site: Site) -> None:
+    if site.null is not None:
+        site.null.child.stop()
+    stack_command("down", site.state)
+
+
+def _deploy_all(site: Site, serve_url: str, report: StepReport, *, others: bool) -> None:
+    cli = ClearmlCli(site.environment, site.environment["CLEARML_SERVING_TASK_ID"])
+    added = [EMPTY]
+    for engine, bundle in site.models.bundles.items():
+        ours, stock = _ENDPOINTS[engine]
+        report(f"deploying {ours}")
+        deploy(site, bundle.folder, ours)
+        if not others:
+            continue
+        report(f"adding {stock}")
+        _add_stock(cli, bundle, stock, site.work)
+        added.append(stock)
+    if others:
+        cli.run(*EMPTY_ARGUMENTS)
+    for name in added if others else ():
+        report(f"waiting for {name}")
+        _wait_for(f"{serve_url}/{name}")
+
+
+def deploy(site: Site, bundle: Path, endpoint: str) -> None:
+    """Serve a bundle in the stack, and wait for its golden answer."""
+    arguments = (str(bundle), "--endpoint", endpoint, "--timeout", "300", "--json")
+    site.uploaded[endpoint] = json.loads(stack_command("deploy", site.state, *arguments))[
+        "model_id"
+    ]
+
+
+def service_of_one(site: Site, name: str, arguments: Sequence[str]) -> dict[str, str]:
+    """A serving service with one endpoint: the variables that make an app serve it.
+
+    `arguments` are clearml-serving's, of the endpoint. The stack's own service has them all.
+    """
+    service = ClearmlCli(site.environment).create_service(name)
+    ClearmlCli(site.environment, service).run(*arguments)
+    return {"CLEARML_SERVING_TASK_ID": service}
+
+
+def ours_arguments(site: Site) -> list[str]:
+    """The same of our endpoint, with the model that the stack's Triton has."""
+    return list(add_arguments(site.models.bundles["openvino"], OURS, site.uploaded[OURS]))
+
+
+def _add_stock(cli: ClearmlCli, bundle: Bundle, name: str, work: Path) -> None:
+    """As the seed's own commands have it, dynamic batching included; see docs/by-hand.md."""
+    destination = f"{cli.environment['CLEARML_FILES_HOST']}/bench/{name}-{time.time_ns()}"
+    model = cli.upload_model(name, "benchmarks", bundle.model_folder, destination)
+    inputs = bundle.endpoint.inputs
+    cli.run(
+        "model", "add", "--engine", "triton", "--endpoint", name, "--model-id", model,
+        "--preprocess", str(_STOCK_PREPROCESS),
+        "--input-size", *("[-1]" for _ in inputs), "--input-type", *("int32" for _ in inputs),
+        "--input-name", *(tensor.name for tensor in inputs),
+        "--output-size", "[2]", "--output-type", "float32",
+        "--output-name", bundle.endpoint.outputs[0].name,
+        "--aux-config", _AUX[bundle.manifest.engine], "max_batch_size=64",
+        "dynamic_batching.max_queue_delay_microseconds=500",
+    )  # fmt: skip
+
+
+def _wait_for(url: str, limit_s: float = 180.0) -> None:
+    deadline = time.monotonic() + limit_s
+    reply = ask(url, {"text": "a short text"})
+    while reply.status != 200:
+        if time.monotonic() > deadline:
+            raise Unusable(f"{url} did not answer: {reply.status} {str(reply.body)[:200]}")
+        time.sleep(0.5)
+        reply = ask(url, {"text": "a short text"})
+
+
+def stack_command(command: str, state: Path, *arguments: str) -> str:
+    """What the command line prints. Raises Unusable with what it says when it fails."""
+    program = str(Path(sys.executable).with_name("transformer-serving"))
+    done = subprocess.run(
+        [program, command, *arguments, "--state", str(state)],
+        cwd=ROOT, capture_output=True, text=True, check=False, env=dict(os.environ),
+    )  # fmt: skip
+    if done.returncode:
+        raise Unusable(f"transformer-serving {command}: {(done.stderr or done.stdout).strip()}")
+    return done.stdout

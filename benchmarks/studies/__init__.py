@@ -1,0 +1,1 @@
+"""What else is measured than the side by side."""

@@ -1,0 +1,236 @@
+"""Cost curves and what else only `make bench-all` measures."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from benchmarks.runs import bounds
+from benchmarks.runs.session import Part, Session
+from benchmarks.servers import texts, tritons
+from benchmarks.servers.process import Unusable, tree, use
+from benchmarks.servers.site import OURS, OURS_AGAIN, deploy
+from benchmarks.servers.table import gateway
+from benchmarks.studies.overload import Overload
+from transformer_serving.desk.bench import load as generator
+from transformer_serving.desk.bench.connection import Address
+from transformer_serving.desk.bench.figures import LoadFigures, figures
+from transformer_serving.desk.clearml_tools.cli import ClearmlCli
+from transformer_serving.desk.deploy.endpoint import add_arguments
+from transformer_serving.desk.step_report import StepReport
+
+_ROUNDS = 3
+_CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+_LENGTHS = (8, 16, 32, 64, 128, 256, 512)
+_ENDPOINTS = (1, 2, 5, 10, 20, 50)
+
+
+@dataclass(frozen=True)
+class Point:
+    """What is sent at one place of a curve: to these paths, these bodies, by so many clients."""
+
+    at: int
+    paths: tuple[str, ...]
+    payloads: tuple[generator.Payload, ...]
+    clients: int
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A curve over one quantity; `server` is the running server that answers it."""
+
+    name: str
+    title: str
+    axis: str
+    points: tuple[Point, ...]
+
+
+def measure_curves(session: Session, report: StepReport) -> dict[str, Any]:
+    """The curves of the gateway, by name."""
+    base = session.servers["gateway"].base
+    processes = _serving_processes(session)
+    seconds = session.runner.plan.seconds
+    curves = {
+        curve.name: _measured(curve, base, processes, seconds, report)
+        for curve in _curves(session.runner.texts_by_length())
+    }
+    return {**curves, "endpoints": _endpoints_curve(session, report)}
+
+
+def _curves(lengths: texts.Lengths) -> list[Curve]:
+    path = (f"/serve/{OURS}",)
+    source = random.Random(3)
+    return [
+        Curve(
+            "concurrency", "One text a request, kept connections", "clients",
+            tuple(Point(n, path, (_payload([texts.SEED]),), n) for n in _CLIENTS),
+        ),
+        Curve(
+            "batch", "Texts a request, 4 clients", "texts a request",
+            tuple(Point(n, path, (_payload([texts.SEED] * n),), 4) for n in _BATCHES),
+        ),
+        Curve(
+            "length", "Tokens a text, 32 clients", "tokens",
+            tuple(Point(n, path, (_payload([lengths.text(n, source)]),), 32) for n in _LENGTHS),
+        ),
+    ]  # fmt: skip
+
+
+def _payload(content: Sequence[str]) -> generator.Payload:
+    return generator.Payload("text", texts.json_text(content), len(content))
+
+
+def _serving_processes(session: Session) -> Callable[[], list[psutil.Process]]:
+    """The gateway's and Triton's processes: what an operator pays for."""
+    triton = session.site.stack_pid("triton")
+
+    def processes() -> list[psutil.Process]:
+        children = session.servers["gateway"].children
+        return [*(p for child in children for p in child.tree()), *tree(triton)]
+
+    return processes
+
+
+def _measured(
+    curve: Curve, base: str, processes: Callable[[], list[psutil.Process]], seconds: float,
+    report: StepReport,
+) -> dict[str, Any]:  # fmt: skip
+    """Rounds over all points, so that a bad moment does not bend the curve at one place."""
+    rounds: dict[int, list[dict[str, float]]] = {point.at: [] for point in curve.points}
+    for number in range(_ROUNDS):
+        report(f"curve {curve.name}, round {number + 1} of {_ROUNDS}")
+        for point in curve.points:
+            rounds[point.at].append(_point(point, base, processes, seconds))
+    return {
+        "title": curve.title,
+        "axis": curve.axis,
+        "points": [
+            {"at": at, **{key: bounds.spread([row[key] for row in rows]).median for key in rows[0]}}
+            for at, rows in rounds.items()
+        ],
+    }
+
+
+def _point(
+    point: Point, base: str, processes: Callable[[], list[psutil.Process]], seconds: float
+) -> dict[str, float]:
+    kind = generator.Closed(point.clients, seconds)
+    before = use(processes())
+    found = _together([(f"{base}{path}", point.payloads, kind) for path in point.paths])
+    after = use(processes())
+    answered = sum(row.texts * row.elapsed_s for row in found)
+    latencies = [row.latency for row in found if row.latency]
+    return {
+        "texts": sum(row.texts for row in found),
+        "p50": max((row.p50 for row in latencies), default=0.0),
+        "p99": max((row.p99 for row in latencies), default=0.0),
+        "cpu_ms": 1e3 * (after.cpu_s - before.cpu_s) / max(answered, 1.0),
+        "memory_mib": after.memory / 2**20,
+        "not_200": float(sum(row.requests - row.statuses.get("200", 0) for row in found)),
+    }
+
+
+Job = tuple[str, Sequence[generator.Payload], generator.Closed | generator.Open]
+
+
+def _together(jobs: Sequence[Job]) -> list[LoadFigures]:
+    """Several loads at the same time, each in a thread with its own loop."""
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        runs = pool.map(lambda job: generator.run(Address.of(job[0]), job[1], job[2]), jobs)
+        return [figures(found) for found in runs]
+
+
+def two_endpoints(session: Session, report: StepReport) -> dict[str, Any]:
+    """One endpoint with 64 clients beside two endpoints with 32 each, in turns.
+
+    On a gateway that is started when both are there: one that runs finds a new one by and by.
+    Raises Unusable where not everything is answered with 200.
+    """
+    report("two endpoints")
+    deploy(session.site, session.site.models.bundles["openvino"].folder, OURS_AGAIN)
+    payload = (_payload([texts.SEED]),)
+    points = {
+        "one": Point(1, (f"/serve/{OURS}",), payload, 64),
+        "two": Point(2, (f"/serve/{OURS}", f"/serve/{OURS_AGAIN}"), payload, 32),
+    }
+    found: dict[str, list[float]] = {name: [] for name in points}
+    server = gateway(first=OURS_AGAIN, name="two-endpoints")(session.site, report)
+    try:
+        for _ in range(session.runner.plan.rounds):
+            for name, point in points.items():
+                row = _point(point, server.base, server.processes, session.runner.plan.seconds)
+                if row["not_200"]:
+                    raise Unusable(f"{row['not_200']:.0f} answers of {name} were not 200")
+                found[name].append(row["texts"])
+    finally:
+        server.stop()
+    return found
+
+
+def _endpoints_curve(session: Session, report: StepReport) -> dict[str, Any]:
+    """1 to 50 endpoints before the null engine, in a serving service of their own.
+
+    The real Triton would hold 50 engines; what is asked here is what endpoints cost the app.
+    """
+    site = session.site
+    most = max(_ENDPOINTS)
+    report(f"adding {most} endpoints")
+    cli = ClearmlCli(site.environment)
+    service = cli.create_service("benchmark of endpoints")
+    bundle = site.models.bundles["openvino"]
+    names = [f"endpoint_{number:02d}" for number in range(most)]
+    cli = ClearmlCli(site.environment, service)
+    model = site.uploaded[OURS]
+    for name in names:
+        cli.run(*add_arguments(bundle, name, model))
+    work = site.work / "endpoints"
+    models = tritons.copy_repository(site.repository, work)
+    for folder in models.iterdir():
+        if folder.name != OURS:
+            shutil.rmtree(folder)
+    tritons.multiply(models, OURS, names)
+    triton = tritons.start_triton("Triton of many endpoints", work, null=True)
+    try:
+        start = gateway(
+            environment={"CLEARML_SERVING_TASK_ID": service, **triton.variables()},
+            first=names[0],
+            name="endpoints",
+        )
+        server = start(site, report)
+        try:
+            return _endpoint_points(server.base, server.children[0].tree, names, session, report)
+        finally:
+            server.stop()
+    finally:
+        triton.child.stop()
+
+
+def _endpoint_points(
+    base: str, processes: Callable[[], list[psutil.Process]], names: Sequence[str],
+    session: Session, report: StepReport,
+) -> dict[str, Any]:  # fmt: skip
+    payload = (_payload([texts.SEED]),)
+    curve = Curve(
+        "endpoints", "Endpoints that are asked at the same time, 64 clients in all, null engine",
+        "endpoints",
+        tuple(
+            Point(n, tuple(f"/serve/{name}" for name in names[:n]), payload, max(64 // n, 1))
+            for n in _ENDPOINTS
+        ),
+    )  # fmt: skip
+    return _measured(curve, base, processes, session.runner.plan.seconds, report)
+
+
+# What `make bench-all` measures after its rounds, by the name under which it is stored.
+PARTS: dict[str, Part] = {
+    "two_endpoints": two_endpoints,
+    "overload": Overload(),
+    "curves": measure_curves,
+}
