@@ -36,9 +36,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A file runs in one process, and so do all those of the demo."""
     from xdist.scheduler import LoadFileScheduling
 
-    class FilesAndTheDemo(LoadFileScheduling):
+    class FilesAndTheDemo(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
+            file: str = super()._split_scope(nodeid)
             return _DEMO if file in _OF_THE_DEMO else file
 
     return FilesAndTheDemo(config, log) if config.getvalue("dist") == "loadfile" else None

@@ -266,7 +266,7 @@ def sources() -> Iterator[tuple[str, ast.Module]]:
 
 def imported(tree: ast.Module) -> dict[str, str]:
     """Each name that a file imports, and from which package."""
-    found = {}
+    found: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.asname or alias.name.split(".")[0]: alias.name for alias in node.names}
