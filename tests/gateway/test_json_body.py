@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import tracemalloc
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.gateway import json_body
 from transformer_serving.gateway.json_body import (
     check_acceptable,
     check_elements,
@@ -149,3 +152,30 @@ def test_depth_is_a_limit_of_its_own() -> None:
         with pytest.raises(ServingError) as caught:
             check(b'{"a":' + b"[" * 2000 + b"]" * 2000 + b"}")
         assert (caught.value.kind.code, caught.value.limit) == ("malformed_body", 1024)
+
+
+async def test_after_a_large_body_the_loop_is_others_for_as_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a clock that only parsing moves, 40 ms a body; small ones wait for nobody."""
+    clock, rests = [100.0], []
+
+    def parsed(raw: bytes) -> dict[str, Any]:
+        clock[0] += 0.04
+        return {}
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+        clock[0] += seconds
+
+    monkeypatch.setattr(json_body, "parse_object", parsed)
+    monkeypatch.setattr(json_body, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(json_body, "asyncio", SimpleNamespace(sleep=rest, Lock=asyncio.Lock))
+    parser = json_body.Parser(10**6)
+    large = b'{"text": "' + b"a" * json_body._LARGE + b'"}'
+    for raw in (large, large, b"{}", large):
+        await parser.parse(raw, is_json=True, ours=True)
+    assert rests == [0.0, pytest.approx(0.04), pytest.approx(0.0)]
+    clock[0] += 1.0
+    await parser.parse(large, is_json=True, ours=True)
+    assert rests[-1] == 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from email.message import Message as MimeMessage
 from functools import lru_cache
 from typing import Any
@@ -17,8 +18,9 @@ from transformer_serving.gateway.settings import MAX_BODY_ELEMENTS
 # orjson's own, with its words; Python's parser has another one in each release.
 _MAX_DEPTH = 1024
 _TOO_DEEP = "depth limit"
-# Bytes from which on bodies are parsed one after the other, with a turn of the event loop between
-# them. A thread gains nothing: orjson keeps the interpreter's lock (docs/decisions/gateway.md).
+# Bytes from which on bodies are parsed one after the other, and between them the event loop is
+# others' for as long as the last one took: an answer takes several of its turns. A thread gains
+# nothing: orjson keeps the interpreter's lock (docs/decisions/gateway.md).
 _LARGE = 65_536
 
 
@@ -41,6 +43,7 @@ class Parser:
     def __init__(self, max_elements: int) -> None:
         self._max_elements = max_elements
         self._turn = asyncio.Lock()
+        self._others_until = 0.0
 
     async def parse(self, raw: bytes, *, is_json: bool, ours: bool) -> Any:
         """The object, where JSON is for an endpoint of ours; else the bytes.
@@ -50,7 +53,13 @@ class Parser:
         if not is_json or len(raw) < _LARGE:
             return self._parse(raw, is_json, ours)
         async with self._turn:
-            return self._parse(raw, is_json, ours)
+            await asyncio.sleep(max(0.0, self._others_until - time.monotonic()))
+            begun = time.monotonic()
+            try:
+                return self._parse(raw, is_json, ours)
+            finally:
+                ended = time.monotonic()
+                self._others_until = ended + (ended - begun)
 
     def _parse(self, raw: bytes, is_json: bool, ours: bool) -> Any:
         if ours and not raw:
