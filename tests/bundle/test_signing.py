@@ -237,7 +237,7 @@ def test_no_keys_are_no_check() -> None:
     assert read_trusted_keys({TRUSTED_KEYS_VARIABLE: "  "}) is None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=200), st.text(max_size=80))
 def test_no_bytes_raise_anything_but_a_contract_error(raw: bytes, text: str) -> None:
     keys = TrustedKeys(dict([parse_public(SigningKey("me", KEY).public)]))
