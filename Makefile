@@ -10,9 +10,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 BESIDE := --numprocesses=2 --dist=loadfile
 
 .PHONY: up down status test test-quick test-failed test-stack test-by-hand test-compose compose-figures \
-	example-env check check-ort check-ensemble compare-table compare-int8 compare-hints lint format types docs fuzz soak lock \
-	reliability reliability-demo models check-processors check-upgrade attack bench bench-all \
-	bench-tables budgets tune flames notebooks clean help
+	example-env check check-ort check-ensemble compare-table compare-int8 compare-hints lint format \
+	types docs fuzz soak lock reliability reliability-demo models check-processors check-upgrade \
+	attack bench bench-all bench-tables budgets tune flames notebooks clean help
 
 help:
 	@echo 'make up      install, build the demo models, start the stack, deploy, show curl lines'

@@ -238,7 +238,7 @@ def test_no_keys_are_no_check() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=200), st.text(max_size=80))
 def test_no_bytes_raise_anything_but_a_contract_error(raw: bytes, text: str) -> None:
     keys = TrustedKeys(dict([parse_public(SigningKey("me", KEY).public)]))

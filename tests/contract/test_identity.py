@@ -127,7 +127,7 @@ def test_a_preprocess_file_proves_its_number_alone(bundle: Path) -> None:
     assert alone.bundle_version == manifest.bundle_version == stated_version(raw)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=60), st.binary(max_size=60), st.integers(0, 10**13))
 def test_no_bytes_raise_anything_but_a_contract_error(
     before: bytes, data: bytes, number: int

@@ -94,7 +94,7 @@ def relu(opset: int, ir_version: int) -> onnx.ModelProto:
     return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=200))
 def test_no_bytes_raise_anything_but_a_contract_error(
     tmp_path_factory: pytest.TempPathFactory, content: bytes

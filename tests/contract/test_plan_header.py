@@ -115,7 +115,7 @@ def bytes_read() -> int:
     return int(text.split("rchar: ")[1].split()[0])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     plan=st.sampled_from(PLANS),
     edits=st.lists(st.tuples(st.integers(0, 400), st.binary(min_size=1, max_size=9)), max_size=4),
@@ -133,7 +133,7 @@ def test_no_damage_raises_anything_but_a_contract_error(
     check_damaged(tmp_path_factory.getbasetemp() / "fuzz.plan", bytes(content[:end]))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(tag=st.sampled_from([b"ftrt", b"ptrt", b""]), rest=st.binary(max_size=300))
 def test_no_bytes_raise_anything_but_a_contract_error(
     tmp_path_factory: pytest.TempPathFactory, tag: bytes, rest: bytes

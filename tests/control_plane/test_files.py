@@ -143,9 +143,7 @@ _PATHS = strategies.one_of(
 
 
 @pytest.mark.slow
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(path=_PATHS)
 @example(path="/etc/passwd")
 @example(path="folder/../../secret")

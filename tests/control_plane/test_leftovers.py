@@ -107,9 +107,7 @@ NAMES = st.text(alphabet='ab %"é\\.+#?&', min_size=1, max_size=6).filter(
 
 
 @given(st.lists(NAMES, min_size=1, max_size=3), st.integers(0, 5))
-@settings(
-    deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_a_document_names_in_any_form_stays(
     tmp_path_factory: pytest.TempPathFactory, parts: list[str], form: int
 ) -> None:

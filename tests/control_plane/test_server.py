@@ -31,9 +31,7 @@ def token(server: ServerProcess) -> str:
     return str(server.session().headers["Authorization"])
 
 
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     pieces=strategies.lists(
         strategies.sampled_from(

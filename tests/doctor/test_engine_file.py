@@ -225,7 +225,7 @@ WHOLE = {
 }
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @example(".xml", [(0, b'<?xml version="1.0" encoding="utf-7"?>')], None)
 @example(".xml", [(0, b'<?xml version="1.0" encoding="shift_jis"?>')], None)
 @given(

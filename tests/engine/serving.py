@@ -98,7 +98,7 @@ def write_sealed(folder: Path, *, scale: float = 1.0) -> tuple[Path, int, bytes]
 
 
 def numbers_are_chosen(patch: pytest.MonkeyPatch) -> None:
-    """For a controller in this process: tests/engine/test_identity.py holds it to the hashes."""
+    """For a controller in this process: tests/contract/test_identity.py holds it to the hashes."""
     patch.setattr(verification, "check_preprocess", lambda raw, parts: None)
 
 

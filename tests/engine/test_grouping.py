@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from transformer_serving.contract.heads import EXTRA_ROLES
 from transformer_serving.engine.backends.executor import Executor, Graph, RequestFailure
@@ -90,7 +90,6 @@ def request(ids: Any, masks: int = 1, candidates: int = 1) -> Arrays:
 shapes = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 40)), min_size=1, max_size=12)
 
 
-@settings(deadline=None)
 @given(shapes=shapes, poisoned=st.sets(st.integers(0, 11)), pad=st.booleans())
 def test_every_request_gets_exactly_its_own_answer(
     shapes: list[tuple[int, int]], poisoned: set[int], pad: bool

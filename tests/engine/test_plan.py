@@ -177,7 +177,7 @@ class World(RuleBasedStateMachine):
 
 
 TestWorld = World.TestCase
-TestWorld.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestWorld.settings = settings(max_examples=150, stateful_step_count=30)
 
 
 def test_pauses_double_up_to_five_minutes_and_start_anew_for_another_thing() -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.gateway.body import (
@@ -148,7 +148,6 @@ class Caller:
 
 
 @given(DATA, CUTS, st.booleans(), st.integers(0, 4000))
-@settings(deadline=None)
 async def test_incoming_bodies(data: bytes, cuts: list[int], packed: bool, limit: int) -> None:
     sent = gzip.compress(data) if packed else data
     headers = {b"content-encoding": b"gzip"} if packed else {}

@@ -98,7 +98,7 @@ CALLERS = st.builds(
 
 @pytest.mark.slow
 @given(st.lists(CALLERS, min_size=1, max_size=8))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 async def test_every_way_out_gives_it_back(callers: list[Caller]) -> None:
     door = door_of()
     async with asyncio.timeout(60):
@@ -145,7 +145,6 @@ async def test_a_task_that_is_cancelled_gives_it_back() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 600), st.booleans()), max_size=40))
-@settings(deadline=None)
 def test_shares_add_up(steps: list[tuple[int, int, bool]]) -> None:
     memory = body_memory(TOTAL)
     shares = [memory.share() for _ in range(4)]

@@ -188,7 +188,7 @@ def step(what: str, callers: Callers, inside: list[Inside]) -> None:
         inside[-1].connection.closed.set()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.sampled_from(["enter", "leave", "round", "close"]), max_size=60))
 def test_whoever_is_inside_is_watched_after_two_rounds(steps: list[str]) -> None:
     async def play() -> None:

@@ -146,7 +146,7 @@ async def test_a_free_thread_is_not_refused(held: Held) -> None:
     assert await asyncio.gather(*tasks) == ["0", "1"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.sampled_from(["stays", "leaves", "late", "cancelled", "fails"]), max_size=12))
 def test_nothing_is_left_whatever_becomes_of_the_callers(fates: list[str]) -> None:
     asyncio.run(_every_fate(fates))

@@ -71,7 +71,7 @@ def test_lines_and_headers_of_others() -> None:
     assert codes <= {"unavailable", "engine_failed"}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_broken_anywhere(data: st.DataObject) -> None:
     good = reply(HEADER, TENSOR)

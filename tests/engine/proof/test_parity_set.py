@@ -117,7 +117,7 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 PLACES = _places(json.loads(PLAIN))[1:]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(place=st.sampled_from(PLACES), value=JSON)
 def test_any_other_value_anywhere_is_read_or_refused(place: tuple[Any, ...], value: Any) -> None:
     values = json.loads(PLAIN)
@@ -129,7 +129,7 @@ def test_any_other_value_anywhere_is_read_or_refused(place: tuple[Any, ...], val
     assert read_parity_set(raw_of(found)).to_json() == found.to_json()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=64), st.integers(0, len(PLAIN)), st.integers(0, 40))
 def test_any_bytes_are_read_or_refused(noise: bytes, at: int, dropped: int) -> None:
     raw = PLAIN.encode()

@@ -39,7 +39,7 @@ def counts() -> dict[str, int]:
                     found["waiting"] += len(one._waiting)
                     found["slots"] += one._in_flight
                     found["calls"] += len(one._tasks)
-        if name.startswith("transformer_serving_") and name.endswith(".preprocess.triton.client"):
-            for client in module._clients.values():
-                found["server_calls"] += sum(m.in_flight for m in client._members.values())
+            client = sys.modules[f"{name.removesuffix('.coalesce')}.triton.client"]
+            for one in client._clients.values():
+                found["server_calls"] += sum(m.in_flight for m in one._members.values())
     return found

@@ -24,7 +24,6 @@ BY_FIRST_TOKEN = pytest.mark.parametrize("name", FIRST_TOKEN_FAMILIES)
 BY_TOKEN = pytest.mark.parametrize("name", TOKEN_FAMILIES)
 few = settings(
     max_examples=30,
-    deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),
     database=None,

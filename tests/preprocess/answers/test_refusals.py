@@ -220,9 +220,7 @@ def test_every_body_is_work_or_a_refusal(task: str) -> None:
     some = st.dictionaries(st.sampled_from([*named, "other"]), values) if named else st.just({})
     body = st.dictionaries(fields, values)
 
-    @settings(
-        max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-    )
+    @settings(max_examples=60, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(
         body=JSON
         | st.binary()
