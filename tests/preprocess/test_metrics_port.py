@@ -24,9 +24,9 @@ WORKER = """
 import sys
 from pathlib import Path
 from preprocess import Preprocess
-from preprocess.stats import Figures
+from preprocess.stats import EndpointFigures
 if sys.argv[2]:
-    Figures(sys.argv[2]).abandoned("deadline", 1)
+    EndpointFigures(sys.argv[2]).abandoned("deadline", 1)
 folder = Path(sys.argv[1])
 for again in range(2):
     Preprocess((folder / "endpoint.json").read_bytes(), (folder / "tokenizer.json").read_bytes)

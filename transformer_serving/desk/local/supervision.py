@@ -96,7 +96,9 @@ class _UnixTransport(xmlrpc.client.Transport):
         self._path = path
 
     def make_connection(self, host: Any) -> http.client.HTTPConnection:
-        return UnixConnection(self._path, _RPC_S)
+        # Where close() looks for it.
+        self._connection = host, UnixConnection(self._path, _RPC_S)
+        return self._connection[1]
 
     def request(self, *arguments: Any, **named: Any) -> Any:
         """A connection for each call: nobody is told when the last one was made."""
