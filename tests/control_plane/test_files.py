@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies
 
 from transformer_serving.control_plane.errors import ApiError, ApiFailure
-from transformer_serving.control_plane.files.store import FileStore, path_parts
+from transformer_serving.control_plane.file_path import path_parts
+from transformer_serving.control_plane.files.store import FileStore
 
 
 @pytest.fixture

@@ -25,9 +25,10 @@ from transformer_serving.control_plane.api import METHODS, Api, error_response, 
 from transformer_serving.control_plane.auth import Authority
 from transformer_serving.control_plane.call import Services
 from transformer_serving.control_plane.errors import ApiError, ApiFailure
+from transformer_serving.control_plane.file_path import path_parts
 from transformer_serving.control_plane.files.downloads import file_response
 from transformer_serving.control_plane.files.leftovers import Leftovers
-from transformer_serving.control_plane.files.store import FileStore, path_parts
+from transformer_serving.control_plane.files.store import FileStore
 from transformer_serving.control_plane.files.uploads import receive_upload
 from transformer_serving.control_plane.scroll import Scrolls
 from transformer_serving.control_plane.settings import ControlPlaneSettings

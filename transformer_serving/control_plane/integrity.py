@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_serving.control_plane.addresses import own_path
-from transformer_serving.control_plane.files.store import path_parts
+from transformer_serving.control_plane.file_path import path_parts
 
 DATABASE = "control_plane.sqlite3"
 # Counts up with every change that an older kit could not work with. 0: before it was counted.

@@ -7,7 +7,6 @@ import os
 import shutil
 import stat
 import threading
-import unicodedata
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,10 +15,8 @@ from io import FileIO
 from pathlib import Path
 
 from transformer_serving.control_plane.errors import ApiError, ApiFailure
+from transformer_serving.control_plane.file_path import path_parts
 
-_MAX_NAME_BYTES = 255
-# An upload's header holds the path twice and may have 4 KiB.
-_MAX_PATH_BYTES = 1900
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 # What the system answers where a path runs into a file, a folder or a symbolic link.
@@ -157,29 +154,6 @@ class FileStore:
             yield descriptor
         finally:
             os.close(descriptor)
-
-
-def path_parts(path: str) -> list[str]:
-    """The names along a path inside the store; refuses what could mean anything else."""
-    parts = [part for part in path.split("/") if part not in ("", ".")]
-    if not parts:
-        raise ApiError(ApiFailure.FIELD_VALUE, "path is empty")
-    try:
-        lengths = [len(part.encode()) for part in parts]
-    except UnicodeEncodeError as error:
-        raise ApiError(ApiFailure.FIELD_VALUE, "path is no valid text") from error
-    if ".." in parts or any(unicodedata.category(letter) == "Cc" for letter in path):
-        raise ApiError(ApiFailure.FIELD_VALUE, "path may not hold '..' or control characters")
-    if max(lengths) > _MAX_NAME_BYTES:
-        raise ApiError(
-            ApiFailure.FIELD_VALUE,
-            f"path: a name has at most {_MAX_NAME_BYTES} bytes, got {max(lengths)}",
-        )
-    if sum(lengths) + len(lengths) > _MAX_PATH_BYTES:
-        raise ApiError(
-            ApiFailure.FIELD_VALUE, f"path has at most {_MAX_PATH_BYTES} bytes, got {sum(lengths)}"
-        )
-    return parts
 
 
 def _make_folder(name: str, parent: int) -> None:

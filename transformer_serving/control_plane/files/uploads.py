@@ -13,7 +13,8 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from transformer_serving.control_plane.errors import ApiError, ApiFailure
-from transformer_serving.control_plane.files.store import FileStore, Incoming, path_parts
+from transformer_serving.control_plane.file_path import path_parts
+from transformer_serving.control_plane.files.store import FileStore, Incoming
 
 # Bytes gathered before a thread writes them: the loop never waits for the disk.
 _WRITE_SIZE = 1024 * 1024
