@@ -68,12 +68,14 @@ class Wire:
             relay.close()
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):
-            while block := await reader.read(65_536):
-                self.bytes += len(block)
-                writer.write(block)
-                await writer.drain()
-        writer.close()
+        try:
+            with suppress(ConnectionError):
+                while block := await reader.read(65_536):
+                    self.bytes += len(block)
+                    writer.write(block)
+                    await writer.drain()
+        finally:
+            writer.close()
 
 
 Ask = Callable[[Any], Any]

@@ -251,9 +251,11 @@ async def test_a_unix_socket(tmp_path: Path, tritons: list[TritonServer]) -> Non
         to_triton, from_triton = await asyncio.open_connection("127.0.0.1", port)
 
         async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-            while piece := await source.read(65536):
-                target.write(piece)
-            target.close()
+            try:
+                while piece := await source.read(65536):
+                    target.write(piece)
+            finally:
+                target.close()
 
         await asyncio.gather(copy(reader, from_triton), copy(to_triton, writer))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import math
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -119,15 +120,11 @@ def test_a_body_that_is_no_json_never_hurts(
 
 def test_every_answer_names_its_bundle(stack: Stack) -> None:
     rows = {row["endpoint"]: row for row in stack.json("status")["endpoints"]}
-    connection = http.client.HTTPConnection("127.0.0.1", stack.base, timeout=20)
-    for body in ({"text": SEED}, {}):
-        connection.request(
-            "POST",
-            "/serve/transformer_model",
-            json.dumps(body),
-            {"Content-Type": "application/json"},
-        )
-        answer = connection.getresponse()
-        answer.read()
-        version = answer.headers["x-bundle-version"]
-        assert int(version) == rows["transformer_model"]["bundle_version"]
+    kind = {"Content-Type": "application/json"}
+    with closing(http.client.HTTPConnection("127.0.0.1", stack.base, timeout=20)) as connection:
+        for body in ({"text": SEED}, {}):
+            connection.request("POST", "/serve/transformer_model", json.dumps(body), kind)
+            answer = connection.getresponse()
+            answer.read()
+            version = answer.headers["x-bundle-version"]
+            assert int(version) == rows["transformer_model"]["bundle_version"]
