@@ -46,10 +46,18 @@ def test_create_and_list(plain: Stack) -> None:
     assert served(plain, found[1]) == []
 
 
-def test_upload_a_file_and_serve_it(desk: Desk) -> None:
-    model = desk.upload("a file", "--path", str(desk.model(2.0)))
-    desk.add("of_file", "--model-id", model)
-    desk.until_answers("of_file", 2.0)
+@pytest.fixture
+def of_file(plain: Stack, desk: Desk) -> str:
+    """An endpoint of an uploaded file, which whoever asks first adds; it answers with 2.0."""
+    if "of_file" not in served(plain):
+        model = desk.upload("a file", "--path", str(desk.model(2.0)))
+        desk.add("of_file", "--model-id", model)
+        desk.until_answers("of_file", 2.0)
+    return "of_file"
+
+
+def test_upload_a_file_and_serve_it(desk: Desk, of_file: str) -> None:
+    desk.until_answers(of_file, 2.0)
 
 
 def test_upload_a_folder_to_a_destination(desk: Desk) -> None:
@@ -178,23 +186,23 @@ def test_auto_update_of_published_models_under_load(
     desk.until_status("auto/3", 404, THEIRS)
 
 
-def test_config_and_metrics(plain: Stack, desk: Desk) -> None:
+def test_config_and_metrics(plain: Stack, desk: Desk, of_file: str) -> None:
     """Values of a request, of its answer and of the code itself stand in the statistics queue."""
     plain.clearml_serving(
         "config", "--kafka-metric-server", "127.0.0.1:9", "--metric-log-freq", "1"
     )
-    desk.until_answers("of_file", 2.0)
+    desk.until_answers(of_file, 2.0)
     plain.clearml_serving(
         "model", "add", "--engine", "custom", "--endpoint", "peek", "--preprocess", desk.code(PEEK)
     )
     plain.clearml_serving(
-        "metrics", "add", "--endpoint", "of_file", "--variable-scalar", "first=0,1,2", "weight=0,1",
+        "metrics", "add", "--endpoint", of_file, "--variable-scalar", "first=0,1,2", "weight=0,1",
         "--variable-enum", "kind=cat,dog", "--variable-value", "weight2",
     )  # fmt: skip
     assert '"kind"' in plain.clearml_serving("metrics", "list")
 
     def queued(mark: float) -> dict[str, Any] | None:
-        plain.post("of_file", {**THEIRS, "weight": mark})
+        plain.post(of_file, {**THEIRS, "weight": mark})
         rows = plain.post("peek", {})[1]["queued"]
         return next((row for row in rows if row.get("weight") == mark), None)
 
@@ -203,20 +211,20 @@ def test_config_and_metrics(plain: Stack, desk: Desk) -> None:
     row = queued(0.25)
     assert row is not None
     assert row.keys() >= {"_latency", "_count", "_url", "first", "weight", "kind"}
-    assert (row["_url"], row["kind"]) == ("of_file", "cat")
-    plain.clearml_serving("metrics", "remove", "--endpoint", "of_file", "--variable", "weight")
+    assert (row["_url"], row["kind"]) == (of_file, "cat")
+    plain.clearml_serving("metrics", "remove", "--endpoint", of_file, "--variable", "weight")
     marks = itertools.count(1)  # a new one each time: old values stay in the queue
     plain.until(lambda: queued(next(marks)) is None, "no value of 'weight' after its removal")
-    plain.clearml_serving("metrics", "remove", "--endpoint", "of_file")
+    plain.clearml_serving("metrics", "remove", "--endpoint", of_file)
     assert '"kind"' not in plain.clearml_serving("metrics", "list")
 
 
-def test_config_moves_the_triton_address(plain: Stack, desk: Desk) -> None:
+def test_config_moves_the_triton_address(plain: Stack, desk: Desk, of_file: str) -> None:
     """The stock call to Triton follows the configured address, and comes back with it."""
     plain.clearml_serving("config", "--triton-grpc-server", "127.0.0.1:9")
     try:
-        desk.until_status("of_file", 500, THEIRS)
+        desk.until_status(of_file, 500, THEIRS)
     finally:
         home = require_record(plain.state).triton.grpc
         plain.clearml_serving("config", "--triton-grpc-server", home, "--base-serving-url", "x")
-    desk.until_answers("of_file", 2.0)
+    desk.until_answers(of_file, 2.0)
