@@ -8,7 +8,14 @@ from collections.abc import Callable, Sequence
 
 from tests.attack.ground import Ground
 from tests.attack.seen import Seen, counted
-from tests.gateway.heavy_bodies import MIB, Statuses, attacks, idle_mib, watched
+from tests.gateway.heavy_bodies import (
+    MIB,
+    Statuses,
+    another_process,
+    attacks,
+    idle_mib,
+    watched,
+)
 from transformer_serving.gateway.settings import read_settings
 
 # What an endpoint's own code says to them there, ours says as an unknown field.
@@ -31,16 +38,16 @@ async def _sent(ground: Ground, names: Sequence[str]) -> Seen:
     total = read_settings({}).body_memory_bytes / MIB
     idle = await _idle_mib(ground)
     statuses, most, slowest, faults = Statuses(), 0.0, 0.0, list[str]()
-    for name in names:
-        send, expected = attacks()[name]
-        found, watch = await watched(server, send)
-        statuses.update(found)
-        most = max(most, watch.memory)
-        slowest = max(slowest, watch.percentile(99))
-        if not set(found) <= {_OURS.get(status, status) for status in expected}:
-            faults.append(f"{name}: {counted(found)}")
-        if watch.failed:
-            faults.append(f"{name}: the other client was refused {watch.failed} times")
+    with another_process() as attacker:
+        for name in names:
+            found, watch = await watched(server, name, attacker)
+            statuses.update(found)
+            most = max(most, watch.memory)
+            slowest = max(slowest, watch.percentile(99))
+            if not set(found) <= {_OURS.get(status, status) for status in attacks()[name][1]}:
+                faults.append(f"{name}: {counted(found)}")
+            if watch.failed:
+                faults.append(f"{name}: the other client was refused {watch.failed} times")
     if most >= 1.2 * idle + total:
         faults.append(f"more than 1.2 x {idle:.0f} + {total:.0f} MiB")
     told = f"{counted(statuses)}; {idle:.0f} to {most:.0f} MiB; another client is answered"
