@@ -57,7 +57,7 @@ def costly_import(file: Path) -> str | None:
     rest = [file]
     while rest:
         seen.add(one := rest.pop())
-        for name in imports(one):
+        for name in sorted(imports(one)):
             if name.partition(".")[0] in LIBRARIES:
                 return name
             rest += [own for own in files_of(name) if own not in seen]

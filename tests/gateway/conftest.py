@@ -25,6 +25,9 @@ ENDPOINTS = Path(__file__).parent / "endpoints"
 POLL_MINUTES = "0.01"
 Headers = Mapping[str, str | bytes]
 JSON = {"content-type": "application/json"}
+# CPython 3.11 counts the depth of all threads' parsers together, and clearml imports in one of its
+# own: a start may end so. The stack's supervisor and compose start it again, and so do we, once.
+_PARSERS_FAULT = "AST constructor recursion depth mismatch"
 
 
 def free_port() -> int:
@@ -65,6 +68,8 @@ class Server:
         """Until the path answers anything but 503."""
         deadline = time.monotonic() + seconds
         while True:
+            if self.process.poll() is not None and self.log.read_text().count(_PARSERS_FAULT) == 1:
+                self.start()
             assert self.process.poll() is None, self.log.read_text()
             try:
                 if self.ask("GET", path).status != 503:
