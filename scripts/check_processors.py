@@ -3,10 +3,12 @@ instruction sets, as a table in docs/models.md.
 
     make check-processors
     python -m scripts.check_processors --json --levels AVX2 --max-length 16
+    python -m scripts.check_processors --write --folder build/processors
 
 MiniLM in every precision of both CPU engines. Each OpenVINO bundle is made under each level and
 served under it by the real tritonserver; those made under the lowest and the highest are served
-under all. Ends with 1 where an answer is out of its precision's tolerance.
+under all. Ends with 1 where an answer is out of its precision's tolerance. With --folder what a run
+made stays there, and one that was cut short is taken up at the step it had come to.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from scripts.generated_part import PAGE, described, load_average, write_part
 from scripts.processor_levels import LEVELS, VARIABLE, imitable, processor_flags
+from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.builders.table import ENGINES as ROWS
 from transformer_serving.desk.parity.latency import facts
 
@@ -55,7 +59,12 @@ class Row:
     faults: tuple[str, ...]
 
 
-def run(level: str, *arguments: str) -> Rows:
+def run(folder: Path, level: str, *arguments: str) -> Rows:
+    """The step's rows; those that it left in the folder, if it has run."""
+    left = folder / f"{arguments[0]} {level}.json"
+    if left.is_file():
+        found: Rows = json.loads(left.read_bytes())
+        return found
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     if level != _ALL:
         environment[VARIABLE] = level
@@ -70,6 +79,7 @@ def run(level: str, *arguments: str) -> Rows:
     if done.returncode:
         raise SystemExit(f"error: {arguments[0]} under {level} failed:\n{done.stderr[-2000:]}")
     rows: Rows = json.loads(done.stdout)
+    replace_file(left, done.stdout)
     return rows
 
 
@@ -81,14 +91,14 @@ def check(
     engines: Sequence[str] = ENGINES,
 ) -> list[Row]:
     task = progress.add_task("export", total=2 * len(levels) + 1)
-    run(_ALL, "prepare", str(folder), str(max_length))
+    run(folder, _ALL, "prepare", str(folder), str(max_length))
     openvino = [engine for engine in engines if engine.startswith("openvino")]
     others = [engine for engine in engines if engine not in openvino]
     made: dict[tuple[str, str], dict[str, Any]] = {}
     for level in levels:
         progress.update(task, advance=1, description=f"made under {level}")
         built = [*openvino, *(others if level == levels[-1] else ())]
-        for row in run(level, "build", str(folder), str(folder / level), *built):
+        for row in run(folder, level, "build", str(folder), str(folder / level), *built):
             made[level, row["engine"]] = row
     served: dict[tuple[str, str], dict[str, float | None]] = {key: {} for key in made}
     faults = {key: [row["fault"]] if row["fault"] else [] for key, row in made.items()}
@@ -98,7 +108,7 @@ def check(
         # What has no switch is served once.
         sources = [key for key in sources if key[1] in openvino or level == levels[-1]]
         places = [str(folder / source / engine) for source, engine in sources]
-        for key, row in zip(sources, run(level, "serve", *places), strict=True):
+        for key, row in zip(sources, run(folder, level, "serve", *places), strict=True):
             served[key][level] = row["difference"]
             faults[key] += [row["fault"]] if row["fault"] else []
     return [
@@ -154,10 +164,10 @@ def main() -> int:
     load = load_average()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with (
-        tempfile.TemporaryDirectory() as scratch,
+        _folder(options.folder) as folder,
         Progress(*columns, console=Console(stderr=True)) as progress,
     ):
-        rows = check(Path(scratch), levels, options.max_length, progress, options.engines)
+        rows = check(folder, levels, options.max_length, progress, options.engines)
     if options.json:
         sys.stdout.write(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
     else:
@@ -175,12 +185,23 @@ def main() -> int:
     return 1 if faults else 0
 
 
+@contextmanager
+def _folder(named: Path | None) -> Iterator[Path]:
+    if named is not None:
+        named.mkdir(parents=True, exist_ok=True)
+        yield named.absolute()
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        yield Path(scratch)
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     parser.add_argument("--levels", nargs="+", help="only these instruction sets, and the whole")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES, metavar="ENGINE")
     parser.add_argument("--max-length", type=int, default=_MAX_LENGTH, help="tokens of a text")
+    parser.add_argument("--folder", type=Path, help="keep the steps' work here, and take it up")
     parser.add_argument("--write", action="store_true", help="put the table into docs/models.md")
     return parser.parse_args()
 

@@ -43,8 +43,11 @@ from transformer_serving.desk.source.tokenizer import TokenizerFile
 from transformer_serving.engine.controller.machine import read_machine
 from transformer_serving.engine.controller.proofs import Proofs
 from transformer_serving.engine.controller.prover import ProofFailed, Prover
+from transformer_serving.engine.controller.triton import TritonAway
 
 _PREPARED = "prepared.pickle"
+# A Triton that is short of processor time may not answer in time; the controller tries again too.
+_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -144,10 +147,15 @@ def _served(prover: Prover, repository: Any, at: int, bundle: Path) -> dict[str,
     token = repository.stage("m", bundle / "model", "")
     version = version_of(repository, token, at + 2)
     row: dict[str, Any] = {"bundle": str(bundle), "difference": None, "fault": None}
-    try:
-        prover.require("m", version)
-    except ProofFailed as failure:
-        return {**row, "fault": str(failure)}
+    for left in reversed(range(_TRIES)):
+        try:
+            prover.require("m", version)
+            break
+        except ProofFailed as failure:
+            return {**row, "fault": str(failure)}
+        except TritonAway:
+            if not left:
+                raise
     passed = prover.passed(version)
     assert passed is not None
     return {**row, "difference": passed.largest_difference}
