@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomllib
+import yaml
 
 import preprocess.settings
 from transformer_serving.contract.gate.release import kit_version
@@ -17,6 +19,14 @@ from transformer_serving.desk.doctor.env_file import read_env_file
 from transformer_serving.desk.local import parts
 from transformer_serving.desk.versions.lock import Lock, read_lock
 from transformer_serving.gateway import settings as gateway_settings
+from transformer_serving.gateway.access import (
+    ACCESS,
+    KEYS_FILE,
+    PUBLISHED,
+    TLS_CERT,
+    TLS_CLIENT_CA,
+    TLS_KEY,
+)
 
 ROOT = Path(__file__).parent.parent
 COMPOSE_FILES = sorted((ROOT / "compose").glob("*.yaml"))
@@ -55,6 +65,49 @@ def test_every_setting_reaches_the_inference_container() -> None:
     text = COMPOSE.read_text("utf-8")
     for row in (*preprocess.settings.SETTINGS, *gateway_settings.SETTINGS):
         assert f"\n      {row.name}: ${{{row.name}:-" in text
+
+
+def service(file: str, name: str) -> dict[str, Any]:
+    text = (ROOT / "compose" / file).read_text("utf-8")
+    # What compose's own tags stand before.
+    values = yaml.safe_load(re.sub(r"!(override|reset) ", "", text))
+    found: dict[str, Any] = values["services"][name]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [("compose.yaml", "inference"), ("clearml-serving.yaml", "clearml-serving-inference")],
+)
+def test_what_says_who_gets_in_reaches_the_gateway(file: str, name: str) -> None:
+    """Of each file whose front door it is, also where it is published."""
+    gateway = service(file, name)
+    environment, mounted = gateway["environment"], gateway["volumes"]
+    bind = "${TRANSFORMER_SERVING_BIND:-127.0.0.1}"
+    assert gateway["ports"] == [f"{bind}:${{TRANSFORMER_SERVING_PORT:-8080}}:8080"]
+    assert environment[PUBLISHED] == bind
+    assert {row.name for row in ACCESS} <= set(environment)
+    for name, target in (("KEYS", "keys"), ("TLS", "tls")):
+        folder = f"TRANSFORMER_SERVING_{name}_FOLDER"
+        assert f"${{{folder}:-no-{target}}}:/run/{target}:ro" in mounted
+    assert environment[KEYS_FILE.name] == "${TRANSFORMER_SERVING_KEYS_FOLDER:+/run/keys/keys.json}"
+    assert environment[TLS_CERT.name] == "${TRANSFORMER_SERVING_TLS_FOLDER:+/run/tls/tls.crt}"
+    assert environment[TLS_KEY.name] == "${TRANSFORMER_SERVING_TLS_FOLDER:+/run/tls/tls.key}"
+    shown = environment["TRANSFORMER_SERVING_HEALTH_CERT"]
+    assert shown == f"${{{TLS_CLIENT_CA.name}:+/run/tls/health.crt}}"
+
+
+def test_behind_the_balancer_tls_is_its_own() -> None:
+    """The workers get neither the variables nor the folder of the private key."""
+    balancer, worker = (service("scale.yaml", name) for name in ("balancer", "inference"))
+    front = service("compose.yaml", "inference")
+    for row in (TLS_CERT, TLS_KEY, TLS_CLIENT_CA):
+        assert balancer["environment"][row.name] == front["environment"][row.name]
+        assert worker["environment"][row.name] == ""
+    assert worker["volumes"] == ["no-tls:/run/tls:ro"]
+    assert not any("/run/keys" in volume for volume in balancer["volumes"])
+    # HAProxy would wait for the watch of its certificates as for a child of its own.
+    assert balancer["init"] is True
 
 
 def test_the_images_are_built_on_what_the_lock_pins(lock: Lock) -> None:

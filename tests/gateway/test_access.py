@@ -6,7 +6,9 @@ import pytest
 
 from transformer_serving.gateway.access import (
     ACCESS,
+    KEYS_FILE,
     OPEN,
+    PUBLISHED,
     TLS_CERT,
     TLS_CLIENT_CA,
     TLS_KEY,
@@ -35,15 +37,24 @@ def test_a_switch_is_on_or_off() -> None:
         read_access({OPEN.name: "yes"})
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost"])
 def test_loopback_needs_no_keys(host: str) -> None:
     assert is_loopback(host)
     check_address(Access(), host)
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "serving.example"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "[::]", "192.0.2.7", "serving.example", ""])
 def test_another_address_needs_keys_or_a_word(host: str) -> None:
     with pytest.raises(ValueError, match="--keys.*--open"):
         check_address(Access(), host)
     check_address(Access(open=True), host)
     check_address(Access(keys_file=Path("keys.json")), host)
+
+
+def test_of_a_container_it_counts_where_its_port_is_published() -> None:
+    check_address(read_access({PUBLISHED: "127.0.0.1"}), "0.0.0.0")
+    outside = {PUBLISHED: "192.0.2.7"}
+    with pytest.raises(ValueError, match=r"^TRANSFORMER_SERVING_BIND publishes on 192\.0\.2\.7,"):
+        check_address(read_access(outside), "127.0.0.1")
+    check_address(read_access({**outside, OPEN.name: "1"}), "0.0.0.0")
+    check_address(read_access({**outside, KEYS_FILE.name: "keys.json"}), "0.0.0.0")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class AccessSetting:
-    """One environment variable and its flag; a switch is on with "1", the others name a file."""
+    """One environment variable and its flag; a switch is on with "1"."""
 
     name: str
     flag: str
@@ -50,6 +50,9 @@ TLS_CLIENT_CA = AccessSetting(
     "PEM file of the authorities that callers' certificates must come from; empty: none is asked.",
 )
 ACCESS = (KEYS_FILE, OPEN, TLS_CERT, TLS_KEY, TLS_CLIENT_CA)
+# In a container every address is listened on; who reaches that is decided where its port is
+# published. The compose files say that here, and have their TRANSFORMER_SERVING_BIND for it.
+PUBLISHED = "TRANSFORMER_SERVING_PUBLISHED"
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Access:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
+    published: str | None = None
 
 
 def read_access(environment: Mapping[str, str] = os.environ) -> Access:
@@ -69,6 +73,7 @@ def read_access(environment: Mapping[str, str] = os.environ) -> Access:
         tls_cert=_path(environment, TLS_CERT),
         tls_key=_path(environment, TLS_KEY),
         tls_client_ca=_path(environment, TLS_CLIENT_CA),
+        published=environment.get(PUBLISHED) or None,
     )
     if (access.tls_cert is None) != (access.tls_key is None):
         raise ValueError(f"{TLS_CERT.flag} and {TLS_KEY.flag} belong together: name both or none")
@@ -79,19 +84,30 @@ def read_access(environment: Mapping[str, str] = os.environ) -> Access:
 
 def check_address(access: Access, host: str) -> None:
     """Raises ValueError for an address that others reach, without keys and not said to be open."""
-    if access.keys_file is None and not access.open and not is_loopback(host):
+    reached = access.published or host
+    if access.keys_file is not None or access.open or is_loopback(reached):
+        return
+    if access.published is None:
         raise ValueError(
-            f"{host} is reached from elsewhere and there are no keys: name their file with "
+            f"{reached} is reached from elsewhere and there are no keys: name their file with "
             f"{KEYS_FILE.flag}, listen on 127.0.0.1, or say {OPEN.flag}"
         )
+    raise ValueError(
+        f"TRANSFORMER_SERVING_BIND publishes on {reached}, which is reached from elsewhere, and "
+        "there are no keys: name the folder of keys.json with TRANSFORMER_SERVING_KEYS_FOLDER, "
+        f"bind 127.0.0.1, or set {OPEN.name}=1"
+    )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches it; of names only localhost is known to be so."""
+    """Whether only this machine reaches it; of names only localhost is known to be so.
+
+    An IPv6 address may stand in brackets, as before a port.
+    """
     if host == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
     except ValueError:
         return False
 

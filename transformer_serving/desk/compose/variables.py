@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import preprocess.settings
 from transformer_serving.contract.signatures import TRUSTED_KEYS_HELP, TRUSTED_KEYS_VARIABLE
 from transformer_serving.gateway import settings as gateway_settings
+from transformer_serving.gateway.access import OPEN, TLS_CLIENT_CA
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ FRONT_DOOR = Section(
     (
         Variable(
             "TRANSFORMER_SERVING_BIND",
-            "Address of the front door; 0.0.0.0 opens it to the network, without TLS or login.",
+            "Address of the front door, IPv6 in brackets. On one that others reach it does not "
+            "start without keys (the next part) or TRANSFORMER_SERVING_OPEN=1.",
             "127.0.0.1",
         ),
         Variable("TRANSFORMER_SERVING_PORT", "Port of the front door.", "8080"),
@@ -80,6 +82,28 @@ FRONT_DOOR = Section(
             "Port of the local profile's control plane, always on 127.0.0.1.",
             "8008",
         ),
+    ),
+)
+ACCESS = Section(
+    "Keys and TLS at the front door (docs/compose.md). Paths are relative to compose/.",
+    (
+        Variable(
+            "TRANSFORMER_SERVING_KEYS_FOLDER",
+            "Folder with keys.json, made by `transformer-serving keys add`; requests then need a "
+            "key. User 10001 must be able to read the file.",
+        ),
+        Variable(
+            "TRANSFORMER_SERVING_TLS_FOLDER",
+            "Folder with tls.crt, the certificate and its chain, and tls.key, both as PEM; then "
+            "only TLS 1.2 and 1.3 are spoken. User 10001 must be able to read them.",
+        ),
+        Variable(
+            TLS_CLIENT_CA.name,
+            f"{TLS_CLIENT_CA.help} The folder above is /run/tls in the containers: such as "
+            "/run/tls/ca.crt. It then also holds health.crt and health.key, a certificate of those "
+            "authorities for the containers' own health check.",
+        ),
+        Variable(OPEN.name, OPEN.help),
     ),
 )
 INFERENCE = Section(
@@ -177,7 +201,7 @@ def _drained(row: Variable) -> Variable:
 
 
 def sections() -> tuple[Section, ...]:
-    return CLEARML, STORAGE, SIGNING, FRONT_DOOR, INFERENCE, settings(), TRITON, FILES
+    return CLEARML, STORAGE, SIGNING, FRONT_DOOR, ACCESS, INFERENCE, settings(), TRITON, FILES
 
 
 def variables() -> tuple[Variable, ...]:
