@@ -42,6 +42,7 @@ from transformer_serving.gateway.shutdown import Shutdown
 _UNKNOWN = "unknown_endpoint"
 _TRACE = b"traceparent"
 _CLOSE = (b"connection", b"close")
+_CUT_OFF = ServingError("malformed_body", "the body ended before it was whole").body()
 _ENDED = ("lifespan.shutdown.complete", "lifespan.shutdown.failed")
 _OF_THE_SENT_BODY = (b"content-encoding", b"content-length", b"transfer-encoding")
 
@@ -121,6 +122,8 @@ class FrontDoor:
         except ServingError as error:
             return error.without_frames()
         except ClientGoneError:
+            # Who has left does not read it; who sent chunks that are none does.
+            await send_json(exchange.send, 400, _CUT_OFF, [*exchange.answer_headers(), _CLOSE])
             return None
         caller = self._callers.enter(exchange.receive)
         current_caller.set(caller.left)
