@@ -11,12 +11,14 @@ import re
 import resource
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from click.testing import CliRunner
 from fastapi import APIRouter, FastAPI
 from hypothesis import given, strategies as st
 
@@ -25,6 +27,10 @@ from tests.gateway.conftest import JSON, Headers, Reply, Server, Session
 from tests.gateway.played_host import host_of
 from transformer_serving.contract.errors import KINDS, ContractError, ServingError
 from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
+from transformer_serving.desk.clearml_tools.cli import ClearmlCli
+from transformer_serving.desk.cli import main
+from transformer_serving.desk.deploy.endpoint import DeployTarget
+from transformer_serving.desk.failure import Failure
 from transformer_serving.gateway import keys as keys_module
 from transformer_serving.gateway.access import KEYS_FILE, Access
 from transformer_serving.gateway.front_door import FrontDoor
@@ -250,6 +256,22 @@ def test_the_name_stands_beside_the_request_id(door: Server) -> None:
     assert [(line["request_id"], line["key"]) for line in lines] == [
         (f"asked-with-{ALL[-4:]}", "all"), (f"asked-with-{BOUND[-4:]}", "bound"),
     ]  # fmt: skip
+
+
+def test_the_desk_sends_its_key(door: Server, tmp_path: Path) -> None:
+    """`bench` and `deploy` at a gateway with keys."""
+    url = f"http://127.0.0.1:{door.port}/serve"
+    bench = ["bench", f"{url}/other", "-c", "1", "--seconds", "0.1"]
+    assert CliRunner().invoke(main, [*bench, "--key", BOUND]).exit_code == 0
+    refused = CliRunner().invoke(main, bench)
+    assert refused.exit_code == 2
+    assert "give --key or TRANSFORMER_SERVING_KEY" in refused.output
+    cli = ClearmlCli({}, "0" * 32)
+    target = DeployTarget(cli, url, url, tmp_path / "lock", ALL)
+    assert target.ask("ours", {"text": "kettle"}).status == 200
+    for key in (None, UNKNOWN, BOUND, METRICS):
+        with pytest.raises(Failure, match="--key"):
+            replace(target, key=key).ask("ours", {"text": "kettle"})
 
 
 def test_the_file_may_change_while_it_serves(session: Session, tmp_path: Path) -> None:
