@@ -39,11 +39,13 @@ class ClientGoneError(Exception):
 class Incoming:
     """One request's body on its way in. `open` while more of it may come."""
 
-    def __init__(self, receive: Receive, settings: GatewaySettings) -> None:
+    def __init__(
+        self, receive: Receive, settings: GatewaySettings, *, none_comes: bool = False
+    ) -> None:
         self._receive = receive
         self._settings = settings
         self._gave_up = False
-        self.open = True
+        self.open = not none_comes
 
     async def read(self, headers: Mapping[bytes, bytes], share: Share) -> bytes:
         """The whole plain body, counted in `share`.
