@@ -8,6 +8,7 @@ in MiB of their own (PSS).
 
 from __future__ import annotations
 
+import argparse
 import logging
 import statistics
 import sys
@@ -22,6 +23,7 @@ from pathlib import Path
 import psutil
 
 from tests.engine.triton_server import free_addresses
+from transformer_serving.desk.parity.latency import processor
 from transformer_serving.engine.backend_directory import assemble, pytriton_tritonserver
 from transformer_serving.engine.controller.machine import read_machine
 from transformer_serving.engine.controller.proofs import Proofs
@@ -176,10 +178,15 @@ def measure(bundle: Path, folder: Path) -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bundles", nargs="+", type=Path, help="folders that convert wrote")
+    options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-    for name in sys.argv[1:]:
+    for bundle in options.bundles:
         with tempfile.TemporaryDirectory() as scratch:
-            measure(Path(name), Path(scratch))
+            measure(bundle, Path(scratch))
+        load = psutil.getloadavg()[0]
+        sys.stdout.write(f"  {processor()}, {psutil.cpu_count()} cores; load {load:.1f} after\n")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from transformer_serving.desk.http import NoAnswer, ask, ask_at, opened
+from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.http import NoAnswer, ask, ask_at, key_header, opened
 
 WAIT_S = 20.0
 
@@ -106,6 +107,33 @@ def test_every_status_of_a_url_is_an_answer(url: str, status: int) -> None:
     with opened(f"{url}/{status}", timeout_s=WAIT_S) as unread:
         assert unread.status == status
         assert json.loads(unread.read())["method"] == "GET"
+
+
+def test_a_key_is_not_sent_to_where_an_answer_points(url: str) -> None:
+    seen: list[dict[str, str | None]] = []
+
+    class Pointer(Echo):
+        def do_GET(self) -> None:
+            seen.append({name: self.headers.get(name) for name in ("x-api-key", "x-mark")})
+            self.send_response(302)
+            self.send_header("Location", "/away" if self.path == "/" else f"{url}/200")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    pointer = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pointer)
+    with serving(pointer):
+        headers = {**key_header("ts_key"), "x-mark": "m"}
+        first = f"http://127.0.0.1:{pointer.server_address[1]}/"
+        assert ask(first, headers=headers, timeout_s=WAIT_S).status == 200
+    assert seen == [{"x-api-key": "ts_key", "x-mark": "m"}, {"x-api-key": None, "x-mark": "m"}]
+
+
+@pytest.mark.parametrize("key", ["x y", "a\nb", "a\r\nHost: b", "\u00e4", "a\0", " "])
+def test_what_is_no_key_is_not_sent(key: str) -> None:
+    with pytest.raises(Failure, match="TRANSFORMER_SERVING_KEY") as caught:
+        key_header(key)
+    assert key == " " or key not in str(caught.value)
+    assert key_header(None) == key_header("") == {}
 
 
 @pytest.mark.parametrize("path", ["/cut", "/noise"])

@@ -37,51 +37,28 @@ class Relied(NamedTuple):
 _HOST = "clearml_serving/serving/model_request_processor.py"
 _APP = "clearml_serving/serving/main.py"
 _ENGINE = "clearml_serving/serving/preprocess_service.py"
-_UVICORN = "uvicorn/supervisors/multiprocess.py"
-_HTTP = "uvicorn/protocols/http/httptools_impl.py"
+# Its compiled part can only be read by how Granian's own server calls it.
+_GRANIAN = "granian/server/mp.py"
+_ITS_WORKER = (
+    "worker_id, sock, ipc, runtime_threads, runtime_blocking_threads, blocking_threads, "
+    "blocking_threads_idle_timeout, backpressure, http_mode, http1_settings, http2_settings, "
+    "websockets, static_path, *ssl_ctx, metrics"
+)
 RELIED_ON = (
     Relied(
-        "uvicorn", _UVICORN, "Process",
-        "__init__(config,sockets) target(sockets) is_alive(timeout) terminate() join() server pid "
-        "process parent_conn",
-        "gateway/workers.py: a worker that is asked without being waited for",
+        "granian", "granian/_futures.py", "",
+        "_new_cbscheduler(loop,cb,impl_asyncio)",
+        "gateway/http_server.py: how its thread hands a request to the loop",
     ),
     Relied(
-        "uvicorn", _UVICORN, "Multiprocess",
-        "init_processes() keep_subprocess_alive()",
-        "gateway/workers.py: they make their workers of the module's `Process`, which is ours then",
+        "granian", "granian/asgi.py", "LifespanProtocol",
+        "__init__(callable) startup() shutdown() interrupt errored",
+        "gateway/worker.py: the app's start and end",
     ),
     Relied(
-        "uvicorn", "uvicorn/config.py", "Config",
-        "timeout_graceful_shutdown timeout_worker_healthcheck",
-        "gateway/workers.py and serve.py: how long a worker may hang, and may take to leave",
-    ),
-    Relied(
-        "uvicorn", "uvicorn/server.py", "Server",
-        "started",
-        "gateway/workers.py: a worker whose parent was killed leaves at once before it has started",
-    ),
-    Relied(
-        "uvicorn", _HTTP, "HttpToolsProtocol",
-        "connection_made(transport) data_received(data) connection_lost(exc) on_headers_complete() "
-        "on_body(body) on_message_complete() send_400_response(msg) _unsupported_upgrade_warning() "
-        "parser headers url loop transport timeout_keep_alive",
-        "gateway/http_protocol.py: bounds on a request's head, and Upgrade that is ignored",
-    ),
-    Relied(
-        "httptools", "httptools/parser/parser.pyi", "HttpParser",
-        "should_upgrade() get_http_version()",
-        "gateway/http_protocol.py: which head is fed a second time without its Upgrade",
-    ),
-    Relied(
-        "httptools", "httptools/parser/parser.pyi", "HttpRequestParser",
-        "get_method()",
-        "gateway/http_protocol.py: CONNECT is an upgrade without the header",
-    ),
-    Relied(
-        "httptools", "httptools/parser/errors.py", "",
-        "HttpParserUpgrade",
-        "gateway/http_protocol.py: its first argument is where the parser stopped",
+        "granian", "granian/http.py", "HTTP1Settings",
+        "header_read_timeout max_buffer_size",
+        "gateway/http_server.py: a head's limits in time and bytes",
     ),
     Relied(
         "prometheus_client", "prometheus_client/mmap_dict.py", "MmapedDict",
@@ -210,14 +187,19 @@ def test_it_has_what_is_relied_on(row: Relied) -> None:
             )
 
 
-def test_uvicorns_supervisor_makes_the_modules_process() -> None:
-    """Not a name that it took when it was imported: look at gateway/workers.py."""
-    for node in ast.walk(tree_of("uvicorn", _UVICORN)):
-        if isinstance(node, ast.FunctionDef) and node.name in ("init_processes", "handle_ttin"):
-            calls = {
-                ast.unparse(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)
-            }
-            assert "Process" in calls, node.name
+def test_granian_makes_its_worker_as_we_do() -> None:
+    """In the order in which gateway/http_server.py hands them over."""
+    functions = {
+        node.name: node
+        for node in ast.walk(tree_of("granian", _GRANIAN))
+        if isinstance(node, ast.FunctionDef)
+    }
+    calls = [
+        ", ".join(map(ast.unparse, node.args))
+        for node in ast.walk(functions["_spawn_asgi_lifespan_worker"])
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "ASGIWorker"
+    ]
+    assert calls == [_ITS_WORKER]
 
 
 def requirements() -> dict[str, list[Requirement]]:

@@ -14,7 +14,7 @@ from transformer_serving.contract.gate.server_facts import installed
 from transformer_serving.desk.parity.latency import facts
 from transformer_serving.desk.versions.lock import read_lock
 
-_PACKAGES = ("clearml-serving", "clearml", "uvicorn", "httptools", "onnxruntime", "tokenizers")
+_PACKAGES = ("clearml-serving", "clearml", "granian", "onnxruntime", "tokenizers")
 _WORDS = {True: "holds", False: "BROKEN", None: "not tried"}
 
 

@@ -176,6 +176,17 @@ def test_the_command_prints_figures_of_every_load(server: Server) -> None:
     assert "of one core" in printed
 
 
+@pytest.mark.parametrize("how", ["option", "variable", "header"])
+def test_the_command_sends_a_key(server: Server, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if how != "option":
+        monkeypatch.setenv("TRANSFORMER_SERVING_KEY", "a" if how == "variable" else "b")
+    given = {"option": ["--key", "a"], "variable": [], "header": ["--header", "x-api-key: a"]}
+    url = f"http://127.0.0.1:{server.port}/"
+    done = run_cli(url, "-c", "1", "--seconds", "0.1", *given[how])
+    assert done.exit_code == 0, done.output
+    assert server.app.headers[b"x-api-key"] == b"a"
+
+
 def test_the_command_sends_a_file(server: Server, tmp_path: Path) -> None:
     body = tmp_path / "payload.json"
     body.write_text('{"question": "who", "context": "me"}', "utf-8")
@@ -192,6 +203,7 @@ def test_the_command_sends_a_file(server: Server, tmp_path: Path) -> None:
         (("http://127.0.0.1:9/",), "nothing answers at 127.0.0.1:9"),
         (("http://127.0.0.1:9/", "--body", "missing.json"), "missing.json cannot be read"),
         (("http://127.0.0.1:9/", "--header", "no colon"), "--header must be like"),
+        (("http://127.0.0.1:9/", "--key", "a\r\nb"), "--key (TRANSFORMER_SERVING_KEY) has"),
         (("http://127.0.0.1:9/", "--words", "3", "--text", "a"), "--words goes without --text"),
     ],
 )

@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,14 +24,18 @@ from transformer_serving.desk.bundle import preprocess_file
 ENDPOINT = SimpleNamespace(serving_url="loaded", version="")
 
 
-def load(path: Path) -> Any:
+def executed(path: Path) -> Any:
     """As BasePreprocessRequest does it: a module named Preprocess that sys.modules never sees."""
     spec = importlib.util.spec_from_file_location("Preprocess", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    instance = module.Preprocess()
+    return module
+
+
+def load(path: Path) -> Any:
+    instance = executed(path).Preprocess()
     instance.model_endpoint = ENDPOINT
     return instance
 
@@ -122,6 +127,48 @@ def test_twenty_updates_leave_one_code_package(write: Any) -> None:
     finders = [finder for finder in sys.meta_path if hasattr(finder, "serving_package")]
     assert len(finders) == 1
     assert serving.endpoint.bundle_version == 20
+
+
+def longest_text(module: Any) -> int:
+    """Of all strings that the module holds, its functions' constants included."""
+    functions = [value for value in vars(module).values() if hasattr(value, "__code__")]
+    held = [*vars(module).values(), *(c for one in functions for c in one.__code__.co_consts)]
+    return max(len(value) for value in held if isinstance(value, str | bytes))
+
+
+def test_a_loaded_file_has_let_go_of_its_text(write: Any) -> None:
+    """A module that the host has left is freed by a collection, which may be far away."""
+    one, two = executed(write(1)), executed(write(2))
+    served = [module.Preprocess() for module in (one, two)]
+    for module, instance in zip((one, two), served, strict=True):
+        instance.model_endpoint = ENDPOINT
+        assert not {"CODE", "DATA"} & vars(module).keys()
+        assert longest_text(module) < 1000
+        assert refused_by(instance).status_code == 400
+
+
+def test_many_loads_without_a_collection_hold_no_text(write: Any) -> None:
+    path = write(1)
+    load(path)  # the code itself is imported once
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(20):
+            load(path)
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert grown < 10 * path.stat().st_size
+
+
+def test_a_second_preprocess_of_one_load_is_refused(write: Any) -> None:
+    module = executed(write(1))
+    module.Preprocess()
+    with pytest.raises(RuntimeError, match="DATA was taken already: load the file again"):
+        module.Preprocess()
 
 
 def test_only_what_preprocess_imports_is_packed() -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
+from tests.doctor.conftest import CLI
+from tests.stack.small_bundles import write_small
 from transformer_serving.contract.manifest import Golden
 from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.desk.deploy.golden import Differs, Refused, wait_for_golden
@@ -70,6 +75,37 @@ def test_a_bundle_that_was_refused_is_not_waited_for() -> None:
         reason = wait_for_golden(url, GOLDEN, VERSION, 600, lambda: next(said))
     assert isinstance(reason, Refused)
     assert reason == "at 32 tokens, any batch"
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(401, "give --key or TRANSFORMER_SERVING_KEY"), (403, "the key may not ask this endpoint")],
+)
+def test_a_gateway_that_does_not_let_in_is_not_waited_for(status: int, said: str) -> None:
+    with address(lambda number: (status, VERSION)) as url:
+        reason = wait_for_golden(url, GOLDEN, VERSION, 600)
+    assert isinstance(reason, Refused)
+    assert said in reason
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_nothing_is_changed_where_the_gateway_does_not_let_in(status: int, tmp_path: Path) -> None:
+    """No ClearML server answers here: asking it for anything would fail otherwise."""
+    write_small(tmp_path / "bundle")
+    with address(lambda number: (status, VERSION)) as url:
+        done = subprocess.run(
+            [CLI, "deploy", "bundle", "--endpoint", "any"], cwd=tmp_path, capture_output=True,
+            text=True, check=False, timeout=120,
+            env={
+                **os.environ, "CLEARML_API_HOST": "http://127.0.0.1:9",
+                "CLEARML_FILES_HOST": "http://127.0.0.1:9", "CLEARML_SERVING_TASK_ID": "0" * 32,
+                "CLEARML_DEFAULT_BASE_SERVE_URL": url.removesuffix("/any"),
+                "HOME": str(tmp_path), "TRANSFORMER_SERVING_KEY": "ts_secret",
+            },
+        )  # fmt: skip
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "--key" in done.stderr
+    assert "ts_secret" not in done.stdout + done.stderr
 
 
 def test_an_answer_that_the_deadline_cut_short_hides_no_reason() -> None:

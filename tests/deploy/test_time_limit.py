@@ -66,7 +66,9 @@ def silent() -> Iterator[str]:
 def test_a_server_that_says_nothing(tmp_path: Path) -> None:
     with silent() as address:
         said = deploy(tmp_path, address)
-    assert f"deploying x did not end within {LIMIT_S} s; it was uploading x; look:" in said
+    # The deploy's time and that for one answer are equal here: either may end first.
+    whole = f"deploying x did not end within {LIMIT_S} s; it was uploading x; look:" in said
+    assert whole or f"the ClearML server at {address} did not answer within {LIMIT_S} s" in said
 
 
 @pytest.mark.slow

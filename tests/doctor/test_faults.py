@@ -53,6 +53,7 @@ def test_a_healthy_environment_is_silent(scene: Scene) -> None:
     assert skipped == {
         "triton: its container has no Python to ask with",
         "no embedded control plane has stored anything here",
+        "no CLEARML_DEFAULT_BASE_SERVE_URL: give --env-file, or start a stack",
     }
 
 

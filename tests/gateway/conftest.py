@@ -25,6 +25,8 @@ ENDPOINTS = Path(__file__).parent / "endpoints"
 POLL_MINUTES = "0.01"
 Headers = Mapping[str, str | bytes]
 JSON = {"content-type": "application/json"}
+# A part of the command of the gateway's workers.
+WORKER = "transformer_serving.gateway.worker"
 # CPython 3.11 counts the depth of all threads' parsers together, and clearml imports in one of its
 # own: a start may end so. The stack's supervisor and compose start it again, and so do we, once.
 _PARSERS_FAULT = "AST constructor recursion depth mismatch"
@@ -109,8 +111,19 @@ class Server:
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=30)
 
+    def workers(self) -> list[psutil.Process]:
+        """The gateway's, which are other processes than the one that looks after them."""
+        found = []
+        for process in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if WORKER in process.cmdline():
+                    found.append(process)
+        return sorted(found, key=lambda one: one.pid)
+
     def resident_mib(self) -> float:
-        return psutil.Process(self.process.pid).memory_info().rss / 2**20
+        """Of the processes that serve."""
+        serving = self.workers() or [psutil.Process(self.process.pid)]
+        return sum(process.memory_info().rss for process in serving) / 2**20
 
     def stop(self) -> int:
         if self.process.poll() is None:
@@ -118,7 +131,7 @@ class Server:
             try:
                 self.process.wait(15)
             except subprocess.TimeoutExpired:
-                # uvicorn's own supervisor leaves its workers behind when it is killed.
+                # One that was stopped cannot leave with its parent.
                 for process in psutil.Process(self.process.pid).children(recursive=True):
                     with contextlib.suppress(psutil.NoSuchProcess):
                         process.kill()

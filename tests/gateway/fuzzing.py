@@ -243,9 +243,7 @@ async def well(port: int) -> None:
 
 def workers_of(server: Server) -> list[psutil.Process]:
     """The processes that serve, which are the server's own where it has no children."""
-    main = psutil.Process(server.process.pid)
-    found = [one for one in main.children() if "spawn_main" in " ".join(one.cmdline())]
-    return sorted(found or [main], key=lambda one: one.pid)
+    return server.workers() or [psutil.Process(server.process.pid)]
 
 
 def memory(process: psutil.Process) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import tracemalloc
 import zlib
@@ -204,3 +205,23 @@ def test_other_encodings_are_refused(encoding: bytes) -> None:
 def test_repeated_encodings_do_not_hide() -> None:
     rows = [(b"content-encoding", b"gzip"), (b"content-encoding", b"identity")]
     assert header_values(rows)[b"content-encoding"] == b"gzip,identity"
+
+
+async def test_a_body_that_never_comes_is_given_up() -> None:
+    incoming = Incoming(
+        asyncio.get_running_loop().create_future, settings_of(9, body_stall_seconds=0.05)
+    )
+    with body_memory(9).share() as share, pytest.raises(ServingError, match="STALL") as caught:
+        await incoming.read({b"content-length": b"9"}, share)
+    assert (caught.value.kind.status, incoming.open) == (400, True)
+    assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
+
+
+async def test_another_ones_cancellation_is_passed_on() -> None:
+    incoming = Incoming(asyncio.get_running_loop().create_future, settings_of(9))
+    with body_memory(9).share() as share:
+        reading = asyncio.create_task(incoming.read({}, share))
+        await asyncio.sleep(0)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading

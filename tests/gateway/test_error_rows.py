@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from tests.gateway.conftest import Reply, Server, running
 from tests.gateway.text_serving import MODELS, TextServing, text_serving as text_serving
 from tests.triton_text import is_loaded, load
 from transformer_serving.contract.errors import KINDS
+from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
+from transformer_serving.gateway.access import KEYS_FILE
 
 KEYS = {"code", "message", "field", "limit", "got"}
 SECRET = "kettle"
@@ -279,6 +282,24 @@ def test_a_killed_engine_and_its_return(ways: dict[str, Server], text_serving: T
 def back_again(text_serving: TextServing) -> None:
     load(text_serving.triton, *MODELS)
     wait_until(lambda: all(is_loaded(text_serving.triton, name) for name in MODELS), 120)
+
+
+def test_keys(text_serving: TextServing, tmp_path: Path) -> None:
+    """The gateway alone has them."""
+    key, path = new_key(), tmp_path / "keys.json"
+    path.write_text(keys_text([Key("bound", digest_of(key), now(), ("texts",))]))
+    server = text_serving.gateway(**{KEYS_FILE.name: str(path)}).start()
+    try:
+        server.wait_for("/health/ready")
+        bound = {"authorization": f"Bearer {key}"}
+        for reply in (server.post("texts", GOOD), server.ask("GET", "/metrics")):
+            refused(reply, "unauthorized")
+            assert reply.headers["www-authenticate"] == "Bearer"
+        for reply in (server.post("vectors", GOOD, bound), server.ask("GET", "/docs", None, bound)):
+            refused(reply, "forbidden")
+        assert server.post("texts", GOOD, bound).status == 200
+    finally:
+        server.stop()
 
 
 @pytest.mark.usefixtures("ways")

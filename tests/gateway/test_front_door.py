@@ -145,9 +145,10 @@ async def test_a_refusal_after_the_whole_body_keeps_the_connection() -> None:
 
 
 @pytest.mark.parametrize("path", ["/serve/ours", "/serve/other"])
-async def test_a_caller_that_leaves_is_answered_nothing(path: str) -> None:
+async def test_a_body_that_breaks_off_reaches_nobody(path: str) -> None:
+    """The server says nothing else of chunks that are none."""
     door = Door()
-    assert await door.post(path, b"{", None) is None
+    assert await door.post(path, b"{", None) == 400
     assert not door.processor.asked
     assert not door.host.app.calls
 

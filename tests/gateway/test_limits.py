@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 import orjson
-import psutil
 import pytest
 
 from tests.gateway.conftest import JSON, LIMIT, Reply, Server
@@ -208,8 +207,8 @@ def test_half_closed_callers(gateway: Server, half_sent: list[socket.socket]) ->
 def test_random_bodies(gateway: Server) -> None:
     """Thousands of bodies, whole and broken, on kept connections; the worker is the same after."""
     chance = random.Random(20261120)
-    before = (gateway.process.pid, gateway.resident_mib())
-    handles = psutil.Process(gateway.process.pid).num_fds()
+    (worker,) = gateway.workers()
+    before, handles = gateway.resident_mib(), worker.num_fds()
     statuses: Counter[int] = Counter()
     for _ in range(30):
         with gateway.connect() as connection:
@@ -224,8 +223,9 @@ def test_random_bodies(gateway: Server) -> None:
     assert set(statuses) <= {200, 400, 422}
     assert min(statuses[200], statuses[400]) > 100
     well(gateway)
-    assert (gateway.process.pid, gateway.resident_mib() < before[1] + 60) == (before[0], True)
-    assert psutil.Process(gateway.process.pid).num_fds() < handles + 20
+    assert gateway.workers() == [worker]
+    assert gateway.resident_mib() < before + 60
+    assert worker.num_fds() < handles + 20
 
 
 def random_request(chance: random.Random) -> bytes:

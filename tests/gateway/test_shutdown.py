@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -59,8 +60,8 @@ def test_a_control_plane_that_hangs_keeps_no_worker(tmp_path: Path, started: boo
         server = session.gateway("--workers=2", "--graceful-seconds=1").start()
         hung = session.control_plane.process
         try:
-            mark, count = ("startup complete", 2) if started else ("created new task", 1)
-            wait_until(lambda: server.log.read_text().count(mark) >= count, 120)
+            mark, count = (r"worker \d+ serves", 2) if started else ("created new task", 1)
+            wait_until(lambda: len(re.findall(mark, server.log.read_text())) >= count, 120)
             hung.send_signal(signal.SIGSTOP)
             server.process.send_signal(signal.SIGTERM)
             assert server.process.wait(60) == 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
+import socket
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -16,36 +18,28 @@ from tests.gateway.conftest import Server, Session
 
 # Of a worker that was killed: the limit for one that hangs is a minute.
 SOON_S = 45
-STARTED = "Application startup complete"
-
-
-def running_workers(server: Server) -> list[psutil.Process]:
-    found = []
-    for process in psutil.Process(server.process.pid).children():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if "spawn_main" in " ".join(process.cmdline()):
-                found.append(process)
-    return found
+HUNG_S = 120
+STARTED = re.compile(r"worker \d+ serves")
 
 
 def replaced(server: Server, dead: psutil.Process) -> psutil.Process:
     """The new worker in the place of the one that is killed now."""
-    before = running_workers(server)
+    before = server.workers()
     started = time.monotonic()
     dead.send_signal(signal.SIGKILL)
-    wait_until(lambda: [one for one in running_workers(server) if one not in before], SOON_S)
+    wait_until(lambda: [one for one in server.workers() if one not in before], SOON_S)
     print(f"replaced after {time.monotonic() - started:.2f} s")  # noqa: T201
-    return next(one for one in running_workers(server) if one not in before)
+    return next(one for one in server.workers() if one not in before)
 
 
 def test_a_killed_worker_is_replaced_beside_one_that_hangs(session: Session) -> None:
     server = session.gateway("--workers=2").start().wait_for("/health/ready")
-    hanging, killed = running_workers(server)
+    hanging, killed = server.workers()
     hanging.send_signal(signal.SIGSTOP)
     try:
         # The second one is killed in its start, before it can answer the question for its health.
         replaced(server, replaced(server, killed))
-        assert hanging in running_workers(server)
+        assert hanging in server.workers()
     finally:
         hanging.send_signal(signal.SIGCONT)
         server.wait_for("/health/ready")
@@ -57,8 +51,8 @@ def test_a_killed_worker_is_replaced_beside_one_that_hangs(session: Session) -> 
 def test_workers_leave_when_their_parent_was_killed(session: Session, started: bool) -> None:
     """Else they would keep the port from the parent that comes next. The control plane hangs."""
     server = session.gateway("--workers=2").start()
-    wait_until(lambda: server.log.read_text().count(STARTED) >= (2 if started else 1), 120)
-    workers = running_workers(server)
+    wait_until(lambda: len(STARTED.findall(server.log.read_text())) >= (2 if started else 1), 120)
+    workers = server.workers()
     assert len(workers) == 2
     session.control_plane.process.send_signal(signal.SIGSTOP)
     try:
@@ -83,3 +77,72 @@ def test_workers_that_start_at_once_have_tasks_of_their_own(session: Session) ->
         server.stop()
     assert {what for what, _ in found} == {"created new"}
     assert len({task for _, task in found}) == 3
+
+
+@pytest.mark.long
+def test_a_worker_that_hangs_is_replaced(session: Session) -> None:
+    server = session.gateway("--workers=2").start().wait_for("/health/ready")
+    try:
+        wait_until(lambda: len(STARTED.findall(server.log.read_text())) == 2, 120)
+        hanging, _ = server.workers()
+        hanging.send_signal(signal.SIGSTOP)
+        wait_until(lambda: hanging not in server.workers(), HUNG_S)
+        wait_until(lambda: len(STARTED.findall(server.log.read_text())) == 3, 120)
+        assert f"worker {hanging.pid} was silent" in server.log.read_text()
+    finally:
+        server.stop()
+
+
+def test_all_are_renewed_at_sighup_while_requests_go_on(session: Session) -> None:
+    server = session.gateway("--workers=2").start().wait_for("/health/ready")
+    answers = set()
+
+    def renewed() -> bool:
+        answers.add(server.post("ours", {"text": "a"}).status)
+        return len(server.workers()) == 2 and not set(before) & set(server.workers())
+
+    try:
+        wait_until(lambda: len(STARTED.findall(server.log.read_text())) == 2, 120)
+        before = server.workers()
+        server.process.send_signal(signal.SIGHUP)
+        wait_until(renewed, 120)
+        assert answers == {200}
+    finally:
+        assert server.stop() == 0
+
+
+def test_one_that_cannot_start_ends_it(session: Session) -> None:
+    server = session.gateway(TRANSFORMER_SERVING_TRUSTED_KEYS="no key at all").start()
+    assert server.process.wait(120) == 3
+    log = server.log.read_text()
+    assert "TRANSFORMER_SERVING_TRUSTED_KEYS" in log
+    assert "no worker could be started" in log
+
+
+def test_another_ones_port_is_an_error(session: Session) -> None:
+    server = session.gateway()
+    with socket.create_server(("127.0.0.1", server.port)):
+        server.start()
+        assert server.process.wait(60) == 1
+    assert "error: cannot listen there: Address already in use" in server.log.read_text()
+
+
+def test_a_unix_socket_in_the_place_of_one_that_was_left(session: Session, tmp_path: Path) -> None:
+    path = tmp_path / "gateway.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    server = session.gateway(f"--uds={path}").start()
+    try:
+        wait_until(lambda: b" 200 " in over(path, b"GET /health/ready"), 120)
+        assert over(path, b"POST /serve/ours").startswith(b"HTTP/1.1 400")
+    finally:
+        assert server.stop() == 0
+    assert not path.exists()
+
+
+def over(path: Path, line: bytes) -> bytes:
+    with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
+        connection.connect(str(path))
+        connection.sendall(line + b" HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n")
+        return connection.recv(65536)
+    return b""

@@ -7,6 +7,7 @@ import gc
 import importlib.util
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -20,8 +21,12 @@ class Body(dict[str, Any]):
 
 
 @pytest.fixture(scope="module")
-def module(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    path = write_small(tmp_path_factory.mktemp("refused") / "bundle").preprocess
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small(tmp_path_factory.mktemp("refused") / "bundle").preprocess
+
+
+@pytest.fixture
+def module(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location("refused", path)
     assert spec is not None
     assert spec.loader is not None

@@ -48,7 +48,7 @@ def test_env_points_clearmls_own_tools_at_the_stack(stack: Stack) -> None:
 
 
 def test_logs_of_a_part_and_of_no_part(stack: Stack) -> None:
-    assert "Uvicorn running" in stack.run("logs", "inference", "-n", "200")
+    assert " serves" in stack.run("logs", "inference", "-n", "200")
     assert "there is no part 'kafka'" in stack.run("logs", "kafka", code=2)
 
 

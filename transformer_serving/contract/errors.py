@@ -25,6 +25,8 @@ KINDS: Final[dict[str, ErrorKind]] = {
     for kind in (
         _row("malformed_body", 400, "the body is not a JSON object"),
         _row("invalid_field", 400, "a field is missing, unknown, empty or of the wrong type"),
+        _row("unauthorized", 401, "the gateway has keys, and none of them came with the request"),
+        _row("forbidden", 403, "the key that came may not ask this"),
         _row("unknown_endpoint", 404, "no endpoint has this name and version"),
         _row("too_large", 413, "more bytes, texts or tokens than the endpoint accepts"),
         _row("impossible", 422, "well-formed, but the task cannot answer it"),

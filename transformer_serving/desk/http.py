@@ -16,7 +16,13 @@ from email.message import Message
 from pathlib import Path
 from typing import Any
 
+from transformer_serving.desk.failure import Failure
+
 UNIX = "unix:"
+KEY_VARIABLE = "TRANSFORMER_SERVING_KEY"
+# The gateway takes a key here too; Authorization may be a proxy's.
+_KEY_HEADER = "x-api-key"
+UNAUTHORIZED, FORBIDDEN = 401, 403
 # What an answer that never came may be: urllib lets http.client's own errors through, and a URL
 # that is none is a ValueError.
 _SILENCE = (OSError, http.client.HTTPException, ValueError)
@@ -52,6 +58,34 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
+def key_header(key: str | None) -> dict[str, str]:
+    """What a gateway with keys is sent. Raises Failure (exit code 2) for what is no key."""
+    if not key:
+        return {}
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise Failure(
+            f"--key ({KEY_VARIABLE}) has a blank or a sign that no key has; give it as "
+            "'transformer-serving keys add' printed it",
+            exit_code=2,
+        )
+    return {_KEY_HEADER: key}
+
+
+def kept_out(status: int) -> str | None:
+    """What to do where a gateway with keys answered so; None for any other status."""
+    if status == UNAUTHORIZED:
+        return (
+            "the gateway lets in with a key only, and none that it knows came: give --key or "
+            f"{KEY_VARIABLE}; transformer-serving keys add makes one"
+        )
+    if status == FORBIDDEN:
+        return (
+            "the key may not ask this endpoint: give another --key, or make one with "
+            "transformer-serving keys add"
+        )
+    return None
+
+
 def ask(
     url: str,
     body: bytes | None = None,
@@ -82,7 +116,11 @@ def opened(
     """The same with the answer's body unread; its reader meets what breaks off. Raises NoAnswer."""
     answer: Any
     try:
-        request = urllib.request.Request(url, body, dict(headers or {}))
+        request = urllib.request.Request(url, body)
+        for name, value in (headers or {}).items():
+            # A key is for the address that was named, not for where that one points.
+            add = request.add_unredirected_header if name == _KEY_HEADER else request.add_header
+            add(name, value)
         answer = urllib.request.urlopen(request, timeout=timeout_s)
     except urllib.error.HTTPError as error:
         answer = error

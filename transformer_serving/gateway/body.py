@@ -15,7 +15,12 @@ from transformer_serving.contract.body_memory import Share
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.gateway.asgi import Headers, Receive
 from transformer_serving.gateway.content_encoding import Decoder, Plain, decoder_for, too_large
-from transformer_serving.gateway.settings import BODY_SECONDS, BODY_STALL_SECONDS, GatewaySettings
+from transformer_serving.gateway.settings import (
+    BODY_SECONDS,
+    BODY_STALL_SECONDS,
+    GatewaySettings,
+    Setting,
+)
 
 # After a refusal the connection lives on this long, so that a caller still sending does not lose
 # the answer to a reset; what comes is dropped.
@@ -34,10 +39,13 @@ class ClientGoneError(Exception):
 class Incoming:
     """One request's body on its way in. `open` while more of it may come."""
 
-    def __init__(self, receive: Receive, settings: GatewaySettings) -> None:
+    def __init__(
+        self, receive: Receive, settings: GatewaySettings, *, none_comes: bool = False
+    ) -> None:
         self._receive = receive
         self._settings = settings
-        self.open = True
+        self._gave_up = False
+        self.open = not none_comes
 
     async def read(self, headers: Mapping[bytes, bytes], share: Share) -> bytes:
         """The whole plain body, counted in `share`.
@@ -48,7 +56,7 @@ class Incoming:
         check_declared(headers, limit)
         encoding = headers.get(b"content-encoding")
         decoder = None if encoding is None else decoder_for(encoding, limit)
-        chunk = await self._next()
+        chunk = await self._first()
         if not self.open and decoder is None:
             if len(chunk) > limit:
                 raise too_large(limit, len(chunk))
@@ -73,6 +81,25 @@ class Incoming:
         except (ClientGoneError, TimeoutError):
             self.open = False
 
+    async def _first(self) -> bytes:
+        """What comes first, which may be never; most come at once, so as little as a timer."""
+        task = asyncio.current_task()
+        assert task is not None
+        stall = self._settings.body_stall_seconds
+        late = asyncio.get_running_loop().call_later(stall, self._give_up, task)
+        try:
+            return await self._next()
+        except asyncio.CancelledError:
+            if not self._gave_up or task.uncancel():
+                raise
+            raise _too_late(BODY_STALL_SECONDS, stall) from None
+        finally:
+            late.cancel()
+
+    def _give_up(self, task: asyncio.Task[object]) -> None:
+        self._gave_up = True
+        task.cancel()
+
     async def _rest(self, decoder: Decoder, share: Share) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + self._settings.body_seconds
@@ -83,13 +110,9 @@ class Incoming:
                     patience.reschedule(min(end, loop.time() + stall))
                     await self._decode(decoder, await self._next(), share)
         except TimeoutError:
-            late = BODY_SECONDS if loop.time() >= end else BODY_STALL_SECONDS
-            seconds = self._settings.body_seconds if late is BODY_SECONDS else stall
-            raise ServingError(
-                "malformed_body",
-                f"the body did not come in time; {late.name} sets how long is waited",
-                limit=f"{seconds:g} s",
-            ) from None
+            if loop.time() >= end:
+                raise _too_late(BODY_SECONDS, self._settings.body_seconds) from None
+            raise _too_late(BODY_STALL_SECONDS, stall) from None
 
     async def _decode(self, decoder: Decoder, chunk: bytes, share: Share) -> None:
         """Counted before it is there, then corrected to what it was."""
@@ -132,3 +155,11 @@ def check_declared(headers: Mapping[bytes, bytes], limit: int) -> None:
         raise ServingError("malformed_body", "the content-length is no number of bytes")
     if int(declared) > limit:
         raise too_large(limit, int(declared))
+
+
+def _too_late(setting: Setting, seconds: float) -> ServingError:
+    return ServingError(
+        "malformed_body",
+        f"the body did not come in time; {setting.name} sets how long is waited",
+        limit=f"{seconds:g} s",
+    )

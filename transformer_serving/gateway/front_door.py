@@ -10,7 +10,11 @@ from starlette.responses import Response
 from transformer_serving.contract.body_memory import Share
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.worker.log_lines import write_json_lines
-from transformer_serving.contract.worker.request_context import current_caller, current_request
+from transformer_serving.contract.worker.request_context import (
+    current_caller,
+    current_key,
+    current_request,
+)
 from transformer_serving.gateway.asgi import (
     Headers,
     Message,
@@ -27,6 +31,7 @@ from transformer_serving.gateway.golden_rounds import GoldenRounds
 from transformer_serving.gateway.health import PREFIX, Health
 from transformer_serving.gateway.host_errors import unknown_response
 from transformer_serving.gateway.json_body import Parser, says_json
+from transformer_serving.gateway.keys import WITHOUT_KEY, Keys, check_may_ask
 from transformer_serving.gateway.metrics import PATH as METRICS, Metrics
 from transformer_serving.gateway.request_id import HEADER, request_id
 from transformer_serving.gateway.settings import GatewaySettings
@@ -42,6 +47,10 @@ from transformer_serving.gateway.shutdown import Shutdown
 _UNKNOWN = "unknown_endpoint"
 _TRACE = b"traceparent"
 _CLOSE = (b"connection", b"close")
+_CUT_OFF = ServingError("malformed_body", "the body ended before it was whole").body()
+_CHALLENGE = (b"www-authenticate", b"Bearer")
+_UNAUTHORIZED = 401
+_POLICY_VIOLATION = 1008
 _ENDED = ("lifespan.shutdown.complete", "lifespan.shutdown.failed")
 _OF_THE_SENT_BODY = (b"content-encoding", b"content-length", b"transfer-encoding")
 
@@ -63,11 +72,15 @@ class Exchange(NamedTuple):
 
 
 class FrontDoor:
-    """The ASGI app around `host`, which is clearml_serving.serving.main or its like."""
+    """The ASGI app around `host`, which is clearml_serving.serving.main or its like.
 
-    def __init__(self, host: Any, settings: GatewaySettings) -> None:
+    `keys` None lets everybody ask everything.
+    """
+
+    def __init__(self, host: Any, settings: GatewaySettings, keys: Keys | None = None) -> None:
         self._host = host
         self._settings = settings
+        self._keys = keys
         self._shutdown = Shutdown(settings.drain_seconds)
         self._short_way = ShortWay(host)
         self._metrics = Metrics()
@@ -83,6 +96,9 @@ class FrontDoor:
             await self._http(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._host.app(scope, self._stopping(receive), self._started_or_ended(send))
+        elif self._keys is not None:
+            # No endpoint of the host speaks anything else; a websocket gets 403.
+            await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
         else:
             await self._host.app(scope, receive, send)
 
@@ -90,7 +106,12 @@ class FrontDoor:
         headers = header_values(scope["headers"])
         exchange = Exchange(scope, receive, send, headers, request_id(headers), time.monotonic())
         target = target_of(scope)
-        if target is not None:
+        refusal = self._kept_out(target, exchange)
+        if refusal is not None:
+            self._metrics.refused(refusal.kind.code)
+            incoming = Incoming(receive, self._settings, none_comes=_has_no_body(exchange))
+            await _refuse(refusal, incoming, exchange)
+        elif target is not None:
             await self._serve(target, exchange)
         elif scope["path"].startswith(PREFIX):
             await self._health.answer(scope["path"], adding(send, exchange.answer_headers))
@@ -98,6 +119,22 @@ class FrontDoor:
             await self._metrics.answer(adding(send, exchange.answer_headers))
         else:
             await self._host.app(scope, receive, adding(send, exchange.answer_headers))
+
+    def _kept_out(
+        self, target: RequestedEndpoint | None, exchange: Exchange
+    ) -> ServingError | None:
+        """Why the request is not let in; None where it is, its key noted."""
+        path = exchange.scope["path"]
+        if self._keys is None or path in WITHOUT_KEY:
+            return None
+        try:
+            key = self._keys.key_of(exchange.headers)
+            self._metrics.asked(key.name)
+            check_may_ask(key, path, target)
+        except ServingError as error:
+            return error.without_frames()
+        current_key.set(key.name)
+        return None
 
     async def _serve(self, target: RequestedEndpoint, exchange: Exchange) -> None:
         incoming = Incoming(exchange.receive, self._settings)
@@ -121,6 +158,8 @@ class FrontDoor:
         except ServingError as error:
             return error.without_frames()
         except ClientGoneError:
+            # Who has left does not read it; who sent chunks that are none does.
+            await send_json(exchange.send, 400, _CUT_OFF, [*exchange.answer_headers(), _CLOSE])
             return None
         caller = self._callers.enter(exchange.receive)
         current_caller.set(caller.left)
@@ -195,9 +234,21 @@ def _replayed(raw: bytes, exchange: Exchange, caller: Caller) -> tuple[Scope, Re
     return scope, receive, adding(exchange.send, exchange.answer_headers)
 
 
+def _has_no_body(exchange: Exchange) -> bool:
+    """Whether HTTP/1 says that no body follows; a later HTTP does not say it in its head."""
+    headers = exchange.headers
+    return (
+        exchange.scope.get("http_version", "1.1").startswith("1")
+        and b"transfer-encoding" not in headers
+        and headers.get(b"content-length", b"0") == b"0"
+    )
+
+
 async def _refuse(error: ServingError, incoming: Incoming, exchange: Exchange) -> None:
     """Answer the error; where the body has not come whole, close after letting it run out."""
     headers = [*exchange.answer_headers(), *([_CLOSE] if incoming.open else [])]
+    if error.kind.status == _UNAUTHORIZED:
+        headers.append(_CHALLENGE)
     if error.kind.retry_after_s is not None:
         headers.append((b"retry-after", b"%d" % error.kind.retry_after_s))
     await send_json(exchange.send, error.kind.status, error.body(), headers, end=not incoming.open)

@@ -11,6 +11,7 @@ from transformer_serving.gateway.shutdown import Shutdown
 
 PREFIX = "/health/"
 _ONE = "endpoints/"
+OF_AN_ENDPOINT = PREFIX + _ONE
 # A result this old says nothing any more. A round may wait for a change of the configuration, which
 # waits for the requests that run, so it is far more than a round takes.
 _STALE_S = 8 * EVERY_S

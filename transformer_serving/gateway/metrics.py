@@ -26,13 +26,22 @@ _ENDED = "ended"
 
 
 class Metrics:
-    """What /metrics answers; counts the requests that the gateway refuses itself."""
+    """What /metrics answers; counts requests by key, and those that the gateway refuses itself."""
 
     def __init__(self) -> None:
         self._refused = process_wide("gateway_refused", _refused)
         self._golden = process_wide("gateway_golden", _golden)
         self._round = process_wide("gateway_golden_round", _round)
+        self._requests = process_wide("gateway_requests", _requests)
+        self._of_key: dict[str, prometheus.Counter] = {}
         self._told: set[str] = set()
+
+    def asked(self, key: str) -> None:
+        """A request that came with this key, by its name."""
+        counter = self._of_key.get(key)
+        if counter is None:
+            counter = self._of_key[key] = self._requests.labels(key)
+        counter.inc()
 
     def refused(self, code: str) -> None:
         self._refused.labels(code).inc()
@@ -61,6 +70,14 @@ class Metrics:
 def _refused() -> prometheus.Counter:
     return prometheus.Counter(
         "transformer_serving_gateway_refused", "Requests that the gateway refused.", ("code",)
+    )
+
+
+def _requests() -> prometheus.Counter:
+    return prometheus.Counter(
+        "transformer_serving_gateway_requests",
+        "Requests by the name of the key that they came with, refused ones included.",
+        ("key",),
     )
 
 

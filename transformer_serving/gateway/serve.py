@@ -1,4 +1,4 @@
-"""`python -m transformer_serving.gateway`: uvicorn around the app, with the options it wants.
+"""`python -m transformer_serving.gateway`: the app, in as many processes as wanted.
 
 Tested by tests/gateway/test_workers.py.
 """
@@ -6,57 +6,90 @@ Tested by tests/gateway/test_workers.py.
 from __future__ import annotations
 
 import argparse
-import asyncio
-import importlib
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-import uvicorn
-import uvloop
-
+from transformer_serving.contract.worker.log_lines import write_json_lines
+from transformer_serving.gateway.access import ACCESS, Access, check_address, read_access
 from transformer_serving.gateway.figures_folder import figures_folder
-from transformer_serving.gateway.http_protocol import BoundedProtocol
-from transformer_serving.gateway.workers import look_after_workers
+from transformer_serving.gateway.listener import listen, listen_on_socket
+from transformer_serving.gateway.settings import read_settings
+from transformer_serving.gateway.shutdown import LEAVE_S
+from transformer_serving.gateway.supervisor import Supervisor
+from transformer_serving.gateway.tls import Tls
+from transformer_serving.gateway.worker_order import WorkerOrder
 
-# Longer than the 60 s after which balancers commonly let go of an idle connection: the side that
-# sends requests should be the one that closes.
-_KEEP_ALIVE_SECONDS = 75
-# uvicorn kills a worker that does not answer it for so long. Its own 5 s also hit workers that
-# are only short of processor time, with every request that runs in them.
-_HUNG_SECONDS = 60
-
-
-def event_loop() -> asyncio.AbstractEventLoop:
-    """A worker's loop, made after its app was imported.
-
-    ClearML takes SIGTERM over when the app is imported. uvicorn must take it after that, or a
-    worker would first spend seconds in ClearML's own shutdown, its requests waiting.
-    """
-    importlib.import_module("transformer_serving.gateway.app")
-    return uvloop.new_event_loop()
+_APP = "transformer_serving.gateway.app"
+# Beyond all that a worker may take from SIGTERM on.
+_SPARE_S = 5.0
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = _parser().parse_args(arguments)
-    look_after_workers()
-    with figures_folder():
-        uvicorn.run(
-            "transformer_serving.gateway.app:app",
-            host=options.host,
-            port=options.port,
-            uds=options.uds,
-            workers=options.workers,
-            backlog=options.backlog,
-            loop="transformer_serving.gateway.serve:event_loop",
-            http=BoundedProtocol,
-            ws="none",
-            lifespan="on",
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=options.graceful_seconds,
-            timeout_worker_healthcheck=_HUNG_SECONDS,
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    write_json_lines()
+    try:
+        os.environ.update(_named(options))
+        access = read_access()
+        if options.uds is None:
+            check_address(access, options.host)
+        drain_seconds = read_settings().drain_seconds
+        tls = _tls(access)
+        if tls is not None:
+            tls.check()
+    except ValueError as error:
+        parser.error(str(error))
+    sys.exit(_serve(options, tls, drain_seconds))
+
+
+def _serve(options: argparse.Namespace, tls: Tls | None, drain_seconds: float) -> int:
+    try:
+        listener = (
+            listen(options.host, options.port, options.backlog)
+            if options.uds is None
+            else listen_on_socket(Path(options.uds), options.backlog)
         )
+    except OSError as error:
+        sys.exit(f"error: cannot listen there: {error.strerror or error}")
+    life, ours = os.pipe()
+    order = WorkerOrder(
+        module=_APP,
+        listener=listener.fileno(),
+        reports=-1,
+        parent=life,
+        backlog=options.backlog,
+        graceful_seconds=options.graceful_seconds,
+        leave_seconds=drain_seconds + options.graceful_seconds + LEAVE_S + _SPARE_S,
+        tls=tls,
+    )
+    with figures_folder():
+        status = Supervisor(listener, options.workers, order, drain_seconds).run()
+    os.close(ours)
+    if options.uds is not None:
+        Path(options.uds).unlink(missing_ok=True)
+    return status
+
+
+def _named(options: argparse.Namespace) -> Mapping[str, str]:
+    """Flags as the variables that the workers read; files by their whole path."""
+    given = {row: getattr(options, _attribute(row.flag), None) for row in ACCESS}
+    return {
+        row.name: "1" if row.is_switch else str(Path(value).absolute())
+        for row, value in given.items()
+        if value
+    }
+
+
+def _tls(access: Access) -> Tls | None:
+    if access.tls_cert is None or access.tls_key is None:
+        return None
+    return Tls(access.tls_cert, access.tls_key, access.tls_client_ca)
+
+
+def _attribute(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,9 +101,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=8080, help="port to listen on")
     parser.add_argument("--uds", help="unix socket to listen on instead")
-    parser.add_argument("--workers", type=int, default=1, help="processes")
-    parser.add_argument("--backlog", type=int, default=2048, help="connections that may queue")
+    parser.add_argument("--workers", type=_count, default=1, help="processes")
+    parser.add_argument("--backlog", type=_count, default=2048, help="connections that may queue")
     parser.add_argument(
         "--graceful-seconds", type=int, default=30, help="for running requests after SIGTERM"
     )
+    for row in ACCESS:
+        text = f"{row.help} [{row.name}]"
+        if row.is_switch:
+            parser.add_argument(row.flag, action="store_true", help=text)
+        else:
+            parser.add_argument(row.flag, metavar="FILE", help=text, default=argparse.SUPPRESS)
     return parser
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number

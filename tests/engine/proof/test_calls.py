@@ -47,6 +47,16 @@ def test_every_bucket_is_asked_alone_by_two_and_in_the_largest_batch() -> None:
             assert (max(lengths), min(lengths)) == (call.length, below + 1)
 
 
+@pytest.mark.parametrize(("most", "alone"), [(64, 1), (48, 1), (32, 2), (16, 3)])
+def test_a_row_is_asked_alone_where_no_batch_has_room_for_it(most: int, alone: int) -> None:
+    """Every row near a bucket's edge is compared there, the longest alone too."""
+    found = parity_set(max_call_tokens=most)
+    own = [call for call in calls(found) if call.length == 16]
+    single = [found.rows[call.rows[0]].tokens for call in own if call.batch == 1]
+    assert (len(single), max(single)) == (alone, 16)
+    assert {found.rows[at].tokens for call in own for at in call.rows} == {9, 15, 16}
+
+
 def test_a_bucket_with_room_for_one_text_is_asked_alone_only() -> None:
     found = parity_set(max_call_tokens=16)
     assert {call.batch for call in calls(found) if call.length == 16} == {1}

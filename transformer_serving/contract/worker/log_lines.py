@@ -10,6 +10,8 @@ import logging
 import traceback
 from datetime import datetime, timezone
 
+from transformer_serving.contract.worker.request_context import current_key, current_request
+
 NAME = "transformer_serving"
 # What `extra` may put on a line.
 _FIELDS = ("request_id", "endpoint", "status", "code", "reference", "count")
@@ -31,6 +33,12 @@ class JsonLines(logging.Formatter):
             value = getattr(record, name, None)
             if value is not None:
                 line[name] = value
+        # Work for many runs in the context of the first of them: its key is not on others' lines.
+        context = current_request.get()
+        if context is not None and line.get("request_id") == context[0]:
+            key = current_key.get()
+            if key is not None:
+                line["key"] = key
         return json.dumps(line)
 
 

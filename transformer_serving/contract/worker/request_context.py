@@ -21,6 +21,14 @@ def _make() -> ContextVar[Context | None]:
 current_request: ContextVar[Context | None] = process_wide("request", _make)
 
 
+def _make_key() -> ContextVar[str | None]:
+    return ContextVar("transformer_serving_key", default=None)
+
+
+# The name of the key that the request came with; None where the gateway has no keys.
+current_key: ContextVar[str | None] = process_wide("key", _make_key)
+
+
 def _make_caller() -> ContextVar[Future[None] | None]:
     return ContextVar("transformer_serving_caller", default=None)
 

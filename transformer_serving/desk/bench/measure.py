@@ -14,6 +14,7 @@ from transformer_serving.desk.bench import load
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.figures import LoadFigures, figures
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.http import kept_out, key_header
 
 TEXT = "This is a ClearML example to show how Triton binaries are deployed."
 CONCURRENCY = (1, 8, 32, 128)
@@ -44,12 +45,13 @@ class Measured:
     figures: LoadFigures
 
 
-def address(url: str, headers: Sequence[str]) -> Address:
-    """Raises Failure for a URL or header that is none."""
+def address(url: str, headers: Sequence[str], key: str | None = None) -> Address:
+    """Raises Failure for a URL, header or key that is none."""
     pairs = [header.partition(":") for header in headers]
     if any(not name.strip() or not colon for name, colon, _ in pairs):
         raise Failure("--header must be like 'Authorization: Bearer KEY'", exit_code=2)
-    return Address.of(url, {name.strip(): value.strip() for name, _, value in pairs})
+    given = {name.strip(): value.strip() for name, _, value in pairs}
+    return Address.of(url, {**key_header(key), **given})
 
 
 def payloads(
@@ -112,6 +114,8 @@ def _require_answer(bench: Bench) -> None:
             "see 'transformer-serving status'"
         ) from None
     status = found.exchanges[0].status if found.exchanges else load.NO_ANSWER
+    if reason := kept_out(status):
+        raise Failure(f"the first request got status {status}: {reason}", exit_code=2)
     if status != 200:
         what = f"status {status}" if status else "no answer"
         raise Failure(f"the first request got {what}; the endpoint must answer before it is timed")

@@ -25,6 +25,18 @@ PACKAGE = f"transformer_serving_{CODE_HASH}"
 _lock = threading.Lock()
 
 
+def _taken(name: str) -> str:
+    """A constant above, which the module no longer holds from then on: most of this file's text.
+
+    The host loads every endpoint's file again at each change of its configuration, and what it
+    leaves behind lives on until the next collection of everything.
+    """
+    if name not in globals():
+        raise RuntimeError(f"{name} was taken already: load the file again for another Preprocess")
+    text: str = globals().pop(name)
+    return text
+
+
 def _archive(encoded: str) -> zipfile.ZipFile:
     return zipfile.ZipFile(io.BytesIO(base64.b64decode(encoded)))
 
@@ -97,9 +109,10 @@ def _release(finder: Any) -> None:
 
 def _acquire() -> Any:
     """The package of this file's code; shared with other files of the same code."""
+    code = _taken("CODE")
     with _lock:
         found = [finder for finder in _finders() if finder.serving_package == PACKAGE]
-        finder = found[0] if found else ZipFinder(PACKAGE, _archive(CODE))
+        finder = found[0] if found else ZipFinder(PACKAGE, _archive(code))
         if found:
             sys.meta_path.remove(finder)
         sys.meta_path.append(finder)
@@ -112,10 +125,10 @@ _handover: Any = importlib.import_module(f"{PACKAGE}.preprocess.handover")
 
 
 class Preprocess(_handover.Successor):  # type: ignore[misc]
-    """What clearml-serving instantiates: the packaged endpoint with this bundle's two files."""
+    """What clearml-serving instantiates, once: the packaged endpoint with this bundle's files."""
 
     def __init__(self) -> None:
-        data = _archive(DATA)
+        data = _archive(_taken("DATA"))
         super().__init__(data.read("endpoint.json"), lambda: data.read("tokenizer.json"))
         # On the instance, not the class: the callback's own globals keep the class alive.
         weakref.finalize(self, _release, _finder)

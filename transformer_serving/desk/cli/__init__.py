@@ -16,6 +16,7 @@ from transformer_serving.desk.cli import (
     convert,
     deploy,
     doctor,
+    keys,
     repository,
     show,
     signing,
@@ -25,7 +26,8 @@ from transformer_serving.desk.cli import (
 from transformer_serving.desk.failure import Failure
 
 _FILES = (
-    stack, deploy, backup, convert, show, repository, bundle, signing, bench, versions, doctor
+    stack, deploy, backup, convert, show, repository, bundle, signing, keys, bench, versions,
+    doctor,
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from transformer_serving.desk.cli.options import json_option
+from transformer_serving.desk.cli.options import json_option, key_option
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,10 +38,11 @@ if TYPE_CHECKING:
               help="Requests a second of the open loop.  [default: 70 % of the best]")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True,
               help="Length of each load.")  # fmt: skip
+@key_option
 @json_option
 def bench(url: str, text: str | None, texts: int, words: tuple[int, ...], body: Path | None,
           headers: tuple[str, ...], concurrency: tuple[int, ...], rate: float | None,
-          seconds: float, as_json: bool) -> None:  # fmt: skip
+          seconds: float, key: str | None, as_json: bool) -> None:  # fmt: skip
     """Load the endpoint at URL and show answers a second and latencies."""
     from rich.console import Console
 
@@ -55,7 +56,7 @@ def bench(url: str, text: str | None, texts: int, words: tuple[int, ...], body: 
     from transformer_serving.desk.cli.progress import Phases
 
     wanted = Bench(
-        address(url, headers), payloads(body, text, texts, words), concurrency or CONCURRENCY,
+        address(url, headers, key), payloads(body, text, texts, words), concurrency or CONCURRENCY,
         rate, seconds,
     )  # fmt: skip
     console = Console(stderr=as_json)

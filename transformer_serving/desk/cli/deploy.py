@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from transformer_serving.desk.cli.options import (
     deploy_timeout_option,
     json_option,
     keep_option,
+    key_option,
     state_option,
 )
 from transformer_serving.desk.failure import Failure
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
 @click.option("--endpoint", required=True, metavar="NAME", help="Name under /serve/.")
 @deploy_timeout_option
 @keep_option
+@key_option
 @state_option
 @json_option
-def deploy(
-    bundle: Path, endpoint: str, timeout_s: float, keep: int, state: str | None, as_json: bool
-) -> None:
+def deploy(bundle: Path, endpoint: str, timeout_s: float, keep: int, key: str | None,
+           state: str | None, as_json: bool) -> None:  # fmt: skip
     """Serve BUNDLE under a name; returns when its golden request answers as recorded."""
     from rich.console import Console
 
@@ -43,7 +44,7 @@ def deploy(
     from transformer_serving.desk.deploy.time_limit import since_start
 
     opened = open_bundle(bundle)  # what is no bundle is refused before the stack is asked for
-    target = _target(state)
+    target = replace(_target(state), key=key)
     console = Console(stderr=as_json)
     with console.status("deploying") as line:
         done = deploy_bundle(
@@ -60,16 +61,18 @@ def deploy(
 @click.command()
 @click.argument("endpoint")
 @deploy_timeout_option
+@key_option
 @state_option
 @json_option
-def rollback(endpoint: str, timeout_s: float, state: str | None, as_json: bool) -> None:
+def rollback(endpoint: str, timeout_s: float, key: str | None, state: str | None,
+             as_json: bool) -> None:  # fmt: skip
     """Serve the bundle that ENDPOINT served before the present one."""
     from rich.console import Console
 
     from transformer_serving.desk.deploy.rollback import rollback as rollback_endpoint
     from transformer_serving.desk.deploy.time_limit import since_start
 
-    target = _target(state)
+    target = replace(_target(state), key=key)
     console = Console(stderr=as_json)
     with console.status("rolling back") as line:
         done = rollback_endpoint(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from transformer_serving.desk.cli.options import json_option, state_option
+from transformer_serving.desk.cli.options import json_option, key_option, state_option
 from transformer_serving.desk.doctor.finding import FAILURE, OK, SKIPPED, WARNING
 
 if TYPE_CHECKING:
@@ -32,10 +32,11 @@ _STYLES = {OK: "green", WARNING: "yellow", FAILURE: "bold red", SKIPPED: "dim"}
 @click.option("--endpoint", metavar="NAME", help="Of the endpoints only this one.")
 @click.option("--log", type=click.Path(path_type=Path), metavar="FILE",
               help="Explain the known errors in this log of Triton.")  # fmt: skip
+@key_option
 @state_option
 @json_option
 def doctor(env_file: Path | None, bundle: Path | None, endpoint: str | None, log: Path | None,
-           state: str | None, as_json: bool) -> None:  # fmt: skip
+           key: str | None, state: str | None, as_json: bool) -> None:  # fmt: skip
     """Say what is wrong here, why, and the fix; exit code 1 when a check failed."""
     from rich.console import Console
 
@@ -44,7 +45,12 @@ def doctor(env_file: Path | None, bundle: Path | None, endpoint: str | None, log
     from transformer_serving.desk.local.record import state_directory
 
     subject = subject_of(
-        state_directory(state), env_file=env_file, bundle=bundle, endpoint=endpoint, log=log
+        state_directory(state),
+        env_file=env_file,
+        bundle=bundle,
+        endpoint=endpoint,
+        log=log,
+        key=key,
     )
     found = []
     console = Console()

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from transformer_serving.desk.builders.table import ENGINES
+from transformer_serving.desk.http import KEY_VARIABLE
 
 state_option = click.option(
     "--state",
@@ -19,6 +20,13 @@ state_option = click.option(
     help="Folder that holds the stack's data, logs and ports.  [default: .stack]",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+key_option = click.option(
+    "--key",
+    envvar=KEY_VARIABLE,
+    show_envvar=True,
+    metavar="KEY",
+    help="Key for a gateway that has keys; others see a command line, so rather the variable.",
+)
 deploy_timeout_option = click.option(
     "--timeout",
     "timeout_s",

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from transformer_serving.contract.golden import agrees
 from transformer_serving.contract.manifest import Manifest
@@ -19,11 +20,12 @@ from transformer_serving.desk.builders.table import ENGINES
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli, listed_endpoints
-from transformer_serving.desk.deploy.golden import Differs, Refused, ask, wait_for_golden
+from transformer_serving.desk.deploy.golden import Differs, Refused, Reply, ask, wait_for_golden
 from transformer_serving.desk.deploy.refusals import Refusals
 from transformer_serving.desk.deploy.registry import ModelRegistry, registry_folder, split
 from transformer_serving.desk.deploy.time_limit import TimeLimit, within
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.http import kept_out, key_header
 from transformer_serving.desk.step_report import StepReport
 
 PROJECT = "transformer-serving"
@@ -42,15 +44,26 @@ _NUMPY_DTYPES = {
 
 @dataclass(frozen=True)
 class DeployTarget:
-    """Where to deploy: the ClearML server's tools, its file server, the front door, a lock file."""
+    """Where to deploy: the ClearML server's tools, its file server, the front door, a lock file.
+
+    `key` is for a front door that has keys.
+    """
 
     cli: ClearmlCli
     files_host: str
     serve_url: str
     lock: Path
+    key: str | None = None
 
     def url(self, endpoint: str) -> str:
         return f"{self.serve_url.rstrip('/')}/{endpoint}"
+
+    def ask(self, endpoint: str, request: dict[str, Any]) -> Reply:
+        """Raises Failure (exit code 2) where the front door does not let in."""
+        reply = ask(self.url(endpoint), request, headers=key_header(self.key))
+        if reason := kept_out(reply.status):
+            raise Failure(f"{self.url(endpoint)}: {reason}", exit_code=2)
+        return reply
 
     def registry(self) -> ModelRegistry:
         return ModelRegistry(ClearmlApi(self.cli.environment), self.cli.serving_id or "")
@@ -148,6 +161,7 @@ def until_golden(
         manifest.bundle_version,
         limit.left(),
         refusals.reason,
+        key_header(target.key),
     )
     if isinstance(reason, Refused):
         raise Failure(f"{endpoint}: {reason}")
@@ -207,8 +221,11 @@ def _forget(target: DeployTarget, models: list[str]) -> int:
 
 
 def serves(target: DeployTarget, endpoint: str, manifest: Manifest) -> bool:
-    """Whether the endpoint gives the bundle's golden answer from the bundle's version right now."""
-    reply = ask(target.url(endpoint), manifest.golden.request)
+    """Whether the endpoint gives the bundle's golden answer from the bundle's version right now.
+
+    Raises Failure (exit code 2) where the front door does not let in.
+    """
+    reply = target.ask(endpoint, manifest.golden.request)
     return (
         reply.status == 200
         and reply.version == manifest.bundle_version

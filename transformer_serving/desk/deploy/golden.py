@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,11 +30,17 @@ class Reply:
     version: int | None
 
 
-def ask(url: str, request: dict[str, Any], timeout_s: float = _REQUEST_S) -> Reply:
+def ask(
+    url: str,
+    request: dict[str, Any],
+    timeout_s: float = _REQUEST_S,
+    headers: Mapping[str, str] | None = None,
+) -> Reply:
     """POST one body as JSON."""
     sent = json.dumps(request).encode()
+    every = {"Content-Type": "application/json", **(headers or {})}
     try:
-        answer = http.ask(url, sent, {"Content-Type": "application/json"}, timeout_s=timeout_s)
+        answer = http.ask(url, sent, every, timeout_s=timeout_s)
     except http.NoAnswer as error:
         return Reply(0, {"message": str(error)}, None)
     try:
@@ -59,17 +65,20 @@ def wait_for_golden(
     version: int,
     timeout_s: float,
     refused: Callable[[], str | None] = lambda: None,
+    headers: Mapping[str, str] | None = None,
 ) -> str | None:
     """Ask until every process behind the address gives the golden answer from exactly `version`.
 
     Returns None when they did, 32 answers in a row; else why not, as last seen, or at once: Refused
-    where `refused` has a reason, Differs where an answer of that version is another.
+    where `refused` has a reason or the gateway does not let in, Differs where an answer of that
+    version is another.
     """
     deadline = time.monotonic() + timeout_s
     reason = unasked = "it was never asked"
     right = 0
     while time.monotonic() < deadline:
-        reply = ask(url, golden.request, min(_REQUEST_S, max(0.1, deadline - time.monotonic())))
+        patience = min(_REQUEST_S, max(0.1, deadline - time.monotonic()))
+        reply = ask(url, golden.request, patience, headers)
         if reply.status == 200 and reply.version == version:
             if not agrees(reply.body, golden.answer, golden.tolerance):
                 return Differs(disagreement(reply.body, golden.answer, golden.tolerance))
@@ -82,7 +91,7 @@ def wait_for_golden(
             # The wait was cut short: what was seen before says more.
             return reason
         right, reason = 0, describe(reply, version)
-        said = refused()
+        said = http.kept_out(reply.status) or refused()
         if said is not None:
             return Refused(said)
         time.sleep(_PAUSE_S)

@@ -64,6 +64,8 @@ def _rollback(target: DeployTarget, endpoint: str, limit: TimeLimit) -> RolledBa
             )
         report(f"fetching bundle {before.bundle_version}")
         with registry.fetched(before) as bundle:
+            # Nothing is changed where its answer could not be asked for.
+            target.ask(endpoint, bundle.manifest.golden.request)
             if present is not None:
                 registry.mark_withdrawn(present)
             report(f"adding {endpoint}")

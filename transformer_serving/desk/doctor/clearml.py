@@ -26,7 +26,7 @@ def check_api(subject: Subject) -> Findings:
         return
     answer = _ping(host)
     if answer.status == 0:
-        yield _unreachable(subject, API, host, answer)
+        yield unreachable(subject, API, host, answer)
     elif _is_api(answer):
         yield ok(f"the ClearML API answers at {host}")
     else:
@@ -44,7 +44,10 @@ def _is_api(answer: Answer) -> bool:
     return "meta" in answer.json()
 
 
-def _unreachable(subject: Subject, name: str, host: str, answer: Answer) -> Finding:
+def unreachable(
+    subject: Subject, name: str, host: str, answer: Answer, what: str = "the ClearML server"
+) -> Finding:
+    """What is said of an address, that of the variable `name`, where nothing answers."""
     if subject.record is not None and not subject.running:
         return skipped("the stack is down; start it: transformer-serving up")
     server = urlsplit(host).hostname or ""
@@ -55,7 +58,7 @@ def _unreachable(subject: Subject, name: str, host: str, answer: Answer) -> Find
         )
     return failure(
         f"{name} {host} is not reachable: {answer.error}",
-        f"start the ClearML server or correct {name}; from here: curl {host}",
+        f"start {what} or correct {name}; from here: curl {host}",
     )
 
 
@@ -98,7 +101,7 @@ def check_files(subject: Subject) -> Findings:
 
 def _files(subject: Subject, host: str, answer: Answer) -> Finding:
     if answer.status == 0:
-        return _unreachable(subject, FILES, host, answer)
+        return unreachable(subject, FILES, host, answer)
     # Any other answer is the file server's own: it has nothing to show at its root.
     if answer.status >= 500:
         return failure(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from transformer_serving.contract.gate.server_facts import Gpu, read_gpus
 from transformer_serving.desk.doctor.env_file import read_env_file
+from transformer_serving.desk.http import KEY_VARIABLE, key_header
 from transformer_serving.desk.local.open_triton import USUAL
 from transformer_serving.desk.local.record import StackRecord, clearml_environment, load_record
 from transformer_serving.desk.versions.lock import Lock, read_lock
@@ -46,6 +47,7 @@ class Subject:
     bundle: Path | None = None
     endpoint: str | None = None
     log: Path | None = None
+    key: str | None = None
     lock: Lock = field(default_factory=read_lock)
     python: tuple[int, int] = sys.version_info[:2]
     package_path: Sequence[str] = field(default_factory=lambda: tuple(sys.path))
@@ -85,14 +87,19 @@ def subject_of(
     bundle: Path | None = None,
     endpoint: str | None = None,
     log: Path | None = None,
+    key: str | None = None,
 ) -> Subject:
-    """Raises Failure for an --env-file or a stack.json that cannot be read."""
+    """Raises Failure for an --env-file or a stack.json that cannot be read, and for a key that is
+    none.
+    """
     record = load_record(state)
     environment = dict(os.environ)
     if env_file is not None:
         environment |= read_env_file(env_file)
     elif record is not None:
         environment |= clearml_environment(record)
+    key = key or environment.get(KEY_VARIABLE)
+    key_header(key)
     return Subject(
         state=state,
         environment=environment,
@@ -101,4 +108,5 @@ def subject_of(
         bundle=bundle,
         endpoint=endpoint,
         log=log,
+        key=key,
     )

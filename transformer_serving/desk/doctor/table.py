@@ -12,6 +12,7 @@ from transformer_serving.desk.doctor import (
     clearml,
     containers,
     control_plane,
+    gateway,
     gpu,
     log_lines,
     machine,
@@ -116,6 +117,13 @@ CHECKS = (
         "API and file server from inside each running container of the compose stack",
         "a container does not reach one",
         containers.check_containers,
+    ),
+    Check(
+        "gateway",
+        "the front door at CLEARML_DEFAULT_BASE_SERVE_URL, and whether it lets the key in",
+        "nothing answers, or it refuses the key; a warning while it is not ready, and for a key "
+        "that is bound",
+        gateway.check_gateway,
     ),
     Check(
         "triton",

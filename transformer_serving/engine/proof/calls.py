@@ -1,4 +1,7 @@
-"""The calls of a proof: every length alone, by two, and in the largest batch that serves there."""
+"""The calls of a proof: every length alone, by two, and in the largest batch that serves there.
+
+A row is asked in as few of them as its comparison needs: a proof keeps others off the processor.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +40,17 @@ def largest_batch(parity_set: ParitySet, length: int) -> int:
 def calls(parity_set: ParitySet, lengths: Sequence[int] | None = None) -> Iterator[Call]:
     """The calls at each of `lengths`, the buckets unless given.
 
-    At a bucket every row near its edge is asked alone, at another length the longest; then a batch
-    of two and the largest are made of them, the longest first, so that texts of different lengths
-    are padded to one.
+    The longest row near a length is asked alone; then a batch of two and the largest are made of
+    all that are near, the longest first, so that texts of different lengths are padded to one. At
+    a bucket, what no batch has room for is asked alone too: every row near its edge is compared.
     """
     for length in parity_set.buckets if lengths is None else lengths:
-        near = _near(parity_set, length)
-        for row in near if length in parity_set.buckets else near[:1]:
+        near, largest = _near(parity_set, length), largest_batch(parity_set, length)
+        left = near[largest:] if length in parity_set.buckets else []
+        for row in (*near[:1], *left):
             yield make_call(parity_set, length, (row,))
-        for batch in sorted({2, largest_batch(parity_set, length)}):
-            if 1 < batch <= largest_batch(parity_set, length):
+        for batch in sorted({2, largest}):
+            if 1 < batch <= largest:
                 mixed = tuple(near[at % len(near)] for at in range(batch))
                 yield make_call(parity_set, length, mixed)
 

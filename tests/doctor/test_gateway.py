@@ -1,0 +1,132 @@
+"""What is said of a front door with and without keys."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from tests.doctor.conftest import CLI, answering
+from tests.gateway.played_host import Processor, host_of
+from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
+from transformer_serving.desk.doctor.finding import FAILURE, OK, SKIPPED, WARNING
+from transformer_serving.desk.doctor.gateway import SERVE, check_gateway
+from transformer_serving.desk.doctor.subject import Subject
+from transformer_serving.desk.http import KEY_VARIABLE
+from transformer_serving.gateway.front_door import FrontDoor
+from transformer_serving.gateway.keys import Keys
+from transformer_serving.gateway.settings import read_settings
+
+ALL, BOUND, UNKNOWN = new_key(), new_key(), new_key()
+
+
+@contextmanager
+def serving(door: FrontDoor) -> Iterator[str]:
+    """Its address, as CLEARML_DEFAULT_BASE_SERVE_URL has it."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(door, log_config=None, lifespan="off", timeout_graceful_shutdown=5)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/serve"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+def made(keys: Keys | None, *, ready: bool = True) -> FrontDoor:
+    door = FrontDoor(host_of(Processor({"ours": None})), read_settings({}), keys)
+    door._rounds.first_done = ready
+    return door
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    path = tmp_path_factory.mktemp("keys") / "keys.json"
+    rows = (Key("all", digest_of(ALL), now()), Key("bound", digest_of(BOUND), now(), ("other",)))
+    path.write_text(keys_text(rows))
+    with serving(made(Keys(path))) as url:
+        yield url
+
+
+def found(url: str, key: str | None = None, endpoint: str | None = None) -> dict[str, str]:
+    """By status what is said, fix included."""
+    subject = Subject(Path("state"), {SERVE: url}, endpoint=endpoint, key=key)
+    rows = {one.status: f"{one.why}; {one.fix}" for one in check_gateway(subject)}
+    assert not any(secret in text for text in rows.values() for secret in (ALL, BOUND, UNKNOWN))
+    return rows
+
+
+def test_a_key_that_is_let_in(keyed: str) -> None:
+    assert found(keyed, ALL).keys() == {OK}
+    assert "lets the key in" in found(keyed, ALL, "ours")[OK]
+    assert "lets the key in" in found(keyed, BOUND, "other")[OK]
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [(None, "has keys, and none was given: requests get 401"),
+     (UNKNOWN, "does not know the key: requests get 401")],
+)  # fmt: skip
+def test_nobody_is_let_in_without_a_good_key(keyed: str, key: str | None, said: str) -> None:
+    failed = found(keyed, key)[FAILURE]
+    assert said in failed
+    assert KEY_VARIABLE in failed
+    assert "transformer-serving keys add NAME" in failed
+
+
+def test_a_bound_key(keyed: str) -> None:
+    assert "for some endpoints or for /metrics only" in found(keyed, BOUND)[WARNING]
+    assert "may not ask ours: requests get 403" in found(keyed, BOUND, "ours")[FAILURE]
+
+
+def test_a_gateway_without_keys() -> None:
+    with serving(made(None)) as url:
+        for key in (None, UNKNOWN):
+            assert "has no keys" in found(url, key)[OK]
+
+
+def test_a_gateway_that_is_not_ready() -> None:
+    with serving(made(None, ready=False)) as url:
+        assert "first golden requests under way" in found(url)[WARNING]
+
+
+def test_what_is_no_gateway() -> None:
+    with answering(lambda path: (404, b'{"detail": "Not Found"}', {})) as url:
+        assert "is not the gateway" in found(f"{url}/serve")[SKIPPED]
+    assert "not reachable" in found("http://127.0.0.1:9/serve")[FAILURE]
+    assert "start the gateway or correct" in found("http://127.0.0.1:9/serve")[FAILURE]
+
+
+@pytest.mark.parametrize("where", ["option", "variable", "file"])
+def test_the_command_takes_the_key_from(keyed: str, tmp_path: Path, where: str) -> None:
+    file = tmp_path / "stack.env"
+    file.write_text(f"{SERVE}={keyed}\n" + (f"{KEY_VARIABLE}={ALL}\n" if where == "file" else ""))
+    environment = {name: value for name, value in os.environ.items() if name != KEY_VARIABLE}
+    if where == "variable":
+        environment[KEY_VARIABLE] = ALL
+    done = subprocess.run(
+        [CLI, "doctor", "--env-file", str(file), "--state", str(tmp_path / "state"),
+         *(["--key", ALL] if where == "option" else [])],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert "gateway: the gateway lets the key in" in done.stdout, done.stdout + done.stderr
+    assert ALL not in done.stdout + done.stderr
+
+
+def test_a_key_that_no_header_can_hold(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [CLI, "doctor", "--state", str(tmp_path)], env={**os.environ, KEY_VARIABLE: "a\nb"},
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert KEY_VARIABLE in done.stderr

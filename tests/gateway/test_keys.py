@@ -1,0 +1,525 @@
+"""Keys, over the real clearml-serving app; and in process every URL that anybody could think of."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import logging
+import os
+import re
+import resource
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from click.testing import CliRunner
+from fastapi import APIRouter, FastAPI
+from hypothesis import given, strategies as st
+
+from tests.engine.triton_server import wait_until
+from tests.gateway.conftest import JSON, Headers, Reply, Server, Session
+from tests.gateway.played_host import host_of
+from transformer_serving.contract.errors import KINDS, ContractError, ServingError
+from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
+from transformer_serving.desk.clearml_tools.cli import ClearmlCli
+from transformer_serving.desk.cli import main
+from transformer_serving.desk.deploy.endpoint import DeployTarget
+from transformer_serving.desk.failure import Failure
+from transformer_serving.gateway import keys as keys_module
+from transformer_serving.gateway.access import KEYS_FILE, Access
+from transformer_serving.gateway.front_door import FrontDoor
+from transformer_serving.gateway.keys import Keys, endpoint_url, keys_of
+from transformer_serving.gateway.settings import read_settings
+from transformer_serving.gateway.short_way import RequestedEndpoint
+
+ALL, BOUND, METRICS, UNKNOWN = (new_key() for _ in range(4))
+ROWS = (
+    Key("all", digest_of(ALL), now()),
+    Key("bound", digest_of(BOUND), now(), ("ours/2", "other", "split")),
+    Key("metrics", digest_of(METRICS), now(), metrics=True),
+)
+BODY = b'{"text": "kettle"}'
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+def write(path: Path, *keys: Key) -> None:
+    new = path.with_suffix(".new")
+    new.write_text(keys_text(keys))
+    new.replace(path)
+
+
+@pytest.fixture(scope="module")
+def door(session: Session, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    path = tmp_path_factory.mktemp("keys") / "keys.json"
+    write(path, *ROWS)
+    server = session.gateway(**{KEYS_FILE.name: str(path)}).start()
+    try:
+        yield server.wait_for("/health/ready")
+    finally:
+        server.stop()
+        assert not any(key in server.log.read_text() for key in (ALL, BOUND, METRICS, UNKNOWN))
+
+
+def refused(reply: Reply, code: str) -> None:
+    assert reply.status == KINDS[code].status, reply
+    assert list(reply.json) == ["code", "message", "field", "limit", "got"]
+    assert reply.json["code"] == code
+    assert reply.headers["x-request-id"]
+    assert reply.headers["server-timing"]
+    assert reply.headers.get("www-authenticate") == ("Bearer" if reply.status == 401 else None)
+    for key in (ALL, BOUND, METRICS, UNKNOWN):
+        assert key.encode() not in reply.raw
+
+
+ROUTES = (
+    ("POST", "/serve/ours"), ("POST", "/serve/other"), ("POST", "/serve/nothing"),
+    ("GET", "/serve/ours"), ("GET", "/docs"), ("GET", "/openapi.json"), ("GET", "/metrics"),
+    ("GET", "/health/endpoints"), ("GET", "/health/endpoints/ours"), ("GET", "/health/"),
+    ("GET", "/health/live/"), ("GET", "//health/live"), ("GET", "/health/live%00"),
+    ("GET", "/health/../metrics"), ("GET", "/HEALTH/live"), ("OPTIONS", "/serve/ours"),
+    ("HEAD", "/docs"), ("GET", "/"), ("GET", "/static/page.js"), ("PUT", "/anything"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_nothing_is_asked_without_a_key(door: Server, method: str, path: str) -> None:
+    for headers in (
+        {}, bearer(UNKNOWN), bearer(""), bearer(ALL[:-1]), bearer(ALL + "0"), bearer(ALL.upper()),
+        {"authorization": ALL}, {"authorization": f"Basic {ALL}"}, {"x-api-key": f"Bearer {ALL}"},
+        {"authorization": "Bearer"}, {"cookie": ALL}, {"x-api-key": ""},
+    ):  # fmt: skip
+        body = BODY if method == "POST" else None
+        reply = door.ask(method, path, body, headers)
+        if method == "HEAD":
+            assert reply.status == 401
+        else:
+            refused(reply, "unauthorized")
+
+
+def test_health_needs_none(door: Server) -> None:
+    for path in ("/health/live", "/health/ready"):
+        for method in ("GET", "POST"):
+            assert door.ask(method, path).status == 200
+            assert door.ask(method, path, None, bearer(UNKNOWN)).status == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [bearer(ALL), {"authorization": f"bEARER   {ALL} "}, {"X-API-Key": ALL},
+     {"x-api-key": ALL, "authorization": "Basic dXNlcjpwYXNz"}],
+    ids=["bearer", "in other letters", "x-api-key", "beside another's"],
+)  # fmt: skip
+def test_a_key_for_all(door: Server, headers: Headers) -> None:
+    for path in ("ours", "ours/2", "other", "split"):
+        assert door.post(path, BODY, headers).status == 200
+    for path in ("/docs", "/openapi.json", "/health/endpoints", "/health/endpoints/ours"):
+        assert door.ask("GET", path, None, headers).status == 200
+    assert door.post("nothing", BODY, headers).json["code"] == "unknown_endpoint"
+    refused(door.ask("GET", "/metrics", None, headers), "forbidden")
+
+
+def test_a_key_for_metrics(door: Server) -> None:
+    assert b"transformer_serving_" in door.ask("GET", "/metrics", None, bearer(METRICS)).raw
+    for method, path in ROUTES:
+        if path != "/metrics" and method != "HEAD":
+            body = BODY if method == "POST" else None
+            refused(door.ask(method, path, body, bearer(METRICS)), "forbidden")
+
+
+BOUND_MAY = {
+    "ours/2": ("ours", "2"), "ours/2?version=1": ("ours", "2"), "ours?version=2": ("ours", "2"),
+    "ours/?version=2": ("ours", "2"), "ours?version=1&version=2": ("ours", "2"),
+    "ours?version=2/": ("ours", "2"), "ours%2F2": ("ours", "2"), "ours?version=%32": ("ours", "2"),
+    "%6furs/2": ("ours", "2"), "split": None,
+}  # fmt: skip
+BOUND_MAY_NOT = (
+    "ours", "ours/", "ours/1", "ours/22", "ours?version=", "ours?version=2&version=",
+    "ours?version=2&version=1", "ours/%32/../", "ours//2", "/ours/2", "ours/2/", "ours/2//",
+    "ours/2/x", "ours%252F2", "ours;/2", "ours%00/2", "ours/2%00", "ours/2%0a", "ours/2%20",
+    "Ours/2", "ours/2/../../ours", "../serve/ours", "x/../ours/2", "mixed", "updated", "broken",
+    "other%00", "%2Fother", "nothing", "ours#2", "ours?Version=2", "ours?version=2;version=1",
+    "ours%3Fversion=2", "split%2F..%2Fours", "",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", BOUND_MAY)
+def test_a_bound_key_asks_for_its_own(door: Server, path: str) -> None:
+    reply = door.post(path, BODY, bearer(BOUND))
+    assert reply.status == 200, reply
+    if (expected := BOUND_MAY[path]) is not None:
+        assert (reply.json["endpoint"], reply.json["version"]) == expected
+
+
+@pytest.mark.parametrize("path", BOUND_MAY_NOT)
+def test_a_bound_key_asks_for_nothing_else(door: Server, path: str) -> None:
+    refused(door.post(path, BODY, bearer(BOUND)), "forbidden")
+
+
+def test_a_bound_key_and_all_other_routes(door: Server) -> None:
+    assert door.post("other", BODY, bearer(BOUND)).status == 200
+    assert door.ask("GET", "/health/endpoints/ours/2", None, bearer(BOUND)).status == 200
+    assert door.ask("GET", "/health/endpoints/ours%2F2/", None, bearer(BOUND)).status == 200
+    for method, path in ROUTES:
+        if path != "/serve/other" and method != "HEAD":
+            body = BODY if method == "POST" else None
+            refused(door.ask(method, path, body, bearer(BOUND)), "forbidden")
+    for name in ("ours/1", "ours", "mixed", "ours//2", "./other", "ours/2/x"):
+        refused(door.ask("GET", f"/health/endpoints/{name}", None, bearer(BOUND)), "forbidden")
+
+
+def raw_exchange(server: Server, *pieces: bytes) -> bytes:
+    """All that is answered until the connection closes."""
+    with server.connect() as connection:
+        for piece in pieces:
+            connection.sendall(piece)
+            time.sleep(0.1)
+        connection.settimeout(10)
+        found = b""
+        while piece := connection.recv(65_536):
+            found += piece
+        return found
+
+
+def test_a_body_is_not_read_before_the_key(door: Server) -> None:
+    """The answer comes with the head alone, the connection is closed after what still comes."""
+    head = b"POST /serve/ours HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000000\r\n\r\n"
+    answer = raw_exchange(door, head, b"x" * 1000)
+    assert answer.startswith(b"HTTP/1.1 401")
+    assert b"connection: close" in answer.lower()
+    # Nothing behind it is taken for a request.
+    head = b"POST /serve/ours HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+    answer = raw_exchange(door, head, b"5\r\n", b"GET /health/live HTTP/1.1\r\nhost: a\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 401")
+    assert b"200" not in answer
+
+
+def test_a_refusal_without_a_body_keeps_the_connection(door: Server) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", door.port, timeout=30)
+    with_key = {"authorization": f"Bearer {ALL}"}
+    for headers, status in (({}, 401), (with_key, 200), ({}, 401), (bearer(METRICS), 403)):
+        connection.request("GET", "/docs", headers=headers)
+        answer = connection.getresponse()
+        assert answer.status == status
+        assert answer.getheader("connection") is None
+        answer.read()
+    connection.close()
+
+
+def test_what_is_no_http_is_refused(door: Server) -> None:
+    upgrade = (
+        b"GET /serve/ours HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket"
+        b"\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
+    )
+    with door.connect() as connection:
+        connection.sendall(upgrade)
+        assert re.match(rb"HTTP/1\.1 40[013] ", connection.recv(65_536))
+
+
+def figure(server: Server, name: str, label: str) -> float:
+    text = server.ask("GET", "/metrics", None, bearer(METRICS)).raw.decode()
+    found = re.search(rf"^{name}\{{{label}\}} (\S+)$", text, re.MULTILINE)
+    return 0.0 if found is None else float(found[1])
+
+
+def test_figures_by_key(door: Server) -> None:
+    of_key = "transformer_serving_gateway_requests_total"
+    of_code = "transformer_serving_gateway_refused_total"
+    rows = (
+        (of_key, 'key="bound"'),
+        (of_code, 'code="forbidden"'),
+        (of_code, 'code="unauthorized"'),
+    )
+    before = [figure(door, *row) for row in rows]
+    for path, key in (("other", BOUND), ("ours", BOUND), ("ours", UNKNOWN), ("ours", UNKNOWN)):
+        door.post(path, BODY, bearer(key))
+    after = [figure(door, *row) for row in rows]
+    assert [now - then for now, then in zip(after, before, strict=True)] == [2, 1, 2]
+
+
+def test_the_name_stands_beside_the_request_id(door: Server) -> None:
+    for headers in (bearer(ALL), bearer(BOUND)):
+        named = {**headers, "x-request-id": f"asked-with-{headers['authorization'][-4:]}"}
+        body = json.dumps({"raise": "key", "text": "kettle"})
+        door.ask("POST", "/serve/ours/2", body, {**JSON, **named})
+    lines = [
+        json.loads(line) for line in door.log.read_text().splitlines() if "asked-with-" in line
+    ]
+    assert [(line["request_id"], line["key"]) for line in lines] == [
+        (f"asked-with-{ALL[-4:]}", "all"), (f"asked-with-{BOUND[-4:]}", "bound"),
+    ]  # fmt: skip
+
+
+def test_the_desk_sends_its_key(door: Server, tmp_path: Path) -> None:
+    """`bench` and `deploy` at a gateway with keys."""
+    url = f"http://127.0.0.1:{door.port}/serve"
+    bench = ["bench", f"{url}/other", "-c", "1", "--seconds", "0.1"]
+    assert CliRunner().invoke(main, [*bench, "--key", BOUND]).exit_code == 0
+    refused = CliRunner().invoke(main, bench)
+    assert refused.exit_code == 2
+    assert "give --key or TRANSFORMER_SERVING_KEY" in refused.output
+    cli = ClearmlCli({}, "0" * 32)
+    target = DeployTarget(cli, url, url, tmp_path / "lock", ALL)
+    assert target.ask("ours", {"text": "kettle"}).status == 200
+    for key in (None, UNKNOWN, BOUND, METRICS):
+        with pytest.raises(Failure, match="--key"):
+            replace(target, key=key).ask("ours", {"text": "kettle"})
+
+
+def test_the_file_may_change_while_it_serves(session: Session, tmp_path: Path) -> None:
+    """Added, removed, garbage, gone, back: in every worker, and the last good keys hold."""
+    path = tmp_path / "keys.json"
+    write(path, *ROWS)
+    server = session.gateway("--workers=2", **{KEYS_FILE.name: str(path)}).start()
+    added = new_key()
+
+    def statuses(key: str, count: int = 12) -> set[int]:
+        # A connection each, so that both workers are asked.
+        return {server.post("ours", BODY, bearer(key)).status for _ in range(count)}
+
+    try:
+        server.wait_for("/health/ready")
+        assert statuses(added) == {401}
+        write(path, *ROWS, Key("added", digest_of(added), now()))
+        wait_until(lambda: statuses(added) == {200}, 60)
+        for wrong in (b"{", b"", b'{"keys": [{}]}'):
+            path.write_bytes(wrong)
+            time.sleep(1.1)
+            assert statuses(added) == statuses(ALL) == {200}
+            assert statuses(UNKNOWN) == {401}
+        path.unlink()
+        time.sleep(1.1)
+        assert statuses(ALL) == {200}
+        write(path, *ROWS)
+        wait_until(lambda: statuses(added) == {401}, 60)
+        assert statuses(ALL) == {200}
+        write(path)
+        wait_until(lambda: statuses(ALL) == {401}, 60)
+    finally:
+        server.stop()
+    log = server.log.read_text()
+    assert "the keys are as they were before" in log
+    assert added not in log
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"keys": [{"name": "a"}]}'])
+def test_a_missing_or_wrong_file_is_no_start(
+    session: Session, tmp_path: Path, content: bytes | None
+) -> None:
+    path = tmp_path / "keys.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ContractError) as caught:
+        keys_of(Access(keys_file=path))
+    assert str(path) in str(caught.value)
+    assert f"transformer-serving keys add NAME --file {path}" in str(caught.value)
+    if content is None:
+        server = session.gateway(**{KEYS_FILE.name: str(path)}).start()
+        try:
+            assert server.process.wait(60) != 0
+        finally:
+            server.stop()
+        assert str(path) in server.log.read_text()
+        assert "keys add NAME" in server.log.read_text()
+
+
+# In process: what changes, how often it is looked at, and every URL.
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    write(tmp_path / "keys.json", *ROWS)
+    return tmp_path / "keys.json"
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Moves the keys' clock on."""
+    at = [1000.0]
+
+    def later(seconds: float) -> None:
+        at[0] += seconds
+
+    monkeypatch.setattr(keys_module, "time", SimpleNamespace(monotonic=lambda: at[0]))
+    return later
+
+
+def name_of(keys: Keys, key: str) -> str | None:
+    try:
+        return keys.key_of({b"x-api-key": key.encode()}).name
+    except ServingError:
+        return None
+
+
+def test_no_file_is_no_keys() -> None:
+    assert keys_of(Access()) is None
+
+
+def test_it_is_looked_at_once_a_second(file: Path, clock: Callable[[float], None]) -> None:
+    keys = Keys(file)
+    write(file, *ROWS[1:])
+    clock(0.9)
+    assert name_of(keys, ALL) == "all"
+    clock(0.2)
+    assert name_of(keys, ALL) is None
+    assert name_of(keys, BOUND) == "bound"
+
+
+def test_what_is_wrong_is_logged_once(
+    file: Path, clock: Callable[[float], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = Keys(file)
+
+    def errors() -> list[str]:
+        for _ in range(3):
+            clock(1.1)
+            assert name_of(keys, ALL) == "all"
+        found = [row.getMessage() for row in caplog.records if row.levelno >= logging.ERROR]
+        caplog.clear()
+        return found
+
+    assert errors() == []
+    file.write_text(ALL)
+    (said,) = errors()
+    assert "not a JSON object" in said
+    assert ALL not in said
+    file.unlink()
+    (said,) = errors()
+    assert "No such file" in said
+    file.mkdir()
+    assert len(errors()) == 1
+    file.rmdir()
+    write(file, *ROWS)
+    assert errors() == []
+    file.write_text("{")
+    assert len(errors()) == 1
+
+
+def test_a_file_that_is_readable_again_is_read(file: Path, clock: Callable[[float], None]) -> None:
+    """Its content is as it was, and nothing else tells: the fault was not the file's."""
+    keys = Keys(file)
+    write(file, ROWS[0])
+    held = [os.open("/dev/null", os.O_RDONLY)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (held[0], hard))
+        clock(1.1)
+        assert name_of(keys, BOUND) == "bound"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.close(held[0])
+    clock(1.1)
+    assert name_of(keys, BOUND) is None
+
+
+NORMALIZED: Any = pytest.importorskip(
+    "clearml_serving.serving.model_request_processor", reason="the host is not installed"
+).ModelRequestProcessor._normalize_endpoint_url
+PARTS = st.sampled_from(
+    ["ours", "2", "other", "split", "/", "//", "", ".", "..", "\n", "\0", " ", "%2F", "?", "serve",
+     "health", "endpoints", "live", "metrics", "\ud7ff", ";", "x"]
+)  # fmt: skip
+PATHS = st.one_of(
+    st.lists(PARTS, max_size=8).map("".join),
+    st.lists(PARTS, max_size=6).map(lambda parts: "/serve/" + "".join(parts)),
+    st.lists(PARTS, max_size=4).map(lambda parts: "/serve/" + "/".join(parts)),
+    st.text(max_size=20),
+)
+QUERIES = st.one_of(
+    st.just(b""),
+    st.lists(PARTS, max_size=4).map(
+        lambda parts: "&".join(f"version={quote(part, errors='ignore')}" for part in parts).encode()
+    ),
+    st.lists(PARTS, max_size=3).map(lambda parts: ("version=" + "".join(parts)).encode()),
+    st.binary(max_size=10),
+)
+ROOTS = st.sampled_from(["", "", "/x", "/serve", "/serve/ours", "/", "/x/", "/health", "x"])
+
+
+@given(st.text(max_size=20), st.none() | st.text(max_size=20))
+def test_an_endpoint_is_named_as_the_host_names_it(model: str, version: str | None) -> None:
+    assert endpoint_url(RequestedEndpoint(model, version)) == NORMALIZED(model, version)
+
+
+def host_routes(reached: list[str]) -> FastAPI:
+    """The three routes of clearml_serving.serving.main; what reaches one is noted as it would."""
+    app = FastAPI()
+    router = APIRouter(prefix="/serve")
+
+    @router.post("/{model_id}/{version}")
+    @router.post("/{model_id}/")
+    @router.post("/{model_id}")
+    async def serve_model(model_id: str, version: str | None = None) -> None:
+        reached.append(NORMALIZED(model_id, version))
+
+    app.include_router(router)
+    return app
+
+
+REACHED: list[str] = []
+APP = host_routes(REACHED)
+
+
+@given(PATHS, QUERIES, ROOTS, st.sampled_from(["POST", "GET", "PUT"]))
+def test_no_url_slips_by(path: str, query: bytes, root: str, method: str) -> None:
+    """Whatever the host's routes make of a URL, a bound key reached only what it admits."""
+    keys = Keys.__new__(Keys)
+    keys._look_at = float("inf")
+    keys._by_digest = {bytes.fromhex(key.sha256): key for key in ROWS}
+    host = host_of(None)
+    host.app = APP
+    door = FrontDoor(host, read_settings({}), keys)
+    for key, admits in ((BOUND, ROWS[1].admits), (METRICS, None), (UNKNOWN, None)):
+        REACHED.clear()
+        sent = asked(door, path, query, root, method, key)
+        if admits is None:
+            assert not REACHED
+            if path not in ("/health/live", "/health/ready", "/metrics"):
+                assert sent[0]["status"] == (403 if key is METRICS else 401)
+        else:
+            assert all(admits(url) for url in REACHED), (path, query, root, REACHED)
+            allowed = sent[0]["status"] != 403
+            if allowed and not path.startswith("/health/"):
+                assert REACHED
+
+
+def asked(door: FrontDoor, path: str, query: bytes, root: str, method: str, key: str) -> list[Any]:
+    sent: list[Any] = []
+    left = [{"type": "http.request", "body": b"{}", "more_body": False}]
+
+    async def receive() -> Any:
+        return left.pop() if left else {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http", "http_version": "1.1", "method": method, "path": path, "root_path": root,
+        "query_string": query, "headers": [(b"x-api-key", key.encode())], "scheme": "http",
+        "server": ("a", 80), "client": None,
+    }  # fmt: skip
+    asyncio.run(door(scope, receive, send))
+    return sent
+
+
+async def test_a_websocket_is_closed(file: Path) -> None:
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    host = host_of(None)
+    await FrontDoor(host, read_settings({}), Keys(file))({"type": "websocket"}, receive, send)
+    assert [message["type"] for message in sent] == ["websocket.close"]
+    assert not host.app.calls

@@ -1,0 +1,185 @@
+"""TLS at the front: what is spoken, renewed and asked for; a wrong file is no start."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.engine.triton_server import wait_until
+from tests.gateway.certificates import Authority, Pair, serial
+from tests.gateway.conftest import Server, Session
+from transformer_serving.gateway.tls import Tls
+
+BODY = orjson.dumps({"text": "a"})
+POST = b"POST /serve/ours HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+SOON_S = 90
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def server(session: Session, authority: Authority) -> Iterator[Server]:
+    pair = authority.sign("server")
+    running = session.gateway(*pair.gateway(), "--workers=2").start()
+    try:
+        wait_until(lambda: is_ready(running, authority.client()), SOON_S)
+        yield running
+    finally:
+        running.stop()
+
+
+def is_ready(server: Server, context: ssl.SSLContext) -> bool:
+    try:
+        return b" 200 " in ask(server, context, b"GET /health/ready HTTP/1.1\r\nhost: a\r\n\r\n")
+    except OSError:
+        assert server.process.poll() is None, server.log.read_text()
+        return False
+
+
+def ask(server: Server, context: ssl.SSLContext, request: bytes) -> bytes:
+    with secured(server, context) as connection:
+        connection.sendall(request)
+        return connection.recv(65536)
+
+
+def secured(server: Server, context: ssl.SSLContext) -> ssl.SSLSocket:
+    return context.wrap_socket(server.connect(), server_hostname="127.0.0.1")
+
+
+def shown(server: Server, context: ssl.SSLContext) -> int:
+    """The serial number of the certificate that a new connection is shown."""
+    with secured(server, context) as connection:
+        return serial(connection.getpeercert(binary_form=True))
+
+
+def post(server: Server, context: ssl.SSLContext) -> bytes:
+    return ask(server, context, POST + b"content-length: %d\r\n\r\n" % len(BODY) + BODY)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_request_is_answered(
+    server: Server, authority: Authority, version: ssl.TLSVersion
+) -> None:
+    context = authority.client()
+    context.minimum_version = context.maximum_version = version
+    assert post(server, context).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("old", ["-tls1", "-tls1_1"])
+def test_old_protocols_are_refused(server: Server, old: str) -> None:
+    """By openssl's own client, which is told to offer them all the same."""
+    done = subprocess.run(
+        ["openssl", "s_client", "-connect", f"127.0.0.1:{server.port}", old,
+         "-cipher", "DEFAULT@SECLEVEL=0"],
+        input="", capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "SSL alert number" in done.stderr
+
+
+def test_plain_http_is_no_way_in(server: Server, authority: Authority) -> None:
+    with server.connect() as connection:
+        connection.sendall(POST + b"content-length: 0\r\n\r\n")
+        assert b"HTTP" not in heard(connection)
+    assert post(server, authority.client()).startswith(b"HTTP/1.1 200")
+
+
+def test_a_renewed_certificate_is_shown_while_requests_go_on(
+    server: Server, authority: Authority
+) -> None:
+    context = authority.client()
+    before, workers = shown(server, context), server.workers()
+    pair = authority.sign("server")
+    renewed = serial(ssl.PEM_cert_to_DER_cert(pair.cert.read_text()))
+    assert renewed != before
+    answers = set()
+
+    def all_new() -> bool:
+        answers.add(post(server, context)[:12])
+        return not set(workers) & set(server.workers()) and len(server.workers()) == 2
+
+    wait_until(all_new, SOON_S)
+    assert {shown(server, context) for _ in range(20)} == {renewed}
+    assert answers == {b"HTTP/1.1 200"}
+
+
+def test_a_certificate_that_is_none_changes_nothing(server: Server, authority: Authority) -> None:
+    context = authority.client()
+    before, pair = shown(server, context), Pair(*map(Path, options_of(server)))
+    whole = pair.cert.read_text()
+    try:
+        pair.cert.write_text(whole[:100])
+        wait_until(lambda: "the old certificate stays" in server.log.read_text(), SOON_S)
+        assert shown(server, context) == before
+    finally:
+        pair.cert.write_text(whole)
+
+
+def options_of(server: Server) -> list[str]:
+    return [part.partition("=")[2] for part in server.command if part.startswith("--tls")]
+
+
+def test_callers_certificates(session: Session, tmp_path: Path) -> None:
+    """With an authority for callers, one who shows none of its certificates is not heard."""
+    (tmp_path / "foreign").mkdir()
+    ours, foreign = Authority(tmp_path), Authority(tmp_path / "foreign")
+    server = session.gateway(*ours.sign("server").gateway(), f"--tls-client-ca={ours.cert}").start()
+    known = ours.client(ours.sign("caller"))
+    try:
+        wait_until(lambda: is_ready(server, known), SOON_S)
+        assert post(server, known).startswith(b"HTTP/1.1 200")
+        for context in (ours.client(), ours.client(foreign.sign("caller"))):
+            assert not is_ready(server, context)
+    finally:
+        server.stop()
+
+
+def test_silent_handshakes_hold_nobody_up(server: Server, authority: Authority) -> None:
+    silent = [server.connect() for _ in range(200)]
+    try:
+        assert post(server, authority.client()).startswith(b"HTTP/1.1 200")
+        for connection in silent:
+            connection.settimeout(60)
+            assert b"HTTP" not in heard(connection)
+    finally:
+        for connection in silent:
+            connection.close()
+
+
+def heard(connection: socket.socket) -> bytes:
+    """Until it is closed, in whatever way."""
+    received = b""
+    with contextlib.suppress(ConnectionError):
+        while piece := connection.recv(100):
+            received += piece
+    return received
+
+
+def test_a_wrong_file_is_named(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair, other = authority.sign("server"), authority.sign("other")
+    Tls(pair.cert, pair.key, authority.cert).check()
+    with pytest.raises(ValueError, match="server.pem and .*other-key.pem are no certificate"):
+        Tls(pair.cert, other.key).check()
+    with pytest.raises(ValueError, match="No such file"):
+        Tls(pair.cert, tmp_path / "nothing.pem").check()
+    with pytest.raises(ValueError, match="holds no certificates"):
+        Tls(pair.cert, pair.key, pair.key).check()
+
+
+def test_a_wrong_file_is_no_start(session: Session, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair, other = authority.sign("server"), authority.sign("other")
+    server = session.gateway(*Pair(pair.cert, other.key).gateway()).start()
+    assert server.process.wait(60) == 2
+    assert "are no certificate and its key" in server.log.read_text()

@@ -1,0 +1,103 @@
+"""Granian's HTTP before an ASGI app, in an event loop of ours.
+
+Heads and bodies are parsed in Granian's own thread, outside Python's lock. HTTP/1.1 only: a
+connection that may also become HTTP/2 is told from the other by its first bytes, for which Granian
+waits without end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import socket
+from typing import Any
+
+from granian._futures import _new_cbscheduler
+from granian.http import HTTP1Settings
+
+from transformer_serving.gateway.asgi import App
+from transformer_serving.gateway.tls import Tls
+
+# Its stub describes another release than the one that is installed.
+_native: Any = importlib.import_module("granian._granian")
+# Bytes of a request's head, and of what is read ahead of a body.
+MAX_HEAD_BYTES = 65_536
+# For a head to come whole, and for a kept connection to bring the next one. Longer than the 60 s
+# after which balancers commonly let go: the side that sends requests should be the one that closes.
+HEAD_SECONDS = 75.0
+# For Granian's threads: one parses, one hands requests over, those beyond are for files only.
+_PARSERS = _HANDERS_OVER = _FILE_THREADS = 1
+_IDLE_S = 30
+
+
+class HttpServer:
+    """Serves `app` on a listening socket, which it takes over, until `stop` and the last answer.
+
+    `connections` are taken at a time; `backlog` more wait in the socket.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        listener: socket.socket,
+        *,
+        backlog: int,
+        connections: int,
+        tls: Tls | None = None,
+        head_seconds: float = HEAD_SECONDS,
+    ) -> None:
+        self.ended = asyncio.Event()
+        self._app = app
+        self._listener = listener
+        self._backlog = backlog
+        self._connections = connections
+        self._tls = tls
+        self._head_seconds = head_seconds
+        self._signal = _native.WorkerSignal()
+        self._stopped = False
+
+    def start(self) -> None:
+        """To be called in the running loop that the app shall run in."""
+        loop = asyncio.get_running_loop()
+        self._signal.add_cb(lambda: loop.call_soon_threadsafe(self.ended.set))
+        worker, is_unix = self._worker()
+        serve = worker.serve_mtr_uds if is_unix else worker.serve_mtr
+        serve(_new_cbscheduler(loop, self._answer, impl_asyncio=True), loop, self._signal)
+
+    def stop(self) -> None:
+        """Close the listener; `ended` is set when every request that runs has its answer."""
+        if not self._stopped:
+            self._stopped = True
+            self._signal.set()
+
+    async def _answer(self, watcher: Any) -> None:
+        try:
+            await self._app(watcher.scope, watcher.proto.receive, watcher.proto.send)
+        except BaseException as error:
+            # Logged there, and answered with 500 where nothing was answered yet.
+            watcher.err(error)
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                raise
+            return
+        watcher.done()
+
+    def _worker(self) -> tuple[Any, bool]:
+        is_unix = self._listener.family == socket.AF_UNIX
+        holder = _native.SocketHolder(self._listener.detach(), is_unix, self._backlog)
+        http1 = HTTP1Settings(
+            header_read_timeout=int(1000 * self._head_seconds), max_buffer_size=MAX_HEAD_BYTES
+        )
+        worker = _native.ASGIWorker(
+            1, (None, holder), None, _PARSERS, _FILE_THREADS, _HANDERS_OVER, _IDLE_S,
+            self._connections, "1", http1, None, False, None, *self._tls_values(), (None, None),
+        )  # fmt: skip
+        return worker, is_unix
+
+    def _tls_values(self) -> tuple[object, ...]:
+        """As Granian takes them: on, cert, key, password, least version, CA, CRLs, CA demanded."""
+        if self._tls is None:
+            return False, None, None, None, "tls1.2", None, [], False
+        ca = self._tls.client_ca
+        named = None if ca is None else str(ca)
+        cert, key = str(self._tls.cert), str(self._tls.key)
+        return True, cert, key, None, "tls1.2", named, [], ca is not None

@@ -1,0 +1,72 @@
+"""The listening socket, made once and shared by all workers.
+
+Tested by tests/gateway/test_workers.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import time
+from pathlib import Path
+
+# The workers of a supervisor that was killed notice it and leave, which takes a moment.
+_PATIENCE_S = 10.0
+_PAUSE_S = 0.1
+
+
+def listen(host: str, port: int, backlog: int) -> socket.socket:
+    """On a TCP port, 0 for any. Raises OSError."""
+    (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # An accepted connection inherits it.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _bind(listener, address)
+        listener.listen(backlog)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def listen_on_socket(path: Path, backlog: int) -> socket.socket:
+    """On a unix socket, in the place of one that nobody listens on any more. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.is_socket() and not _answers(path):
+            path.unlink()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(str(path))
+        path.chmod(0o666)
+        listener.listen(backlog)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _bind(listener: socket.socket, address: object) -> None:
+    end = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            listener.bind(address)  # type: ignore[arg-type]
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > end:
+                raise
+            time.sleep(_PAUSE_S)
+        else:
+            return
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asker:
+        try:
+            asker.connect(str(path))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,140 @@
+"""One worker process: the app in its loop, heard of by the supervisor that started it.
+
+`python -m transformer_serving.gateway.worker` is for supervisor.py only, which hands over the
+listening socket and two pipes.
+
+Tested by tests/gateway/test_workers.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import importlib
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+import uvloop
+from granian.asgi import LifespanProtocol
+
+from transformer_serving.gateway.http_server import HttpServer
+from transformer_serving.gateway.worker_order import BEAT_S, Report, WorkerOrder
+
+log = logging.getLogger("transformer_serving.gateway")
+# A loop that has not turned for so long hangs. Endpoints load their models in it, which may take
+# minutes.
+_LOOP_HUNG_S = 600.0
+# Files of the worker itself: its code, the SDK's sockets, the calls to engines.
+_OWN_FILES = 512
+_MOST_FILES = 65_536
+
+
+class Worker:
+    """The app under HTTP from the first request to SIGTERM."""
+
+    def __init__(self, order: WorkerOrder) -> None:
+        self._order = order
+        self._started = False
+        self._turned = time.monotonic()
+
+    def run(self) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for target in (self._leave_with_the_parent, self._beat):
+            threading.Thread(target=target, daemon=True).start()
+        # ClearML takes SIGTERM over in this import. We take it after that, or a worker would
+        # first spend seconds in ClearML's own shutdown, its requests waiting.
+        app = importlib.import_module(self._order.module).app
+        loop = uvloop.new_event_loop()
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(self._serve(app))
+
+    async def _serve(self, app: Any) -> None:
+        lifespan = LifespanProtocol(app)
+        listener = socket.socket(fileno=self._order.listener)
+        server = HttpServer(
+            app, listener, backlog=self._order.backlog, connections=_connections(),
+            tls=self._order.tls,
+        )  # fmt: skip
+        told = _on_signals(server, self._order.graceful_seconds)
+        self._turn()
+        await lifespan.startup()
+        if lifespan.interrupt or lifespan.errored:
+            sys.exit("error: the app could not be started; see the lines above")
+        if not told.is_set():
+            server.start()
+            self._started = True
+            self._order.report(Report.STARTED)
+            await server.ended.wait()
+        await lifespan.shutdown()
+
+    def _turn(self) -> None:
+        """Note, from the loop itself, that it turns."""
+        self._turned = time.monotonic()
+        asyncio.get_running_loop().call_later(BEAT_S, self._turn)
+
+    def _beat(self) -> None:
+        """Tell the supervisor that the process runs, and its loop: it replaces a silent one."""
+        while True:
+            if time.monotonic() - self._turned < _LOOP_HUNG_S:
+                self._order.report(Report.ALIVE)
+            time.sleep(BEAT_S)
+
+    def _leave_with_the_parent(self) -> None:
+        """End as at SIGTERM when the parent was killed: the port is the next parent's.
+
+        At once before the start is over, where nobody waits for an answer and the ClearML SDK may
+        wait without end.
+        """
+        self._order.wait_for_the_parents_end()
+        log.warning("the parent process has ended, worker %d leaves", os.getpid())
+        if not self._started:
+            os._exit(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(self._order.leave_seconds)
+        os._exit(1)
+
+
+def _on_signals(server: HttpServer, graceful_seconds: float) -> asyncio.Event:
+    """Let SIGTERM stop the server, within the seconds that requests have; set once it has come.
+
+    SIGHUP does so too, without the drain that shutdown.py puts before SIGTERM's handler.
+    """
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+
+    def stop() -> None:
+        if not told.is_set():
+            told.set()
+            server.stop()
+            loop.call_later(graceful_seconds, server.ended.set)
+
+    def on_signal(*_: object) -> None:
+        loop.call_soon_threadsafe(stop)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, on_signal)
+    return told
+
+
+def _connections() -> int:
+    """As many as there are files for: beyond it Granian would try to accept without a pause."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    return max(files // 2, files - _OWN_FILES)
+
+
+def main() -> None:
+    faulthandler.enable()
+    Worker(WorkerOrder.parse(sys.argv[1])).run()
+
+
+if __name__ == "__main__":
+    main()
