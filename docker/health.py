@@ -4,6 +4,8 @@ The address must answer 200. The file, where one is named, must have been touche
 process that has no address of its own. Where the container speaks TLS, so does this, and does not
 look at the certificate: it asks its own container. Where callers need one it shows the one that the
 environment names.
+
+Tested by tests/test_health_check.py.
 """
 
 from __future__ import annotations

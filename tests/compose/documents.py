@@ -24,6 +24,13 @@ def blocks() -> dict[str, str]:
     return found
 
 
+def variables_of(heading: str) -> dict[str, str]:
+    """What a section has put into my.env: its block of NAME=VALUE lines."""
+    section = DOCUMENT.read_text("utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    (found,) = re.findall(r"^```\n((?:[A-Z_]+=.*\n)+)```", section, re.MULTILINE)
+    return dict(row.split("=", 1) for row in found.splitlines())
+
+
 def lines_of(script: str) -> list[str]:
     """Its commands, each on one line."""
     return [" ".join(line.split()) for line in script.replace("\\\n", " ").splitlines() if line]

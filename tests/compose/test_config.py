@@ -16,6 +16,7 @@ from tests.compose.conftest import ROOT
 from tests.compose.documents import DOCUMENT
 from tests.compose.machine import run
 from tests.compose.stock import STOCK_PATH, stock_file
+from transformer_serving.gateway.access import PUBLISHED, TLS_CERT
 
 
 def documented() -> list[str]:
@@ -70,6 +71,29 @@ def test_every_service_is_confined(engine: None, tmp_path: Path, extra: str) -> 
         assert limits["pids"] > 0, name
         wanted = "no" if name == "serving-service" else "unless-stopped"
         assert service["restart"] == wanted, name
+
+
+@pytest.mark.parametrize("address", ["[::1]", "192.0.2.7"])
+def test_the_front_door_is_told_where_it_is_published(
+    engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setenv("TRANSFORMER_SERVING_BIND", address)
+    monkeypatch.setenv("TRANSFORMER_SERVING_TLS_FOLDER", str(tmp_path))
+    inference = config("-f compose/compose.yaml", tmp_path)["services"]["inference"]
+    assert [port["host_ip"] for port in inference["ports"]] == [address.strip("[]")]
+    environment = inference["environment"]
+    assert environment[PUBLISHED] == address
+    assert environment[TLS_CERT.name] == "/run/tls/tls.crt"
+    assert environment["CLEARML_DEFAULT_BASE_SERVE_URL"] == f"https://{address}:8080/serve"
+
+
+@pytest.mark.parametrize("address", ["serving.example", "localhost", "::1"])
+def test_compose_takes_no_name_to_publish_on(
+    engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setenv("TRANSFORMER_SERVING_BIND", address)
+    with pytest.raises(AssertionError, match="(?i)invalid ip address"):
+        config("-f compose/compose.yaml", tmp_path)
 
 
 def test_the_override_fits_the_stock_file(engine: None, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from tests.compose.conftest import BOUND_S, SEED, env_file, free_ports, wait_for
-from tests.compose.documents import blocks, elsewhere, lines_of
+from tests.compose.documents import blocks, elsewhere, lines_of, variables_of
 from tests.compose.machine import ROOT, run
 from tests.compose.stand_ins import make_stand_ins
 from tests.compose.stock import STOCK_PATH, stock_file
@@ -33,7 +33,8 @@ from transformer_serving.desk.deploy.golden import ask
 LOCAL, OWN_SERVER, GPUS = "One machine, no account", "With your ClearML server", "GPUs"
 DAILY, SCALED, ROLLED = "From day to day", "N inference containers", "A new image, under load"
 STOCK, SECRETS = "On top of clearml-serving's own compose file", "Secrets"
-RUN = {LOCAL, OWN_SERVER, DAILY, SCALED, ROLLED, STOCK, SECRETS}
+NETWORK = "On a network address: keys and TLS"
+RUN = {LOCAL, OWN_SERVER, DAILY, SCALED, ROLLED, STOCK, SECRETS, NETWORK}
 # What is only read by `docker compose config` (tests/compose/test_config.py), and why.
 READ = {GPUS: "needs an NVIDIA GPU and the image of nvcr.io"}
 ELSEWHERE = {
@@ -225,6 +226,19 @@ def test_secrets_come_from_files(desk: Desk, clearml_server: ClearmlServer) -> N
     wait_for(lambda: desk.status() == 200, "the endpoint answers")
     shown = run("docker", "inspect", *desk.containers())
     assert kept["CLEARML_API_SECRET_KEY"] not in shown
+    env_file(desk.root / "my.env", kept)
+
+
+def test_on_a_network_address(desk: Desk, clearml_server: ClearmlServer) -> None:
+    """With the lines that the page puts into my.env; root's own are run as root."""
+    kept = clearml_server.variables
+    env_file(desk.root / "my.env", {**kept, **variables_of(NETWORK)})
+    assert '"label"' in desk.block(NETWORK).splitlines()[-1]
+    front = f"https://127.0.0.1:{desk.port}/serve/{ENDPOINT}"
+    curl = (
+        f"curl -s --cacert secrets/tls/tls.crt {front} -o /dev/null -w '%{{http_code}}' -d '{{}}'"
+    )
+    assert desk.script(curl) == "401"
     env_file(desk.root / "my.env", kept)
 
 
