@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from collections.abc import Callable
@@ -170,6 +171,22 @@ def overload(out: Path, seconds: float, engines: tuple[int, ...], real: bool, ta
         parts={"overload": measured}, keep=_kept(out), models=session.demo_models(_report),
     )  # fmt: skip
     _finish(found, out, tables)
+
+
+@main.command()
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--seconds", type=click.FloatRange(1), default=3.0, show_default=True)
+def workers(rounds: int, seconds: float) -> None:
+    """1, 2 and 4 gateway workers before an engine that sleeps; prints, stores nothing."""
+    from benchmarks.runs import session
+    from benchmarks.studies.workers import Workers
+
+    found = session.bench(
+        _plan(1, 1.0), _report, (), (), kind="workers",
+        parts={"workers": Workers(rounds=rounds, seconds=seconds)},
+        models=session.demo_models(_report),
+    )  # fmt: skip
+    click.echo(json.dumps(found.values["workers"], indent=2))
 
 
 @main.command()

@@ -35,11 +35,13 @@ class Load:
 
 SEED = Load("seed", "one text, 128 clients, new connections (ab -c 128)", "ab", 128, False, 1, 8000,
             64)  # fmt: skip
+KEPT = Load("kept", "one text, 128 clients, kept connections (ab -k -c 128)", "ab", 128, True, 1,
+            8000, None, only=("null-gateway", "null-uvicorn"))  # fmt: skip
 SINGLE = Load("single", "one text at a time, kept connection", "ab", 1, True, 1, 4000, 1)
 BATCH = Load("batch", "32 texts a request, 4 clients", "ab", 4, True, 32, 400, 32)
 MIXED = Load("mixed", "mixed lengths, open loop at 70 % of capacity", "open", 64, True, 1, 0, None,
              only=("gateway", "app"))  # fmt: skip
 BIG = Load("big", "512 texts a request, 1 client", "ab", 1, True, 512, 20, 64)
 
-MAIN = (SEED, SINGLE, BATCH, MIXED)
+MAIN = (SEED, KEPT, SINGLE, BATCH, MIXED)
 LOADS = {load.name: load for load in (*MAIN, BIG)}

@@ -57,6 +57,7 @@ MAIN = (
     Peer("queue", "queue recipe", TORCH, "peer", "queue", "/", texts.raw_text, "text/plain", False),
     Peer("gunicorn", "FastAPI + gunicorn, 2 workers", TORCH, "peer", "gunicorn", "/classify"),
     _ours("null-gateway", "ours, gateway", "gateway-null", OURS, NULL),
+    _ours("null-uvicorn", "ours, gateway, in uvicorn", "uvicorn-null", OURS, NULL),
     _ours("null-app", "ours, unmodified app", "app-null", OURS, NULL),
     _stock("null-stock", "app-null", STOCK, NULL),
     Peer("empty", "empty Preprocess", NONE, "limit", "app", f"/serve/{EMPTY}", many=False),

@@ -62,16 +62,16 @@ def gateway(
 
 
 def gateway_by_uvicorn(
-    options: Sequence[str], *, environment: Mapping[str, str] | None = None
+    options: Sequence[str], *, null: bool = False, environment: Mapping[str, str] | None = None
 ) -> Start:
-    """The gateway's app in uvicorn with other options than the gateway itself gives it."""
+    """The gateway's app in uvicorn, which served it before Granian did."""
 
     def start(site: Site, report: StepReport) -> Running:
-        name = f"gateway{'-'.join(options).replace('--', '-')}"
+        name = f"gateway{'-'.join(options).replace('--', '-')}{'-null' if null else ''}"
         figures = site.work / "figures" / name
         figures.mkdir(parents=True, exist_ok=True)
         variables = {
-            **_variables(site, name, False),
+            **_variables(site, name, null),
             # As the gateway itself has it: figures are shared by files.
             "PROMETHEUS_MULTIPROC_DIR": str(figures),
             **(environment or {}),
@@ -210,6 +210,7 @@ SERVERS: dict[str, Start] = {
     "gateway": gateway(),
     "app": app(),
     "gateway-null": gateway(null=True),
+    "uvicorn-null": gateway_by_uvicorn(("--loop=uvloop", "--http=httptools"), null=True),
     "app-null": app(null=True),
     "queue": queue,
     "gunicorn": gunicorn,

@@ -61,11 +61,11 @@ class Overload:
         rows: list[dict[str, Any]] = []
         found: dict[str, Any] = {"times": TIMES, "seconds": self.seconds, "rows": rows}
         for rate in self.engines:
-            with _sleeping(session.site, rate, report) as server:
+            with sleeping(session.site, rate, report) as server:
                 for deadline in _BODIES:
                     report(f"{TIMES:g} times {rate} texts/s, deadline: {deadline}")
                     rows.append(self._row(server, deadline, report, float(rate)))
-        with _sleeping(session.site, _MIDDLE, report) as server:
+        with sleeping(session.site, _MIDDLE, report) as server:
             found["leaving"] = leaving(server, min(self.seconds, 15.0), report)
             found["abandoned"] = [
                 abandoned(server, times, min(self.seconds, _ABANDONED_S), report)
@@ -95,16 +95,17 @@ def _running(server: Running) -> Iterator[Running]:
 
 
 @contextlib.contextmanager
-def _sleeping(site: Site, rate: int, report: StepReport) -> Iterator[Running]:
+def sleeping(site: Site, rate: int, report: StepReport, workers: int = 1) -> Iterator[Running]:
     """A gateway before an engine that takes a second for so many texts."""
-    work = site.work / f"sleeping-{rate}"
+    name = f"sleeping-{rate}-{workers}"
+    work = site.work / name
     tritons.copy_repository(site.repository, work)
     triton = tritons.start_triton(
         f"sleeping Triton, {rate}", work, sleeping=True,
         environment={"BENCH_TEXTS_A_SECOND": str(rate)},
     )  # fmt: skip
     try:
-        start = gateway(environment=triton.variables(), name=f"sleeping-{rate}")
+        start = gateway(workers, environment=triton.variables(), name=name)
         with _running(start(site, report)) as server:
             yield server
     finally:
