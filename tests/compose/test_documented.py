@@ -6,6 +6,8 @@ ClearML server of `my.env` is the embedded control plane, on an address that con
 
 from __future__ import annotations
 
+import ipaddress
+import json
 import os
 import resource
 import secrets
@@ -127,9 +129,7 @@ class ClearmlServer:
 
 @pytest.fixture(scope="module")
 def clearml_server(desk: Desk, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClearmlServer]:
-    template = "{{(index .IPAM.Config 0).Gateway}}"
-    gateway = run("docker", "network", "inspect", "bridge", "--format", template).strip()
-    (port,) = free_ports(1)
+    gateway, (port,) = host_of_containers(), free_ports(1)
     folder = tmp_path_factory.mktemp("clearml-server")
     keys = {name: secrets.token_hex(16) for name in (ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE)}
     command = [sys.executable, "-m", "transformer_serving.control_plane"]
@@ -153,6 +153,14 @@ def clearml_server(desk: Desk, tmp_path_factory: pytest.TempPathFactory) -> Iter
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait(60)
+
+
+def host_of_containers() -> str:
+    """This machine's address in Docker's first network."""
+    shown = run("docker", "network", "inspect", "bridge", "--format", "{{json .IPAM.Config}}")
+    (row,) = json.loads(shown)
+    # A daemon that has just made that network says its addresses only: it took the first.
+    return str(row.get("Gateway") or next(ipaddress.ip_network(row["Subnet"]).hosts()))
 
 
 def healthy(address: str) -> bool:
