@@ -69,10 +69,11 @@ _STOCK = """
 The stock `uvicorn clearml_serving.serving.main:app` answers the same codes, but for what
 clearml-serving itself decides before our code sees the request: a malformed body is 400 or 422 with
 a body of FastAPI's, bytes of a body have no limit, and an unknown endpoint is 404 with
-`{"detail": …}` that repeats its name. It also tells nobody that a caller has left: such a request
-stays in the queue until it is answered or its deadline passes, unless the server itself cancels it.
-Behind the gateway a path below `/serve/` that can name no endpoint at all is still a 404 of
-clearml-serving's own, and so are the errors of other engines.
+`{"detail": …}` that repeats its name. It has no keys, so nothing is 401 or 403. It also tells
+nobody that a caller has left: such a request stays in the queue until it is answered or its
+deadline passes, unless the server itself cancels it. Behind the gateway a path below `/serve/` that
+can name no endpoint at all is still a 404 of clearml-serving's own, and so are the errors of other
+engines.
 
 """
 

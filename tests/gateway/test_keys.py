@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import http.client
 import json
 import logging
@@ -27,6 +28,8 @@ from tests.gateway.conftest import JSON, Headers, Reply, Server, Session
 from tests.gateway.played_host import host_of
 from transformer_serving.contract.errors import KINDS, ContractError, ServingError
 from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
+from transformer_serving.contract.worker.log_lines import JsonLines
+from transformer_serving.contract.worker.request_context import current_key, current_request
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.deploy.endpoint import DeployTarget
@@ -508,6 +511,21 @@ def asked(door: FrontDoor, path: str, query: bytes, root: str, method: str, key:
     }  # fmt: skip
     asyncio.run(door(scope, receive, send))
     return sent
+
+
+@pytest.mark.parametrize(
+    ("request_id", "key"), [("mine", "shop"), ("another's", None), (None, None)]
+)
+def test_a_line_about_another_request_has_no_key(request_id: str | None, key: str | None) -> None:
+    """Work for many runs in the context of the first of them."""
+    record = logging.makeLogRecord({"msg": "late", "request_id": request_id})
+
+    def line() -> Any:
+        current_request.set(("mine", None))
+        current_key.set("shop")
+        return json.loads(JsonLines().format(record))
+
+    assert contextvars.copy_context().run(line).get("key") == key
 
 
 async def test_a_websocket_is_closed(file: Path) -> None:
