@@ -3,6 +3,7 @@ of docs/models.md with every task of the families that are tested in full."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import tempfile
@@ -15,9 +16,9 @@ from tests.families import save_model
 from transformer_serving.desk.builders.table import build_engine
 from transformer_serving.desk.export.cleaning import clean_onnx
 from transformer_serving.desk.export.endpoint_json import LIMITS, endpoint_of, tokens_of
-from transformer_serving.desk.export.onnx import export_onnx, quiet
+from transformer_serving.desk.export.onnx import ExportedGraph, export_onnx, quiet
 from transformer_serving.desk.parity.check import ParityReport, compare, prepare_case, within
-from transformer_serving.desk.source.model import open_source
+from transformer_serving.desk.source.model import ModelSource, open_source
 
 ENGINES = ("openvino", "onnxruntime")
 BUCKETS = (16, 32)
@@ -102,11 +103,31 @@ ALL = [
 ]
 
 
-def figures(row: Row, folder: Path) -> Iterable[Figure]:
-    """The row's model exported once, built for each engine, and compared on each of its tasks."""
+class Graphs:
+    """Exported graphs: rows that differ by their tokenizer alone share one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._of: dict[str, ExportedGraph] = {}
+
+    def of(self, model: Path, source: ModelSource) -> ExportedGraph:
+        """The graph of these weights and this configuration, with the head of the source's task."""
+        facts = f"{source.head} {source.takes_token_types} {source.tokenizer.pad_id} "
+        digest = hashlib.sha256(facts.encode())
+        for path in sorted(model.rglob("*")):
+            if path.is_file() and "token" not in path.name:
+                digest.update(f"{path.relative_to(model)} ".encode() + path.read_bytes())
+        name = digest.hexdigest()
+        if name not in self._of:
+            self._of[name] = export_onnx(source, self._folder / f"{name}.onnx")
+            clean_onnx(self._of[name].path)
+        return self._of[name]
+
+
+def figures(row: Row, folder: Path, graphs: Graphs) -> Iterable[Figure]:
+    """The row's model exported, built for each engine, and compared on each of its tasks."""
     model = save_model(row.family, folder / "model", row.head, **row.changes)
-    graph = export_onnx(open_source(str(model), task=row.tasks[0]), folder / "graph.onnx")
-    clean_onnx(graph.path)
+    graph = graphs.of(model, open_source(str(model), task=row.tasks[0]))
     for task in row.tasks:
         source = open_source(str(model), task=task)
         endpoint = endpoint_of(source, graph, tokens_of(source, None, BUCKETS), LIMITS)
@@ -120,13 +141,18 @@ def figures(row: Row, folder: Path) -> Iterable[Figure]:
 
 def main(families: list[str]) -> int:
     """Print the table as Markdown. The exit code counts the rows that are over the tolerance."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _print(families, Graphs(Path(folder)))
+
+
+def _print(families: list[str], graphs: Graphs) -> int:
     out, failed = sys.stdout, 0
     out.write(f"| family | task | {' | '.join(ENGINES)} |\n|---|---|---|---|\n")
     for row in ALL:
         if families and row.family not in families:
             continue
         with tempfile.TemporaryDirectory() as folder, quiet():
-            found = list(figures(row, Path(folder)))
+            found = list(figures(row, Path(folder), graphs))
         for task in row.tasks:
             reports = [one.report for one in found if one.task == task]
             failed += not all(map(within, reports))

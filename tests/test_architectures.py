@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.architectures import TESTED, Row, figures
+from tests.architectures import TESTED, Graphs, Row, figures
 from transformer_serving.desk.parity.check import refuse_when_over
 
 
@@ -22,9 +22,14 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> Graphs:
+    return Graphs(tmp_path_factory.mktemp("graphs"))
+
+
 @pytest.mark.parametrize("row", TESTED, ids=str)
-def test_answers_are_the_references(row: Row, tmp_path: Path) -> None:
-    found = list(figures(row, tmp_path))
+def test_answers_are_the_references(row: Row, tmp_path: Path, graphs: Graphs) -> None:
+    found = list(figures(row, tmp_path, graphs))
     assert len(found) == 2 * len(row.tasks)
     for figure in found:
         refuse_when_over(figure.report)

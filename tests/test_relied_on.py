@@ -108,6 +108,13 @@ RELIED_ON = (
         "engine/backends/openvino_quiet.py: it goes without openvino_telemetry where that is not",
     ),
     Relied(
+        "clearml", "clearml/task.py", "Task",
+        "init(project_name,task_name,task_type,tags,reuse_last_task_id,continue_last_task,"
+        "output_uri,auto_connect_arg_parser,auto_connect_frameworks,auto_resource_monitoring,"
+        "auto_connect_streams,deferred_init)",
+        "gateway/host_task.py: the host's task is made without a look at the code",
+    ),
+    Relied(
         "clearml-serving", _HOST, "ModelRequestProcessor",
         "_task _engine_processor_lookup _request_processing_state _update_lock_flag "
         "_canary_route _normalize_endpoint_url(endpoint,version) _sync_daemon_thread "

@@ -258,10 +258,19 @@ def two_tritons(stack: Compose) -> list[str]:
     return both
 
 
+# Nothing from one that has only just been started.
+FIGURES_OF_TRITON = """
+import urllib.request
+try:
+    print(urllib.request.urlopen("http://127.0.0.1:8002/metrics", timeout=30).read().decode())
+except OSError:
+    pass
+"""
+
+
 def answers(triton: str) -> int:
     """Successful inferences of one Triton, by its own count; -1 before it has the model."""
-    script = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8002/metrics').read().decode())"
-    page = run("docker", "exec", triton, "python3", "-c", script)
+    page = run("docker", "exec", triton, "python3", "-c", FIGURES_OF_TRITON)
     counts = [
         int(float(line.rsplit(" ", 1)[1]))
         for line in page.splitlines()

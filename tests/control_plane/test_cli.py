@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
+from tests.without_frameworks import path_without_frameworks
+
 if TYPE_CHECKING:
     from tests.control_plane.conftest import ServerProcess
 
@@ -43,7 +45,11 @@ def inference_app(environment: dict[str, str], service: str, folder: Path) -> It
     # Its report process would outlive the kill below and hold the test up.
     configuration = folder / "threaded.conf"
     configuration.write_text("sdk.development.report_use_subprocess: false\n")
-    own = {"CLEARML_SERVING_TASK_ID": service, "CLEARML_CONFIG_FILE": str(configuration)}
+    own = {
+        "CLEARML_SERVING_TASK_ID": service,
+        "CLEARML_CONFIG_FILE": str(configuration),
+        "PYTHONPATH": path_without_frameworks(folder),
+    }
     with (folder / "app.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "uvicorn", *app],
@@ -76,7 +82,7 @@ def cli(clearml_environment: dict[str, str], tmp_path: Path) -> Cli:
     def run(*arguments: str) -> str:
         done = subprocess.run(
             [str(Path(sys.executable).with_name("clearml-serving")), *arguments],
-            env=clearml_environment,
+            env={**clearml_environment, "PYTHONPATH": path_without_frameworks(tmp_path)},
             cwd=tmp_path,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -22,6 +22,7 @@ from tests.engine.serving import preprocess_of, write_sealed
 from tests.engine.test_service import answers, ready
 from tests.engine.text_models import write_onnx
 from tests.engine.triton_server import TritonServer, free_ports, running_triton, wait_until
+from tests.without_frameworks import path_without_frameworks
 
 ROOT = Path(__file__).parents[2]
 ACCESS_KEY, SECRET_KEY = "access-of-the-test", "secret-of-the-test"
@@ -58,7 +59,7 @@ class Stack:
             "CLEARML_BKG_THREAD_REPORT": "1",
             "TRANSFORMER_SERVING_ACCESS_KEY": ACCESS_KEY,
             "TRANSFORMER_SERVING_SECRET_KEY": SECRET_KEY,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": path_without_frameworks(self.folder, ROOT),
         }
 
     def start(self, name: str, *arguments: object) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import tritonclient.grpc as triton
 
 from transformer_serving.engine.backend_directory import assemble, pytriton_tritonserver
@@ -132,10 +131,20 @@ def running_triton(
 def stopped(triton: TritonServer) -> Iterator[None]:
     """Triton accepts connections and does nothing."""
     assert triton.process is not None
-    process = psutil.Process(triton.process.pid)
-    process.send_signal(signal.SIGSTOP)
+    pid = triton.process.pid
+    triton.process.send_signal(signal.SIGSTOP)
     try:
-        wait_until(lambda: process.status() == psutil.STATUS_STOPPED, 60)
+        wait_until(lambda: set(thread_states(pid)) == {"T"}, 60)
         yield
     finally:
-        process.send_signal(signal.SIGCONT)
+        triton.process.send_signal(signal.SIGCONT)
+
+
+def thread_states(pid: int) -> list[str]:
+    """Of each thread: of a process that counts as stopped some still run."""
+    states = []
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):  # a thread that has ended meanwhile
+            # The name, in brackets, may hold anything.
+            states.append(stat.read_text("utf-8", "replace").rpartition(")")[2].split()[0])
+    return states

@@ -20,6 +20,8 @@ import orjson
 import psutil
 import pytest
 
+from tests.without_frameworks import path_without_frameworks
+
 ROOT = Path(__file__).parent.parent.parent
 ENDPOINTS = Path(__file__).parent / "endpoints"
 POLL_MINUTES = "0.01"
@@ -182,7 +184,7 @@ def clearml_environment(folder: Path, port: int) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CLEARML_")}
     return {
         **kept,
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": path_without_frameworks(folder, ROOT),
         "TRANSFORMER_SERVING_ACCESS_KEY": "GATEWAYTESTS",
         "TRANSFORMER_SERVING_SECRET_KEY": "the-key-of-the-gateway-tests",
         "CLEARML_WEB_HOST": address,

@@ -31,11 +31,6 @@ def row(server: Server, name: str) -> tuple[int, Any]:
     return reply.status, reply.json
 
 
-def everywhere(server: Server, status: int) -> bool:
-    """Whichever worker answers: twenty new connections."""
-    return all(row(server, "swayed")[0] == status for _ in range(20))
-
-
 def figures(server: Server) -> Samples:
     return read(server.ask("GET", "/metrics").raw.decode())
 
@@ -49,30 +44,43 @@ def by_worker(server: Server, endpoint: str) -> list[float]:
     ]
 
 
+def rounds_find(server: Server, ok: bool) -> None:
+    """Wait until a round of each worker has compared the answer, and found it right or wrong.
+
+    A round that met the model while it was loaded again has found something else.
+    """
+    wanted = (200 if ok else 503, True)
+
+    def found() -> bool:
+        if by_worker(server, "swayed") != [ok, ok]:
+            return False
+        # Whichever worker answers: twenty new connections.
+        told = (row(server, "swayed") for _ in range(20))
+        return all((status, one.get("compared")) == wanted for status, one in told)
+
+    wait_until(found, ROUND_S)
+
+
 def test_a_wrong_answer_is_told_by_a_round_that_nobody_asked_for(
     server: Server, text_serving: TextServing
 ) -> None:
-    wait_until(lambda: everywhere(server, 200), ROUND_S)
-    assert row(server, "swayed")[1]["compared"] is True
+    rounds_find(server, True)
     code = text_serving.triton.repository / "swayed" / str(VERSION) / "model.py"
     right = code.read_text()
     try:
         change(text_serving, code, right.replace("mask * places", "mask * (places + 1)"))
         assert server.post("swayed", GOLDEN).status == 200, "a wrong answer has no other sign"
-        wait_until(lambda: everywhere(server, 503), ROUND_S)
+        rounds_find(server, False)
         status, told = row(server, "swayed")
         assert (status, told["state"], told["compared"]) == (503, "failed", True)
         assert told["reason"].startswith("the answer differs from the recorded one: its numbers by")
         assert "kettle" not in told["reason"]
         assert row(server, "texts")[0] == row(server, "vectors")[0] == 200
         assert server.ask("GET", "/health/ready").status == 200
-        # One worker may have answered all twenty, and the other be before its round.
-        wait_until(lambda: by_worker(server, "swayed") == [0, 0], ROUND_S)
         assert by_worker(server, "texts") == [1, 1]
     finally:
         change(text_serving, code, right)
-    wait_until(lambda: everywhere(server, 200), ROUND_S)
-    wait_until(lambda: by_worker(server, "swayed") == [1, 1], ROUND_S)
+    rounds_find(server, True)
     ends = [
         value
         for (name, _), value in figures(server).items()

@@ -121,11 +121,15 @@ async def test_deadline(transport: str, tritons: list[TritonServer]) -> None:
 
 async def test_a_full_queue(transport: str, tritons: list[TritonServer]) -> None:
     client = client_of(transport, tritons[0])
-    calls = [ask(client, [SLOW] * length, model="full") for length in range(1, 7)]
-    outcomes = await asyncio.gather(*calls, return_exceptions=True)
-    codes = {one.kind.code for one in outcomes if isinstance(one, ServingError)}
-    assert codes == {"overloaded"}
-    assert sum(not isinstance(one, BaseException) for one in outcomes) >= 1
+    codes: Counter[str] = Counter()
+    # Again where the machine stood still for so long that each found the queue empty.
+    while "overloaded" not in codes:
+        calls = [ask(client, [SLOW] * length, model="full") for length in range(1, 7)]
+        for one in await asyncio.gather(*calls, return_exceptions=True):
+            codes[one.kind.code if isinstance(one, ServingError) else type(one).__name__] += 1
+        assert codes.keys() <= {"overloaded", "list"}, codes
+        assert codes["list"] >= 1
+        assert codes.total() < 60, codes
     client.close()
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -17,7 +15,7 @@ from preprocess.triton import grpc as triton_grpc
 from preprocess.triton.client import TritonClient
 from preprocess.triton.errors import AwayError
 from preprocess.triton.http import HttpTriton
-from tests.engine.triton_server import TritonServer
+from tests.engine.triton_server import TritonServer, stopped
 from tests.preprocess.test_triton_client import (
     OUTPUTS,
     SLOW,
@@ -95,17 +93,13 @@ async def test_packets_are_dropped(transport: str, tritons: list[TritonServer]) 
 
 async def test_a_frozen_one(transport: str, tritons: list[TritonServer]) -> None:
     server = tritons[1]
-    assert server.process is not None
     client = client_of(transport, server)
     assert await ask(client, [9]) == [[9, 1]]
-    os.kill(server.process.pid, signal.SIGSTOP)
-    try:
+    with stopped(server):
         for _ in range(3):
             with pytest.raises(ServingError) as caught:
                 await ask(client, [9], deadline=soon(0.3))
             assert caught.value.kind.code == "deadline"
-    finally:
-        os.kill(server.process.pid, signal.SIGCONT)
     await answered(client)
     client.close()
 

@@ -12,12 +12,13 @@ from typing import Any
 from transformer_serving.contract.signatures import read_trusted_keys
 from transformer_serving.contract.worker.hidden_frameworks import hidden_frameworks
 from transformer_serving.gateway.host_faults import fence
+from transformer_serving.gateway.host_task import without_analysis
 from transformer_serving.gateway.preprocess_gate import guard
 
 # The SDK gives processes of one user that start at once the same task, and with it one file lock:
 # workers then waited for each other without end.
 os.environ.setdefault("CLEARML_TASK_NO_REUSE", "1")
-with hidden_frameworks():
+with hidden_frameworks(), without_analysis(importlib.import_module("clearml").Task):
     host: Any = importlib.import_module("clearml_serving.serving.main")
 fence(host.ModelRequestProcessor)
 guard(

@@ -1,0 +1,80 @@
+"""A gateway's task in ClearML, on a real control plane."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.gateway.conftest import Session
+from transformer_serving.gateway.host_task import without_analysis
+
+_LOOK = """
+import importlib, json, os, sys
+from clearml import Task
+own = Task.init
+importlib.import_module(sys.argv[1])
+task = Task.current_task()
+thread = task._detect_repo_async_thread
+if thread is not None:
+    thread.join()
+task.reload()
+script = task.data.script
+json.dump(
+    {
+        "analysed": thread is not None,
+        "parsers": [name for name in sys.modules if name.startswith("clearml.utilities.pigar")],
+        "requirements": bool(script and script.requirements),
+        "init": Task.init == own,
+    },
+    sys.__stdout__,
+)
+sys.__stdout__.flush()
+# Without what the SDK does at an end.
+os._exit(0)
+"""
+
+
+def seen(session: Session, module: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _LOOK, module], env=session.environment, cwd=session.folder,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout[done.stdout.rindex("{") :])
+    return found
+
+
+def test_a_gateway_has_its_code_not_analysed(session: Session) -> None:
+    assert seen(session, "transformer_serving.gateway.host") == {
+        "analysed": False,
+        "parsers": [],
+        "requirements": False,
+        "init": True,
+    }
+
+
+def test_the_host_alone_has_it_analysed(session: Session) -> None:
+    """Else what the gateway does about it can go."""
+    assert seen(session, "clearml_serving.serving.main")["analysed"]
+
+
+def test_what_a_caller_says_stands_and_the_sdk_is_as_before() -> None:
+    class Task:
+        @classmethod
+        def init(cls, **options: Any) -> dict[str, Any]:
+            return options
+
+    with without_analysis(Task):
+        assert Task.init(task_name="a") == {
+            "task_name": "a",
+            "auto_connect_frameworks": {"detect_repository": False},
+        }
+        assert Task.init(auto_connect_frameworks=True) == {"auto_connect_frameworks": True}
+    assert Task.init() == {}
+    with pytest.raises(OSError, match="gone"), without_analysis(Task):
+        raise OSError("gone")
+    assert Task.init() == {}
