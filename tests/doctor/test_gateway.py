@@ -76,6 +76,7 @@ def test_a_key_that_is_let_in(keyed: str) -> None:
     ("key", "said"),
     [(None, "has keys, and none was given: requests get 401"),
      (UNKNOWN, "does not know the key: requests get 401")],
+    ids=["none", "unknown"],
 )  # fmt: skip
 def test_nobody_is_let_in_without_a_good_key(keyed: str, key: str | None, said: str) -> None:
     failed = found(keyed, key)[FAILURE]
