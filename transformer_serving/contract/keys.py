@@ -102,6 +102,21 @@ def parse_keys(raw: bytes, where: str) -> tuple[Key, ...]:
     return keys
 
 
+def read_keys(path: Path) -> tuple[Key, ...]:
+    """Of a gateway that starts. Raises ContractError, with the fix, where it cannot."""
+    fix = f"make one with: transformer-serving keys add NAME --file {path}"
+    try:
+        return parse_keys(read_key_file(path), str(path))
+    except OSError as error:
+        raise ContractError(
+            f"the key file {path} cannot be read: {error.strerror}; {fix}"
+        ) from error
+    except ContractError as error:
+        raise ContractError(
+            f"the key file {error}; correct it, or move it away and {fix}"
+        ) from None
+
+
 def _object(raw: bytes, where: str) -> Fields:
     try:
         values = json.loads(raw.decode(), object_pairs_hook=_without_twins)

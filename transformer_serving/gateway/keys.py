@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from transformer_serving.contract.errors import ContractError, ServingError
-from transformer_serving.contract.keys import KEY_LENGTH, Key, parse_keys, read_key_file
+from transformer_serving.contract.keys import KEY_LENGTH, Key, parse_keys, read_key_file, read_keys
 from transformer_serving.gateway.access import Access
 from transformer_serving.gateway.health import OF_AN_ENDPOINT
 from transformer_serving.gateway.metrics import PATH as METRICS
@@ -32,7 +32,7 @@ class Keys:
         """Raises ContractError for a file that is not there or wrong."""
         self._path = path
         self._seen = _seen(path)
-        self._by_digest = _by_digest(_read(path))
+        self._by_digest = _by_digest(read_keys(path))
         self._fault: str | None = None
         self._look_at = time.monotonic() + _LOOK_EVERY_S
 
@@ -115,20 +115,6 @@ def _given(headers: Mapping[bytes, bytes]) -> bytes | None:
         return key.strip()
     scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
     return key.strip() if scheme.lower() == b"bearer" else None
-
-
-def _read(path: Path) -> tuple[Key, ...]:
-    fix = f"make one with: transformer-serving keys add NAME --file {path}"
-    try:
-        return parse_keys(read_key_file(path), str(path))
-    except OSError as error:
-        raise ContractError(
-            f"the key file {path} cannot be read: {error.strerror}; {fix}"
-        ) from error
-    except ContractError as error:
-        raise ContractError(
-            f"the key file {error}; correct it, or move it away and {fix}"
-        ) from None
 
 
 def _by_digest(keys: tuple[Key, ...]) -> dict[bytes, Key]:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from transformer_serving.contract.keys import read_keys
 from transformer_serving.contract.worker.log_lines import write_json_lines
 from transformer_serving.gateway.access import ACCESS, Access, check_address, read_access
 from transformer_serving.gateway.figures_folder import figures_folder
@@ -39,8 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tls = _tls(access)
         if tls is not None:
             tls.check()
+        if access.keys_file is not None:
+            # Each worker does so itself; here it is one line and no worker is started.
+            read_keys(access.keys_file)
     except ValueError as error:
-        parser.error(str(error))
+        parser.exit(2, f"error: {error}\n")
     sys.exit(_serve(options, tls, drain_seconds))
 
 
