@@ -68,11 +68,16 @@ def test_texts_of_callers_that_left_are_not_computed(
     body = {"text": ["tea"] * TEXTS}
     # A stopped engine ends no call before all of them are noticed.
     with busy(server, SLOW), stopped(text_serving.triton):
+        before = figure(server, "waiting_tokens")
+        stays = server.connect()
+        stays.sendall(request(body))
+        wait_until(lambda: figure(server, "waiting_tokens") > before, 60)
+        tokens = figure(server, "waiting_tokens") - before
         leavers = [server.connect() for _ in range(LEAVERS)]
         for connection in leavers:
             connection.sendall(request(body))
-        stays = server.connect()
-        stays.sendall(request(body))
+        # One whose body has not been read yet leaves without having waited.
+        wait_until(lambda: figure(server, "waiting_tokens") == before + (1 + LEAVERS) * tokens, 60)
         for connection in leavers:
             connection.close()
         wait_until(
