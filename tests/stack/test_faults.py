@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.gateway.conftest import WORKER
 from tests.stack.conftest import Stack, free_port_base
 from tests.stack.faults import (
     BODY,
@@ -57,17 +58,30 @@ def test_two_faults_at_once(struck: Stack, pair: tuple[Fault, Fault]) -> None:
 
 
 def test_what_was_ended_leaves_no_process_behind(struck: Stack) -> None:
-    """After all of the above the stack has the processes of a fresh one: parts and one engine."""
+    """After all of the above the stack has the processes of a fresh one: parts, the gateway's
+    worker and one engine."""
 
     def engines_alone() -> bool:
         mains = {part["pid"] for part in struck.parts().values()}
         alive = {process.pid: process for process in leftovers(struck.state)}
         supervisor = int((struck.state / "supervisor.pid").read_text())
         others = [process for pid, process in alive.items() if pid not in {*mains, supervisor}]
-        return all(map(is_engine, others)) and len(others) == len(struck.rows())
+        workers = [process for process in others if is_worker(process)]
+        engines = [process for process in others if process not in workers]
+        return (
+            len(workers) == 1
+            and all(map(is_engine, engines))
+            and len(engines) == len(struck.rows())
+        )
 
     # A part may have a child of a moment.
     struck.until(engines_alone, "one engine an endpoint, and nothing else")
+
+
+def is_worker(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return WORKER in process.cmdline()
+    return False
 
 
 def test_an_engine_that_is_killed_while_it_loads_is_loaded_again(
