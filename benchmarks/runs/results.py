@@ -137,7 +137,14 @@ class Results:
         features = ", ".join(machine_["features"]) or "none of AVX2, AVX-512, AMX"
         named = ", ".join(
             f"{name} {versions[name]}"
-            for name in ("clearml-serving", "openvino", "onnxruntime", "torch", "uvicorn")
+            for name in (
+                "clearml-serving",
+                "openvino",
+                "onnxruntime",
+                "torch",
+                "granian",
+                "uvicorn",
+            )
             if name in versions
         )
         plan = self.values["plan"]

@@ -15,8 +15,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # What decides the speed of an engine on a CPU; others say nothing about text models.
 _FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8")
 _PACKAGES = (
-    "clearml", "clearml-serving", "fastapi", "starlette", "uvicorn", "uvloop", "httptools",
-    "tokenizers", "transformers", "torch", "onnxruntime", "openvino", "numpy", "nvidia-pytriton",
+    "clearml", "clearml-serving", "fastapi", "starlette", "granian", "uvicorn", "uvloop",
+    "httptools", "tokenizers", "transformers", "torch", "onnxruntime", "openvino", "numpy",
+    "nvidia-pytriton",
 )  # fmt: skip
 
 
