@@ -96,7 +96,7 @@ def test_heavy_packages_stay_out(module: str, forbidden: set[str]) -> None:
 @pytest.mark.parametrize(
     ("packages", "module"),
     [
-        ("contract gateway", "gateway.front_door, transformer_serving.gateway.serve"),
+        ("contract gateway", "gateway.front_door, transformer_serving.gateway.server.command"),
         ("contract engine", "engine.container, transformer_serving.engine.controller.__main__"),
         ("contract engine", "engine.image_backends, transformer_serving.engine.image_pin"),
         ("contract control_plane desk", "desk.local.container"),

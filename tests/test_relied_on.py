@@ -48,17 +48,17 @@ RELIED_ON = (
     Relied(
         "granian", "granian/_futures.py", "",
         "_new_cbscheduler(loop,cb,impl_asyncio)",
-        "gateway/http_server.py: how its thread hands a request to the loop",
+        "gateway/server/http.py: how its thread hands a request to the loop",
     ),
     Relied(
         "granian", "granian/asgi.py", "LifespanProtocol",
         "__init__(callable) startup() shutdown() interrupt errored",
-        "gateway/worker.py: the app's start and end",
+        "gateway/server/worker.py: the app's start and end",
     ),
     Relied(
         "granian", "granian/http.py", "HTTP1Settings",
         "header_read_timeout max_buffer_size",
-        "gateway/http_server.py: a head's limits in time and bytes",
+        "gateway/server/http.py: a head's limits in time and bytes",
     ),
     Relied(
         "prometheus_client", "prometheus_client/mmap_dict.py", "MmapedDict",
@@ -195,7 +195,7 @@ def test_it_has_what_is_relied_on(row: Relied) -> None:
 
 
 def test_granian_makes_its_worker_as_we_do() -> None:
-    """In the order in which gateway/http_server.py hands them over."""
+    """In the order in which gateway/server/http.py hands them over."""
     functions = {
         node.name: node
         for node in ast.walk(tree_of("granian", _GRANIAN))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tests.attack.raw_http import CLOSED, GOOD_BODY, SECRET, Raw
-from tests.gateway.test_http_server import JAVA
+from tests.gateway.test_http import JAVA
 
 OK, BAD, NOT_FOUND = {200}, {400}, {404}
 # The server's parser takes it; what matters is that it is one request.

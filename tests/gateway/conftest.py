@@ -28,7 +28,7 @@ POLL_MINUTES = "0.01"
 Headers = Mapping[str, str | bytes]
 JSON = {"content-type": "application/json"}
 # A part of the command of the gateway's workers.
-WORKER = "transformer_serving.gateway.worker"
+WORKER = "transformer_serving.gateway.server.worker"
 # CPython 3.11 counts the depth of all threads' parsers together, and clearml imports in one of its
 # own: a start may end so. The stack's supervisor and compose start it again, and so do we, once.
 _PARSERS_FAULT = "AST constructor recursion depth mismatch"

@@ -15,7 +15,7 @@ import pytest
 from tests.engine.triton_server import wait_until
 from tests.gateway.certificates import Authority, Pair, serial
 from tests.gateway.conftest import Server, Session
-from transformer_serving.gateway.tls import Tls
+from transformer_serving.gateway.server.tls import Tls
 
 BODY = orjson.dumps({"text": "a"})
 POST = b"POST /serve/ours HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"

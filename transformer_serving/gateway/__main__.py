@@ -5,7 +5,7 @@ Tested by tests/gateway/test_both_ways.py.
 
 from __future__ import annotations
 
-from transformer_serving.gateway.serve import main
+from transformer_serving.gateway.server.command import main
 
 if __name__ == "__main__":
     main()

@@ -14,10 +14,10 @@ import sys
 import time
 from dataclasses import replace
 
-from transformer_serving.gateway.worker_order import Report, WorkerOrder
+from transformer_serving.gateway.server.worker_order import Report, WorkerOrder
 
 log = logging.getLogger("transformer_serving.gateway")
-_MODULE = "transformer_serving.gateway.worker"
+_MODULE = "transformer_serving.gateway.server.worker"
 _READ = 4096
 
 

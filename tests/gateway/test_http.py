@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from transformer_serving.gateway.asgi import Receive, Scope, Send, send_json
-from transformer_serving.gateway.http_server import MAX_HEAD_BYTES, HttpServer
-from transformer_serving.gateway.listener import listen
+from transformer_serving.gateway.server.http import MAX_HEAD_BYTES, HttpServer
+from transformer_serving.gateway.server.listener import listen
 
 HEAD = b"POST / HTTP/1.1\r\nhost: a\r\n"
 KEEP_ALIVE_S = 1

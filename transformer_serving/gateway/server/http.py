@@ -16,7 +16,7 @@ from granian._futures import _new_cbscheduler
 from granian.http import HTTP1Settings
 
 from transformer_serving.gateway.asgi import App
-from transformer_serving.gateway.tls import Tls
+from transformer_serving.gateway.server.tls import Tls
 
 # Its stub describes another release than the one that is installed.
 _native: Any = importlib.import_module("granian._granian")

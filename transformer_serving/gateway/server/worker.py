@@ -1,7 +1,7 @@
 """One worker process: the app in its loop, heard of by the supervisor that started it.
 
-`python -m transformer_serving.gateway.worker` is for supervisor.py only, which hands over the
-listening socket and two pipes.
+`python -m transformer_serving.gateway.server.worker` is for supervisor.py only, which hands over
+the listening socket and two pipes.
 
 Tested by tests/gateway/test_workers.py.
 """
@@ -24,8 +24,8 @@ from typing import Any
 import uvloop
 from granian.asgi import LifespanProtocol
 
-from transformer_serving.gateway.http_server import HttpServer
-from transformer_serving.gateway.worker_order import BEAT_S, Report, WorkerOrder
+from transformer_serving.gateway.server.http import HttpServer
+from transformer_serving.gateway.server.worker_order import BEAT_S, Report, WorkerOrder
 
 log = logging.getLogger("transformer_serving.gateway")
 # A loop that has not turned for so long hangs. Endpoints load their models in it, which may take

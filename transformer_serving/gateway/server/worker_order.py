@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from transformer_serving.gateway.tls import Tls
+from transformer_serving.gateway.server.tls import Tls
 
 # Between two signs of life.
 BEAT_S = 1.0

@@ -15,12 +15,12 @@ from transformer_serving.contract.keys import read_keys
 from transformer_serving.contract.worker.log_lines import write_json_lines
 from transformer_serving.gateway.access import ACCESS, Access, check_address, read_access
 from transformer_serving.gateway.figures_folder import figures_folder
-from transformer_serving.gateway.listener import listen, listen_on_socket
+from transformer_serving.gateway.server.listener import listen, listen_on_socket
+from transformer_serving.gateway.server.supervisor import Supervisor
+from transformer_serving.gateway.server.tls import Tls
+from transformer_serving.gateway.server.worker_order import WorkerOrder
 from transformer_serving.gateway.settings import read_settings
 from transformer_serving.gateway.shutdown import LEAVE_S
-from transformer_serving.gateway.supervisor import Supervisor
-from transformer_serving.gateway.tls import Tls
-from transformer_serving.gateway.worker_order import WorkerOrder
 
 _APP = "transformer_serving.gateway.app"
 # Beyond all that a worker may take from SIGTERM on.
