@@ -123,6 +123,8 @@ class Supervisor:
             log.error("worker %d ended in its start; the old ones serve on", self._successor.pid)
             self._successor.close()
             self._successor, self._outdated = None, []
+        elif self._successor.silent_seconds > _HUNG_S:
+            self._successor.kill()
         elif self._successor.started:
             self._make_way(self._outdated.pop(0), self._successor)
             self._successor = None
