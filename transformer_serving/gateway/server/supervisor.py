@@ -77,9 +77,11 @@ class Supervisor:
     def _on_renew(self, *_: object) -> None:
         self._asked_to_renew = True
 
+    def _serving_and_starting(self) -> list[WorkerProcess]:
+        return [*self._workers, *([] if self._successor is None else [self._successor])]
+
     def _every(self) -> list[WorkerProcess]:
-        starting = [] if self._successor is None else [self._successor]
-        return [*self._workers, *starting, *self._leaving]
+        return [*self._serving_and_starting(), *self._leaving]
 
     def _hear(self) -> None:
         for worker in self._every():
@@ -114,7 +116,8 @@ class Supervisor:
         if self._files.changed() or self._asked_to_renew:
             self._asked_to_renew = False
             if self._is_usable():
-                self._outdated = list(self._workers)
+                # One that is starting may have read the files before they changed.
+                self._outdated = self._serving_and_starting()
         if self._successor is None:
             self._outdated = [one for one in self._outdated if one in self._workers]
             if self._outdated:
@@ -126,17 +129,18 @@ class Supervisor:
         elif self._successor.silent_seconds > _HUNG_S:
             self._successor.kill()
         elif self._successor.started:
-            self._make_way(self._outdated.pop(0), self._successor)
-            self._successor = None
+            new, self._successor = self._successor, None
+            # Without one that it was for, which may have died meanwhile, it is one too many itself.
+            old = next((one for one in self._outdated if one in self._workers), new)
+            self._workers.append(new)
+            self._make_way(old)
 
-    def _make_way(self, old: WorkerProcess, new: WorkerProcess) -> None:
-        self._workers.append(new)
-        if old in self._workers:
-            self._workers.remove(old)
-            self._leaving.append(old)
-            # The other workers serve on: nobody must see this one as not ready.
-            old.tell(signal.SIGHUP)
-        log.info("worker %d makes way for %d", old.pid, new.pid)
+    def _make_way(self, old: WorkerProcess) -> None:
+        self._workers.remove(old)
+        self._leaving.append(old)
+        # The other workers serve on: nobody must see this one as not ready.
+        old.tell(signal.SIGHUP)
+        log.info("worker %d makes way", old.pid)
 
     def _is_usable(self) -> bool:
         try:
