@@ -15,7 +15,7 @@ import stat
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ def digest_of(key: str) -> str:
 
 def now() -> str:
     """The time as `created` has it."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def keys_text(keys: Iterable[Key]) -> str:
