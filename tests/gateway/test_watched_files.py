@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from transformer_serving.contract.replacement import replace_file
-from transformer_serving.gateway.server.watched_files import WatchedFiles
+from transformer_serving.gateway.watched_files import WatchedFiles
 
 
 def test_each_change_is_told_once(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,14 +14,13 @@ from transformer_serving.gateway.access import Access
 from transformer_serving.gateway.health import OF_AN_ENDPOINT
 from transformer_serving.gateway.metrics import PATH as METRICS
 from transformer_serving.gateway.short_way import RequestedEndpoint
+from transformer_serving.gateway.watched_files import stamp_of
 
 log = logging.getLogger("transformer_serving.gateway")
 
 # For balancers and kubelets, which bring none; they name no endpoint.
 WITHOUT_KEY = frozenset({"/health/live", "/health/ready"})
 _LOOK_EVERY_S = 1.0
-
-_Seen = tuple[int, int, int, int]
 
 
 class Keys:
@@ -31,7 +29,7 @@ class Keys:
     def __init__(self, path: Path) -> None:
         """Raises ContractError for a file that is not there or wrong."""
         self._path = path
-        self._seen = _seen(path)
+        self._seen = stamp_of(path)
         self._by_digest = _by_digest(read_keys(path))
         self._fault: str | None = None
         self._look_at = time.monotonic() + _LOOK_EVERY_S
@@ -57,7 +55,7 @@ class Keys:
 
     def _look(self) -> None:
         """Read the file again if it changed. While it is wrong, the last good keys hold."""
-        seen = _seen(self._path)
+        seen = stamp_of(self._path)
         if seen is not None and seen == self._seen:
             return
         self._seen = seen
@@ -119,12 +117,3 @@ def _given(headers: Mapping[bytes, bytes]) -> bytes | None:
 
 def _by_digest(keys: tuple[Key, ...]) -> dict[bytes, Key]:
     return {bytes.fromhex(key.sha256): key for key in keys}
-
-
-def _seen(path: Path) -> _Seen | None:
-    """What tells one state of the file from another; None where nothing is there."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino

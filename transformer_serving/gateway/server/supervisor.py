@@ -14,9 +14,9 @@ import signal
 import socket
 import time
 
-from transformer_serving.gateway.server.watched_files import WatchedFiles
 from transformer_serving.gateway.server.worker_order import WorkerOrder
 from transformer_serving.gateway.server.worker_process import WorkerProcess
+from transformer_serving.gateway.watched_files import WatchedFiles
 
 log = logging.getLogger("transformer_serving.gateway")
 _ROUND_S = 0.25

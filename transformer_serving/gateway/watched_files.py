@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-_Stamp = tuple[int, int, int] | None
+Stamp = tuple[int, int, int, int]
 
 
 class WatchedFiles:
@@ -20,13 +20,14 @@ class WatchedFiles:
         before, self._seen = self._seen, self._stamps()
         return before != self._seen
 
-    def _stamps(self) -> tuple[_Stamp, ...]:
-        return tuple(map(_stamp, self._paths))
+    def _stamps(self) -> tuple[Stamp | None, ...]:
+        return tuple(map(stamp_of, self._paths))
 
 
-def _stamp(path: Path) -> _Stamp:
+def stamp_of(path: Path) -> Stamp | None:
+    """What tells one state of a file from another; None where nothing is there."""
     try:
         status = path.stat()
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
