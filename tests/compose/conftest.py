@@ -153,6 +153,18 @@ def bundles() -> Path:
     return target
 
 
+def small_stack(port: int, control_plane: int) -> dict[str, str]:
+    """Variables of a stack on these ports that fits beside others and hears of changes soon."""
+    return {
+        "TRANSFORMER_SERVING_PORT": str(port),
+        "TRANSFORMER_SERVING_CONTROL_PLANE_PORT": str(control_plane),
+        "CLEARML_SERVING_POLL_FREQ": POLL,
+        "CLEARML_TRITON_POLL_FREQ": POLL,
+        "INFERENCE_MEMORY": "1g",
+        "TRITON_MEMORY": "4g",
+    }
+
+
 @pytest.fixture(scope="session")
 def stack(
     images: dict[str, str],
@@ -164,12 +176,7 @@ def stack(
     port, control_plane = free_ports(2)
     changes = {
         **build_secrets,
-        "TRANSFORMER_SERVING_PORT": str(port),
-        "TRANSFORMER_SERVING_CONTROL_PLANE_PORT": str(control_plane),
-        "CLEARML_SERVING_POLL_FREQ": POLL,
-        "CLEARML_TRITON_POLL_FREQ": POLL,
-        "INFERENCE_MEMORY": "1g",
-        "TRITON_MEMORY": "4g",
+        **small_stack(port, control_plane),
         # "No request fails" is said of updates and deaths, not of a machine that stalls for 2 s.
         "TRANSFORMER_SERVING_MAX_WAIT_S": "15",
     }

@@ -20,13 +20,13 @@ import pytest
 
 from tests.compose.conftest import (
     CLI,
-    POLL,
     ROOT,
     SEED,
     Compose,
     env_file,
     free_ports,
     health,
+    small_stack,
     started,
     wait_for,
 )
@@ -136,12 +136,7 @@ def front(
     port, control_plane = free_ports(2)
     said = {
         **build_secrets,
-        "TRANSFORMER_SERVING_PORT": str(port),
-        "TRANSFORMER_SERVING_CONTROL_PLANE_PORT": str(control_plane),
-        "CLEARML_SERVING_POLL_FREQ": POLL,
-        "CLEARML_TRITON_POLL_FREQ": POLL,
-        "INFERENCE_MEMORY": "1g",
-        "TRITON_MEMORY": "4g",
+        **small_stack(port, control_plane),
     }
     folder = tmp_path_factory.mktemp("network")
     stack = Compose(f"network-test-{os.getpid()}", folder / "stack.env", ["compose.yaml"], port)
