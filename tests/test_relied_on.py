@@ -46,9 +46,9 @@ _ITS_WORKER = (
 )
 RELIED_ON = (
     Relied(
-        "granian", "granian/_futures.py", "",
-        "_new_cbscheduler(loop,cb,impl_asyncio)",
-        "gateway/server/http.py: how its thread hands a request to the loop",
+        "granian", "granian/_futures.py", "_CBSchedulerAIO",
+        "__init__(loop,cb,aio_task,aio_tenter,aio_texit) _schedule_fn",
+        "gateway/server/handover.py: how its thread hands a request to the loop",
     ),
     Relied(
         "granian", "granian/asgi.py", "LifespanProtocol",

@@ -207,6 +207,21 @@ def test_repeated_encodings_do_not_hide() -> None:
     assert header_values(rows)[b"content-encoding"] == b"gzip,identity"
 
 
+@pytest.mark.parametrize("cuts", [[], [1], [2, 4]])
+async def test_the_end_of_a_declared_body_is_not_asked_for(cuts: list[int]) -> None:
+    """A server may tell it in a message of its own, after the last byte."""
+    pieces = iter(chunked(b"abcdef", cuts))
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": next(pieces), "more_body": True}
+
+    incoming = Incoming(receive, settings_of(9))
+    with body_memory(9).share() as share:
+        assert await incoming.read({b"content-length": b"6"}, share) == b"abcdef"
+    assert not incoming.open
+    assert next(pieces, None) is None
+
+
 async def test_a_body_that_never_comes_is_given_up() -> None:
     incoming = Incoming(
         asyncio.get_running_loop().create_future, settings_of(9, body_stall_seconds=0.05)

@@ -19,7 +19,10 @@ LONG_S = 600
 
 
 async def sizes(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers how many bytes of body came."""
+    """Answers how many bytes of body came; /unread without reading them."""
+    if scope["path"] == "/unread":
+        await send_json(send, 200, "unread")
+        return
     size, more = 0, True
     while more:
         message = await receive()
@@ -120,6 +123,56 @@ async def test_bodies_of_any_size_and_kept_connections_go_on(port: int) -> None:
     writer.write(b"0\r\n\r\n")
     async with asyncio.timeout(60):
         assert (await reader.readuntil(b"30000")).startswith(b"HTTP/1.1 200")
+    writer.close()
+
+
+@pytest.mark.parametrize("head", [b"content-length: 4\r\n", b"transfer-encoding: chunked\r\n"])
+@pytest.mark.parametrize("port", [LONG_S], indirect=True, ids=["no-hurry"])
+async def test_a_body_may_come_long_after_its_head(port: int, head: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    pieces = [b"ab", b"cd"] if b"length" in head else [b"4\r\nab", b"cd\r\n", b"0\r\n\r\n"]
+    for pause in (0.0, 1.0, 0.0):
+        writer.write(HEAD + head + b"\r\n")
+        for piece in pieces:
+            await asyncio.sleep(pause)
+            writer.write(piece)
+        assert await answer_of(reader) == (b"HTTP/1.1 200 OK", b"4")
+    writer.close()
+
+
+@pytest.mark.parametrize("declared", [b"1", b"16384", b"16385", b"99999999"])
+@pytest.mark.parametrize("port", [LONG_S], indirect=True, ids=["no-hurry"])
+async def test_the_app_is_asked_before_a_body_that_does_not_come(
+    port: int, declared: bytes
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(HEAD.replace(b"/ ", b"/unread ") + b"content-length: " + declared + b"\r\n\r\n")
+    assert await answer_of(reader) == (b"HTTP/1.1 200 OK", b'"unread"')
+    writer.close()
+
+
+@pytest.mark.parametrize("port", [LONG_S], indirect=True, ids=["no-hurry"])
+async def test_a_body_is_only_called_for_where_the_app_reads_it(port: int) -> None:
+    head = HEAD + b"expect: 100-continue\r\ncontent-length: 2\r\n\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head)
+    async with asyncio.timeout(60):
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(b"ab")
+    assert await answer_of(reader) == (b"HTTP/1.1 200 OK", b"2")
+    writer.write(head.replace(b"/ ", b"/unread "))
+    assert await answer_of(reader) == (b"HTTP/1.1 200 OK", b'"unread"')
+    writer.close()
+
+
+async def test_callers_that_leave_before_their_body_hold_nobody_up(port: int) -> None:
+    for _ in range(50):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(HEAD + b"content-length: 5\r\n\r\nab")
+        writer.close()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(HEAD + b"content-length: 3\r\n\r\nabc")
+    assert await answer_of(reader) == (b"HTTP/1.1 200 OK", b"3")
     writer.close()
 
 

@@ -45,6 +45,7 @@ class Incoming:
         self._receive = receive
         self._settings = settings
         self._gave_up = False
+        self._awaited: int | None = None
         self.open = not none_comes
 
     async def read(self, headers: Mapping[bytes, bytes], share: Share) -> bytes:
@@ -53,7 +54,7 @@ class Incoming:
         Raises ServingError (400, 413, 503), ClientGoneError.
         """
         limit = self._settings.max_body_bytes
-        check_declared(headers, limit)
+        self._awaited = check_declared(headers, limit)
         encoding = headers.get(b"content-encoding")
         decoder = None if encoding is None else decoder_for(encoding, limit)
         chunk = await self._first()
@@ -132,6 +133,10 @@ class Incoming:
             raise ClientGoneError
         self.open = message.get("more_body", False)
         chunk: bytes = message.get("body", b"")
+        if self._awaited is not None:
+            # A server may tell the end in a message of its own, for which nobody needs to wait.
+            self._awaited -= len(chunk)
+            self.open = self.open and self._awaited > 0
         return chunk
 
 
@@ -145,16 +150,21 @@ def header_values(headers: Headers) -> dict[bytes, bytes]:
     return values
 
 
-def check_declared(headers: Mapping[bytes, bytes], limit: int) -> None:
-    """Refuse a body that says itself that it is too large. Raises ServingError (400, 413)."""
+def check_declared(headers: Mapping[bytes, bytes], limit: int) -> int | None:
+    """The bytes that the body says it has, None where it comes in chunks.
+
+    Raises ServingError (400, 413), for one that says itself that it is too large.
+    """
     declared = headers.get(b"content-length")
     if declared is None:
-        return
+        return None
     # int() takes a sign, spaces and underscores, and refuses thousands of digits with an error.
     if not declared.isdigit() or len(declared) > 18:
         raise ServingError("malformed_body", "the content-length is no number of bytes")
-    if int(declared) > limit:
-        raise too_large(limit, int(declared))
+    length = int(declared)
+    if length > limit:
+        raise too_large(limit, length)
+    return None if b"transfer-encoding" in headers else length
 
 
 def _too_late(setting: Setting, seconds: float) -> ServingError:

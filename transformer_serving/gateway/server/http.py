@@ -12,10 +12,10 @@ import importlib
 import socket
 from typing import Any
 
-from granian._futures import _new_cbscheduler
 from granian.http import HTTP1Settings
 
-from transformer_serving.gateway.asgi import App
+from transformer_serving.gateway.asgi import App, Receive
+from transformer_serving.gateway.server.handover import Handover
 from transformer_serving.gateway.server.tls import Tls
 
 # Its stub describes another release than the one that is installed.
@@ -62,7 +62,7 @@ class HttpServer:
         self._signal.add_cb(lambda: loop.call_soon_threadsafe(self.ended.set))
         worker, is_unix = self._worker()
         serve = worker.serve_mtr_uds if is_unix else worker.serve_mtr
-        serve(_new_cbscheduler(loop, self._answer, impl_asyncio=True), loop, self._signal)
+        serve(Handover(self._answer), loop, self._signal)
 
     def stop(self) -> None:
         """Close the listener; `ended` is set when every request that runs has its answer."""
@@ -70,9 +70,9 @@ class HttpServer:
             self._stopped = True
             self._signal.set()
 
-    async def _answer(self, watcher: Any) -> None:
+    async def _answer(self, watcher: Any, receive: Receive) -> None:
         try:
-            await self._app(watcher.scope, watcher.proto.receive, watcher.proto.send)
+            await self._app(watcher.scope, receive, watcher.proto.send)
         except BaseException as error:
             # Logged there, and answered with 500 where nothing was answered yet.
             watcher.err(error)
