@@ -16,12 +16,13 @@ from functools import cached_property, partial
 from typing import Any
 
 from preprocess.answers import TASKS
+from preprocess.dialects import Conversation
 from preprocess.engine import Engine
 from preprocess.garbage import keep_collections_short
 from preprocess.metrics_port import open_metrics_port
 from preprocess.passage import Passage, internal_error
 from preprocess.request import read_body
-from preprocess.response import Answer, answer_body, answer_response, error_response
+from preprocess.response import Answer, answer_response
 from preprocess.settings import PreprocessSettings, read_settings
 from preprocess.tokens import shared_tokenizer
 from preprocess.triton.client import close_clients
@@ -65,11 +66,18 @@ class Preprocess:
 
     def preprocess(self, body: Any, state: dict[str, Any], collect: Collect = None) -> Any:
         """The body as a checked Request, or the ServingError that `postprocess` will answer."""
-        state["passage"] = Passage(body)
+        conversation = self.begin(body, state)
         try:
-            return read_body(body, self.task, self.endpoint.limits)
+            return read_body(conversation.read(), self.task, self.endpoint.limits)
         except ServingError as error:
             return error.without_frames()
+
+    def begin(self, body: Any, state: dict[str, Any]) -> Conversation:
+        """What the request is and the dialect that it is in, kept for the steps after it."""
+        state["passage"] = Passage(body)
+        conversation = Conversation(body, self.task, self.endpoint)
+        state["conversation"] = conversation
+        return conversation
 
     async def process(self, request: Any, state: dict[str, Any], collect: Collect = None) -> Any:
         """Tokenize, call the engine, split: one row a piece of work, in order, or an error."""
@@ -91,18 +99,20 @@ class Preprocess:
 
     def postprocess(self, outcome: Any, state: dict[str, Any], collect: Collect = None) -> Answer:
         """The task's answer, or the error's body, with its status and headers."""
-        passage = state["passage"]
+        passage: Passage = state["passage"]
+        conversation: Conversation = state["conversation"]
         if not isinstance(outcome, ServingError):
             try:
                 answer = self.task.render(outcome, state["work"])
-                return answer_response(answer, answer_body(answer), self._headers(passage))
+                reply = conversation.reply(answer, state["work"])
+                return answer_response(answer, reply, self._headers(passage))
             except ServingError as error:
                 outcome = error.without_frames()
             except ENDS:
                 raise
             except BaseException as error:
                 outcome = internal_error(error, passage)
-        return error_response(outcome, self._headers(passage, outcome))
+        return conversation.refusal(outcome, self._headers(passage, outcome))
 
     def _headers(self, passage: Passage, error: ServingError | None = None) -> dict[str, str]:
         status = error.kind.status if error else 200

@@ -13,6 +13,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from preprocess import Collect, Preprocess
+from preprocess.dialects import OPERATIONS, is_spoken_by
+from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.worker.process_wide import process_wide
 
 _PROBE_EVERY_S = 0.25
@@ -102,6 +104,8 @@ class Successor:
 
     # The gateway may send what postprocess returns as it is.
     serves_responses = True
+    # What can be asked of it in other dialects, by name.
+    operations = frozenset(OPERATIONS)
 
     def __init__(self, endpoint_json: bytes, tokenizer_json: Callable[[], bytes]) -> None:
         self.own = Preprocess(endpoint_json, tokenizer_json)
@@ -126,6 +130,11 @@ class Successor:
         predecessor = self.handover.server()
         if predecessor is None:
             return self.own.preprocess(body, state, collect)
+        if not is_spoken_by(predecessor, self.own.begin(body, state).operation):
+            return ServingError(
+                "unavailable", "the bundle before this one does not speak the dialect; this one "
+                "does as soon as its engine is loaded",
+            )  # fmt: skip
         state[_LENT] = lent = Lent(predecessor, body, {})
         return predecessor.preprocess(body, lent.state, collect)
 

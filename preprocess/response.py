@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import KeysView, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from starlette.responses import Response
 
+from transformer_serving.contract.dialects import OURS, Dialect
 from transformer_serving.contract.errors import ServingError
 
 
@@ -22,9 +23,10 @@ class Answer(Response):
     media_type = "application/json"
 
     def __init__(
-        self, body: bytes, status: int, headers: dict[str, str], answer: Any = None
-    ) -> None:
-        super().__init__(body, status, headers)
+        self, body: bytes, status: int, headers: dict[str, str], answer: Any = None,
+        media_type: str | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(body, status, headers, media_type)
         self._answer = answer
 
     @cached_property
@@ -55,15 +57,24 @@ def answer_body(answer: Any) -> bytes:
     return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def answer_response(answer: Any, body: bytes, headers: dict[str, str]) -> Answer:
-    """Status 200; `body` is the answer's JSON."""
-    return Answer(body, 200, headers, answer)
+class Reply(NamedTuple):
+    """What the caller is sent of an answer, and headers beside our own."""
+
+    body: bytes
+    media_type: str = Answer.media_type
+    headers: Mapping[str, str] = {}
 
 
-def error_response(error: ServingError, headers: dict[str, str]) -> Answer:
+def answer_response(answer: Any, reply: Reply, headers: dict[str, str]) -> Answer:
+    """Status 200."""
+    headers |= reply.headers
+    return Answer(reply.body, 200, headers, answer, reply.media_type)
+
+
+def error_response(error: ServingError, headers: dict[str, str], dialect: Dialect = OURS) -> Answer:
     """The status of the error's kind, and Retry-After where coming back helps."""
     # An update's error may be of older code, which has no time of its own.
     retry_after_s = getattr(error, "retry_after_s", error.kind.retry_after_s)
     if retry_after_s is not None:
         headers["retry-after"] = str(retry_after_s)
-    return Answer(orjson.dumps(error.body()), error.kind.status, headers)
+    return Answer(orjson.dumps(dialect.error_body(error)), dialect.status(error), headers)

@@ -7,13 +7,13 @@ from typing import Any
 import orjson
 import pytest
 
-from preprocess.response import answer_body, answer_response, error_response
+from preprocess.response import Reply, answer_body, answer_response, error_response
 from transformer_serving.contract.errors import ServingError
 
 
 def test_metric_logging_reads_the_scalars_of_one_answer() -> None:
     answer = {"label": "POSITIVE", "score": 0.75, "embedding": [1.0, 2.0]}
-    response = answer_response(answer, answer_body(answer), {"x-bundle-version": "7"})
+    response = answer_response(answer, Reply(answer_body(answer)), {"x-bundle-version": "7"})
     # As the host does it: the names it logs and those that the answer has.
     names = set(response.keys()) & {"label", "score", "embedding", "latency"}
     assert {name: response[name] for name in names} == {"label": "POSITIVE", "score": 0.75}
@@ -23,14 +23,14 @@ def test_metric_logging_reads_the_scalars_of_one_answer() -> None:
 
 def test_a_list_of_answers_is_read_in_columns() -> None:
     rows = [{"label": "a", "score": 0.5, "at": 1}, {"label": "b", "score": 0.25}]
-    response = answer_response(rows, answer_body(rows), {})
+    response = answer_response(rows, Reply(answer_body(rows)), {})
     assert set(response.keys()) == {"label", "score"}
     assert (response["label"], response["score"]) == (["a", "b"], [0.5, 0.25])
 
 
 @pytest.mark.parametrize("answer", [[], [[{"label": "a"}]], ["a"], [0.5, 0.25]])
 def test_other_lists_and_errors_have_no_scalars(answer: Any) -> None:
-    assert set(answer_response(answer, answer_body(answer), {}).keys()) == set()
+    assert set(answer_response(answer, Reply(answer_body(answer)), {}).keys()) == set()
     response = error_response(ServingError("overloaded", "too much"), {})
     assert set(response.keys()) == set()
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")

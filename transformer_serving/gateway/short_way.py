@@ -5,7 +5,7 @@ Canary, versions, statistics and live updates are process_request's own, so they
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
@@ -15,7 +15,13 @@ from starlette.responses import JSONResponse, Response
 
 from transformer_serving.contract.panics import ENDS
 from transformer_serving.gateway.asgi import Headers, Receive, Scope, Send, adding, with_headers
-from transformer_serving.gateway.building import build, is_built, serves_responses, wait_for_update
+from transformer_serving.gateway.building import (
+    build,
+    is_built,
+    preprocess_of,
+    serves_responses,
+    wait_for_update,
+)
 from transformer_serving.gateway.host_errors import host_error_response, host_error_table
 
 
@@ -78,15 +84,28 @@ class ShortWay:
         process_request.
         """
         processor = self._host.processor
-        if processor is None:
-            return False
-        url = processor._normalize_endpoint_url(target.model, target.version)
-        canary = processor._canary_route.get(url)
-        urls = (url,) if canary is None else canary["endpoints"]
+        urls = self._urls(target)
         for routed in urls:
             if not is_built(processor, routed):
                 await self._build_once(routed)
         return bool(urls) and all(serves_responses(processor, routed) for routed in urls)
+
+    def speaks(self, target: RequestedEndpoint, operation: str) -> bool:
+        """Whether all that may answer the target are built and know the operation."""
+        return all(
+            operation in getattr(preprocess_of(self._host.processor, url), "operations", ())
+            for url in self._urls(target)
+        )
+
+    def _urls(self, target: RequestedEndpoint) -> Sequence[str]:
+        """What the host may draw for the target."""
+        processor = self._host.processor
+        if processor is None:
+            return ()
+        url = processor._normalize_endpoint_url(target.model, target.version)
+        canary = processor._canary_route.get(url)
+        urls: Sequence[str] = (url,) if canary is None else canary["endpoints"]
+        return urls
 
     def _knows(self, target: RequestedEndpoint) -> bool:
         """Whether the host has an endpoint or a canary route of this name and version."""

@@ -1,4 +1,4 @@
-"""What the gateway knows of a request and preprocess wants to know: id, trace and caller.
+"""What the gateway knows of a request and preprocess wants to know: id, trace, caller, dialect.
 
 Tested by tests/preprocess/test_passage.py.
 """
@@ -36,6 +36,18 @@ def _make_caller() -> ContextVar[Future[None] | None]:
 # Done when the caller has left: whoever works for it may stop. Not a cancellation, which would end
 # the host's and others' code wherever it stands. None where nobody watches the connection.
 current_caller: ContextVar[Future[None] | None] = process_wide("caller", _make_caller)
+
+
+# What is asked in another dialect, like `openai.embeddings`, and the bytes beside its JSON.
+Operation = tuple[str, bytes]
+
+
+def _make_operation() -> ContextVar[Operation | None]:
+    return ContextVar("transformer_serving_operation", default=None)
+
+
+# None at /serve/NAME.
+current_operation: ContextVar[Operation | None] = process_wide("operation", _make_operation)
 
 
 class GoldenBody(dict[str, object]):

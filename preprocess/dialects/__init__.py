@@ -1,0 +1,52 @@
+"""The table of what may be asked in other dialects than ours, and whose turn of it a request is.
+
+A request says what it is by the path that it came to (gateway/routes.py).
+
+Tested by tests/preprocess/test_dialects.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from preprocess.answers.work import Work
+from preprocess.dialects import openai
+from preprocess.dialects.operation import Answered, Asked, Operation, Task
+from preprocess.response import Answer, Reply, answer_body, error_response
+from transformer_serving.contract.dialects import OURS
+from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.worker.request_context import current_operation
+
+_OURS = Operation(
+    OURS.name, None, lambda asked: asked.body, lambda done: Reply(answer_body(done.answer))
+)
+OPERATIONS = {row.name: row for row in (*openai.OPERATIONS,)}
+
+
+class Conversation:
+    """One request and its answer in the dialect that the caller speaks."""
+
+    __slots__ = ("_asked", "operation")
+
+    def __init__(self, body: Any, task: Task, endpoint: Endpoint) -> None:
+        named = current_operation.get()
+        self.operation = _OURS if named is None else OPERATIONS[named[0]]
+        self._asked = Asked(body, b"" if named is None else named[1], task, endpoint)
+
+    def read(self) -> Any:
+        """The body in our own form, not checked yet. Raises ServingError."""
+        self.operation.check_task(self._asked.endpoint.task)
+        return self.operation.read(self._asked)
+
+    def reply(self, answer: Any, work: Work) -> Reply:
+        """The answer as the caller is sent it. Raises ServingError where it cannot be said."""
+        return self.operation.write(Answered(answer, self._asked, work))
+
+    def refusal(self, error: ServingError, headers: dict[str, str]) -> Answer:
+        return error_response(error, headers, self.operation.dialect)
+
+
+def is_spoken_by(preprocess: Any, operation: Operation) -> bool:
+    """Whether another version of this code knows the operation."""
+    return operation is _OURS or operation.name in getattr(preprocess, "operations", ())

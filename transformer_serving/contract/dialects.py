@@ -1,0 +1,97 @@
+"""The dialects that requests come in, each with its own way to say an error.
+
+What a dialect reads and writes else is preprocess's (preprocess/dialects/), and where it is spoken
+the gateway's (gateway/routes.py); an error may come from either.
+
+Tested by tests/gateway/test_dialects.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformer_serving.contract.errors import ServingError
+
+ErrorBody = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How clients of one protocol are told an error.
+
+    `statuses` are those that differ from our table, by our code of the error.
+    """
+
+    name: str
+    error_body: Callable[[ServingError], ErrorBody]
+    statuses: Mapping[str, int] = field(default_factory=dict)
+
+    def status(self, error: ServingError) -> int:
+        return self.statuses.get(error.kind.code, error.kind.status)
+
+
+def _openai(error: ServingError) -> ErrorBody:
+    """As the API reference has it; its clients show `message` and keep the rest."""
+    kind = _OPENAI_TYPES.get(error.kind.status)
+    if kind is None:
+        kind = "invalid_request_error" if error.kind.status < 500 else "server_error"
+    inner = {"message": sentence(error), "type": kind, "param": error.field}
+    return {"error": {**inner, "code": error.kind.code}}
+
+
+_OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
+
+
+def _tei(error: ServingError) -> ErrorBody:
+    """text-embeddings-inference 1.x: ErrorResponse of its openapi.json."""
+    kind = _TEI_TYPES.get(error.kind.code, "Backend")
+    return {"error": sentence(error), "error_type": kind}
+
+
+_TEI_TYPES = {
+    "malformed_body": "Validation", "invalid_field": "Validation", "too_large": "Validation",
+    "impossible": "Validation", "unauthorized": "Validation", "forbidden": "Validation",
+    "unknown_endpoint": "Validation", "overloaded": "Overloaded", "unavailable": "Unhealthy",
+}  # fmt: skip
+# Its clients know 413, 422, 424 and 429 only.
+_TEI_STATUSES = {
+    "invalid_field": 422, "overloaded": 429, "unavailable": 424, "engine_failed": 424,
+    "deadline": 424, "internal": 424, "refused": 424,
+}  # fmt: skip
+
+
+def _message(error: ServingError) -> ErrorBody:
+    return {"message": sentence(error)}
+
+
+def _error(error: ServingError) -> ErrorBody:
+    return {"error": sentence(error)}
+
+
+def sentence(error: ServingError) -> str:
+    """All that our own body says in fields of its own, in one line."""
+    facts = {"field": error.field, "limit": error.limit, "got": error.got}
+    told = ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
+    return f"{error.message} ({told})" if told else error.message
+
+
+OURS = Dialect("ours", lambda error: dict(error.body()))
+DIALECTS = {
+    dialect.name: dialect
+    for dialect in (
+        OURS,
+        Dialect("v2", _error),
+        Dialect("v1", _error),
+        Dialect("openai", _openai),
+        Dialect("tei", _tei, _TEI_STATUSES),
+        Dialect("cohere", _message),
+        Dialect("hf", _error),
+    )
+}
+
+
+def dialect_of(operation: str | None) -> Dialect:
+    """Of an operation like `openai.embeddings`; None is a request at /serve/NAME."""
+    return OURS if operation is None else DIALECTS[operation.partition(".")[0]]

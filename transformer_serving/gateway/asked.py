@@ -1,0 +1,69 @@
+"""What a request asks and of whom, once its body is here.
+
+Tested by tests/gateway/test_front_door.py and tests/gateway/test_dialects.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.keys import Key
+from transformer_serving.contract.worker.request_context import current_operation
+from transformer_serving.gateway.json_body import Parser, says_json
+from transformer_serving.gateway.keys import check_may_ask
+from transformer_serving.gateway.routes import Call, Route, json_and_binary, named_in
+from transformer_serving.gateway.short_way import Kind, RequestedEndpoint, ShortWay
+
+
+class Asked(NamedTuple):
+    """`body` is what the endpoint takes: an object, or bytes; `kind` says who answers."""
+
+    kind: Kind
+    target: RequestedEndpoint
+    body: Any
+
+
+class Reader:
+    """Reads what came; at most one large body at a time."""
+
+    def __init__(self, short_way: ShortWay, parser: Parser) -> None:
+        self._short_way = short_way
+        self._parser = parser
+
+    async def read(
+        self, call: Call, raw: bytes, headers: Mapping[bytes, bytes], key: Key | None
+    ) -> Asked:
+        """Raises ServingError (400, 403, 404, 413, 422)."""
+        if call.route is not None:
+            return await self._routed(call, call.route, raw, headers, key)
+        target = call.target
+        assert target is not None
+        kind = await self._short_way.kind_of(target)
+        is_json = says_json(headers.get(b"content-type"))
+        body = await self._parser.parse(raw, is_json=is_json, ours=kind is Kind.OURS)
+        return Asked(kind, target, body)
+
+    async def _routed(
+        self, call: Call, route: Route, raw: bytes, headers: Mapping[bytes, bytes], key: Key | None
+    ) -> Asked:
+        """In another dialect: JSON whatever its content type says, and only for one of ours."""
+        text, binary = json_and_binary(raw, route, headers)
+        body = await self._parser.parse(text, is_json=True, ours=True)
+        target = call.target
+        if target is None:
+            target = named_in(body, route)
+            if key is not None:
+                check_may_ask(key, route.path, target)
+        kind = await self._short_way.kind_of(target)
+        if kind is Kind.UNKNOWN:
+            raise ServingError("unknown_endpoint", "the endpoint is not known")
+        if not self._short_way.speaks(target, route.operation):
+            raise ServingError(
+                "impossible",
+                "the endpoint answers at /serve/NAME only: its code is not of this kit, or is of "
+                "an older one; convert its model again",
+            )
+        current_operation.set((route.operation, binary))
+        return Asked(kind, target, body)

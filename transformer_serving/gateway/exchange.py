@@ -1,0 +1,113 @@
+"""One HTTP request and the way its answer leaves.
+
+Tested by tests/gateway/test_front_door.py.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from transformer_serving.contract.dialects import dialect_of
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.worker.request_context import (
+    current_operation,
+    current_request,
+)
+from transformer_serving.gateway.asgi import (
+    Headers,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    adding,
+    send_json,
+)
+from transformer_serving.gateway.body import Incoming, header_values
+from transformer_serving.gateway.callers import Caller
+from transformer_serving.gateway.request_id import HEADER, request_id
+
+_TRACE = b"traceparent"
+_CLOSE = (b"connection", b"close")
+_CUT_OFF = ServingError("malformed_body", "the body ended before it was whole")
+_CHALLENGE = (b"www-authenticate", b"Bearer")
+_UNAUTHORIZED = 401
+_OF_THE_SENT_BODY = (b"content-encoding", b"content-length", b"transfer-encoding")
+
+
+class Exchange(NamedTuple):
+    """`headers` by their name, of repeated ones the last."""
+
+    scope: Scope
+    receive: Receive
+    send: Send
+    headers: dict[bytes, bytes]
+    id: bytes
+    arrived: float
+
+    @classmethod
+    def of(cls, scope: Scope, receive: Receive, send: Send) -> Exchange:
+        headers = header_values(scope["headers"])
+        return cls(scope, receive, send, headers, request_id(headers), time.monotonic())
+
+    @property
+    def has_no_body(self) -> bool:
+        """Whether HTTP/1 says that no body follows; a later HTTP does not say it in its head."""
+        return (
+            self.scope.get("http_version", "1.1").startswith("1")
+            and b"transfer-encoding" not in self.headers
+            and self.headers.get(b"content-length", b"0") == b"0"
+        )
+
+    def answer_headers(self) -> Headers:
+        """What every answer gets that does not have it of its own."""
+        milliseconds = 1000 * (time.monotonic() - self.arrived)
+        return (HEADER, self.id), (b"server-timing", b"total;dur=%.3f" % milliseconds)
+
+    def enter(self, operation: str | None) -> None:
+        """Tell whose request it is and in which dialect; seen in this request's task only."""
+        trace = self.headers.get(_TRACE)
+        current_request.set(
+            (self.id.decode("latin-1"), None if trace is None else trace.decode("latin-1"))
+        )
+        if operation is not None:
+            current_operation.set((operation, b""))
+
+    def for_the_host(self, raw: bytes, caller: Caller) -> tuple[Scope, Receive, Send]:
+        """The request for the host's app, its body read and inflated already."""
+        scope = self.scope
+        if b"content-encoding" in self.headers:
+            headers = [row for row in scope["headers"] if row[0] not in _OF_THE_SENT_BODY]
+            headers.append((b"content-length", str(len(raw)).encode()))
+            scope = {**scope, "headers": headers}
+        first: list[Message] = [{"type": "http.request", "body": raw, "more_body": False}]
+
+        async def receive() -> Message:
+            return first.pop() if first else await caller.receive()
+
+        return scope, receive, adding(self.send, self.answer_headers)
+
+    async def refuse(self, error: ServingError, incoming: Incoming) -> None:
+        """Answer the error; where the body has not come whole, close after letting it run out."""
+        headers = [*self.answer_headers(), *([_CLOSE] if incoming.open else [])]
+        if error.kind.status == _UNAUTHORIZED:
+            headers.append(_CHALLENGE)
+        if error.kind.retry_after_s is not None:
+            headers.append((b"retry-after", b"%d" % error.kind.retry_after_s))
+        await self._send_error(error, headers, end=not incoming.open)
+        if incoming.open:
+            await incoming.drop()
+            await self.send({"type": "http.response.body", "body": b""})
+
+    async def tell_cut_off(self) -> None:
+        """Who has left does not read it; who sent chunks that are none does."""
+        await self._send_error(_CUT_OFF, [*self.answer_headers(), _CLOSE], end=True)
+
+    async def _send_error(
+        self, error: ServingError, headers: list[tuple[bytes, bytes]], *, end: bool
+    ) -> None:
+        operation = current_operation.get()
+        dialect = dialect_of(None if operation is None else operation[0])
+        await send_json(
+            self.send, dialect.status(error), dialect.error_body(error), headers, end=end
+        )

@@ -1,0 +1,122 @@
+"""The paths of other protocols than ours: which operation each of them asks for, and of whom.
+
+Tested by tests/gateway/test_routes.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.fields import kind_of
+from transformer_serving.gateway.asgi import Scope
+from transformer_serving.gateway.short_way import RequestedEndpoint, target_of
+
+_NAME, _VERSION = "{name}", "{version}"
+
+
+@dataclass(frozen=True)
+class Route:
+    """One method and path. `{name}` and `{version}` in it are the endpoint's; where the path has
+    none, its name stands in field `named_in` of the body.
+
+    `binary` says that bytes may follow the JSON, whose length `inference-header-content-length`
+    then gives.
+    """
+
+    method: str
+    path: str
+    operation: str
+    named_in: str | None = None
+    binary: bool = False
+
+    def match(self, parts: list[str]) -> dict[str, str] | None:
+        """The values of what stands in braces; None where it is another path."""
+        pattern = self.path.split("/")
+        if len(pattern) != len(parts):
+            return None
+        found: dict[str, str] = {}
+        for wanted, part in zip(pattern, parts, strict=True):
+            if not wanted.startswith("{"):
+                if wanted != part:
+                    return None
+                continue
+            name, _, rest = wanted.partition("}")
+            value = part.removesuffix(rest)
+            if not value or (rest and value == part):
+                return None
+            found[name + "}"] = value
+        return found
+
+
+ROUTES = (
+    Route("POST", "/v1/embeddings", "openai.embeddings", named_in="model"),
+)  # fmt: skip
+_FIRST = frozenset(route.path.split("/")[1] for route in ROUTES)
+
+
+class Call(NamedTuple):
+    """What a request asks for. `route` None: an answer in our own form, at /serve/NAME.
+
+    `target` is None where the body names the endpoint.
+    """
+
+    target: RequestedEndpoint | None
+    route: Route | None
+
+    @property
+    def operation(self) -> str | None:
+        return None if self.route is None else self.route.operation
+
+
+def call_of(scope: Scope) -> Call | None:
+    """None where no endpoint is asked."""
+    target = target_of(scope)
+    return _routed(scope) if target is None else Call(target, None)
+
+
+def _routed(scope: Scope) -> Call | None:
+    path: str = scope["path"]
+    if root := scope.get("root_path"):
+        path = path.removeprefix(root)
+    parts = path.split("/")
+    if len(parts) < 2 or parts[1] not in _FIRST:
+        return None
+    for route in ROUTES:
+        found = route.match(parts) if route.method == scope["method"] else None
+        if found is not None:
+            name = found.get(_NAME)
+            target = None if name is None else RequestedEndpoint(name, found.get(_VERSION))
+            return Call(target, route)
+    return None
+
+
+def named_in(body: Mapping[str, Any], route: Route) -> RequestedEndpoint:
+    """The endpoint that a body names, with its version after a slash. Raises ServingError (400)."""
+    field = route.named_in or ""
+    name = body.get(field)
+    if not isinstance(name, str) or not name:
+        raise ServingError(
+            "invalid_field", f"field '{field}' must be the name of an endpoint", field=field,
+            got=kind_of(name),
+        )  # fmt: skip
+    model, _, version = name.rstrip("/").partition("/")
+    return RequestedEndpoint(model, version or None)
+
+
+def json_and_binary(
+    raw: bytes, route: Route, headers: Mapping[bytes, bytes]
+) -> tuple[bytes, bytes]:
+    """The JSON of a body and the bytes after it. Raises ServingError (400)."""
+    length = headers.get(b"inference-header-content-length") if route.binary else None
+    if length is None:
+        return raw, b""
+    if not length.isdigit() or len(length) > 18 or int(length) > len(raw):
+        raise ServingError(
+            "malformed_body",
+            "header 'inference-header-content-length' must be the bytes of JSON in the body",
+            limit=len(raw),
+        )
+    return raw[: int(length)], raw[int(length) :]
