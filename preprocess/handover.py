@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from preprocess import Collect, Preprocess
+from preprocess.card import card_of
 from preprocess.dialects import OPERATIONS, is_spoken_by
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.worker.process_wide import process_wide
@@ -119,6 +120,10 @@ class Successor:
     @model_endpoint.setter
     def model_endpoint(self, named: Any) -> None:
         self.own.model_endpoint = named
+
+    def card(self) -> dict[str, Any]:
+        """What the gateway tells of the endpoint."""
+        return card_of(self.own.endpoint, self.own.task)
 
     @cached_property
     def handover(self) -> Handover:

@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 
 from transformer_serving.contract.dialects import DIALECTS
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.gateway.descriptions import DESCRIPTIONS
 from transformer_serving.gateway.routes import ROUTES, Route, call_of, json_and_binary, named_in
 from transformer_serving.gateway.short_way import RequestedEndpoint
 
@@ -30,7 +31,8 @@ def test_each_route_is_found_by_its_path(route: Route) -> None:
         pytest.fail("another route, or none, answers this one's path")
     wanted = RequestedEndpoint("a.b", "3" if "{version}" in route.path else None)
     assert found.target == (wanted if "{name}" in route.path else None)
-    assert (route.named_in is None) == ("{name}" in route.path)
+    assert (route.named_in is not None) == (route.method == "POST" and "{name}" not in route.path)
+    assert (route.operation in DESCRIPTIONS) == found.is_question
     assert found.operation == route.operation
     assert route.operation.partition(".")[0] in DIALECTS
 

@@ -11,11 +11,14 @@ from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.keys import Key
 from transformer_serving.contract.worker.log_lines import write_json_lines
 from transformer_serving.contract.worker.request_context import current_caller, current_key
-from transformer_serving.gateway.asgi import Message, Receive, Scope, Send, adding
+from transformer_serving.gateway.asgi import Message, Receive, Scope, Send, adding, send_json
 from transformer_serving.gateway.asked import Asked, Reader
 from transformer_serving.gateway.body import ClientGoneError, Incoming
 from transformer_serving.gateway.body_memory import body_memory
 from transformer_serving.gateway.callers import Callers
+from transformer_serving.gateway.cards import Cards
+from transformer_serving.gateway.descriptions import DESCRIPTIONS
+from transformer_serving.gateway.descriptions.description import Question
 from transformer_serving.gateway.exchange import Exchange
 from transformer_serving.gateway.golden_rounds import GoldenRounds
 from transformer_serving.gateway.health import PREFIX, Health
@@ -51,6 +54,7 @@ class FrontDoor:
         self._callers = Callers()
         self._rounds = GoldenRounds(host, self._short_way, self._metrics.goldens)
         self._health = Health(host, self._rounds, self._shutdown)
+        self._cards = Cards(host, self._short_way)
         write_json_lines()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,7 +79,9 @@ class FrontDoor:
             incoming = Incoming(receive, self._settings, none_comes=exchange.has_no_body)
             await self._refuse(error.without_frames(), exchange, incoming)
             return
-        if call is not None:
+        if call is not None and call.is_question:
+            await self._describe(call, exchange, key)
+        elif call is not None:
             await self._serve(call, exchange, key)
         elif scope["path"].startswith(PREFIX):
             await self._health.answer(scope["path"], adding(send, exchange.answer_headers))
@@ -94,7 +100,7 @@ class FrontDoor:
             return None
         key = self._keys.key_of(exchange.headers)
         self._metrics.asked(key.name)
-        if call is None or call.target is not None:
+        if call is None or call.target is not None or key.metrics:
             check_may_ask(key, path, None if call is None else call.target)
         current_key.set(key.name)
         return key
@@ -102,6 +108,16 @@ class FrontDoor:
     async def _refuse(self, error: ServingError, exchange: Exchange, incoming: Incoming) -> None:
         self._metrics.refused(error.kind.code)
         await exchange.refuse(error, incoming)
+
+    async def _describe(self, call: Call, exchange: Exchange, key: Key | None) -> None:
+        question = Question(call.target, key, self._cards, self._health)
+        try:
+            status, body = await DESCRIPTIONS[call.operation or ""](question)
+        except ServingError as error:
+            incoming = Incoming(exchange.receive, self._settings, none_comes=exchange.has_no_body)
+            await self._refuse(error.without_frames(), exchange, incoming)
+        else:
+            await send_json(exchange.send, status, body, exchange.answer_headers())
 
     async def _serve(self, call: Call, exchange: Exchange, key: Key | None) -> None:
         incoming = Incoming(exchange.receive, self._settings)

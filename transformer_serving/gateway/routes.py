@@ -19,8 +19,9 @@ _NAME, _VERSION = "{name}", "{version}"
 
 @dataclass(frozen=True)
 class Route:
-    """One method and path. `{name}` and `{version}` in it are the endpoint's; where the path has
-    none, its name stands in field `named_in` of the body.
+    """One method and path. GET asks for a description of that name, POST for an operation of an
+    endpoint. `{name}` and `{version}` in the path are the endpoint's; where it has none, the name
+    stands in field `named_in` of the body.
 
     `binary` says that bytes may follow the JSON, whose length `inference-header-content-length`
     then gives.
@@ -53,6 +54,7 @@ class Route:
 
 ROUTES = (
     Route("POST", "/v1/embeddings", "openai.embeddings", named_in="model"),
+    Route("GET", "/v1/models", "openai.models"),
 )  # fmt: skip
 _FIRST = frozenset(route.path.split("/")[1] for route in ROUTES)
 
@@ -69,6 +71,11 @@ class Call(NamedTuple):
     @property
     def operation(self) -> str | None:
         return None if self.route is None else self.route.operation
+
+    @property
+    def is_question(self) -> bool:
+        """Whether it is about endpoints rather than for one of them."""
+        return self.route is not None and self.route.method == "GET"
 
 
 def call_of(scope: Scope) -> Call | None:

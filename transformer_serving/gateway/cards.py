@@ -1,0 +1,60 @@
+"""What the endpoints of this worker say of themselves (preprocess/card.py), for whoever may ask.
+
+Tested by tests/gateway/test_cards.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.keys import Key
+from transformer_serving.gateway.building import preprocess_of
+from transformer_serving.gateway.keys import endpoint_url
+from transformer_serving.gateway.short_way import Kind, RequestedEndpoint, ShortWay
+
+Card = dict[str, Any]
+
+
+class Cards:
+    """Asked of the endpoints each time: they change while the worker runs."""
+
+    def __init__(self, host: Any, short_way: ShortWay) -> None:
+        self._host = host
+        self._short_way = short_way
+
+    async def of(self, target: RequestedEndpoint) -> Card:
+        """Raises ServingError (404, 422)."""
+        kind = await self._short_way.kind_of(target)
+        if kind is Kind.UNKNOWN:
+            raise ServingError("unknown_endpoint", "the endpoint is not known")
+        card = self._card(endpoint_url(target)) if kind is Kind.OURS else None
+        if card is None:
+            raise ServingError(
+                "impossible",
+                "the endpoint says nothing of itself: its code is not of this kit, or is of an "
+                "older one; convert its model again",
+            )
+        return card
+
+    async def all(self, key: Key | None) -> dict[str, Card]:
+        """By name; those of ours that the key may ask."""
+        processor = self._host.processor
+        found: dict[str, Card] = {}
+        for url in sorted(processor.get_endpoints() if processor is not None else ()):
+            if key is not None and key.endpoints is not None and not key.admits(url):
+                continue
+            model, _, version = url.partition("/")
+            if (
+                await self._short_way.kind_of(RequestedEndpoint(model, version or None))
+                is Kind.OURS
+            ):
+                card = self._card(url)
+                if card is not None:
+                    found[url] = card
+        return found
+
+    def _card(self, url: str) -> Card | None:
+        """None also for a canary's name, behind which there may be several."""
+        card = getattr(preprocess_of(self._host.processor, url), "card", None)
+        return None if card is None else card()
