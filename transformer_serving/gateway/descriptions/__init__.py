@@ -5,9 +5,13 @@ Tested by tests/gateway/test_descriptions.py.
 
 from __future__ import annotations
 
-from transformer_serving.gateway.descriptions import openai
+from transformer_serving.gateway.descriptions import openai, tei
 from transformer_serving.gateway.descriptions.description import Description
 
 DESCRIPTIONS: dict[str, Description] = {
     "openai.models": openai.models,
+    "openai.model": openai.model,
+    "tei.info": tei.info,
+    "tei.health": tei.health,
+    "tei.metrics": tei.metrics,
 }
