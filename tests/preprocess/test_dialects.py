@@ -86,10 +86,10 @@ def test_no_body_is_too_strange(task: str, data: Any) -> None:
         SPEAKERS[task].ask(operation, body)
     except ServingError as error:
         refused.append(error)
-    for error in refused:
+    for one in refused:
         for dialect in DIALECTS.values():
-            assert 400 <= dialect.status(error) < 600
-            assert dialect.error_body(error)
+            assert 400 <= dialect.status(one) < 600
+            assert dialect.error_body(one)
 
 
 # OpenAI
