@@ -5,9 +5,11 @@ Tested by tests/gateway/test_descriptions.py.
 
 from __future__ import annotations
 
-from transformer_serving.gateway.descriptions import openai
+from transformer_serving.gateway.descriptions import openai, ours
 from transformer_serving.gateway.descriptions.description import Description
 
 DESCRIPTIONS: dict[str, Description] = {
+    "ours.endpoints": ours.endpoints,
+    "ours.openapi": ours.openapi,
     "openai.models": openai.models,
 }

@@ -16,13 +16,14 @@ from transformer_serving.gateway.short_way import RequestedEndpoint
 
 class Question(NamedTuple):
     """A GET of another protocol: `target` is None where it names no endpoint, `key` where the
-    gateway has none.
+    gateway has none, `host` the host's module.
     """
 
     target: RequestedEndpoint | None
     key: Key | None
     cards: Cards
     health: Health
+    host: Any = None
 
     @property
     def endpoint(self) -> RequestedEndpoint:
