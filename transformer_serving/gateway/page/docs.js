@@ -22,7 +22,7 @@ function choices(schemas) {
   const alone = new Set(schemas.filter((one) => one.type !== "array").map(words));
   const lists = schemas.filter((one) => one.type === "array");
   const listed = lists.map((one) => (alone.has(words(one.items ?? {})) ? "a list of them" : words(one)));
-  return [...new Set([...[...alone].filter((one) => one !== "null"), ...listed])];
+  return [...new Set([...[...alone].filter(Boolean), ...listed])];
 }
 
 // Rows of an object's fields; those of inner objects with their path.

@@ -64,7 +64,7 @@ export function enter(path, show) {
   return attempt();
 }
 
-// JSON with a line for each thing, except that lists of numbers share lines.
+// JSON with a line for each thing, except what is short and flat, and lists of numbers.
 export function pretty(value, indent = "") {
   if (value === null || typeof value !== "object") return JSON.stringify(value);
   const deeper = indent + "  ";
@@ -77,6 +77,9 @@ export function pretty(value, indent = "") {
   }
   const rows = Object.entries(value);
   if (!rows.length) return "{}";
+  const isFlat = indent && rows.every(([, one]) => one === null || typeof one !== "object");
+  const line = isFlat ? `{ ${rows.map(([name, one]) => `${JSON.stringify(name)}: ${JSON.stringify(one)}`).join(", ")} }` : "";
+  if (line && line.length < 72) return line;
   const lines = rows.map(([name, one]) => `${deeper}${JSON.stringify(name)}: ${pretty(one, deeper)}`);
   return `{\n${lines.join(",\n")}\n${indent}}`;
 }
