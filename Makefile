@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 BESIDE := --numprocesses=2 --dist=loadfile
 
 .PHONY: up down status test test-quick test-failed test-stack test-by-hand test-compose test-clients \
-	check-clients compose-figures \
+	check-clients compose-figures screenshots \
 	example-env check check-ort check-ensemble compare-table compare-int8 compare-hints lint format \
 	types docs fuzz soak lock reliability reliability-demo models check-processors check-upgrade \
 	attack bench bench-all bench-tables budgets tune flames notebooks clean help
@@ -28,6 +28,7 @@ help:
 	@echo 'make test-compose   the containers, on a real Docker Engine; then make compose-figures'
 	@echo 'make test-clients  other protocols asked by their own client libraries; check-clients: the large ones too'
 	@echo 'make example-env   renew docker/example.env from the settings'
+	@echo 'make screenshots   renew the pictures of docs/page.md; a Chromium is needed'
 	@echo 'make check   format, lint and types'
 	@echo 'make docs    renew the pages that are made from the code'
 	@echo 'make fuzz    100,000 hostile requests; repeat a run with SEED=…'
@@ -100,6 +101,10 @@ compose-figures: $(VENV)/.dev
 
 example-env: $(VENV)/.desk
 	$(BIN)/python -m transformer_serving.desk.compose
+
+# Pictures of the page at / on a stack of its own: docs/images. Needs Debian's package chromium.
+screenshots: $(VENV)/.dev
+	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.stack.screenshots
 
 check: lint types
 

@@ -16,8 +16,8 @@ from transformer_serving.contract.endpoint import Endpoint
 def card_of(endpoint: Endpoint, task: Task) -> dict[str, Any]:
     """Task, body, parameters, limits, and a body that it can answer where the bundle has one.
 
-    `fields` are those of the body with what they take, `operations` what can be asked of it in
-    other dialects.
+    `fields` are those of the body with what they take, `shares_second` whether one text of the
+    second serves all of the first, `operations` what can be asked of it in other dialects.
     """
     form = task.form
     fields = [field for field in (form.first, form.second) if field is not None]
@@ -27,9 +27,16 @@ def card_of(endpoint: Endpoint, task: Task) -> dict[str, Any]:
         "bundle_hash": endpoint.bundle_hash,
         "fields": [{**asdict(field), "wanted": field.wanted} for field in fields],
         "parameters": [
-            {"name": row.name, "wanted": row.kind.wanted, "default": row.default}
+            {
+                "name": row.name,
+                "wanted": row.kind.wanted,
+                "default": row.default,
+                "required": row.required,
+                "schema": dict(row.kind.schema),
+            }
             for row in task.parameters
         ],
+        "shares_second": form.shares_second,
         "beside": list(form.beside),
         "limits": asdict(endpoint.limits),
         "max_length": endpoint.tokens.max_length,

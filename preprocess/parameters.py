@@ -6,7 +6,7 @@ Tested by tests/preprocess/answers/test_refusals.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from transformer_serving.contract.errors import ServingError
@@ -21,23 +21,30 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Kind:
-    """What a value must be: the words for it, its limit if it has one, and the test."""
+    """What a value must be: the words for it, its limit if it has one, and the test.
+
+    `schema` says it in JSON Schema, as nearly as that can.
+    """
 
     wanted: str
     fits: Callable[[Any], bool]
     limit: int | str | None = None
+    schema: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter; `default` also stands for null."""
+    """One parameter; `default` also stands for null, which is missing where it is `required`."""
 
     name: str
     kind: Kind
     default: Any = None
+    required: bool = False
 
     def read(self, values: Mapping[str, Any]) -> Any:
         value = values.get(self.name)
+        if value is None and self.required:
+            raise ServingError("invalid_field", f"field '{self.name}' is missing", field=self.name)
         if value is None:
             return self.default
         if not self.kind.fits(value):
@@ -68,7 +75,10 @@ def whole(low: int, high: int | None = None) -> Kind:
     """A whole number; true and false are none."""
     wanted = f"a whole number from {low}" + ("" if high is None else f" to {high}")
     top = float("inf") if high is None else high
-    return Kind(wanted, lambda value: type(value) is int and low <= value <= top, high or low)
+    schema = {"type": "integer", "minimum": low} | ({} if high is None else {"maximum": high})
+    return Kind(
+        wanted, lambda value: type(value) is int and low <= value <= top, high or low, schema
+    )
 
 
 def choice(names: Sequence[str]) -> Kind:
@@ -76,6 +86,7 @@ def choice(names: Sequence[str]) -> Kind:
     return Kind(
         f"one of {', '.join(names)}",
         lambda value: isinstance(value, str) and value.lower() in names,
+        schema={"type": "string", "enum": list(names)},
     )
 
 
@@ -85,6 +96,7 @@ def text(limit: int) -> Kind:
         f"a string of at most {limit} characters, without lone surrogates",
         lambda value: isinstance(value, str) and len(value) <= limit and is_unicode(value),
         limit,
+        {"type": "string", "maxLength": limit},
     )
 
 
@@ -100,10 +112,11 @@ def texts(limit: int) -> Kind:
         "surrogates",
         fits,
         limit,
+        {"anyOf": [one.schema, {"type": "array", "items": one.schema}]},
     )
 
 
-FLAG = Kind("true or false", lambda value: isinstance(value, bool))
+FLAG = Kind("true or false", lambda value: isinstance(value, bool), schema={"type": "boolean"})
 
 
 def is_unicode(value: str) -> bool:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from transformer_serving.gateway.page.files import FILES
+
 ROOT = Path(__file__).parent.parent
 # What a person may have lying beside a bundle: names that the kit's packages have or had.
 STRAY = ("contract", "engine", "gateway", "preprocess", "desk", "transformer_serving")
@@ -63,6 +65,12 @@ def test_only_two_names_are_installed(wheel: Path) -> None:
     assert {top for top in tops if not top.endswith(".dist-info")} == {
         "preprocess", "transformer_serving"
     }  # fmt: skip
+
+
+def test_the_pages_are_in_it(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    assert {f"transformer_serving/gateway/page/{name}" for name in FILES.values()} <= names
 
 
 @pytest.mark.parametrize("arguments", ["--help", "versions --json", "convert --help", "doctor"])

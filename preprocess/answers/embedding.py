@@ -70,7 +70,11 @@ def prompted(texts: Sequence[str], prompt: str | None) -> Sequence[str]:
 def prompt_name(embedding: Embedding) -> Kind:
     """The name of one of the model's prompts."""
     wanted = f"the name of a prompt of this model: {', '.join(embedding.prompts) or 'it has none'}"
-    return Kind(wanted, lambda value: isinstance(value, str) and value in embedding.prompts)
+    return Kind(
+        wanted,
+        lambda value: isinstance(value, str) and value in embedding.prompts,
+        schema={"type": "string", "enum": sorted(embedding.prompts)},
+    )
 
 
 def chosen_prompt(read: Mapping[str, Any], embedding: Embedding) -> str | None:

@@ -54,7 +54,7 @@ class ZeroShotClassification:
         self._tokens = endpoint.tokens
         self._limits = endpoint.limits
         self.parameters = (
-            Parameter("candidate_labels", texts(endpoint.limits.max_characters)),
+            Parameter("candidate_labels", texts(endpoint.limits.max_characters), required=True),
             Parameter("hypothesis_template", text(endpoint.limits.max_characters), TEMPLATE),
             Parameter("multi_label", FLAG, False),
         )
@@ -62,10 +62,6 @@ class ZeroShotClassification:
     def read_parameters(self, values: Mapping[str, Any]) -> ZeroShotParameters:
         read = read_parameters(values, self.parameters)
         labels = read["candidate_labels"]
-        if labels is None:
-            raise ServingError(
-                "invalid_field", "field 'candidate_labels' is missing", field="candidate_labels"
-            )
         if isinstance(labels, str):
             labels = [label.strip() for label in labels.split(",") if label.strip()]
         self._check_count(len(labels))

@@ -142,13 +142,12 @@ def openapi_cases(
     """Whole requests for every operation of the app, half of them to an endpoint that is there."""
     schema = schemathesis.openapi.from_dict(openapi)
     found: list[bytes] = []
-    for result in schema.get_all_operations():
-        made: Any = result
-        operation = made.ok()
+    made: list[Any] = list(schema.get_all_operations())
+    for operation in (one.ok() for one in made):
 
         @hypothesis.seed(seed)
         @hypothesis.settings(
-            max_examples=count // 3, database=None, deadline=None,
+            max_examples=max(1, count // len(made)), database=None, deadline=None,
             suppress_health_check=list(HealthCheck), phases=[hypothesis.Phase.generate],
         )  # fmt: skip
         @hypothesis.given(operation.as_strategy())

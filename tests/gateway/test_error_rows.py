@@ -299,7 +299,8 @@ def test_keys(text_serving: TextServing, tmp_path: Path) -> None:
         for reply in (server.post("texts", GOOD), server.ask("GET", "/metrics")):
             refused(reply, "unauthorized")
             assert reply.headers["www-authenticate"] == "Bearer"
-        for reply in (server.post("vectors", GOOD, bound), server.ask("GET", "/docs", None, bound)):
+        others = server.ask("GET", "/health/endpoints", None, bound)
+        for reply in (server.post("vectors", GOOD, bound), others):
             refused(reply, "forbidden")
         assert server.post("texts", GOOD, bound).status == 200
     finally:

@@ -39,6 +39,7 @@ from transformer_serving.gateway import keys as keys_module
 from transformer_serving.gateway.access import KEYS_FILE, Access
 from transformer_serving.gateway.front_door import FrontDoor
 from transformer_serving.gateway.keys import Keys, endpoint_url, keys_of
+from transformer_serving.gateway.page.files import FILES
 from transformer_serving.gateway.settings import read_settings
 from transformer_serving.gateway.short_way import RequestedEndpoint
 
@@ -84,13 +85,16 @@ def refused(reply: Reply, code: str) -> None:
         assert key.encode() not in reply.raw
 
 
+# What each key is told of what it may ask.
+OF_ITS_OWN = ("/openapi.json", "/page/endpoints", "/v1/models")
 ROUTES = (
     ("POST", "/serve/ours"), ("POST", "/serve/other"), ("POST", "/serve/nothing"),
-    ("GET", "/serve/ours"), ("GET", "/docs"), ("GET", "/openapi.json"), ("GET", "/metrics"),
+    ("GET", "/serve/ours"), ("GET", "/docs/"), ("GET", "/openapi.json"), ("GET", "/metrics"),
     ("GET", "/health/endpoints"), ("GET", "/health/endpoints/ours"), ("GET", "/health/"),
     ("GET", "/health/live/"), ("GET", "//health/live"), ("GET", "/health/live%00"),
     ("GET", "/health/../metrics"), ("GET", "/HEALTH/live"), ("OPTIONS", "/serve/ours"),
-    ("HEAD", "/docs"), ("GET", "/"), ("GET", "/static/page.js"), ("PUT", "/anything"),
+    ("HEAD", "/openapi.json"), ("POST", "/"), ("GET", "/page/other.js"), ("PUT", "/anything"),
+    ("GET", "/page/endpoints"), ("GET", "/v1/models"), ("GET", "/docs/oauth2-redirect"),
 )  # fmt: skip
 
 
@@ -109,6 +113,29 @@ def test_nothing_is_asked_without_a_key(door: Server, method: str, path: str) ->
             refused(reply, "unauthorized")
 
 
+@pytest.mark.parametrize("path", FILES)
+def test_the_pages_need_none_and_name_nobody(door: Server, path: str) -> None:
+    """A browser brings no key when it asks for a page; the page asks for it, then."""
+    for headers in ({}, bearer(UNKNOWN), bearer(METRICS)):
+        reply = door.ask("GET", path, None, headers)
+        assert reply.status == 200
+        assert not re.search(rb"\b(ours|other|split|mixed|updated)\b", reply.raw)
+
+
+def test_a_key_is_told_of_its_own(door: Server) -> None:
+    def told(key: str) -> tuple[set[str], set[str]]:
+        rows = door.ask("GET", "/page/endpoints", None, bearer(key)).json["endpoints"]
+        paths = door.ask("GET", "/openapi.json", None, bearer(key)).json["paths"]
+        return {row["name"] for row in rows}, {path for path in paths if "/serve/" in path}
+
+    names, paths = told(BOUND)
+    assert names == {"ours/2", "other"}
+    assert paths == {"/serve/ours/2", "/serve/other"}
+    names, paths = told(ALL)
+    assert {"ours", "updated", "broken"} <= names
+    assert "/serve/ours" in paths
+
+
 def test_health_needs_none(door: Server) -> None:
     for path in ("/health/live", "/health/ready"):
         for method in ("GET", "POST"):
@@ -125,7 +152,7 @@ def test_health_needs_none(door: Server) -> None:
 def test_a_key_for_all(door: Server, headers: Headers) -> None:
     for path in ("ours", "ours/2", "other", "split"):
         assert door.post(path, BODY, headers).status == 200
-    for path in ("/docs", "/openapi.json", "/health/endpoints", "/health/endpoints/ours"):
+    for path in ("/openapi.json", "/health/endpoints", "/health/endpoints/ours"):
         assert door.ask("GET", path, None, headers).status == 200
     assert door.post("nothing", BODY, headers).json["code"] == "unknown_endpoint"
     refused(door.ask("GET", "/metrics", None, headers), "forbidden")
@@ -173,7 +200,7 @@ def test_a_bound_key_and_all_other_routes(door: Server) -> None:
     assert door.ask("GET", "/health/endpoints/ours/2", None, bearer(BOUND)).status == 200
     assert door.ask("GET", "/health/endpoints/ours%2F2/", None, bearer(BOUND)).status == 200
     for method, path in ROUTES:
-        if path != "/serve/other" and method != "HEAD":
+        if path not in ("/serve/other", *OF_ITS_OWN) and method != "HEAD":
             body = BODY if method == "POST" else None
             refused(door.ask(method, path, body, bearer(BOUND)), "forbidden")
     for name in ("ours/1", "ours", "mixed", "ours//2", "./other", "ours/2/x"):
@@ -214,7 +241,7 @@ def test_a_refusal_without_a_body_keeps_the_connection(door: Server) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", door.port, timeout=30)
     with_key = {"authorization": f"Bearer {ALL}"}
     for headers, status in (({}, 401), (with_key, 200), ({}, 401), (bearer(METRICS), 403)):
-        connection.request("GET", "/docs", headers=headers)
+        connection.request("GET", "/health/endpoints", headers=headers)
         answer = connection.getresponse()
         assert answer.status == status
         assert answer.getheader("connection") is None

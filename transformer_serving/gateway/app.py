@@ -13,8 +13,6 @@ from transformer_serving.gateway.access import read_access
 from transformer_serving.gateway.front_door import FrontDoor
 from transformer_serving.gateway.host import host
 from transformer_serving.gateway.keys import keys_of
-from transformer_serving.gateway.openapi import describe_errors
 from transformer_serving.gateway.settings import read_settings
 
-describe_errors(host.app)
 app = FrontDoor(host, read_settings(), keys_of(read_access()))

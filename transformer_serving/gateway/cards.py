@@ -46,11 +46,8 @@ class Cards:
 
     async def all(self, key: Key | None) -> dict[str, Card]:
         """By name; those of ours that the key may ask."""
-        processor = self._host.processor
         found: dict[str, Card] = {}
-        for url in sorted(processor.get_endpoints() if processor is not None else ()):
-            if key is not None and key.endpoints is not None and not key.admits(url):
-                continue
+        for url in self._urls(key):
             model, _, version = url.partition("/")
             if (
                 await self._short_way.kind_of(RequestedEndpoint(model, version or None))
@@ -60,6 +57,16 @@ class Cards:
                 if card is not None:
                     found[url] = card
         return found
+
+    async def listed(self, key: Key | None) -> dict[str, Card | None]:
+        """By name; all that the key may ask, None for those that say nothing of themselves."""
+        cards = await self.all(key)
+        return {url: cards.get(url) for url in self._urls(key)}
+
+    def _urls(self, key: Key | None) -> list[str]:
+        processor = self._host.processor
+        urls = sorted(processor.get_endpoints() if processor is not None else ())
+        return [url for url in urls if key is None or key.admits(url)]
 
     def _card(self, url: str) -> Card | None:
         """None also for a canary's name, behind which there may be several."""

@@ -26,6 +26,7 @@ from transformer_serving.gateway.host_errors import unknown_response
 from transformer_serving.gateway.json_body import Parser
 from transformer_serving.gateway.keys import WITHOUT_KEY, Keys, check_may_ask
 from transformer_serving.gateway.metrics import PATH as METRICS, Metrics
+from transformer_serving.gateway.page.files import PageFiles
 from transformer_serving.gateway.routes import Call, call_of
 from transformer_serving.gateway.settings import GatewaySettings
 from transformer_serving.gateway.short_way import Kind, ShortWay, send_response
@@ -55,6 +56,7 @@ class FrontDoor:
         self._rounds = GoldenRounds(host, self._short_way, self._metrics.goldens)
         self._health = Health(host, self._rounds, self._shutdown)
         self._cards = Cards(host, self._short_way)
+        self._page = PageFiles(shown=settings.page)
         write_json_lines()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,6 +75,10 @@ class FrontDoor:
         call = call_of(scope)
         if call is not None:
             exchange.enter(call.operation)
+        elif (file := self._page.file(scope)) is not None:
+            # Nothing of it is secret, and a browser brings no key when it asks for a page.
+            await file.answer(exchange.headers, adding(send, exchange.answer_headers))
+            return
         try:
             key = self._key_of(call, exchange)
         except ServingError as error:
@@ -110,7 +116,7 @@ class FrontDoor:
         await exchange.refuse(error, incoming)
 
     async def _describe(self, call: Call, exchange: Exchange, key: Key | None) -> None:
-        question = Question(call.target, key, self._cards, self._health, self._metrics)
+        question = Question(call.target, key, self._cards, self._health, self._metrics, self._host)
         try:
             status, body = await DESCRIPTIONS[call.operation or ""](question)
         except ServingError as error:

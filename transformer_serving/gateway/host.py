@@ -15,11 +15,16 @@ from transformer_serving.gateway.host_faults import fence
 from transformer_serving.gateway.host_task import without_analysis
 from transformer_serving.gateway.preprocess_gate import guard
 
+# FastAPI's pages, whose scripts come from the internet; gateway/page/ has others.
+_FROM_ELSEWHERE = ("/docs", "/docs/oauth2-redirect", "/redoc")
 # The SDK gives processes of one user that start at once the same task, and with it one file lock:
 # workers then waited for each other without end.
 os.environ.setdefault("CLEARML_TASK_NO_REUSE", "1")
 with hidden_frameworks(), without_analysis(importlib.import_module("clearml").Task):
     host: Any = importlib.import_module("clearml_serving.serving.main")
+host.app.router.routes[:] = [
+    route for route in host.app.router.routes if getattr(route, "path", "") not in _FROM_ELSEWHERE
+]
 fence(host.ModelRequestProcessor)
 guard(
     importlib.import_module("clearml_serving.serving.preprocess_service").BasePreprocessRequest,

@@ -24,7 +24,7 @@ class Route:
     stands in field `named_in` of the body.
 
     `binary` says that bytes may follow the JSON, whose length `inference-header-content-length`
-    then gives.
+    then gives. `summary` is what the OpenAPI document says of it.
     """
 
     method: str
@@ -32,6 +32,7 @@ class Route:
     operation: str
     named_in: str | None = None
     binary: bool = False
+    summary: str = ""
 
     def match(self, parts: list[str]) -> dict[str, str] | None:
         """The values of what stands in braces; None where it is another path."""
@@ -53,6 +54,8 @@ class Route:
 
 
 ROUTES = (
+    Route("GET", "/openapi.json", "ours.openapi", summary="This document"),
+    Route("GET", "/page/endpoints", "ours.endpoints", summary="What the page at / shows"),
     Route("POST", "/v1/embeddings", "openai.embeddings", named_in="model"),
     Route("GET", "/v1/models", "openai.models"),
     Route("GET", "/v1/models/{name}", "openai.model"),

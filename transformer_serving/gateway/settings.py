@@ -62,6 +62,13 @@ DRAIN_SECONDS = Setting(
     3_600,
     "Seconds between SIGTERM, from when /health/ready answers 503, and the listener's closing.",
 )
+PAGE = Setting(
+    "TRANSFORMER_SERVING_PAGE",
+    "1",
+    0,
+    1,
+    "1: pages for a browser, at / to try the endpoints and at /docs of their API; 0: none.",
+)
 SETTINGS = (
     MAX_BODY_BYTES,
     MAX_BODY_ELEMENTS,
@@ -69,6 +76,7 @@ SETTINGS = (
     BODY_SECONDS,
     BODY_STALL_SECONDS,
     DRAIN_SECONDS,
+    PAGE,
 )
 
 
@@ -80,6 +88,7 @@ class GatewaySettings:
     body_seconds: float
     body_stall_seconds: float
     drain_seconds: float
+    page: bool = True
 
 
 def read_settings(environment: Mapping[str, str] = os.environ) -> GatewaySettings:
@@ -91,6 +100,7 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> GatewaySetting
         body_seconds=_number(environment, BODY_SECONDS),
         body_stall_seconds=_number(environment, BODY_STALL_SECONDS),
         drain_seconds=_number(environment, DRAIN_SECONDS),
+        page=_number(environment, PAGE) == 1,
     )
     if settings.body_memory_bytes < settings.max_body_bytes:
         raise ValueError(f"{BODY_MEMORY_BYTES.name} must be at least {MAX_BODY_BYTES.name}")

@@ -18,7 +18,7 @@ from transformer_serving.gateway.short_way import RequestedEndpoint
 
 class Question(NamedTuple):
     """A GET of another protocol: `target` is None where it names no endpoint, `key` where the
-    gateway has none.
+    gateway has none, `host` the host's module.
     """
 
     target: RequestedEndpoint | None
@@ -26,6 +26,7 @@ class Question(NamedTuple):
     cards: Cards
     health: Health
     metrics: Metrics
+    host: Any = None
 
     @property
     def endpoint(self) -> RequestedEndpoint:

@@ -1,0 +1,94 @@
+"""The pages for a browser as HTTP sends them. tests/stack/test_pages_in_a_browser.py looks
+at them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.gateway.conftest import Server, Session
+from transformer_serving.gateway.page.files import FILES
+from transformer_serving.gateway.settings import PAGE
+
+ADDRESS = re.compile(rb"(?:https?:)?//[\w.-]+\.\w{2,}")
+# What names a namespace is asked for by nobody.
+NAMESPACE = b"http://www.w3.org/2000/svg"
+
+
+@pytest.fixture(scope="module")
+def without(session: Session) -> Iterator[Server]:
+    server = session.gateway(**{PAGE.name: "0"}).start()
+    try:
+        yield server.wait_for("/health/ready")
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_a_file_as_it_is_sent(gateway: Server, path: str) -> None:
+    reply = gateway.ask("GET", path)
+    headers = reply.headers
+    assert reply.status == 200
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'self';")
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["cache-control"] == "no-cache"
+    assert headers["x-request-id"]
+    kinds = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg"}
+    assert headers["content-type"].startswith(kinds[FILES[path].rpartition(".")[2]])
+    assert not ADDRESS.search(reply.raw.replace(NAMESPACE, b"")), "something from elsewhere"
+    head = gateway.ask("HEAD", path)
+    assert (head.status, head.raw) == (200, b"")
+    assert head.headers["content-length"] == str(len(reply.raw))
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_who_has_it_is_told_so(gateway: Server, path: str) -> None:
+    etag = gateway.ask("GET", path).headers["etag"]
+    for known in (etag, f'"other", {etag}', f"W/{etag}"):
+        reply = gateway.ask("GET", path, headers={"if-none-match": known})
+        assert (reply.status, reply.raw, reply.headers["etag"]) == (304, b"", etag)
+    assert gateway.ask("GET", path, headers={"if-none-match": '"older"'}).status == 200
+
+
+def test_the_pages_hold_no_endpoint_and_no_script_of_their_own(gateway: Server) -> None:
+    """Only files of this gateway, by addresses that also hold behind a proxy's prefix."""
+    for path in ("/", "/docs"):
+        html = gateway.ask("GET", path).raw.decode()
+        assert not re.search(r"<script>|<style|\son\w+=|style=", html)
+        for address in re.findall(r'(?:href|src)="([^"#]+)"', html):
+            assert not address.startswith("/")
+            assert gateway.ask("GET", f"/{address.removeprefix('./')}").status == 200
+        for name in ("ours", "other", "updated"):
+            assert not re.search(rf"\b{name}\b", html)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/", 404), ("PUT", "/page/style.css", 404), ("GET", "/page/", 404),
+        ("GET", "/page/../settings.py", 404), ("GET", "/page/files.py", 404), ("GET", "//", 404),
+        ("GET", "/page/%2e%2e/settings.py", 404), ("GET", "/docs/oauth2-redirect", 404),
+    ],
+)  # fmt: skip
+def test_nothing_else_is_there(gateway: Server, method: str, path: str, status: int) -> None:
+    assert gateway.ask(method, path).status == status
+
+
+def test_the_endpoints_that_are_there(gateway: Server) -> None:
+    rows = gateway.ask("GET", "/page/endpoints").json["endpoints"]
+    assert [row["name"] for row in rows] == ["broken", "other", "ours", "ours/2", "updated"]
+    # None of them is of this kit; tests/stack asks some that are.
+    assert all(row["card"] is None and row["example"] == {} for row in rows)
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_without_the_setting_there_is_none(without: Server, path: str) -> None:
+    assert without.ask("GET", path).status == 404
+    assert without.ask("GET", "/openapi.json").status == 200
+    assert without.post("ours", {"text": "a"}).status == 200

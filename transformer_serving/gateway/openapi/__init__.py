@@ -1,0 +1,1 @@
+"""The gateway's OpenAPI document, made of what the endpoints say of themselves."""

@@ -1,0 +1,103 @@
+// The call of the page as code: one row a language, with the operation that an endpoint must know.
+
+const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+const string = (text) => JSON.stringify(text);
+
+// JSON as a literal of Python.
+function python(value, indent = "") {
+  if (value === null) return "None";
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (typeof value !== "object") return string(value);
+  const deeper = indent + "    ";
+  const isList = Array.isArray(value);
+  const rows = isList
+    ? value.map((one) => python(one, deeper))
+    : Object.entries(value).map(([name, one]) => `${string(name)}: ${python(one, deeper)}`);
+  const line = rows.join(", ");
+  const [open, close] = isList ? "[]" : "{}";
+  if (line.length < 64 && !line.includes("\n")) return open + line + close;
+  return `${open}\n${rows.map((row) => `${deeper}${row},\n`).join("")}${indent}${close}`;
+}
+
+function curl(call) {
+  const key = call.hasKey ? ' \\\n  -H "Authorization: Bearer $KEY"' : "";
+  return (
+    `curl -s ${quoted(call.url)}${key} \\\n` +
+    `  -H 'Content-Type: application/json' \\\n  -d ${quoted(call.text)}`
+  );
+}
+
+const importsOf = (call) => (call.hasKey ? "import os\n\n" : "");
+const headersOf = (call) => (call.hasKey ? '    headers={"Authorization": f"Bearer {os.environ[\'KEY\']}"},\n' : "");
+
+function requests(call) {
+  const body =
+    call.body === undefined
+      ? `    data=${string(call.text)}.encode(),\n`
+      : `    json=${python(call.body, "    ")},\n`;
+  return (
+    `${importsOf(call)}import requests\n\n` +
+    `reply = requests.post(\n    ${string(call.url)},\n${headersOf(call)}${body}    timeout=30,\n)\n` +
+    "reply.raise_for_status()\nprint(reply.json())\n"
+  );
+}
+
+function openai(call) {
+  const key = call.hasKey ? 'os.environ["KEY"]' : '"none"';
+  const base = new URL("v1", call.base).href;
+  const texts = call.body?.text ?? call.body?.inputs ?? "";
+  return (
+    `${importsOf(call)}from openai import OpenAI\n\nclient = OpenAI(base_url=${string(base)}, api_key=${key})\n` +
+    `answer = client.embeddings.create(\n    model=${string(call.name)},\n    input=${python(texts, "    ")},\n)\n` +
+    `print(answer.data[0].embedding)\n`
+  );
+}
+
+function tritonclient(call) {
+  const { parameters = {}, truncate, timeout_ms, ...fields } = call.body ?? {};
+  const base = new URL(call.base);
+  const at = base.host + base.pathname.replace(/\/$/, "");
+  const tls = base.protocol === "https:" ? ", ssl=True" : "";
+  const [model, version] = call.name.split("/");
+  const texts = Object.entries(fields).filter(([, value]) => [value].flat().every((one) => typeof one === "string"));
+  const others = { ...parameters, ...Object.fromEntries(Object.entries(fields).filter((row) => !texts.some(([name]) => name === row[0]))) };
+  if (truncate !== undefined) others.truncate = truncate;
+  if (timeout_ms !== undefined) others.timeout_ms = timeout_ms;
+  const more =
+    (version === undefined ? "" : `    model_version=${string(version)},\n`) +
+    (Object.keys(others).length ? `    parameters=${python(others, "    ")},\n` : "") +
+    headersOf(call);
+  const lists = Object.fromEntries(texts.map(([name, value]) => [name, [value].flat()]));
+  return (
+    `${importsOf(call)}import numpy as np\nimport tritonclient.http as triton\n\n` +
+    `texts = ${python(lists)}\n\n` +
+    `inputs = []\nfor name, values in texts.items():\n    tensor = triton.InferInput(name, [len(values)], "BYTES")\n` +
+    `    tensor.set_data_from_numpy(np.array(values, dtype=object))\n    inputs.append(tensor)\n\n` +
+    `client = triton.InferenceServerClient(${string(at)}${tls})\n` +
+    `answer = client.infer(\n    ${string(model)},\n    inputs,\n${more})\nprint(answer.as_numpy("output"))\n`
+  );
+}
+
+const LANGUAGES = [
+  { name: "curl", write: curl },
+  { name: "Python", write: requests },
+  { name: "openai", operation: "openai.embeddings", write: openai },
+  { name: "tritonclient", operation: "v2.infer", write: tritonclient },
+];
+
+export function languages(card) {
+  return LANGUAGES.filter((row) => !row.operation || card?.operations.includes(row.operation));
+}
+
+// `text` is the body as it will be sent, `body` its value where it is JSON.
+export function callOf(name, text, base, hasKey) {
+  let body;
+  try {
+    body = JSON.parse(text);
+  } catch {
+    body = undefined;
+  }
+  const path = `serve/${name.split("/").map(encodeURIComponent).join("/")}`;
+  return { name, text, body, base, hasKey, url: new URL(path, base).href };
+}
+
