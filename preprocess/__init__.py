@@ -75,7 +75,11 @@ class Preprocess:
     def begin(self, body: Any, state: dict[str, Any]) -> Conversation:
         """What the request is and the dialect that it is in, kept for the steps after it."""
         state["passage"] = Passage(body)
-        conversation = Conversation(body, self.task, self.endpoint)
+        named = self.model_endpoint
+        conversation = Conversation(
+            body, self.task, self.endpoint,
+            getattr(named, "serving_url", ""), getattr(named, "version", None),
+        )  # fmt: skip
         state["conversation"] = conversation
         return conversation
 

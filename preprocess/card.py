@@ -27,7 +27,12 @@ def card_of(endpoint: Endpoint, task: Task) -> dict[str, Any]:
         "bundle_hash": endpoint.bundle_hash,
         "fields": [{**asdict(field), "wanted": field.wanted} for field in fields],
         "parameters": [
-            {"name": row.name, "wanted": row.kind.wanted, "default": row.default}
+            {
+                "name": row.name,
+                "wanted": row.kind.wanted,
+                "type": row.kind.json_type,
+                "default": row.default,
+            }
             for row in task.parameters
         ],
         "beside": list(form.beside),

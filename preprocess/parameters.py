@@ -21,11 +21,15 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Kind:
-    """What a value must be: the words for it, its limit if it has one, and the test."""
+    """What a value must be: the words for it, its limit if it has one, and the test.
+
+    `json_type` as JSON Schema names it.
+    """
 
     wanted: str
     fits: Callable[[Any], bool]
     limit: int | str | None = None
+    json_type: str = "string"
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,9 @@ def whole(low: int, high: int | None = None) -> Kind:
     """A whole number; true and false are none."""
     wanted = f"a whole number from {low}" + ("" if high is None else f" to {high}")
     top = float("inf") if high is None else high
-    return Kind(wanted, lambda value: type(value) is int and low <= value <= top, high or low)
+    return Kind(
+        wanted, lambda value: type(value) is int and low <= value <= top, high or low, "integer"
+    )
 
 
 def choice(names: Sequence[str]) -> Kind:
@@ -103,7 +109,7 @@ def texts(limit: int) -> Kind:
     )
 
 
-FLAG = Kind("true or false", lambda value: isinstance(value, bool))
+FLAG = Kind("true or false", lambda value: isinstance(value, bool), json_type="boolean")
 
 
 def is_unicode(value: str) -> bool:

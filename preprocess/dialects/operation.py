@@ -29,12 +29,17 @@ class Task(Protocol):
 
 
 class Asked(NamedTuple):
-    """A body as it came, with the bytes after its JSON, and the endpoint that is asked."""
+    """A body as it came, with the bytes after its JSON, and the endpoint that is asked.
+
+    `name` and `version` are those that the endpoint is served under.
+    """
 
     body: Any
     binary: bytes
     task: Task
     endpoint: Endpoint
+    name: str = ""
+    version: str | None = None
 
 
 class Answered(NamedTuple):

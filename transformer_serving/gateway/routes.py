@@ -55,6 +55,15 @@ class Route:
 ROUTES = (
     Route("POST", "/v1/embeddings", "openai.embeddings", named_in="model"),
     Route("GET", "/v1/models", "openai.models"),
+    Route("GET", "/v2", "v2.server"),
+    Route("GET", "/v2/health/live", "v2.live"),
+    Route("GET", "/v2/health/ready", "v2.ready"),
+    Route("GET", "/v2/models/{name}", "v2.model"),
+    Route("GET", "/v2/models/{name}/ready", "v2.model_ready"),
+    Route("POST", "/v2/models/{name}/infer", "v2.infer", binary=True),
+    Route("GET", "/v2/models/{name}/versions/{version}", "v2.model"),
+    Route("GET", "/v2/models/{name}/versions/{version}/ready", "v2.model_ready"),
+    Route("POST", "/v2/models/{name}/versions/{version}/infer", "v2.infer", binary=True),
 )  # fmt: skip
 _FIRST = frozenset(route.path.split("/")[1] for route in ROUTES)
 

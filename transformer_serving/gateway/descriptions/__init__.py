@@ -5,9 +5,14 @@ Tested by tests/gateway/test_descriptions.py.
 
 from __future__ import annotations
 
-from transformer_serving.gateway.descriptions import openai
+from transformer_serving.gateway.descriptions import openai, v2
 from transformer_serving.gateway.descriptions.description import Description
 
 DESCRIPTIONS: dict[str, Description] = {
     "openai.models": openai.models,
+    "v2.server": v2.server,
+    "v2.live": v2.live,
+    "v2.ready": v2.ready,
+    "v2.model": v2.model,
+    "v2.model_ready": v2.model_ready,
 }
