@@ -346,13 +346,13 @@ def test_such_a_body_is_known_without_its_path() -> None:
     current_operation.set(None)
     body = {"inputs": [tensor("args", ["x"])]}
     assert Conversation(body, TASKS["rerank"](SERVED), SERVED).operation.name == "v2.infer"
-    for other in (
+    others: list[Any] = [
         {"inputs": [{"text": "x"}]},
         {"inputs": []},
         {"inputs": "x"},
         {"text": "x"},
-        b"x",
-    ):
+    ]
+    for other in (*others, b"x"):
         assert Conversation(other, TASKS["rerank"](SERVED), SERVED).operation.name == "ours"
 
 

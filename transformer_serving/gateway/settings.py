@@ -62,6 +62,13 @@ DRAIN_SECONDS = Setting(
     3_600,
     "Seconds between SIGTERM, from when /health/ready answers 503, and the listener's closing.",
 )
+GRPC_PORT = Setting(
+    "TRANSFORMER_SERVING_GRPC_PORT",
+    "0",
+    0,
+    65_535,
+    "Port of the Open Inference Protocol's gRPC, on the front's own address; 0: none.",
+)
 SETTINGS = (
     MAX_BODY_BYTES,
     MAX_BODY_ELEMENTS,
@@ -69,6 +76,7 @@ SETTINGS = (
     BODY_SECONDS,
     BODY_STALL_SECONDS,
     DRAIN_SECONDS,
+    GRPC_PORT,
 )
 
 
@@ -80,6 +88,7 @@ class GatewaySettings:
     body_seconds: float
     body_stall_seconds: float
     drain_seconds: float
+    grpc_port: int = 0
 
 
 def read_settings(environment: Mapping[str, str] = os.environ) -> GatewaySettings:
@@ -91,6 +100,7 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> GatewaySetting
         body_seconds=_number(environment, BODY_SECONDS),
         body_stall_seconds=_number(environment, BODY_STALL_SECONDS),
         drain_seconds=_number(environment, DRAIN_SECONDS),
+        grpc_port=int(_number(environment, GRPC_PORT)),
     )
     if settings.body_memory_bytes < settings.max_body_bytes:
         raise ValueError(f"{BODY_MEMORY_BYTES.name} must be at least {MAX_BODY_BYTES.name}")
