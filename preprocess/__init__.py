@@ -11,6 +11,7 @@ Tested by tests/bundle/test_preprocess_file.py and tests/preprocess/test_handove
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any
@@ -34,6 +35,10 @@ from transformer_serving.contract.worker.log_lines import write_json_lines
 
 # The tokenizers' own threads gain nothing for these sizes and take the other core from Triton.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# Bytes of a body that are looked through for what is told in it.
+_SHORT = 65_536
+_TELLING = (b'"timeout_ms"', b'"datatype"')
 
 Collect = Callable[[dict[str, Any]], None] | None
 
@@ -63,6 +68,20 @@ class Preprocess:
         """Made at the first request: only then the host has said the endpoint's name."""
         named = self.model_endpoint
         return Engine(self.endpoint, self.settings, named.serving_url, named.version)
+
+    def turned_away(self, raw: bytes) -> Answer | None:
+        """The refusal of a request that would wait too long, before its body is looked into.
+
+        None where it is let in, or where the body may change that: who says how long there is time
+        is asked for it, and a body's own dialect is answered in it.
+        """
+        deadline = time.monotonic() + self.settings.timeout_s
+        error = self.engine.turned_away(deadline)
+        if error is None or len(raw) > _SHORT or any(word in raw for word in _TELLING):
+            return None
+        state: dict[str, Any] = {}
+        self.begin(raw, state)
+        return self.postprocess(error.without_frames(), state)
 
     def preprocess(self, body: Any, state: dict[str, Any], collect: Collect = None) -> Any:
         """The body as a checked Request, or the ServingError that `postprocess` will answer."""

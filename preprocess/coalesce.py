@@ -16,6 +16,8 @@ from math import inf
 from typing import Protocol
 
 from preprocess.admission import SURE, Admission, Newcomer, check_wait
+from preprocess.impatience import SOON_S, Impatience
+from preprocess.narrowing import answer_all
 from preprocess.pace import Pace
 from preprocess.passage import Asker
 from preprocess.rows import pad, unpad
@@ -34,6 +36,10 @@ GROW_TURNS = 8
 CALL_LIMIT_S = 300.0
 # A slow engine's calls are cut to about so long, for who waits behind them.
 LONG_CALL_S = 0.25
+# And those of texts that their callers may leave, which an idle engine has nothing better than.
+SHORT_CALL_S = 0.01
+# Of a call's room that it has in any case: one text.
+_NONE = 2**31
 
 
 class Call(Protocol):
@@ -55,10 +61,13 @@ class Coalescer:
     slots: Callable[[], int]
     figures: EndpointFigures
     pace: Pace = field(default_factory=Pace)
+    impatience: Impatience = field(default_factory=Impatience)
     _in_flight: int = 0
     # What is to be answered before this moment cannot be, of what is taken now.
     _ends: float = 0.0
     _starting: bool = False
+    # To look again when who is young now is older.
+    _timer: asyncio.TimerHandle | None = None
     # The loop holds tasks weakly: one that nobody else holds may vanish while it waits.
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -127,6 +136,7 @@ class Coalescer:
             left = partial(self._left, ticket)
             caller.add_done_callback(left)
         ticket.stand_in(self._waiting, encoded)
+        self.impatience.came(ticket.came)
         self._wake()
         # Cheaper than a timeout's context, which also has to tell its own cancellation apart.
         seconds = max(0.0, ticket.deadline - ticket.came)
@@ -149,6 +159,8 @@ class Coalescer:
             self._abandon(ticket, DEADLINE)
 
     def _left(self, ticket: Ticket, caller: object) -> None:
+        now = time.monotonic()
+        self.impatience.left(now - ticket.came, now)
         if ticket.fail(self._waiting, caller_left()):
             self._abandon(ticket, DISCONNECT)
 
@@ -164,19 +176,48 @@ class Coalescer:
         return False
 
     def _take(self) -> Batch[Text] | None:
-        pace = self.pace
-        self._ends = 0.0
-        if pace.calls:
-            now = time.monotonic()
-            self._ends = now + SURE * pace.call_ends_s(self._waiting.tokens, now)
-        return self._waiting.take(self._can_end, pace.rate * LONG_CALL_S if pace.rate else inf)
+        pace, now = self.pace, time.monotonic()
+        self._ends = now + SURE * pace.call_ends_s(self._waiting.tokens, now) if pace.calls else 0.0
+        rate = pace.rate or inf
+        is_ready = self._is_ready(now)
+        if is_ready is None:
+            return self._waiting.take(self._can_end, rate * LONG_CALL_S)
+        batch = self._waiting.take(self._can_end, rate * LONG_CALL_S, is_ready)
+        if batch is None and self._in_flight == 1:
+            batch = self._waiting.take(self._can_end, rate * SHORT_CALL_S, least_room=_NONE)
+        return batch
+
+    def _is_ready(self, now: float) -> Callable[[Text], bool] | None:
+        """Tells texts whose callers will stay from those whose may leave; None: all are ready.
+
+        Only where what waits takes longer than callers take to leave: else they had an answer.
+        """
+        young_s = self.impatience.young_s(now)
+        if not young_s or self.pace.wait_s(self._waiting.tokens, now) <= young_s:
+            return None
+        return lambda text: text.ticket.came <= now - young_s
 
     def _wake(self) -> None:
-        if not self._starting and self._in_flight < self.slots() and len(self._waiting):
-            self._starting = True
-            task = asyncio.get_running_loop().create_task(self._run())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        if self._starting or self._in_flight >= self.slots() or not len(self._waiting):
+            return
+        if self._in_flight:
+            is_ready = self._is_ready(time.monotonic())
+            if is_ready is not None and not self._waiting.has(is_ready):
+                self._wake_later()
+                return
+        self._starting = True
+        task = asyncio.get_running_loop().create_task(self._run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _wake_later(self) -> None:
+        """A call that runs and hangs must not hold up who becomes old enough meanwhile."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(SOON_S, self._look_again)
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self._wake()
 
     async def _run(self) -> None:
         """Take what waits and call the engine, until nothing waits."""
@@ -189,7 +230,7 @@ class Coalescer:
                 if batch is None:
                     return
                 self._wake()
-                await self._call(batch.items, batch.length)
+                await answer_all(batch.items, batch.length, self._try, self._fail)
                 if self._in_flight > self.slots():
                     # A Triton went away; the calls that still run are enough.
                     return
@@ -204,48 +245,6 @@ class Coalescer:
             await asyncio.sleep(0)
             if len(self._waiting) == size:
                 return
-
-    async def _call(self, texts: list[Text], length: int) -> None:
-        """Answer every text; an engine error of a joined call is narrowed to the bad text."""
-        error = await self._try(texts, length)
-        if error is None:
-            return
-        if len(texts) == 1 or not _may_be_one_texts(error):
-            self._fail(texts, error)
-            return
-        await self._narrow(texts, length)
-
-    async def _narrow(self, texts: list[Text], length: int) -> None:
-        """Find one bad text with log2(n) calls, then answer the rest with one more.
-
-        `suspects` is always known to hold a bad text: when one half is answered, the other holds
-        it, and need not be tried as a whole.
-        """
-        suspects = _wanted(texts)
-        rest: list[Text] = []
-        while len(suspects) > 1:
-            half = len(suspects) // 2
-            first, second = suspects[:half], suspects[half:]
-            error = await self._try(first, length)
-            if error is None:
-                suspects = second
-            else:
-                suspects, rest = first, rest + second
-        await self._halve(suspects, length)
-        await self._halve(rest, length)
-
-    async def _halve(self, texts: list[Text], length: int) -> None:
-        """Answer every text, in halves where they fail: 2n calls where each of n texts is bad."""
-        texts = _wanted(texts)
-        error = await self._try(texts, length) if texts else None
-        if error is None:
-            return
-        if len(texts) == 1 or not _may_be_one_texts(error):
-            self._fail(texts, error)
-            return
-        half = len(texts) // 2
-        await self._halve(texts[:half], length)
-        await self._halve(texts[half:], length)
 
     async def _try(self, texts: list[Text], length: int) -> Exception | None:
         """One engine call. The error, or None after every text has its row."""
@@ -299,11 +298,3 @@ class Coalescer:
     def _fail(self, texts: list[Text], error: Exception) -> None:
         for text in texts:
             text.ticket.fail(self._waiting, error)
-
-
-def _wanted(texts: list[Text]) -> list[Text]:
-    return [text for text in texts if not text.done]
-
-
-def _may_be_one_texts(error: Exception) -> bool:
-    return isinstance(error, ServingError) and error.kind.code == "engine_failed"

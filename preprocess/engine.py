@@ -30,6 +30,16 @@ from transformer_serving.contract.naming import triton_model_name
 _GIVEN_UP = {"left": DISCONNECT, "deadline": DEADLINE}
 
 
+class _Anybody:
+    """Who asks and has said nothing yet."""
+
+    golden = own_deadline = False
+    caller = None
+
+
+_ANYBODY = _Anybody()
+
+
 class Engine:
     """One bundle's engine under the endpoint's name, `serving_url` and the host's `version`."""
 
@@ -59,6 +69,14 @@ class Engine:
         stay = await self._queue().infer(encoded, deadline, passage)
         passage.note(stay)
         return stay.result()
+
+    def turned_away(self, deadline: float) -> ServingError | None:
+        """Why a request that nothing is known of yet would be refused now."""
+        try:
+            self._queue().check_wait(_ANYBODY, deadline)
+        except ServingError as error:
+            return error
+        return None
 
     async def tokenize(
         self, request: Request, encode: Callable[[], Work], deadline: float, passage: Passage

@@ -131,6 +131,10 @@ class Successor:
         engine = self.own.engine
         return Handover(engine.model, self, engine.is_ready)
 
+    def turned_away(self, raw: bytes) -> Any:
+        """As Preprocess has it; while another bundle serves, its own code decides."""
+        return None if self.handover.server() is not None else self.own.turned_away(raw)
+
     def preprocess(self, body: Any, state: dict[str, Any], collect: Collect = None) -> Any:
         predecessor = self.handover.server()
         if predecessor is None:

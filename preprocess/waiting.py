@@ -41,6 +41,10 @@ UNLIMITED_CALL_COST = 1024
 _LEAST_ROOM = 4
 
 
+def _every(item: object) -> bool:
+    return True
+
+
 @dataclass(frozen=True)
 class Batch(Generic[Item]):
     """What leaves together: texts padded to `length` tokens, oldest of the bucket first."""
@@ -106,12 +110,21 @@ class WaitingTexts(Generic[Item]):
             self._tidy()
         return left
 
+    def has(self, is_ready: Callable[[Item], bool]) -> bool:
+        """Whether the next in line of a bucket is ready."""
+        return any(queue and self._first(queue, _every, is_ready) for queue in self._queues)
+
     def take(
-        self, is_wanted: Callable[[Item], bool] = lambda item: True, most_tokens: float = math.inf
+        self,
+        is_wanted: Callable[[Item], bool] = _every,
+        most_tokens: float = math.inf,
+        is_ready: Callable[[Item], bool] = _every,
+        least_room: int = _LEAST_ROOM,
     ) -> Batch[Item] | None:
         """The next call, as large as the limits let it be; None when nothing waits.
 
-        It has no more than `most_tokens`, but a quarter of its room in any case.
+        It has no more than `most_tokens`, but one part in `least_room` of its room in any case.
+        Who stands behind one that is not ready waits with it.
 
         Room that the bucket leaves is filled from smaller ones, longest texts first, while each
         adds no smaller a share of useful tokens than the call has without it: until then padding
@@ -121,42 +134,53 @@ class WaitingTexts(Generic[Item]):
         heads = [
             (place[0], place[1], at)
             for at, queue in enumerate(self._queues)
-            if queue and (place := self._first(queue, is_wanted)) is not None
+            if queue and (place := self._first(queue, is_wanted, is_ready)) is not None
         ]
         if not heads:
             return None
         bucket = min(heads)[2]
         length, room = self._buckets[bucket], self._room[bucket]
-        room = int(min(room, max(most_tokens // length, -(-room // _LEAST_ROOM))))
-        items = self._popped(self._queues[bucket], room, is_wanted)
+        room = int(min(room, max(most_tokens // length, -(-room // least_room))))
+        items = self._popped(self._queues[bucket], room, is_wanted, is_ready)
         tokens = sum(item.length for item in items)
         for queue in reversed(self._queues[:bucket]):
-            while len(items) < room and (place := self._first(queue, is_wanted)) is not None:
+            while (
+                len(items) < room and (place := self._first(queue, is_wanted, is_ready)) is not None
+            ):
                 size = place[2].length
                 if size * (self._call_cost + len(items) * length) < length * tokens:
                     break
-                items += self._popped(queue, 1, is_wanted)
+                items += self._popped(queue, 1, is_wanted, is_ready)
                 tokens += size
         self._taken += tokens
         self._ripen()
         return Batch(items, length)
 
     def _popped(
-        self, queue: list[Place], most: int, is_wanted: Callable[[Item], bool]
+        self,
+        queue: list[Place],
+        most: int,
+        is_wanted: Callable[[Item], bool],
+        is_ready: Callable[[Item], bool],
     ) -> list[Item]:
         items: list[Item] = []
-        while len(items) < most and (place := self._first(queue, is_wanted)) is not None:
+        while len(items) < most and (place := self._first(queue, is_wanted, is_ready)) is not None:
             heappop(queue)
             items.append(place[2])
             self._leave(place)
         return items
 
-    def _first(self, queue: list[Place], is_wanted: Callable[[Item], bool]) -> Place | None:
-        """The next in line of a bucket that is still wanted; those before it go."""
+    def _first(
+        self,
+        queue: list[Place],
+        is_wanted: Callable[[Item], bool],
+        is_ready: Callable[[Item], bool],
+    ) -> Place | None:
+        """The next in line of a bucket that is still wanted, if it is ready; those before it go."""
         while queue:
             place = queue[0]
             if place[2] is not None and is_wanted(place[2]):
-                return place
+                return place if is_ready(place[2]) else None
             if place[2] is not None:
                 self._leave(place)
             if queue and queue[0] is place:

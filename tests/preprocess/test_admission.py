@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
 from preprocess.admission import Admission
@@ -384,3 +385,32 @@ async def test_behind_a_handover_a_caller_that_leaves_is_heard_of_too(
     assert new.postprocess(served.result(), state).status_code == 499
     line.engine.release()
     await running
+
+
+async def test_a_crowd_is_turned_away_before_its_bodies_are_read(
+    endpoint_fields: dict[str, Any], tokenizer_json: bytes
+) -> None:
+    """As the long way would refuse it; who names a deadline is asked for it first."""
+    made = Successor(json.dumps(endpoint_fields).encode(), lambda: tokenizer_json)
+    made.model_endpoint = SimpleNamespace(serving_url="crowded", version=None)
+    line = Line(made.endpoint)
+    made.own.engine._coalescer = line.queue
+    raw = b'{"text": "a cup"}'
+    assert made.turned_away(raw) is None
+    running = [line.ask(1), line.ask(1)]
+    await turns()
+    line.queue.pace._since -= 2.5
+    refusal = made.turned_away(raw)
+    assert refusal is not None
+    state: dict[str, Any] = {}
+    outcome = await made.process(made.preprocess(orjson.loads(raw), state), state)
+    long_way = made.postprocess(outcome, state)
+    assert (refusal.status_code, refusal.body) == (long_way.status_code, long_way.body)
+    assert orjson.loads(refusal.body)["code"] == "overloaded"
+    assert refusal.headers["retry-after"] == long_way.headers["retry-after"] == "3"
+    assert set(refusal.headers) == set(long_way.headers)
+    assert made.turned_away(b'{"text": "a cup", "timeout_ms": 9000}') is None
+    assert made.turned_away(b'{"text": "%s"}' % (b"a" * 65_536)) is None
+    line.engine.release()
+    await asyncio.gather(*running)
+    assert made.turned_away(raw) is None

@@ -58,6 +58,7 @@ class Stage:
     rate: float
     answers: list[Answer] = field(default_factory=list)
     computed: int = 0
+    hangs: bool = False  # the next call
 
     def __post_init__(self) -> None:
         self.began = time.monotonic()
@@ -71,6 +72,9 @@ class Stage:
         """One instance: calls one after the other."""
         texts = len(inputs[0].array)
         self.computed += texts
+        if self.hangs:
+            self.hangs = False
+            await asyncio.sleep(100)
         self.free = max(self.free, time.monotonic()) + texts / self.rate
         await asyncio.sleep(self.free - time.monotonic())
         return [np.zeros((texts, 2), np.float32)]
@@ -220,3 +224,79 @@ def test_one_with_512_texts_neither_starves_others_nor_starves(endpoint: Endpoin
     assert len(meanwhile) / big.took >= 0.65 * 300
     took = sorted(a.took for a in singles)
     assert took[int(0.99 * len(took))] < 2.5
+
+
+CALLERS, LEAVE_S, NOTICED_S = 32, 0.02, 0.02
+
+
+async def beside_leavers(stage: Stage, leavers: str, seconds: float) -> float:
+    """Answers a second to callers that stay, beside others that leave after 20 ms."""
+    end = time.monotonic() + seconds
+    source = random.Random(3)
+    running: set[asyncio.Task[Any]] = set()
+    stayed = 0
+
+    async def stay() -> None:
+        nonlocal stayed
+        while time.monotonic() < end:
+            answer = await stage.ask()
+            stayed += answer.status == 200
+            await asyncio.sleep(0.001)
+
+    async def leave() -> None:
+        task = asyncio.ensure_future(stage.leaving(LEAVE_S + NOTICED_S))
+        running.add(task)
+        task.add_done_callback(running.discard)
+        await asyncio.sleep(LEAVE_S)
+
+    async def come_again() -> None:
+        while time.monotonic() < end:
+            await leave()
+
+    async def come_at_random() -> None:
+        while time.monotonic() < end:
+            await asyncio.sleep(source.expovariate(stage.rate / 2))
+            task = asyncio.ensure_future(leave())
+            running.add(task)
+            task.add_done_callback(running.discard)
+
+    others = {
+        "nobody": [],
+        "at once": [come_again] * CALLERS,
+        "at the others' pace": [come_at_random],
+    }
+    await asyncio.gather(*(work() for work in [*[stay] * CALLERS, *others[leavers]]))
+    await asyncio.gather(*running)
+    return stayed / seconds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("leavers", ["nobody", "at once", "at the others' pace"])
+def test_callers_that_leave_soon_take_little_from_those_that_stay(
+    endpoint: Endpoint, leavers: str
+) -> None:
+    stage_of = []
+
+    async def play() -> float:
+        stage_of.append(Stage(endpoint, 300))
+        return await beside_leavers(stage_of[0], leavers, 8.0)
+
+    assert virtual_time.run(play()) >= 0.9 * 300
+    assert len(stage_of[0].queue._waiting) == 0
+
+
+def test_a_call_that_hangs_does_not_hold_up_who_may_leave(endpoint: Endpoint) -> None:
+    async def play() -> Answer:
+        stage = Stage(endpoint, 300)
+        await beside_leavers(stage, "at once", 2.0)
+        stage.hangs = True
+        hanging = asyncio.ensure_future(stage.ask())
+        await asyncio.sleep(0.001)
+        leaving = [asyncio.ensure_future(stage.leaving(LEAVE_S)) for _ in range(CALLERS)]
+        answer = await stage.ask()
+        await asyncio.gather(*leaving)
+        hanging.cancel()
+        return answer
+
+    answer = virtual_time.run(play())
+    assert (answer.status, answer.took < 1) == (200, True)

@@ -44,6 +44,29 @@ def check_guests(batch: Batch[Item], cost: int) -> None:
         tokens += item.length
 
 
+@given(REQUESTS, st.integers(0, 400))
+def test_who_is_not_ready_waits_and_leaves_later(requests: list[list[int]], ready: int) -> None:
+    waiting: WaitingTexts[Item] = WaitingTexts(BUCKETS, 8, 256)
+    items = [item for request in pushed(waiting, requests) for item in request]
+
+    def is_ready(item: Item) -> bool:
+        return item.number < ready
+
+    left: list[int] = []
+    while waiting.has(is_ready):
+        batch = waiting.take(is_ready=is_ready)
+        assert batch is not None
+        left += [item.number for item in batch.items]
+    assert waiting.take(is_ready=is_ready) is None
+    assert all(number < ready for number in left)
+    assert len(waiting) == len(items) - len(left)
+    while batch := waiting.take(most_tokens=1.0, least_room=2**31):
+        assert len(batch.items) == 1
+        left.append(batch.items[0].number)
+    assert sorted(left) == [item.number for item in items]
+    assert (waiting.tokens, waiting.due_tokens) == (0, 0)
+
+
 @given(REQUESTS, st.integers(1, 64), st.none() | st.integers(1, 300), st.data())
 def test_every_wanted_text_leaves_once_in_a_call_that_fits(
     requests: list[list[int]], max_batch: int, max_tokens: int | None, data: st.DataObject

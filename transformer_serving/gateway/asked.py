@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from starlette.responses import Response
+
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.keys import Key
 from transformer_serving.contract.worker.request_context import current_operation
@@ -18,11 +20,15 @@ from transformer_serving.gateway.short_way import Kind, RequestedEndpoint, Short
 
 
 class Asked(NamedTuple):
-    """`body` is what the endpoint takes: an object, or bytes; `kind` says who answers."""
+    """`body` is what the endpoint takes: an object, or bytes; `kind` says who answers.
+
+    `refusal` is the answer of an endpoint that will not look into the body now.
+    """
 
     kind: Kind
     target: RequestedEndpoint
     body: Any
+    refusal: Response | None = None
 
 
 class Reader:
@@ -41,6 +47,10 @@ class Reader:
         target = call.target
         assert target is not None
         kind = await self._short_way.kind_of(target)
+        if kind is Kind.OURS:
+            refusal = self._short_way.turned_away(target, raw)
+            if refusal is not None:
+                return Asked(kind, target, None, refusal)
         is_json = says_json(headers.get(b"content-type"))
         body = await self._parser.parse(raw, is_json=is_json, ours=kind is Kind.OURS)
         return Asked(kind, target, body)

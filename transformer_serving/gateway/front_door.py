@@ -139,6 +139,9 @@ class FrontDoor:
         except ClientGoneError:
             await exchange.tell_cut_off()
             return None
+        if asked.refusal is not None:
+            await self._send(asked.refusal, exchange, left=False)
+            return None
         caller = self._callers.enter(exchange.receive)
         current_caller.set(caller.left)
         try:

@@ -129,6 +129,24 @@ class ShortWay:
             else:
                 self._failed[url] = endpoint
 
+    def turned_away(self, target: RequestedEndpoint, raw: bytes) -> Response | None:
+        """The refusal of a crowd's request, by one endpoint of ours that needs nothing else of it.
+
+        The host would parse, count and time what is then not served.
+        """
+        urls = self._urls(target)
+        if len(urls) != 1:
+            return None
+        turn_away = getattr(preprocess_of(self._host.processor, urls[0]), "turned_away", None)
+        try:
+            refusal: Response | None = None if turn_away is None else turn_away(raw)
+        except ENDS:
+            raise
+        except BaseException:
+            # Whatever it is, the long way meets it too, logs it and answers it.
+            return None
+        return refusal
+
     async def answer(self, target: RequestedEndpoint, body: Any) -> Response:
         """What the endpoint answers; an exception becomes the host's status with our body."""
         outcome = await self.attempt(
