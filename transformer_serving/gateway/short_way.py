@@ -134,7 +134,7 @@ class ShortWay:
 
         The host would parse, count and time what is then not served.
         """
-        urls = self._urls(target)
+        urls = self.urls_of(target)
         if len(urls) != 1:
             return None
         turn_away = getattr(preprocess_of(self._host.processor, urls[0]), "turned_away", None)

@@ -5,7 +5,7 @@ Tested by tests/gateway/test_descriptions.py.
 
 from __future__ import annotations
 
-from transformer_serving.gateway.descriptions import openai, v2
+from transformer_serving.gateway.descriptions import openai, tei, v2
 from transformer_serving.gateway.descriptions.description import Description
 
 DESCRIPTIONS: dict[str, Description] = {
@@ -15,4 +15,8 @@ DESCRIPTIONS: dict[str, Description] = {
     "v2.ready": v2.ready,
     "v2.model": v2.model,
     "v2.model_ready": v2.model_ready,
+    "openai.model": openai.model,
+    "tei.info": tei.info,
+    "tei.health": tei.health,
+    "tei.metrics": tei.metrics,
 }

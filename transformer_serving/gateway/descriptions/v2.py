@@ -35,9 +35,7 @@ async def ready(question: Question) -> tuple[int, Any]:
 
 
 async def model_ready(question: Question) -> tuple[int, Any]:
-    """Whether its last golden request was answered; of a canary's name, all that it stands for."""
-    urls = await question.cards.urls_of(question.endpoint)
-    is_ready = all(question.health.of(url)[0] == 200 for url in urls)
+    is_ready = await question.is_ready()
     name = question.endpoint.model
     return 200 if is_ready else 503, {"name": name, "ready": is_ready}
 
