@@ -5,6 +5,7 @@ A module says in ENVIRONMENTS which lists of requirements/ its clients are insta
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from tests.clients.environments import Environments
 from tests.stack.conftest import Stack, started
 from tests.stack.task_models import bundle_of
 from transformer_serving.contract.heads import TASKS
+from transformer_serving.desk import http
 
 
 @dataclass(frozen=True)
@@ -69,4 +71,12 @@ def endpoints(
         ]
         for deploy in deploys:
             deploy.result()
+        stack.until(lambda: _are_well(stack), "every golden request is answered")
         yield Endpoints(stack, bundles)
+
+
+def _are_well(stack: Stack) -> bool:
+    """Their readiness is told by the last round of golden requests, every 15 seconds."""
+    url = f"http://127.0.0.1:{stack.base}/health/endpoints"
+    rows = json.loads(http.ask(url, timeout_s=20).body)["endpoints"]
+    return {row["endpoint"] for row in rows if row["state"] == "ok"} == set(TASKS)
