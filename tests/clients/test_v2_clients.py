@@ -89,7 +89,8 @@ def served(endpoints: Endpoints, name: str) -> list[Any]:
 
 
 def same(found: list[Any], wanted: list[Any]) -> None:
-    if isinstance(np.ravel(found[0]).tolist()[0], float):
+    flat = np.ravel(found[0]).tolist()
+    if flat and isinstance(flat[0], float):
         for one, other in zip(found, wanted, strict=True):
             np.testing.assert_allclose(np.squeeze(one), np.squeeze(other), atol=1e-5)
     else:
