@@ -32,7 +32,12 @@ BODIES: dict[str, dict[str, Any]] = {
 def answers(endpoints: Endpoints, environments: Environments) -> Any:
     bodies = {name: {"model": TASK, **body} for name, body in BODIES.items()}
     return environments.ask(
-        "openai", "openai_client", **endpoints.given, bodies=bodies, model="fill-mask"
+        "openai",
+        "openai_client",
+        **endpoints.given,
+        bodies=bodies,
+        model="fill-mask",
+        tei=TASK,
     )
 
 
@@ -62,6 +67,19 @@ def test_a_model_of_another_task_gives_its_vectors_too(endpoints: Endpoints, ans
     body = {"source_sentence": TEXTS[0], "sentences": TEXTS[1:]}
     served = endpoints.serve("sentence-similarity", body)["scores"]
     assert served == [pytest.approx(one @ two, abs=1e-4)]
+
+
+def test_text_embeddings_inferences_own_address_normalizes(
+    endpoints: Endpoints, answers: Any
+) -> None:
+    parameters = {"normalize_embeddings": True}
+    served = endpoints.serve(TASK, {"text": TEXTS, "parameters": parameters})
+    for row, own in zip(answers["at TEI's"]["data"], served, strict=True):
+        np.testing.assert_allclose(row["embedding"], own["embedding"], atol=1e-5)
+    refused = answers["TEI refuses"]
+    assert (refused["raised"], refused["body"]["type"]) == (
+        "UnprocessableEntityError", "Validation",
+    )  # fmt: skip
 
 
 def test_usage_counts_tokens(answers: Any) -> None:

@@ -13,7 +13,7 @@ from transformer_serving.contract.heads import TASKS
 
 ENVIRONMENTS = ("tritonclient", "mlserver", "kserve")
 TEXTS = ["Tea.", "The train left early because of snow."]
-MASKED = ["Tea is [MASK]."]
+MASKED = ["Tea is <mask>."]
 
 
 class Case(NamedTuple):

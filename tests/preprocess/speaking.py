@@ -73,7 +73,7 @@ def row_of(endpoint: Endpoint, row: Encoded) -> tuple[Any, ...]:
         "labels": labels, "tokens": len(row.ids), "ends": 2, "width": WIDTH, "best": BEST,
         **{role: len(values) for role, values in row.extras.items()},
     }  # fmt: skip
-    found = [
+    found: list[Any] = [
         random.random([sizes[axis] for axis in axes], np.float32)
         for axes in HEADS[endpoint.head].outputs
     ]

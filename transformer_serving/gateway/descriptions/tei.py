@@ -15,11 +15,13 @@ from transformer_serving.gateway.keys import endpoint_url
 from transformer_serving.gateway.metrics import MEDIA_TYPE
 
 _KIT = "transformer-serving"
+# Admission is by tokens, and a worker's threads tokenize: what its clients may want to see is 0.
+_WITHOUT_COUNTERPART = {"max_concurrent_requests": 0, "tokenization_workers": 0}
 _LABELLED = {"text-classification": "classifier", "rerank": "reranker"}
 
 
 async def info(question: Question) -> tuple[int, Any]:
-    """As its Info of router/src/lib.rs; what has no counterpart here is left out."""
+    """As its Info of router/src/lib.rs."""
     card = await question.cards.of(question.endpoint)
     name = endpoint_url(question.endpoint)
     limits = card["limits"]
@@ -35,6 +37,7 @@ async def info(question: Question) -> tuple[int, Any]:
         "max_batch_requests": limits["max_batch_size"],
         "max_client_batch_size": limits["max_texts"],
         "auto_truncate": card["truncate"],
+        **_WITHOUT_COUNTERPART,
         "version": _kit_version(),
         "sha": None,
         "docker_label": None,
