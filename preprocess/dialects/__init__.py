@@ -1,6 +1,7 @@
 """The table of what may be asked in other dialects than ours, and whose turn of it a request is.
 
-A request says what it is by the path that it came to (gateway/routes.py).
+A request says what it is by the path that it came to (gateway/routes.py); at /serve/NAME, which
+no gateway need stand before, its body may say so itself.
 
 Tested by tests/preprocess/test_dialects.py.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from preprocess.answers.work import Work
-from preprocess.dialects import cohere, hf, openai, tei, v1
+from preprocess.dialects import cohere, hf, openai, tei, v1, v2
 from preprocess.dialects.operation import Answered, Asked, Operation
 from preprocess.response import Answer, Reply, answer_body, error_response
 from transformer_serving.contract.dialects import OURS
@@ -21,8 +22,10 @@ from transformer_serving.contract.worker.request_context import current_operatio
 _OURS = Operation(
     OURS.name, None, lambda asked: asked.body, lambda done: Reply(answer_body(done.answer))
 )
-_DIALECTS = (openai, tei, cohere, hf, v1)
+_DIALECTS = (openai, tei, cohere, hf, v1, v2)
 OPERATIONS = {row.name: row for dialect in _DIALECTS for row in dialect.OPERATIONS}
+# At /serve/NAME: whose a body is, and how it is known.
+_KNOWN_BY_BODY = ((v2.is_v2, v2.OPERATIONS[0]),)
 
 
 class Conversation:
@@ -37,7 +40,7 @@ class Conversation:
         self, body: Any, task: Any, endpoint: Endpoint, name: str = "", version: str | None = None
     ) -> None:
         named = current_operation.get()
-        self.operation = _OURS if named is None else OPERATIONS[named[0]]
+        self.operation = _by_body(body) if named is None else OPERATIONS[named[0]]
         binary = b"" if named is None else named[1]
         self._asked = Asked(body, binary, task, endpoint, name, version)
         self.task = task
@@ -57,6 +60,10 @@ class Conversation:
     def refusal(self, error: ServingError, headers: dict[str, str]) -> Answer:
         error = self.operation.in_their_words(error)
         return error_response(error, headers, self.operation.dialect)
+
+
+def _by_body(body: Any) -> Operation:
+    return next((row for is_its, row in _KNOWN_BY_BODY if is_its(body)), _OURS)
 
 
 def is_spoken_by(preprocess: Any, operation: Operation) -> bool:

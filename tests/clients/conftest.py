@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 from tests.clients.environments import Environments
+from tests.gateway.conftest import free_port
 from tests.stack.conftest import Stack, started
 from tests.stack.task_models import bundle_of
 from transformer_serving.contract.heads import TASKS
 from transformer_serving.desk import http
+from transformer_serving.gateway.settings import GRPC_PORT
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Endpoints:
 
     stack: Stack
     bundles: dict[str, Path]
+    grpc_port: int
 
     @property
     def address(self) -> str:
@@ -35,7 +38,7 @@ class Endpoints:
     @property
     def given(self) -> dict[str, Any]:
         """What a client's script is told of the stack."""
-        return {"address": self.address}
+        return {"address": self.address, "grpc": f"127.0.0.1:{self.grpc_port}"}
 
     def serve(self, task: str, body: dict[str, Any]) -> Any:
         """What /serve/NAME answers."""
@@ -59,9 +62,10 @@ def endpoints(
 ) -> Iterator[Endpoints]:
     """`environments` first: they are installed while the models are converted."""
     folder = tmp_path_factory.mktemp("models")
-    patient = {"TRANSFORMER_SERVING_MAX_WAIT_S": "20"}
+    grpc_port = free_port()
+    settings = {"TRANSFORMER_SERVING_MAX_WAIT_S": "20", GRPC_PORT.name: str(grpc_port)}
     with (
-        started(tmp_path_factory.mktemp("stack"), **patient) as stack,
+        started(tmp_path_factory.mktemp("stack"), **settings) as stack,
         ThreadPoolExecutor(3) as pool,
     ):
         bundles = {task: bundle_of(task, folder).folder for task in TASKS}
@@ -72,7 +76,7 @@ def endpoints(
         for deploy in deploys:
             deploy.result()
         stack.until(lambda: _are_well(stack), "every golden request is answered")
-        yield Endpoints(stack, bundles)
+        yield Endpoints(stack, bundles, grpc_port)
 
 
 def _are_well(stack: Stack) -> bool:

@@ -88,12 +88,17 @@ def sentence(error: ServingError) -> str:
     return f"{error.message} ({told})" if told else error.message
 
 
+def _v2(error: ServingError) -> ErrorBody:
+    """The protocol's sentence, and the code, which gRPC's status is found by."""
+    return {**_error(error), "code": error.kind.code}
+
+
 OURS = Dialect("ours", lambda error: dict(error.body()))
 DIALECTS = {
     dialect.name: dialect
     for dialect in (
         OURS,
-        Dialect("v2", _error),
+        Dialect("v2", _v2),
         Dialect("v1", _error),
         Dialect("openai", _openai),
         Dialect("tei", _tei, _TEI_STATUSES),

@@ -27,7 +27,8 @@ KEYS_FILE = AccessSetting(
     "TRANSFORMER_SERVING_KEYS_FILE",
     "--keys",
     "File of keys, made by `transformer-serving keys add`; every request but those for "
-    "/health/live and /health/ready then needs one. It is read again when it changes.",
+    "/health/live and /health/ready, also under /v2, then needs one. It is read again when it "
+    "changes.",
 )
 OPEN = AccessSetting(
     "TRANSFORMER_SERVING_OPEN",

@@ -19,7 +19,7 @@ from transformer_serving.gateway.watched_files import stamp_of
 log = logging.getLogger("transformer_serving.gateway")
 
 # For balancers and kubelets, which bring none; they name no endpoint.
-WITHOUT_KEY = frozenset({"/health/live", "/health/ready"})
+WITHOUT_KEY = frozenset({"/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready"})
 _LOOK_EVERY_S = 1.0
 
 

@@ -69,6 +69,13 @@ PAGE = Setting(
     1,
     "1: pages for a browser, at / to try the endpoints and at /docs of their API; 0: none.",
 )
+GRPC_PORT = Setting(
+    "TRANSFORMER_SERVING_GRPC_PORT",
+    "0",
+    0,
+    65_535,
+    "Port of the Open Inference Protocol's gRPC, on the front's own address; 0: none.",
+)
 SETTINGS = (
     MAX_BODY_BYTES,
     MAX_BODY_ELEMENTS,
@@ -77,6 +84,7 @@ SETTINGS = (
     BODY_STALL_SECONDS,
     DRAIN_SECONDS,
     PAGE,
+    GRPC_PORT,
 )
 
 
@@ -89,6 +97,7 @@ class GatewaySettings:
     body_stall_seconds: float
     drain_seconds: float
     page: bool = True
+    grpc_port: int = 0
 
 
 def read_settings(environment: Mapping[str, str] = os.environ) -> GatewaySettings:
@@ -101,6 +110,7 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> GatewaySetting
         body_stall_seconds=_number(environment, BODY_STALL_SECONDS),
         drain_seconds=_number(environment, DRAIN_SECONDS),
         page=_number(environment, PAGE) == 1,
+        grpc_port=int(_number(environment, GRPC_PORT)),
     )
     if settings.body_memory_bytes < settings.max_body_bytes:
         raise ValueError(f"{BODY_MEMORY_BYTES.name} must be at least {MAX_BODY_BYTES.name}")

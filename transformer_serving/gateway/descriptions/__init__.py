@@ -5,13 +5,18 @@ Tested by tests/gateway/test_descriptions.py.
 
 from __future__ import annotations
 
-from transformer_serving.gateway.descriptions import openai, ours, tei
+from transformer_serving.gateway.descriptions import openai, ours, tei, v2
 from transformer_serving.gateway.descriptions.description import Description
 
 DESCRIPTIONS: dict[str, Description] = {
     "ours.endpoints": ours.endpoints,
     "ours.openapi": ours.openapi,
     "openai.models": openai.models,
+    "v2.server": v2.server,
+    "v2.live": v2.live,
+    "v2.ready": v2.ready,
+    "v2.model": v2.model,
+    "v2.model_ready": v2.model_ready,
     "openai.model": openai.model,
     "tei.info": tei.info,
     "tei.health": tei.health,

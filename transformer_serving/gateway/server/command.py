@@ -15,11 +15,11 @@ from transformer_serving.contract.keys import read_keys
 from transformer_serving.contract.worker.log_lines import write_json_lines
 from transformer_serving.gateway.access import ACCESS, Access, check_address, read_access
 from transformer_serving.gateway.figures_folder import figures_folder
-from transformer_serving.gateway.server.listener import listen, listen_on_socket
+from transformer_serving.gateway.server.listener import hold, listen, listen_on_socket
 from transformer_serving.gateway.server.supervisor import Supervisor
 from transformer_serving.gateway.server.tls import Tls
 from transformer_serving.gateway.server.worker_order import WorkerOrder
-from transformer_serving.gateway.settings import read_settings
+from transformer_serving.gateway.settings import GRPC_PORT, GatewaySettings, read_settings
 from transformer_serving.gateway.shutdown import LEAVE_S
 
 _APP = "transformer_serving.gateway.app"
@@ -34,9 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         os.environ.update(_named(options))
         access = read_access()
-        if options.uds is None:
+        settings = read_settings()
+        if options.uds is None or settings.grpc_port:
             check_address(access, options.host)
-        drain_seconds = read_settings().drain_seconds
         tls = _tls(access)
         if tls is not None:
             tls.check()
@@ -45,16 +45,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
             read_keys(access.keys_file)
     except ValueError as error:
         parser.exit(2, f"error: {error}\n")
-    sys.exit(_serve(options, tls, drain_seconds))
+    sys.exit(_serve(options, tls, settings))
 
 
-def _serve(options: argparse.Namespace, tls: Tls | None, drain_seconds: float) -> int:
+def _serve(options: argparse.Namespace, tls: Tls | None, settings: GatewaySettings) -> int:
+    grpc_port, drain_seconds = settings.grpc_port, settings.drain_seconds
     try:
         listener = (
             listen(options.host, options.port, options.backlog)
             if options.uds is None
             else listen_on_socket(Path(options.uds), options.backlog)
         )
+        held = hold(options.host, grpc_port) if grpc_port else None
     except OSError as error:
         sys.exit(f"error: cannot listen there: {error.strerror or error}")
     life, ours = os.pipe()
@@ -67,10 +69,13 @@ def _serve(options: argparse.Namespace, tls: Tls | None, drain_seconds: float) -
         graceful_seconds=options.graceful_seconds,
         leave_seconds=drain_seconds + options.graceful_seconds + LEAVE_S + _SPARE_S,
         tls=tls,
+        grpc=None if held is None else _address(options.host, grpc_port),
     )
     with figures_folder():
         status = Supervisor(listener, options.workers, order, drain_seconds).run()
     os.close(ours)
+    if held is not None:
+        held.close()
     if options.uds is not None:
         Path(options.uds).unlink(missing_ok=True)
     return status
@@ -79,11 +84,18 @@ def _serve(options: argparse.Namespace, tls: Tls | None, drain_seconds: float) -
 def _named(options: argparse.Namespace) -> Mapping[str, str]:
     """Flags as the variables that the workers read; files by their whole path."""
     given = {row: getattr(options, _attribute(row.flag), None) for row in ACCESS}
-    return {
+    named = {
         row.name: "1" if row.is_switch else str(Path(value).absolute())
         for row, value in given.items()
         if value
     }
+    if options.grpc_port is not None:
+        named[GRPC_PORT.name] = options.grpc_port
+    return named
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _tls(access: Access) -> Tls | None:
@@ -110,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--graceful-seconds", type=int, default=30, help="for running requests after SIGTERM"
     )
+    parser.add_argument("--grpc-port", metavar="PORT", help=f"{GRPC_PORT.help} [{GRPC_PORT.name}]")
     for row in ACCESS:
         text = f"{row.help} [{row.name}]"
         if row.is_switch:

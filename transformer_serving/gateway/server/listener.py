@@ -34,6 +34,28 @@ def listen(host: str, port: int, backlog: int) -> socket.socket:
     return listener
 
 
+def hold(host: str, port: int) -> socket.socket:
+    """Keep a TCP port for workers that listen on it each for itself. Raises OSError.
+
+    Who holds it takes no connection.
+    """
+    (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    # With SO_REUSEPORT a port would be shared with another program's workers without a word.
+    with socket.socket(family, kind, protocol) as alone:
+        alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _bind(alone, address)
+    holder = socket.socket(family, kind, protocol)
+    try:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        _bind(holder, address)
+    except OSError:
+        holder.close()
+        raise
+    return holder
+
+
 def listen_on_socket(path: Path, backlog: int) -> socket.socket:
     """On a unix socket, in the place of one that nobody listens on any more. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):

@@ -19,13 +19,18 @@ import socket
 import sys
 import threading
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import uvloop
 from granian.asgi import LifespanProtocol
 
 from transformer_serving.gateway.server.http import HttpServer
 from transformer_serving.gateway.server.worker_order import BEAT_S, Report, WorkerOrder
+from transformer_serving.gateway.settings import read_settings
+
+if TYPE_CHECKING:
+    from transformer_serving.gateway.grpc_port.port import GrpcPort
 
 log = logging.getLogger("transformer_serving.gateway")
 # A loop that has not turned for so long hangs. Endpoints load their models in it, which may take
@@ -62,17 +67,33 @@ class Worker:
             app, listener, backlog=self._order.backlog, connections=_connections(),
             tls=self._order.tls,
         )  # fmt: skip
-        told = _on_signals(server, self._order.graceful_seconds)
+        grpc_port = self._grpc_port(app)
+        ports: list[Port] = [server, *([] if grpc_port is None else [grpc_port])]
+        told = _on_signals(ports, self._order.graceful_seconds)
         self._turn()
         await lifespan.startup()
         if lifespan.interrupt or lifespan.errored:
             sys.exit("error: the app could not be started; see the lines above")
         if not told.is_set():
+            if grpc_port is not None:
+                await grpc_port.start()
             server.start()
             self._started = True
             self._order.report(Report.STARTED)
-            await server.ended.wait()
+            for port in ports:
+                await port.ended.wait()
         await lifespan.shutdown()
+
+    def _grpc_port(self, app: Any) -> GrpcPort | None:
+        """What it needs takes memory, and most have no such port: imported here."""
+        order = self._order
+        if order.grpc is None:
+            return None
+        from transformer_serving.gateway.grpc_port.port import GrpcPort
+
+        return GrpcPort(
+            app, order.grpc, read_settings(), graceful_seconds=order.graceful_seconds, tls=order.tls
+        )
 
     def _turn(self) -> None:
         """Note, from the loop itself, that it turns."""
@@ -101,8 +122,16 @@ class Worker:
         os._exit(1)
 
 
-def _on_signals(server: HttpServer, graceful_seconds: float) -> asyncio.Event:
-    """Let SIGTERM stop the server, within the seconds that requests have; set once it has come.
+class Port(Protocol):
+    """One that is listened on; `ended` is set after `stop` and the last answer."""
+
+    ended: asyncio.Event
+
+    def stop(self) -> None: ...
+
+
+def _on_signals(ports: Sequence[Port], graceful_seconds: float) -> asyncio.Event:
+    """Let SIGTERM stop the ports, within the seconds that requests have; set once it has come.
 
     SIGHUP does so too, without the drain that shutdown.py puts before SIGTERM's handler.
     """
@@ -112,8 +141,9 @@ def _on_signals(server: HttpServer, graceful_seconds: float) -> asyncio.Event:
     def stop() -> None:
         if not told.is_set():
             told.set()
-            server.stop()
-            loop.call_later(graceful_seconds, server.ended.set)
+            for port in ports:
+                port.stop()
+                loop.call_later(graceful_seconds, port.ended.set)
 
     def on_signal(*_: object) -> None:
         loop.call_soon_threadsafe(stop)

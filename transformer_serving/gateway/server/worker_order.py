@@ -32,6 +32,7 @@ class WorkerOrder:
 
     `reports` is written to; of `parent` nothing is ever read but its end, when the parent's
     process has ended however it did. After `leave_seconds` from SIGTERM on a worker is killed.
+    `grpc` is the address of that port, None without one.
     """
 
     module: str
@@ -42,6 +43,7 @@ class WorkerOrder:
     graceful_seconds: float
     leave_seconds: float
     tls: Tls | None = None
+    grpc: str | None = None
 
     def line(self) -> str:
         """As one argument of a command."""

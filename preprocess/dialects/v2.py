@@ -1,0 +1,244 @@
+"""The Open Inference Protocol, V2: POST /v2/models/NAME/infer, and such bodies at /serve/NAME.
+
+A tensor's name is a keyword of the pipeline, as in MLServer's Hugging Face runtime, and the answer
+is the pipeline's: an element of its list a row, what is no list one row.
+
+Tested by tests/preprocess/test_v2.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from preprocess.dialects.operation import Answered, Asked, Operation
+from preprocess.dialects.v2_tensors import Given, parameters_of, read_tensors
+from preprocess.request import BodyForm, TextField
+from preprocess.response import Reply, answer_body
+from preprocess.tensors import Array
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.fields import kind_of
+
+# What the texts may be called beside the task's own name for them: MLServer's two, and what
+# transformers calls the first argument of one pipeline or another.
+TEXTS = ("args", "array_inputs", "inputs", "text_inputs", "sequences")
+# A positional argument: one of it is a text, not a list of one.
+_POSITIONAL = "args"
+OUTPUT = "output"
+CONTENT_TYPE = "hg_jsonlist"
+HEADER = "inference-header-content-length"
+_BINARY = "application/octet-stream"
+_OF_OUR_BODY = ("timeout_ms", "truncate")
+# Of the request's parameters, those that are no pipeline's. `timeout` is in microseconds.
+_OF_THE_PROTOCOL = (
+    "binary_data_output", "content_type", "headers", "priority", "sequence_id", "sequence_start",
+    "sequence_end", "timeout", "triton_enable_empty_final_response",
+)  # fmt: skip
+
+
+def is_v2(body: Any) -> bool:
+    """Whether a body at /serve/NAME is one of this protocol."""
+    if not isinstance(body, dict):
+        return False
+    inputs = body.get("inputs")
+    return (
+        isinstance(inputs, list)
+        and bool(inputs)
+        and isinstance(inputs[0], dict)
+        and "datatype" in inputs[0]
+    )
+
+
+def _read(asked: Asked) -> dict[str, Any]:
+    body = asked.body
+    _wanted(body)
+    if not isinstance(body.get("id", ""), str):
+        raise ServingError(
+            "invalid_field", "field 'id' must be a string", field="id", got=kind_of(body["id"])
+        )
+    given = read_tensors(body, asked.binary, asked.endpoint.limits.max_texts)
+    own: dict[str, Any] = {"inputs": _inputs(given, asked)}
+    told = _told(body)
+    kinds = {row.name: row.kind for row in asked.task.parameters}
+    for name, tensor in given.items():
+        if name in told:
+            raise ServingError(
+                "invalid_field", "a parameter is given twice, by a tensor and by 'parameters'",
+                field="parameters",
+            )  # fmt: skip
+        values = tensor.values
+        takes_a_list = name in kinds and isinstance(values, list) and kinds[name].fits(values)
+        told[name] = values if not tensor.whole and takes_a_list else _one_or_all(values)
+    for name in _OF_OUR_BODY:
+        if name in told:
+            own[name] = told.pop(name)
+    own["parameters"] = told
+    return own
+
+
+def _told(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The request's own parameters but the protocol's."""
+    parameters = parameters_of(body, "parameters")
+    told = {name: value for name, value in parameters.items() if name not in _OF_THE_PROTOCOL}
+    timeout = parameters.get("timeout")
+    if type(timeout) is int and timeout > 0:
+        told.setdefault("timeout_ms", max(1, timeout // 1000))
+    return told
+
+
+def _one_or_all(values: list[Any]) -> Any:
+    return values[0] if len(values) == 1 else values
+
+
+def _inputs(given: dict[str, Given], asked: Asked) -> Any:
+    """What the Inference API's `inputs` would hold; takes the tensors of it out of `given`."""
+    form = asked.task.form
+    name = _name_of_texts(given, asked)
+    first = _opened(given.pop(name))
+    second = given.pop(form.second.name, None) if form.second else None
+    if second is not None:
+        return _object(form, first, _opened(second))
+    if first.whole and isinstance(first.values[0], dict):
+        # The pipeline's own object of both fields.
+        return first.values[0]
+    if form.second is not None and form.second.required:
+        return _object(form, first, None)
+    alone = first.whole or (name == _POSITIONAL and len(first.values) == 1)
+    return first.values[0] if alone else first.values
+
+
+def _opened(tensor: Given) -> Given:
+    """A list that came as one element of JSON, as the elements that it has."""
+    value = tensor.values[0] if tensor.whole else None
+    return Given(value) if isinstance(value, list) else tensor
+
+
+def _object(form: BodyForm, first: Given, second: Given | None) -> dict[str, Any]:
+    one = len(first.values) == 1
+    found = {form.first.name: _shaped(form.first, first, one and not (second and _many(second)))}
+    if second is not None and form.second is not None:
+        found[form.second.name] = _shaped(form.second, second, one or form.shares_second)
+    return found
+
+
+def _many(tensor: Given) -> bool:
+    return len(tensor.values) != 1
+
+
+def _shaped(field: TextField, tensor: Given, alone: bool) -> Any:
+    """One text as such where the field takes one, and where it also takes lists, if `alone`."""
+    is_one = field.one and not _many(tensor) and (alone or not field.many)
+    return tensor.values[0] if is_one else tensor.values
+
+
+def _name_of_texts(given: Mapping[str, Given], asked: Asked) -> str:
+    """The tensor of the task's first field. Raises ServingError (400)."""
+    own = asked.task.form.first.name
+    names = [name for name in given if name in TEXTS or name == own]
+    if not names and len(given) == 1:
+        taken = {*(row.name for row in asked.task.parameters), *asked.task.form.names}
+        names = [name for name in given if name not in taken]
+    if len(names) != 1:
+        raise ServingError(
+            "invalid_field",
+            f"there must be one tensor of texts; its name is '{own}' or one of {', '.join(TEXTS)}",
+            field="inputs", limit=1, got=len(names),
+        )  # fmt: skip
+    return names[0]
+
+
+class _Wanted(NamedTuple):
+    """Whether the request names the output, and whether it wants it binary."""
+
+    named: bool
+    binary: bool
+
+
+def _wanted(body: Mapping[str, Any]) -> _Wanted:
+    """Raises ServingError (400)."""
+    binary = parameters_of(body, "parameters").get("binary_data_output") is True
+    outputs = body.get("outputs")
+    if outputs is None:
+        return _Wanted(False, binary)
+    if not isinstance(outputs, list) or not all(isinstance(row, dict) for row in outputs):
+        raise ServingError(
+            "invalid_field", "field 'outputs' must be a list of objects", field="outputs",
+            got=kind_of(outputs),
+        )  # fmt: skip
+    for row in outputs:
+        parameters = parameters_of(row, "outputs.parameters")
+        if row.get("name") != OUTPUT or parameters.get("classification"):
+            raise ServingError(
+                "invalid_field", f"there is no such output; the one there is, is '{OUTPUT}'",
+                field="outputs",
+            )  # fmt: skip
+        binary = bool(parameters.get("binary_data", binary))
+    return _Wanted(bool(outputs), binary)
+
+
+def _write(answered: Answered) -> Reply:
+    wanted = _wanted(answered.asked.body)
+    numbers = _numbers(answered.answer) if any(wanted) else None
+    output: dict[str, Any]
+    if numbers is not None:
+        output = {"name": OUTPUT, "datatype": "FP32", "shape": list(numbers.shape)}
+        if not wanted.binary:
+            output["data"] = numbers.ravel()
+            return Reply(answer_body(_header(answered, output)))
+        return _binary(_header(answered, output), numbers.tobytes())
+    rows = [answer_body(row) for row in _rows(answered.answer)]
+    output = {
+        "name": OUTPUT,
+        "datatype": "BYTES",
+        "shape": [len(rows), 1],
+        "parameters": {"content_type": CONTENT_TYPE},
+    }
+    if not wanted.binary:
+        output["data"] = [row.decode() for row in rows]
+        return Reply(orjson.dumps(_header(answered, output)))
+    raw = b"".join(len(row).to_bytes(4, "little") + row for row in rows)
+    return _binary(_header(answered, output), raw)
+
+
+def _header(answered: Answered, output: dict[str, Any]) -> dict[str, Any]:
+    """Who has answered, which behind a canary's name is one of several."""
+    asked = answered.asked
+    header: dict[str, Any] = {"model_name": asked.name}
+    if asked.version:
+        header["model_version"] = asked.version
+    if "id" in asked.body:
+        header["id"] = asked.body["id"]
+    header["outputs"] = [output]
+    return header
+
+
+def _binary(header: dict[str, Any], raw: bytes) -> Reply:
+    output = header["outputs"][0]
+    output["parameters"] = {**output.get("parameters", {}), "binary_data_size": len(raw)}
+    text = orjson.dumps(header)
+    return Reply(text + raw, _BINARY, {HEADER: str(len(text))})
+
+
+def _rows(answer: Any) -> Any:
+    """The elements of a list; anything else, one text's vector too, is one row."""
+    is_list = isinstance(answer, list) or (isinstance(answer, np.ndarray) and answer.ndim > 1)
+    return answer if is_list else [answer]
+
+
+def _numbers(answer: Any) -> Array | None:
+    """Float32, where the answer is numbers of one shape: vectors, scores."""
+    if isinstance(answer, list) and answer and all(type(score) is float for score in answer):
+        return np.array(answer, "<f4")
+    if isinstance(answer, list) and len(answer) == 1:
+        # Of one text; those of several have as many vectors as each has tokens.
+        answer = answer[0]
+    if not isinstance(answer, np.ndarray):
+        return None
+    vectors = answer.astype("<f4", copy=False)
+    return vectors[None] if vectors.ndim == 1 else vectors
+
+
+OPERATIONS = (Operation("v2.infer", None, _read, _write),)

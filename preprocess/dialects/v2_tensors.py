@@ -1,0 +1,260 @@
+"""The input tensors of an Open Inference Protocol request, from its JSON and the bytes after it.
+
+Errors name a tensor by its place in `inputs`: its name is the caller's.
+
+Tested by tests/preprocess/test_v2.py.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Callable, Mapping
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.fields import kind_of
+
+# Of numbers, what numpy calls them in bytes, and what JSON may hold for them.
+_NUMBERS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "BOOL": ("?", (bool,)),
+    **{f"{sign}INT{8 * size}": (f"<{sign[:1].lower() or 'i'}{size}", (int,))
+       for sign in ("", "U") for size in (1, 2, 4, 8)},
+    **{f"FP{8 * size}": (f"<f{size}", (int, float)) for size in (2, 4, 8)},
+}  # fmt: skip
+DATATYPES = ("BYTES", *_NUMBERS)
+# Longer shapes are none of a text, and their product would take time.
+_MAX_DIMENSIONS = 8
+# Before each element of a BYTES tensor.
+_LENGTH_BYTES = 4
+# Of JSON inside of a tensor, which the gateway cannot count: as many as it takes by default.
+_MAX_MARKS = 100_000
+
+
+class Given(NamedTuple):
+    """A tensor's elements in order. `whole` where its one element is the value itself."""
+
+    values: list[Any]
+    whole: bool = False
+
+
+def _from_base64(value: Any) -> str:
+    try:
+        return base64.b64decode(value, validate=True).decode()
+    except (TypeError, ValueError, binascii.Error):
+        raise ServingError("invalid_field", "an element is no base64 of UTF-8") from None
+
+
+def _from_json(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ServingError("invalid_field", "an element must be JSON text", got=kind_of(value))
+    if (marks := value.count(",") + value.count("[") + value.count("{")) > _MAX_MARKS:
+        raise ServingError(
+            "too_large", "the JSON of an element has too many lists, objects and values",
+            limit=_MAX_MARKS, got=marks,
+        )  # fmt: skip
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError as error:
+        raise ServingError(
+            "invalid_field", f"an element is not valid JSON (at character {error.pos})"
+        ) from None
+
+
+class Content(NamedTuple):
+    """What a content type of MLServer makes of an element; of `whole` ones there is just one."""
+
+    read: Callable[[Any], Any] | None = None
+    whole: bool = False
+
+
+# MLServer takes any other name for its default too.
+_DEFAULT = Content()
+CONTENTS = {
+    "str": _DEFAULT,
+    "base64": Content(_from_base64),
+    "raw": Content(whole=True),
+    "hg_json": Content(_from_json, whole=True),
+    "hg_jsonlist": Content(_from_json),
+}
+
+
+def read_tensors(body: Mapping[str, Any], binary: bytes, most: int) -> dict[str, Given]:
+    """By name, each with at most `most` elements. Raises ServingError (400, 413)."""
+    rows = body.get("inputs")
+    if not isinstance(rows, list) or not rows:
+        raise _wrong("inputs", "a list of tensors", rows)
+    default = parameters_of(body, "parameters").get("content_type")
+    found: dict[str, Given] = {}
+    rest = memoryview(binary)
+    for place, row in enumerate(rows):
+        where = f"inputs[{place}]"
+        if not isinstance(row, dict):
+            raise _wrong(where, "an object", row)
+        name = row.get("name")
+        if not isinstance(name, str) or name in found:
+            raise _wrong(f"{where}.name", "a name that no other tensor has", name)
+        parameters = parameters_of(row, f"{where}.parameters")
+        tensor = _Tensor(row, where, _content(parameters.get("content_type") or default), most)
+        size = parameters.get("binary_data_size")
+        if size is None:
+            found[name] = tensor.of_json()
+            continue
+        if type(size) is not int or not 0 <= size <= len(rest):
+            raise ServingError(
+                "malformed_body", "a tensor's 'binary_data_size' is not in the body",
+                field=where, limit=len(rest), got=size if type(size) is int else kind_of(size),
+            )  # fmt: skip
+        found[name] = tensor.of_bytes(rest[:size])
+        rest = rest[size:]
+    if rest:
+        raise ServingError(
+            "malformed_body", "there are bytes after those of the last tensor",
+            limit=len(binary) - len(rest), got=len(binary),
+        )  # fmt: skip
+    return found
+
+
+def parameters_of(row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """The object `parameters`, empty where there is none. Raises ServingError (400)."""
+    value = row.get("parameters")
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _wrong(where, "an object", value)
+    if "shared_memory_region" in value:
+        raise ServingError(
+            "invalid_field", "shared memory is not read; send the tensor itself", field=where
+        )
+    return value
+
+
+def _content(name: Any) -> Content:
+    return CONTENTS.get(name, _DEFAULT) if isinstance(name, str) else _DEFAULT
+
+
+def _wrong(field: str, wanted: str, value: Any) -> ServingError:
+    return ServingError(
+        "invalid_field", f"field '{field}' must be {wanted}", field=field, got=kind_of(value)
+    )
+
+
+class _Tensor:
+    """One of `inputs`, with at most `most` elements."""
+
+    def __init__(self, row: Mapping[str, Any], where: str, content: Content, most: int) -> None:
+        self._row = row
+        self._where = where
+        self._content = content
+        self._most = most
+        self._datatype: str = row.get("datatype", "")
+        if self._datatype not in DATATYPES:
+            raise ServingError(
+                "invalid_field", f"a tensor's datatype must be one of {', '.join(DATATYPES)}",
+                field=f"{where}.datatype", got=kind_of(self._datatype),
+            )  # fmt: skip
+
+    def of_json(self) -> Given:
+        values = self._flat()
+        content = self._content
+        # MLServer's own hg_json writes the length of the text where the shape belongs.
+        count = 1 if content.whole else self._count()
+        if count is not None and len(values) != count:
+            raise self._mismatch(count, len(values))
+        self._check_most(len(values))
+        if self._datatype != "BYTES":
+            _, kinds = _NUMBERS[self._datatype]
+            if any(type(value) not in kinds for value in values):
+                raise _wrong(f"{self._where}.data", f"of datatype {self._datatype}", values)
+        return self._given(values)
+
+    def of_bytes(self, raw: memoryview) -> Given:
+        count = self._count()
+        if count is None:
+            raise _wrong(f"{self._where}.shape", "known where the data is binary", None)
+        self._check_most(count)
+        if "data" in self._row:
+            raise ServingError(
+                "invalid_field", "a tensor has data both in the JSON and after it",
+                field=self._where,
+            )  # fmt: skip
+        if self._datatype == "BYTES":
+            return self._given(self._texts(raw, count))
+        name, _ = _NUMBERS[self._datatype]
+        size = count * np.dtype(name).itemsize
+        if len(raw) != size:
+            raise self._cut(size, len(raw))
+        return self._given(np.frombuffer(raw, name).tolist())
+
+    def _texts(self, raw: memoryview, count: int) -> list[Any]:
+        """Each element is its length, little-endian, and so many bytes."""
+        texts = []
+        at = 0
+        for _ in range(count):
+            start = at + _LENGTH_BYTES
+            at = start + int.from_bytes(raw[at:start], "little")
+            if start > len(raw) or at > len(raw):
+                raise self._cut(at, len(raw))
+            try:
+                texts.append(str(raw[start:at], "utf-8"))
+            except UnicodeDecodeError:
+                raise ServingError(
+                    "invalid_field", "an element of a BYTES tensor is not UTF-8", field=self._where
+                ) from None
+        if at != len(raw):
+            raise self._cut(at, len(raw))
+        return texts
+
+    def _given(self, values: list[Any]) -> Given:
+        content = self._content
+        if content.whole and len(values) != 1:
+            raise self._mismatch(1, len(values))
+        if content.read is not None and self._datatype == "BYTES":
+            values = list(map(content.read, values))
+        return Given(values, content.whole)
+
+    def _flat(self) -> list[Any]:
+        """JSON data, which may be nested as the shape is."""
+        data = self._row.get("data")
+        if not isinstance(data, list):
+            raise _wrong(f"{self._where}.data", "a list", data)
+        for _ in range(_MAX_DIMENSIONS):
+            if not any(isinstance(value, list) for value in data):
+                return data
+            if not all(isinstance(value, list) for value in data):
+                break
+            data = list(chain.from_iterable(data))
+        raise _wrong(f"{self._where}.data", "nested as its shape is, or flat", data)
+
+    def _count(self) -> int | None:
+        """Elements by the shape, None where a dimension of it is -1: any."""
+        shape = self._row.get("shape")
+        if not isinstance(shape, list) or len(shape) > _MAX_DIMENSIONS:
+            raise _wrong(f"{self._where}.shape", f"at most {_MAX_DIMENSIONS} sizes", shape)
+        if any(type(size) is not int or size < -1 for size in shape):
+            raise _wrong(f"{self._where}.shape", "a list of sizes", shape)
+        return None if -1 in shape else math.prod(shape)
+
+    def _check_most(self, count: int) -> None:
+        if count > self._most:
+            raise ServingError(
+                "too_large", "a tensor has too many elements; send them in several requests",
+                field=self._where, limit=self._most, got=min(count, 2**53),
+            )  # fmt: skip
+
+    def _mismatch(self, wanted: int, got: int) -> ServingError:
+        return ServingError(
+            "invalid_field", "a tensor has not as many elements as its shape says",
+            field=f"{self._where}.data", limit=min(wanted, 2**53), got=got,
+        )  # fmt: skip
+
+    def _cut(self, wanted: int, got: int) -> ServingError:
+        return ServingError(
+            "malformed_body", "a tensor's bytes are not as many as its shape and lengths say",
+            field=self._where, limit=wanted, got=got,
+        )  # fmt: skip

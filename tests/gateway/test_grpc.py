@@ -1,0 +1,327 @@
+"""The gRPC port with tritonclient, over the real app and a real Triton."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import orjson
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.grpc import service_pb2 as messages, service_pb2_grpc
+from tritonclient.utils import InferenceServerException
+
+from tests.engine.triton_server import wait_until
+from tests.gateway.certificates import Authority
+from tests.gateway.conftest import ROOT, Server, free_port
+from tests.gateway.test_leaving import figure
+from tests.gateway.text_serving import MISSING, TextServing, text_serving as text_serving
+from transformer_serving.contract.errors import KINDS
+from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
+from transformer_serving.gateway.access import KEYS_FILE, TLS_CERT, TLS_KEY
+from transformer_serving.gateway.grpc_port.statuses import STATUSES, status_of
+from transformer_serving.gateway.settings import GRPC_PORT
+
+TEXTS = ["a kettle of tea", "two"]
+LIMIT = 100_000
+KEY, OTHER = new_key(), new_key()
+
+
+@dataclass(frozen=True)
+class Door:
+    """A gateway with such a port."""
+
+    server: Server
+    address: str
+
+    def client(self) -> Any:
+        return triton.InferenceServerClient(self.address)
+
+
+@contextlib.contextmanager
+def running(serving: TextServing, *options: str, **settings: str) -> Iterator[Door]:
+    port = free_port()
+    server = serving.gateway(f"--grpc-port={port}", *options, **settings).start()
+    try:
+        server.wait_for("/health/ready")
+        yield Door(server, f"127.0.0.1:{port}")
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def door(text_serving: TextServing) -> Iterator[Door]:
+    with running(text_serving, "--workers=2", TRANSFORMER_SERVING_MAX_BODY_BYTES=str(LIMIT)) as one:
+        yield one
+
+
+@pytest.fixture
+def client(door: Door) -> Iterator[Any]:
+    with door.client() as made:
+        yield made
+
+
+def tensor(name: str, values: Any, kind: str = "BYTES") -> Any:
+    array = np.array(values, object if kind == "BYTES" else None)
+    made = triton.InferInput(name, list(array.shape), kind)
+    made.set_data_from_numpy(array)
+    return made
+
+
+def rows(result: Any) -> list[Any]:
+    return [orjson.loads(row) for row in result.as_numpy("output").ravel()]
+
+
+def test_the_answer_is_the_one_of_serve(door: Door, client: Any) -> None:
+    result = client.infer("texts", [tensor("array_inputs", TEXTS)], request_id="7")
+    assert rows(result) == door.server.post("texts", {"inputs": TEXTS}).json
+    response = result.get_response()
+    assert (response.id, response.model_name, response.model_version) == ("7", "texts", "")
+    assert response.outputs[0].parameters["content_type"].string_param == "hg_jsonlist"
+    top = client.infer(
+        "texts", [tensor("inputs", TEXTS), tensor("top_k", np.array([2], np.int32), "INT32")]
+    )
+    own = {"inputs": TEXTS, "parameters": {"top_k": 2}}
+    assert rows(top) == door.server.post("texts", own).json
+
+
+def test_vectors_are_numbers(door: Door, client: Any) -> None:
+    result = client.infer("vectors", [tensor("in", TEXTS)])
+    assert result.as_numpy("output").dtype == np.float32
+    wanted = door.server.post("vectors", {"inputs": TEXTS}).json
+    assert result.as_numpy("output").tolist() == wanted
+
+
+@pytest.fixture
+def stub(door: Door) -> Iterator[Any]:
+    with grpc.insecure_channel(door.address) as channel:
+        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+
+def request_of(name: str, *texts: str, **more: Any) -> Any:
+    row = messages.ModelInferRequest.InferInputTensor(
+        name="args", datatype="BYTES", shape=[len(texts)]
+    )
+    row.contents.bytes_contents.extend(text.encode() for text in texts)
+    return messages.ModelInferRequest(model_name=name, inputs=[row], **more)
+
+
+def test_contents_in_the_message_are_answered_so(door: Door, stub: Any) -> None:
+    asked = request_of("texts", *TEXTS)
+    top_k = asked.inputs.add(name="top_k", datatype="INT64", shape=[1])
+    top_k.contents.int64_contents.append(1)
+    response = stub.ModelInfer(asked)
+    own = {"inputs": TEXTS, "parameters": {"top_k": 1}}
+    assert [orjson.loads(row) for row in response.outputs[0].contents.bytes_contents] == (
+        door.server.post("texts", own).json
+    )
+    assert not response.raw_output_contents
+    named = request_of("vectors", *TEXTS)
+    named.outputs.add(name="output")
+    output = stub.ModelInfer(named).outputs[0]
+    assert (output.datatype, list(output.shape)) == ("FP32", [2, 4])
+    wanted = np.ravel(door.server.post("vectors", {"inputs": TEXTS}).json).tolist()
+    assert list(output.contents.fp32_contents) == wanted
+
+
+def test_health_and_metadata(client: Any) -> None:
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    wait_until(lambda: client.is_model_ready("texts"), 60)
+    assert not client.is_model_ready(MISSING)
+    assert not client.is_model_ready("nothing")
+    assert not client.is_model_ready("texts", "9")
+    assert client.get_server_metadata().name == "transformer-serving"
+    told = client.get_model_metadata("texts", as_json=True)
+    assert told["inputs"][0] == {"name": "text", "datatype": "BYTES", "shape": ["-1"]}
+    assert told["outputs"] == [{"name": "output", "datatype": "BYTES", "shape": ["-1", "1"]}]
+
+
+def refusal(act: Any) -> grpc.RpcError:
+    with pytest.raises(grpc.RpcError) as refused:
+        act()
+    return refused.value
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        (request_of("nothing", "a"), "NOT_FOUND"),
+        (request_of("", "a"), "NOT_FOUND"),
+        (request_of("texts/versions/1", "a"), "NOT_FOUND"),
+        (request_of("texts", "a", model_version="9"), "NOT_FOUND"),
+        (request_of(MISSING, "a"), "UNAVAILABLE"),
+        (request_of("holdings", "a"), "FAILED_PRECONDITION"),
+        (request_of("texts", "[FAIL]"), "INTERNAL"),
+        (request_of("texts", *["a"] * 101), "OUT_OF_RANGE"),
+        (request_of("texts", "a" * LIMIT), "RESOURCE_EXHAUSTED"),
+        (messages.ModelInferRequest(model_name="texts"), "INVALID_ARGUMENT"),
+        (request_of("texts", "a", raw_input_contents=[b"a", b"b"]), "INVALID_ARGUMENT"),
+        (request_of("texts", "a", raw_input_contents=[b"\xff" * 9]), "INVALID_ARGUMENT"),
+    ],
+)
+def test_what_is_refused(stub: Any, asked: Any, status: str) -> None:
+    error = refusal(lambda: stub.ModelInfer(asked))
+    assert error.code().name == status, error.details()
+    assert error.details()
+
+
+def test_tritons_own_calls_are_none(client: Any) -> None:
+    for act in (
+        client.get_model_repository_index,
+        lambda: client.load_model("texts"),
+        lambda: client.get_model_config("texts"),
+        client.get_inference_statistics,
+    ):
+        with pytest.raises(InferenceServerException, match="UNIMPLEMENTED"):
+            act()
+
+
+def test_every_error_has_a_status() -> None:
+    assert set(STATUSES) == set(KINDS)
+    for strange in (b"", b"[]", b'{"code": 1}', b'{"code": "new", "error": ""}', b"\xff"):
+        assert status_of(strange)[0] is grpc.StatusCode.UNKNOWN
+
+
+def test_what_a_caller_is_told_beside_the_answer(stub: Any) -> None:
+    _, call = stub.ModelInfer.with_call(
+        request_of("texts", "a"), metadata=[("x-request-id", "mine")]
+    )
+    told = dict(call.trailing_metadata())
+    assert told["x-request-id"] == "mine"
+    assert "infer;dur=" in told["server-timing"]
+
+
+def not_answered(server: Server) -> float:
+    return sum(figure(server, "requests_total", status=status) for status in ("499", "503", "504"))
+
+
+def test_a_callers_deadline_is_the_requests(door: Door, stub: Any) -> None:
+    before = not_answered(door.server)
+    error = refusal(lambda: stub.ModelInfer(request_of("texts", "[SLOW]"), timeout=0.2))
+    assert error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED)
+    wait_until(lambda: not_answered(door.server) == before + 1, 60)
+
+
+def test_a_caller_that_cancels_has_left(door: Door, stub: Any) -> None:
+    before = figure(door.server, "requests_total", status="499")
+    call = stub.ModelInfer.future(request_of("texts", "[SLOW] [SLOW]"))
+    time.sleep(0.3)
+    call.cancel()
+    wait_until(lambda: figure(door.server, "requests_total", status="499") == before + 1, 60)
+
+
+def test_every_worker_listens(door: Door) -> None:
+    port = int(door.address.rpartition(":")[2])
+    workers = door.server.workers()
+    assert len(workers) == 2
+    for worker in workers:
+        sockets = worker.net_connections("tcp")
+        assert port in {one.laddr.port for one in sockets if one.status == "LISTEN"}
+
+
+def test_keys(text_serving: TextServing, tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    rows = [Key("all", digest_of(KEY), now()), Key("one", digest_of(OTHER), now(), ("vectors",))]
+    path.write_text(keys_text(rows))
+    port = free_port()
+    settings = {KEYS_FILE.name: str(path), GRPC_PORT.name: str(port)}
+    server = text_serving.gateway(**settings).start()
+    try:
+        server.wait_for("/health/ready")
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            assert stub.ServerLive(messages.ServerLiveRequest()).live
+            asked = request_of("texts", "a")
+            error = refusal(lambda: stub.ModelInfer(asked))
+            assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+            error = refusal(lambda: stub.ModelReady(messages.ModelReadyRequest(name="texts")))
+            assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+            error = refusal(lambda: stub.ModelInfer(asked, metadata=[("x-api-key", OTHER)]))
+            assert error.code() is grpc.StatusCode.PERMISSION_DENIED
+            assert stub.ModelInfer(asked, metadata=[("authorization", f"Bearer {KEY}")]).outputs
+    finally:
+        server.stop()
+
+
+def test_tls(text_serving: TextServing, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.sign("server")
+    port = free_port()
+    settings = {
+        TLS_CERT.name: str(pair.cert), TLS_KEY.name: str(pair.key), GRPC_PORT.name: str(port)
+    }  # fmt: skip
+    server = text_serving.gateway(**settings).start()
+    try:
+        trusted = grpc.ssl_channel_credentials(authority.cert.read_bytes())
+        with grpc.secure_channel(f"127.0.0.1:{port}", trusted) as channel:
+            grpc.channel_ready_future(channel).result(120)
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            assert stub.ModelInfer(request_of("texts", "a")).outputs
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            error = refusal(lambda: stub.ServerLive(messages.ServerLiveRequest()))
+            assert error.code() is grpc.StatusCode.UNAVAILABLE
+    finally:
+        server.stop()
+
+
+def test_what_runs_at_sigterm_is_answered(text_serving: TextServing) -> None:
+    with (
+        running(text_serving, TRANSFORMER_SERVING_DRAIN_SECONDS="1") as door,
+        door.client() as client,
+        ThreadPoolExecutor() as pool,
+    ):
+        client.infer("texts", [tensor("args", ["a"])])
+        slow = [
+            pool.submit(client.infer, "texts", [tensor("args", ["[SLOW] a"])]) for _ in range(3)
+        ]
+        time.sleep(0.4)
+        door.server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not client.is_server_ready(), 30)
+        assert all(len(rows(one.result())) == 1 for one in slow)
+        assert door.server.process.wait(60) == 0
+
+
+def test_a_taken_port_is_no_start(text_serving: TextServing) -> None:
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        server = text_serving.gateway(f"--grpc-port={port}").start()
+        assert server.process.wait(60) != 0
+    assert "cannot listen there" in server.log.read_text()
+
+
+@pytest.mark.parametrize("port", ["65536", "-1", "a"])
+def test_a_port_that_is_none(text_serving: TextServing, port: str) -> None:
+    server = text_serving.gateway(f"--grpc-port={port}").start()
+    assert server.process.wait(60) == 2
+    assert GRPC_PORT.name in server.log.read_text()
+
+
+def test_nothing_of_it_is_imported_where_the_port_is_off() -> None:
+    code = (
+        "import sys, transformer_serving.gateway.front_door, "
+        "transformer_serving.gateway.server.command, transformer_serving.gateway.server.worker; "
+        "print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=dict(os.environ), capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    loaded = set(done.stdout.split())
+    assert not loaded & {"grpc", "tritonclient", "transformer_serving.gateway.grpc_port.port"}

@@ -1,0 +1,69 @@
+"""The port itself: each worker listens on it in its own loop, with the front's own TLS files.
+
+Tested by tests/gateway/test_grpc.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+
+from transformer_serving.gateway.asgi import App
+from transformer_serving.gateway.grpc_port.service import Service
+from transformer_serving.gateway.server.tls import Tls
+from transformer_serving.gateway.settings import GatewaySettings
+
+# Messages are there before anybody has seen their key, so only so many at a time.
+_MAX_CALLS = 512
+
+
+class GrpcPort:
+    """Serves `app` on `address` until `stop`; `ended` is set after the last answer."""
+
+    def __init__(
+        self,
+        app: App,
+        address: str,
+        settings: GatewaySettings,
+        *,
+        graceful_seconds: float,
+        tls: Tls | None = None,
+    ) -> None:
+        self.ended = asyncio.Event()
+        self._graceful_seconds = graceful_seconds
+        self._server = grpc.aio.server(
+            maximum_concurrent_rpcs=_MAX_CALLS,
+            options=(
+                ("grpc.max_receive_message_length", settings.max_body_bytes),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 1),
+            ),
+        )
+        service = Service(app, settings.max_body_elements)
+        self._server.add_generic_rpc_handlers((service.handler(),))
+        if tls is None:
+            self._server.add_insecure_port(address)
+        else:
+            self._server.add_secure_port(address, _credentials(tls))
+        self._stopping: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self._server.start()
+
+    def stop(self) -> None:
+        """Take no more calls, and give those that run their time."""
+        if self._stopping is None:
+            self._stopping = asyncio.get_running_loop().create_task(self._stop())
+
+    async def _stop(self) -> None:
+        await self._server.stop(self._graceful_seconds)
+        self.ended.set()
+
+
+def _credentials(tls: Tls) -> grpc.ServerCredentials:
+    pair = (tls.key.read_bytes(), tls.cert.read_bytes())
+    authorities = None if tls.client_ca is None else tls.client_ca.read_bytes()
+    return grpc.ssl_server_credentials(
+        [pair], authorities, require_client_auth=authorities is not None
+    )

@@ -1,0 +1,136 @@
+"""The calls of `inference.GRPCInferenceService` that are answered, one row each.
+
+Those that are no row, Triton's own repository among them, are UNIMPLEMENTED.
+
+Tested by tests/gateway/test_grpc.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import grpc
+import orjson
+from tritonclient.grpc import service_pb2 as messages
+
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.naming import VERSION_HEADER
+from transformer_serving.gateway.asgi import App
+from transformer_serving.gateway.grpc_port.messages import (
+    HEADER,
+    body_of,
+    infer_response,
+    model_metadata,
+)
+from transformer_serving.gateway.grpc_port.requests import AppAnswer, AppRequest, headers_of
+from transformer_serving.gateway.grpc_port.statuses import STATUSES, status_of
+
+SERVICE = "inference.GRPCInferenceService"
+_OK, _NOT_FOUND, _NOT_READY = 200, 404, 503
+# Of an answer's headers, what a caller over gRPC is told too.
+_TOLD = ("x-request-id", "server-timing", "retry-after", VERSION_HEADER)
+
+
+class Call(NamedTuple):
+    """`path` is what HTTP is asked, `write` makes the message of an answer with these statuses."""
+
+    request: Any
+    response: Any
+    path: Callable[[Any], str]
+    write: Callable[[AppAnswer], Any]
+    statuses: tuple[int, ...] = (_OK,)
+
+
+def _model(request: Any, version: str, rest: str = "") -> str:
+    """Raises ServingError for a name that would be another path."""
+    if not request.name or "/" in request.name + version:
+        raise ServingError("unknown_endpoint", "the endpoint is not known")
+    of_version = f"/versions/{version}" if version else ""
+    return f"/v2/models/{request.name}{of_version}{rest}"
+
+
+def _infer_path(request: Any) -> str:
+    named = messages.ModelMetadataRequest(name=request.model_name)
+    return _model(named, request.model_version, "/infer")
+
+
+CALLS = {
+    "ServerLive": Call(
+        messages.ServerLiveRequest, messages.ServerLiveResponse,
+        lambda _: "/v2/health/live",
+        lambda answer: messages.ServerLiveResponse(live=answer.status == _OK),
+    ),
+    "ServerReady": Call(
+        messages.ServerReadyRequest, messages.ServerReadyResponse,
+        lambda _: "/v2/health/ready",
+        lambda answer: messages.ServerReadyResponse(ready=answer.status == _OK),
+        (_OK, _NOT_READY),
+    ),
+    "ModelReady": Call(
+        messages.ModelReadyRequest, messages.ModelReadyResponse,
+        lambda request: _model(request, request.version, "/ready"),
+        lambda answer: messages.ModelReadyResponse(ready=answer.status == _OK),
+        (_OK, _NOT_READY, _NOT_FOUND),
+    ),
+    "ServerMetadata": Call(
+        messages.ServerMetadataRequest, messages.ServerMetadataResponse,
+        lambda _: "/v2",
+        lambda answer: messages.ServerMetadataResponse(**orjson.loads(answer.body)),
+    ),
+    "ModelMetadata": Call(
+        messages.ModelMetadataRequest, messages.ModelMetadataResponse,
+        lambda request: _model(request, request.version),
+        lambda answer: model_metadata(orjson.loads(answer.body)),
+    ),
+    "ModelInfer": Call(
+        messages.ModelInferRequest, messages.ModelInferResponse, _infer_path,
+        lambda answer: infer_response(answer.body, answer.headers),
+    ),
+}  # fmt: skip
+
+
+class Service:
+    """Asks the app what each call asks; `most` numbers are taken of a tensor."""
+
+    def __init__(self, app: App, most: int) -> None:
+        self._app = app
+        self._most = most
+        self._running: set[asyncio.Task[None]] = set()
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                name: grpc.unary_unary_rpc_method_handler(
+                    partial(self._answer, call),
+                    call.request.FromString,
+                    call.response.SerializeToString,
+                )
+                for name, call in CALLS.items()
+            },
+        )
+
+    async def _answer(self, call: Call, request: Any, context: grpc.aio.ServicerContext) -> Any:
+        try:
+            asked = self._asked(call, request, context)
+        except ServingError as error:
+            await context.abort(STATUSES[error.kind.code], error.message)
+        answer = await asked.answer(self._app, self._running)
+        told = [(name, answer.headers[name]) for name in _TOLD if name in answer.headers]
+        context.set_trailing_metadata(tuple(told))
+        if answer.status not in call.statuses:
+            await context.abort(*status_of(answer.body))
+        return call.write(answer)
+
+    def _asked(self, call: Call, request: Any, context: grpc.aio.ServicerContext) -> AppRequest:
+        """Raises ServingError."""
+        headers = headers_of(context.invocation_metadata())
+        path = call.path(request)
+        if call.request is not messages.ModelInferRequest:
+            return AppRequest("GET", path, headers)
+        text, binary = body_of(request, context.time_remaining(), self._most)
+        headers.append((HEADER.encode(), b"%d" % len(text)))
+        return AppRequest("POST", path, headers, text + binary)
