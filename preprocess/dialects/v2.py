@@ -54,6 +54,8 @@ def is_v2(body: Any) -> bool:
 
 def _read(asked: Asked) -> dict[str, Any]:
     body = asked.body
+    if not isinstance(body, dict):
+        raise ServingError("malformed_body", "the body must be a JSON object", got=kind_of(body))
     _wanted(body)
     if not isinstance(body.get("id", ""), str):
         raise ServingError(
