@@ -9,8 +9,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # In two processes; tests/conftest.py says what shares one.
 BESIDE := --numprocesses=2 --dist=loadfile
 
-.PHONY: up down status test test-quick test-failed test-stack test-by-hand test-compose compose-figures \
-	example-env screenshots check check-ort check-ensemble compare-table compare-int8 compare-hints lint format \
+.PHONY: up down status test test-quick test-failed test-stack test-by-hand test-compose test-clients \
+	check-clients compose-figures screenshots \
+	example-env check check-ort check-ensemble compare-table compare-int8 compare-hints lint format \
 	types docs fuzz soak lock reliability reliability-demo models check-processors check-upgrade \
 	attack bench bench-all bench-tables budgets tune flames notebooks clean help
 
@@ -25,6 +26,7 @@ help:
 	@echo 'make reliability SEED=n   faults and changes at random, for half an hour'
 	@echo 'make reliability-demo     its faults with the demo model only, 5 minutes'
 	@echo 'make test-compose   the containers, on a real Docker Engine; then make compose-figures'
+	@echo 'make test-clients  other protocols asked by their own client libraries; check-clients: the large ones too'
 	@echo 'make example-env   renew docker/example.env from the settings'
 	@echo 'make screenshots   renew the pictures of docs/page.md; a Chromium is needed'
 	@echo 'make check   format, lint and types'
@@ -83,6 +85,15 @@ reliability-demo: $(VENV)/.dev
 # Needs Linux and, to install or start what is missing, root on Debian: a Docker Engine, compose.
 test-compose: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/compose --durations=15 $(PYTEST)
+
+# Unmodified clients of other protocols, each in an environment of its own below build/clients, made
+# once, against one stack with every task.
+test-clients: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/clients -m "not by_hand" --durations=10 $(PYTEST)
+
+# And those whose environments are too large for .ci/run.
+check-clients: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/clients -m "" --durations=10 $(PYTEST)
 
 # What the last test-compose measured, into docs/compose.md.
 compose-figures: $(VENV)/.dev

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import uvloop
 
+from benchmarks.dialect_cost import dialects
 from benchmarks.runs.results import write_json
 from benchmarks.servers import tritons
 from benchmarks.servers.machine import ROOT, machine, today, versions
@@ -126,8 +127,9 @@ def profile(count: int, rounds: int) -> dict[str, list[float]]:
             os.environ["TOKENIZERS_PARALLELISM"] = "false"
             found: dict[str, list[float]] = {}
             for _ in range(rounds):
-                for name, value in uvloop.run(parts(count)).items():
-                    found.setdefault(name, []).append(value)
+                for measured in (parts(count), dialects(BUNDLE.parent, count)):
+                    for name, value in uvloop.run(measured).items():
+                        found.setdefault(name, []).append(value)
         finally:
             triton.child.stop()
     return found
@@ -156,15 +158,12 @@ def main() -> None:
             )
     before = {**machine(), **versions(), "date": today()}
     found = profile(options.count, options.rounds)
+    head = f"{'part':37} {'least':>7} {'median':>7}  (microseconds of processor time)"
     lines = [
-        f"{name:17} {min(row):7.1f} {sorted(row)[len(row) // 2]:7.1f}"
+        f"{name:37} {min(row):7.1f} {sorted(row)[len(row) // 2]:7.1f}"
         for name, row in found.items()
     ]
-    sys.stdout.write(
-        "\n".join(
-            ["part               least  median  (microseconds of processor time)", *lines, ""]
-        )
-    )
+    sys.stdout.write("\n".join([head, *lines, ""]))
     write_json(RESULT, {"machine": before, "microseconds": found})
 
 

@@ -87,14 +87,19 @@ class Preprocess:
         """The body as a checked Request, or the ServingError that `postprocess` will answer."""
         conversation = self.begin(body, state)
         try:
-            return read_body(conversation.read(), self.task, self.endpoint.limits)
+            body = conversation.read()
+            return read_body(body, conversation.task, self.endpoint.limits)
         except ServingError as error:
             return error.without_frames()
 
     def begin(self, body: Any, state: dict[str, Any]) -> Conversation:
         """What the request is and the dialect that it is in, kept for the steps after it."""
         state["passage"] = Passage(body)
-        conversation = Conversation(body, self.task, self.endpoint)
+        named = self.model_endpoint
+        conversation = Conversation(
+            body, self.task, self.endpoint,
+            getattr(named, "serving_url", ""), getattr(named, "version", None),
+        )  # fmt: skip
         state["conversation"] = conversation
         return conversation
 
@@ -106,8 +111,11 @@ class Preprocess:
         passage.own_deadline = request.timeout_s is not None
         deadline = passage.arrived + (request.timeout_s or self.settings.timeout_s)
         try:
-            encode = partial(self.task.encode, request, self.tokenizer)
+            encode = partial(state["conversation"].task.encode, request, self.tokenizer)
             state["work"] = work = await self.engine.tokenize(request, encode, deadline, passage)
+            if not work.encoded:
+                # The tokens themselves were asked for.
+                return ()
             return await self.engine.infer(work.encoded, deadline, passage)
         except ServingError as error:
             return error.without_frames()
@@ -122,7 +130,7 @@ class Preprocess:
         conversation: Conversation = state["conversation"]
         if not isinstance(outcome, ServingError):
             try:
-                answer = self.task.render(outcome, state["work"])
+                answer = conversation.task.render(outcome, state["work"])
                 reply = conversation.reply(answer, state["work"])
                 return answer_response(answer, reply, self._headers(passage))
             except ServingError as error:

@@ -43,10 +43,7 @@ def card_of(endpoint: Endpoint, task: Task) -> dict[str, Any]:
         "truncate": endpoint.tokens.truncate,
         "labels": None if endpoint.classification is None else list(endpoint.classification.labels),
         "dimensions": None if endpoint.embedding is None else endpoint.embedding.dimensions,
+        "pooling": None if endpoint.embedding is None else endpoint.embedding.pooling,
         "golden": endpoint.golden,
-        "operations": sorted(
-            row.name
-            for row in OPERATIONS.values()
-            if row.tasks is None or endpoint.task in row.tasks
-        ),
+        "operations": sorted(row.name for row in OPERATIONS.values() if row.can_be_asked(endpoint)),
     }

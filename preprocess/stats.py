@@ -56,7 +56,9 @@ class EndpointFigures:
         )
 
     def request(self, status: int, texts: int, tokens: int, stages: Mapping[str, float]) -> None:
-        """One answer; `stages` in seconds, in the order of STAGES, as far as it came."""
+        """One answer; `stages` in seconds, in the order of STAGES, as far as it came: an answer of
+        tokens alone has no others.
+        """
         if status not in self._requests:
             requests = _counter("requests", "Answers by their status.", ("status",))
             self._requests[status] = _of(requests, self._endpoint, str(status))
@@ -64,7 +66,7 @@ class EndpointFigures:
         if status == 200:
             self._texts.inc(texts)
             self._tokens.inc(tokens)
-            for part, seconds in zip(self._stages, stages.values(), strict=True):
+            for part, seconds in zip(self._stages, stages.values(), strict=False):
                 part.observe(seconds)
 
     def abandoned(self, reason: str, texts: int) -> None:

@@ -62,6 +62,20 @@ class Tokenizer:
         check_rows(rows, limits)
         return rows
 
+    def whole(self, texts: Sequence[str], *, special: bool) -> list[tokenizers.Encoding]:
+        """Each text uncut, with special tokens around it or without."""
+        return [
+            with_special(self._uncut(encoding), self.library.post_processor if special else None)
+            for encoding in self.library.encode_batch(list(texts), add_special_tokens=False)
+        ]
+
+    def _uncut(self, encoding: tokenizers.Encoding) -> tokenizers.Encoding:
+        """The encoding and what was cut off it, in the text's order."""
+        pieces = [encoding, *encoding.overflowing]
+        if self._tokens.truncation_side == "left":
+            pieces.reverse()
+        return tokenizers.Encoding.merge(pieces, growing_offsets=False)
+
     def _length(self, given: Input) -> int:
         """Tokens of a text or pair before it was cut."""
         texts = (given,) if isinstance(given, str) else given
@@ -71,6 +85,11 @@ class Tokenizer:
             windows = (encoding, *encoding.overflowing)
             size += sum(len(window.ids) - special for window in windows)
         return size
+
+
+def with_special(encoding: tokenizers.Encoding, finish: Any | None) -> tokenizers.Encoding:
+    """The encoding as `finish`, the tokenizer's post-processor, completes it."""
+    return encoding if finish is None else finish.process(encoding, None, True)
 
 
 def too_long(limit: int, got: int) -> ServingError:

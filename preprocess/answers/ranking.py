@@ -22,7 +22,7 @@ from preprocess.answers.embedding import (
     vectors_of,
 )
 from preprocess.answers.work import Work
-from preprocess.parameters import FLAG, Parameter, Parameters, read_parameters, text, whole
+from preprocess.parameters import FLAG, Parameter, Parameters, choice, read_parameters, text, whole
 from preprocess.request import BodyForm, Request, TextField
 from preprocess.rows import Row
 from preprocess.tensors import Array
@@ -66,20 +66,20 @@ class CrossEncoder:
         if endpoint.classification is None:
             raise ValueError("endpoint.json has no 'classification'")
         self._limits = endpoint.limits
-        self._function = FUNCTIONS[endpoint.classification.activation]
+        self.function = endpoint.classification.activation
 
     def encode(self, request: Request, tokenizer: Tokenizer) -> Work:
         pairs: list[Input] = [(request.texts[0], text) for text in request.pairs or ()]
         return Work(request, tokenizer.encode(pairs, request.truncate, self._limits))
 
-    def scores(self, rows: Sequence[Row]) -> list[float]:
+    def scores(self, rows: Sequence[Row], function: str | None = None) -> list[float]:
         logits = np.stack([row[0] for row in rows]).astype(np.float32, copy=False)
-        scores: list[float] = self._function(logits)[:, 0].tolist()
+        scores: list[float] = FUNCTIONS[function or self.function](logits)[:, 0].tolist()
         return scores
 
 
 def _encoder_of(endpoint: Endpoint) -> BiEncoder | CrossEncoder:
-    return BiEncoder(endpoint) if endpoint.head == "vector" else CrossEncoder(endpoint)
+    return CrossEncoder(endpoint) if endpoint.embedding is None else BiEncoder(endpoint)
 
 
 @dataclass(frozen=True)
@@ -123,10 +123,11 @@ class SentenceSimilarity:
 
 @dataclass(frozen=True)
 class RerankParameters(Parameters):
-    """`top_k` None leaves all texts in the answer."""
+    """`top_k` None leaves all texts in the answer; `function_to_apply` is a cross-encoder's."""
 
     top_k: int | None
     return_documents: bool
+    function_to_apply: str | None = None
 
 
 class Rerank:
@@ -134,16 +135,25 @@ class Rerank:
 
     form = BodyForm(TextField("query", many=False), TextField("texts", one=False))
     tokenizer = Tokenizer
-    parameters = (
-        Parameter("top_k", whole(1)),
-        Parameter("return_documents", FLAG, False),
-    )
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._encoder = _encoder_of(endpoint)
+        function: tuple[Parameter, ...] = ()
+        if isinstance(self._encoder, CrossEncoder):
+            named = choice(tuple(FUNCTIONS))
+            function = (Parameter("function_to_apply", named, self._encoder.function),)
+        self.parameters = (
+            Parameter("top_k", whole(1)),
+            Parameter("return_documents", FLAG, False),
+            *function,
+        )
 
     def read_parameters(self, values: Mapping[str, Any]) -> RerankParameters:
-        return RerankParameters(**read_parameters(values, self.parameters))
+        read = read_parameters(values, self.parameters)
+        function = read.get("function_to_apply")
+        if function is not None:
+            read["function_to_apply"] = function.lower()
+        return RerankParameters(**read)
 
     def encode(self, request: Request, tokenizer: Tokenizer) -> Work:
         if isinstance(self._encoder, BiEncoder):
@@ -156,7 +166,10 @@ class Rerank:
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:
         parameters: RerankParameters = work.request.parameters
-        scores = self._encoder.scores(rows)
+        if isinstance(self._encoder, BiEncoder):
+            scores = self._encoder.scores(rows)
+        else:
+            scores = self._encoder.scores(rows, parameters.function_to_apply)
         order = sorted(range(len(scores)), key=lambda at: scores[at], reverse=True)
         answers: list[dict[str, Any]] = [
             {"index": at, "score": scores[at]} for at in order[: parameters.top_k]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from preprocess.answers.work import Work
-from preprocess.dialects import openai
-from preprocess.dialects.operation import Answered, Asked, Operation, Task
+from preprocess.dialects import cohere, hf, openai, tei, v1
+from preprocess.dialects.operation import Answered, Asked, Operation
 from preprocess.response import Answer, Reply, answer_body, error_response
 from transformer_serving.contract.dialects import OURS
 from transformer_serving.contract.endpoint import Endpoint
@@ -21,29 +21,41 @@ from transformer_serving.contract.worker.request_context import current_operatio
 _OURS = Operation(
     OURS.name, None, lambda asked: asked.body, lambda done: Reply(answer_body(done.answer))
 )
-OPERATIONS = {row.name: row for row in (*openai.OPERATIONS,)}
+_DIALECTS = (openai, tei, cohere, hf, v1)
+OPERATIONS = {row.name: row for dialect in _DIALECTS for row in dialect.OPERATIONS}
 
 
 class Conversation:
-    """One request and its answer in the dialect that the caller speaks."""
+    """One request and its answer in the dialect that the caller speaks.
 
-    __slots__ = ("_asked", "operation")
+    `task` is who answers; the operation may have one of its own.
+    """
 
-    def __init__(self, body: Any, task: Task, endpoint: Endpoint) -> None:
+    __slots__ = ("_asked", "operation", "task")
+
+    def __init__(
+        self, body: Any, task: Any, endpoint: Endpoint, name: str = "", version: str | None = None
+    ) -> None:
         named = current_operation.get()
         self.operation = _OURS if named is None else OPERATIONS[named[0]]
-        self._asked = Asked(body, b"" if named is None else named[1], task, endpoint)
+        binary = b"" if named is None else named[1]
+        self._asked = Asked(body, binary, task, endpoint, name, version)
+        self.task = task
 
     def read(self) -> Any:
         """The body in our own form, not checked yet. Raises ServingError."""
-        self.operation.check_task(self._asked.endpoint.task)
-        return self.operation.read(self._asked)
+        operation, asked = self.operation, self._asked
+        operation.check_task(asked.endpoint.task)
+        if operation.task is not None:
+            self.task = operation.task(asked.endpoint)
+        return operation.read(asked)
 
     def reply(self, answer: Any, work: Work) -> Reply:
         """The answer as the caller is sent it. Raises ServingError where it cannot be said."""
         return self.operation.write(Answered(answer, self._asked, work))
 
     def refusal(self, error: ServingError, headers: dict[str, str]) -> Answer:
+        error = self.operation.in_their_words(error)
         return error_response(error, headers, self.operation.dialect)
 
 

@@ -13,51 +13,52 @@ from typing import Any
 
 import orjson
 
-from preprocess.dialects.operation import Answered, Asked, Operation
+from preprocess.answers.embedding import SentenceEmbedding
+from preprocess.dialects.operation import Answered, Asked, Operation, given, read_fields, wrong
 from preprocess.response import Reply
 from preprocess.tensors import Array
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.contract.fields import kind_of
 
 _FIELDS = ("input", "model", "encoding_format", "dimensions", "user")
 _FORMATS = ("float", "base64")
+NAMES = {"input": "text", "dimensions": "truncate_dim"}
 
 
-def _read(asked: Asked) -> dict[str, Any]:
-    body = asked.body
-    if any(name not in _FIELDS for name in body):
-        raise ServingError("invalid_field", f"an unknown field; allowed are {', '.join(_FIELDS)}")
+def read(asked: Asked) -> dict[str, Any]:
+    body = read_fields(asked.body, _FIELDS)
     if body.get("encoding_format") not in (None, *_FORMATS):
-        raise ServingError(
-            "invalid_field", f"field 'encoding_format' must be one of {', '.join(_FORMATS)}",
-            field="encoding_format",
-        )  # fmt: skip
-    own: dict[str, Any] = {"text": _texts(body.get("input"))}
-    dimensions = body.get("dimensions")
-    if dimensions is not None:
+        raise wrong("encoding_format", f"one of {', '.join(_FORMATS)}", body["encoding_format"])
+    if not isinstance(body.get("user"), str | None):
+        raise wrong("user", "a string", body["user"])
+    # Whether one text or several, the answer is a list.
+    texts = body.get("input")
+    texts = texts if isinstance(texts, list) else [texts]
+    refuse_token_ids(texts, "input")
+    own: dict[str, Any] = {"text": texts}
+    if body.get("dimensions") is not None:
         # The client library's own promise is a vector of length one, whatever was cut off.
-        own["parameters"] = {"truncate_dim": dimensions, "normalize_embeddings": True}
+        own["parameters"] = {**given(body, {"dimensions": "truncate_dim"}), **NORMALIZED}
     return own
 
 
-def _texts(value: Any) -> list[Any]:
-    texts = value if isinstance(value, list) else [value]
+NORMALIZED = {"normalize_embeddings": True}
+
+
+def refuse_token_ids(texts: list[Any], field: str) -> None:
+    """Raises ServingError for a list with token ids in it, which clients send who have OpenAI's
+    tokenizer for that of every model.
+    """
     if any(isinstance(text, int | list) and not isinstance(text, bool) for text in texts):
         raise ServingError(
             "invalid_field",
-            "field 'input' holds token ids of another tokenizer, and must hold texts; "
-            "langchain's OpenAIEmbeddings sends them unless check_embedding_ctx_length is False",
-            field="input",
+            f"field '{field}' holds token ids, which may be another tokenizer's, and must hold "
+            "texts; langchain's OpenAIEmbeddings sends ids unless check_embedding_ctx_length is "
+            "False",
+            field=field,
         )
-    if not all(isinstance(text, str) for text in texts):
-        raise ServingError(
-            "invalid_field", "field 'input' must be a string or a list of strings", field="input",
-            got=kind_of(value),
-        )  # fmt: skip
-    return texts
 
 
-def _write(answered: Answered) -> Reply:
+def write(answered: Answered) -> Reply:
     body = answered.asked.body
     as_base64 = body.get("encoding_format") == "base64"
     data = [
@@ -71,7 +72,7 @@ def _write(answered: Answered) -> Reply:
     answer = {
         "object": "list",
         "data": data,
-        "model": body["model"],
+        "model": body.get("model") or answered.asked.name,
         "usage": {"prompt_tokens": answered.tokens, "total_tokens": answered.tokens},
     }
     return Reply(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY))
@@ -82,4 +83,15 @@ def _base64(vector: Array) -> str:
     return base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode()
 
 
-OPERATIONS = (Operation("openai.embeddings", frozenset({"sentence-embedding"}), _read, _write),)
+# A bundle of sentence-similarity computes the same vectors; with a cross-encoder it has none.
+TASKS = frozenset({"sentence-embedding", "sentence-similarity"})
+
+
+def embedding_task(endpoint: Any) -> SentenceEmbedding:
+    """Raises ServingError where the endpoint's engine gives no vectors."""
+    if endpoint.embedding is None:
+        raise ServingError("refused", "the endpoint's model compares texts and makes no vectors")
+    return SentenceEmbedding(endpoint)
+
+
+OPERATIONS = (Operation("openai.embeddings", TASKS, read, write, NAMES, embedding_task),)

@@ -5,8 +5,9 @@ Tested by tests/preprocess/test_dialects.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from preprocess.answers.work import Work
@@ -16,6 +17,7 @@ from preprocess.response import Reply
 from transformer_serving.contract.dialects import Dialect, dialect_of
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.fields import kind_of
 
 
 class Task(Protocol):
@@ -29,12 +31,17 @@ class Task(Protocol):
 
 
 class Asked(NamedTuple):
-    """A body as it came, with the bytes after its JSON, and the endpoint that is asked."""
+    """A body as it came, with the bytes after its JSON, and the endpoint that is asked.
+
+    `name` and `version` are those that the endpoint is served under.
+    """
 
     body: Any
     binary: bytes
     task: Task
     endpoint: Endpoint
+    name: str = ""
+    version: str | None = None
 
 
 class Answered(NamedTuple):
@@ -55,12 +62,20 @@ class Operation:
     """One thing that can be asked. `tasks` are those that can answer it, None: all.
 
     `read` gives a body of our own form. It raises ServingError, as read_body will on what it gives.
+    `names` are the caller's names of fields and parameters, with ours. `task` makes the task that
+    answers where it is not the endpoint's own, from the same engine; it raises ServingError.
     """
 
     name: str
     tasks: frozenset[str] | None
     read: Callable[[Asked], Any]
     write: Callable[[Answered], Reply]
+    names: Mapping[str, str] = field(default_factory=dict)
+    task: Callable[[Endpoint], Any] | None = None
+
+    @cached_property
+    def _theirs(self) -> dict[str, str]:
+        return {ours: theirs for theirs, ours in self.names.items()}
 
     @property
     def dialect(self) -> Dialect:
@@ -70,8 +85,57 @@ class Operation:
         """Raises ServingError (422) where the endpoint cannot answer this."""
         if self.tasks is not None and task not in self.tasks:
             raise ServingError(
-                "impossible",
+                "refused",
                 f"the endpoint cannot answer this; only those of task "
                 f"{' or '.join(sorted(self.tasks))} can",
                 got=task,
             )
+
+    def can_be_asked(self, endpoint: Endpoint) -> bool:
+        try:
+            self.check_task(endpoint.task)
+            if self.task is not None:
+                self.task(endpoint)
+        except ServingError:
+            return False
+        return True
+
+    def in_their_words(self, error: ServingError) -> ServingError:
+        """The error with the field by the name that the caller knows."""
+        theirs = self._theirs.get(error.field or "")
+        if theirs is None:
+            return error
+        return ServingError(
+            error.kind.code, error.message.replace(f"'{error.field}'", f"'{theirs}'"), field=theirs,
+            limit=error.limit, got=error.got, retry_after_s=error.retry_after_s,
+        )  # fmt: skip
+
+
+def read_fields(body: Any, allowed: Iterable[str]) -> Mapping[str, Any]:
+    """The body, which has no other fields. Raises ServingError."""
+    if not isinstance(body, Mapping):
+        raise ServingError("malformed_body", "the body must be a JSON object", got=kind_of(body))
+    if any(name not in allowed for name in body):
+        raise ServingError("invalid_field", f"an unknown field; allowed are {', '.join(allowed)}")
+    return body
+
+
+def given(body: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """What the body has under the caller's names, under ours; null is not given."""
+    return {ours: body[name] for name, ours in names.items() if body.get(name) is not None}
+
+
+def read_flag(body: Mapping[str, Any], name: str, default: bool = False) -> bool:
+    """Raises ServingError where it is neither true nor false."""
+    value = body.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise wrong(name, "true or false", value)
+    return value
+
+
+def wrong(name: str, wanted: str, value: Any) -> ServingError:
+    return ServingError(
+        "invalid_field", f"field '{name}' must be {wanted}", field=name, got=kind_of(value)
+    )

@@ -223,7 +223,7 @@ def run_sdk(clearml_environment: dict[str, str], tmp_path: Path) -> RunSdk:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
         )
 
     return run

@@ -28,7 +28,8 @@ def test_nothing_acknowledged_is_lost_by_kill_9(own_server: ServerProcess) -> No
     headers = dict(session.headers)
 
     def write(number: int) -> None:
-        with contextlib.suppress(requests.ConnectionError, AssertionError):
+        # Killed before an answer, or in the middle of one.
+        with contextlib.suppress(requests.RequestException, AssertionError):
             for count in range(10_000):
                 key = f"{number}-{count}"
                 _write_one(own_server, headers, task, number, key, acknowledged[number])

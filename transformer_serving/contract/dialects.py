@@ -45,20 +45,31 @@ _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not
 
 
 def _tei(error: ServingError) -> ErrorBody:
-    """text-embeddings-inference 1.x: ErrorResponse of its openapi.json."""
-    kind = _TEI_TYPES.get(error.kind.code, "Backend")
-    return {"error": sentence(error), "error_type": kind}
+    """text-embeddings-inference 1.9: ErrorResponse of router/src/lib.rs."""
+    return {"error": sentence(error), "error_type": _tei_type(error)}
+
+
+def _tei_openai(error: ServingError) -> ErrorBody:
+    """What its /v1/embeddings says: OpenAICompatErrorResponse of router/src/http/types.rs."""
+    status = _TEI_STATUSES.get(error.kind.code, error.kind.status)
+    return {"message": sentence(error), "code": status, "type": _tei_type(error)}
+
+
+def _tei_type(error: ServingError) -> str:
+    if error.got == 0 and error.kind.code == "invalid_field":
+        return "Empty"
+    return _TEI_TYPES.get(error.kind.code, "Backend")
 
 
 _TEI_TYPES = {
     "malformed_body": "Validation", "invalid_field": "Validation", "too_large": "Validation",
-    "impossible": "Validation", "unauthorized": "Validation", "forbidden": "Validation",
+    "impossible": "Tokenizer", "unauthorized": "Validation", "forbidden": "Validation",
     "unknown_endpoint": "Validation", "overloaded": "Overloaded", "unavailable": "Unhealthy",
 }  # fmt: skip
-# Its clients know 413, 422, 424 and 429 only.
+# Of its server's StatusCode; a batch or a body that is too large keeps the 413 of its openapi.json.
 _TEI_STATUSES = {
-    "invalid_field": 422, "overloaded": 429, "unavailable": 424, "engine_failed": 424,
-    "deadline": 424, "internal": 424, "refused": 424,
+    "invalid_field": 422, "overloaded": 429, "engine_failed": 424, "deadline": 424,
+    "internal": 424, "refused": 424,
 }  # fmt: skip
 
 
@@ -86,6 +97,7 @@ DIALECTS = {
         Dialect("v1", _error),
         Dialect("openai", _openai),
         Dialect("tei", _tei, _TEI_STATUSES),
+        Dialect("tei_openai", _tei_openai, _TEI_STATUSES),
         Dialect("cohere", _message),
         Dialect("hf", _error),
     )

@@ -5,6 +5,7 @@ Tested by tests/gateway/test_cards.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from transformer_serving.contract.errors import ServingError
@@ -36,6 +37,12 @@ class Cards:
                 "older one; convert its model again",
             )
         return card
+
+    async def urls_of(self, target: RequestedEndpoint) -> Sequence[str]:
+        """The endpoints that the name stands for, several for a canary's. Raises ServingError."""
+        if await self._short_way.kind_of(target) is Kind.UNKNOWN:
+            raise ServingError("unknown_endpoint", "the endpoint is not known")
+        return self._short_way.urls_of(target)
 
     async def all(self, key: Key | None) -> dict[str, Card]:
         """By name; those of ours that the key may ask."""

@@ -11,14 +11,14 @@ from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.keys import Key
 from transformer_serving.contract.worker.log_lines import write_json_lines
 from transformer_serving.contract.worker.request_context import current_caller, current_key
-from transformer_serving.gateway.asgi import Message, Receive, Scope, Send, adding, send_json
+from transformer_serving.gateway.asgi import Message, Receive, Scope, Send, adding
 from transformer_serving.gateway.asked import Asked, Reader
 from transformer_serving.gateway.body import ClientGoneError, Incoming
 from transformer_serving.gateway.body_memory import body_memory
 from transformer_serving.gateway.callers import Callers
 from transformer_serving.gateway.cards import Cards
 from transformer_serving.gateway.descriptions import DESCRIPTIONS
-from transformer_serving.gateway.descriptions.description import Question
+from transformer_serving.gateway.descriptions.description import Question, tell
 from transformer_serving.gateway.exchange import Exchange
 from transformer_serving.gateway.golden_rounds import GoldenRounds
 from transformer_serving.gateway.health import PREFIX, Health
@@ -116,14 +116,14 @@ class FrontDoor:
         await exchange.refuse(error, incoming)
 
     async def _describe(self, call: Call, exchange: Exchange, key: Key | None) -> None:
-        question = Question(call.target, key, self._cards, self._health, self._host)
+        question = Question(call.target, key, self._cards, self._health, self._metrics, self._host)
         try:
             status, body = await DESCRIPTIONS[call.operation or ""](question)
         except ServingError as error:
             incoming = Incoming(exchange.receive, self._settings, none_comes=exchange.has_no_body)
             await self._refuse(error.without_frames(), exchange, incoming)
         else:
-            await send_json(exchange.send, status, body, exchange.answer_headers())
+            await tell(exchange.send, status, body, exchange.answer_headers())
 
     async def _serve(self, call: Call, exchange: Exchange, key: Key | None) -> None:
         incoming = Incoming(exchange.receive, self._settings)

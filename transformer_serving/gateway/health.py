@@ -47,13 +47,22 @@ class Health:
             await send_json(send, 404, {"detail": routes})
 
     async def _endpoint(self, url: str, send: Send) -> None:
-        """Its row: 200 where its requests may be sent to this worker, else 503."""
+        try:
+            status, row = self.of(url)
+        except ServingError as error:
+            await send_json(send, error.kind.status, error.body())
+        else:
+            await send_json(send, status, row)
+
+    def of(self, url: str) -> tuple[int, dict[str, Any]]:
+        """An endpoint's row: 200 where its requests may be sent to this worker, else 503.
+
+        Raises ServingError (404).
+        """
         processor = self._host.processor
         result = self._rounds.results.get(url)
         if processor is not None and url not in processor.get_endpoints():
-            error = ServingError("unknown_endpoint", "the endpoint is not known")
-            await send_json(send, error.kind.status, error.body())
-            return
+            raise ServingError("unknown_endpoint", "the endpoint is not known")
         row = {"endpoint": url, "state": "not asked"} if result is None else result.row()
         reason = self.not_ready()
         if reason is None and result is None:
@@ -64,7 +73,7 @@ class Health:
                 reason = "its last golden request is too long ago"
         # Of a good one, what its row says beside it.
         told = {} if reason is None else {"reason": reason}
-        await send_json(send, 200 if reason is None else 503, {**row, **told})
+        return 200 if reason is None else 503, {**row, **told}
 
     def not_ready(self) -> str | None:
         """Why no requests should be sent here; None when they should.

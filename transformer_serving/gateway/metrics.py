@@ -21,6 +21,7 @@ from transformer_serving.gateway.asgi import Send
 from transformer_serving.gateway.figures_folder import VARIABLE, process_runs
 
 PATH = "/metrics"
+MEDIA_TYPE = prometheus.CONTENT_TYPE_LATEST
 
 _ENDED = "ended"
 
@@ -56,11 +57,14 @@ class Metrics:
         self._told |= well.keys()
         self._round.set_to_current_time()
 
-    async def answer(self, send: Send) -> None:
+    async def text(self) -> bytes:
         # Many workers make many files to read.
-        body = await asyncio.to_thread(_text)
+        return await asyncio.to_thread(_text)
+
+    async def answer(self, send: Send) -> None:
+        body = await self.text()
         headers = [
-            (b"content-type", prometheus.CONTENT_TYPE_LATEST.encode()),
+            (b"content-type", MEDIA_TYPE.encode()),
             (b"content-length", str(len(body)).encode()),
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})

@@ -84,7 +84,7 @@ class ShortWay:
         process_request.
         """
         processor = self._host.processor
-        urls = self._urls(target)
+        urls = self.urls_of(target)
         for routed in urls:
             if not is_built(processor, routed):
                 await self._build_once(routed)
@@ -94,10 +94,10 @@ class ShortWay:
         """Whether all that may answer the target are built and know the operation."""
         return all(
             operation in getattr(preprocess_of(self._host.processor, url), "operations", ())
-            for url in self._urls(target)
+            for url in self.urls_of(target)
         )
 
-    def _urls(self, target: RequestedEndpoint) -> Sequence[str]:
+    def urls_of(self, target: RequestedEndpoint) -> Sequence[str]:
         """What the host may draw for the target."""
         processor = self._host.processor
         if processor is None:
@@ -134,7 +134,7 @@ class ShortWay:
 
         The host would parse, count and time what is then not served.
         """
-        urls = self._urls(target)
+        urls = self.urls_of(target)
         if len(urls) != 1:
             return None
         turn_away = getattr(preprocess_of(self._host.processor, urls[0]), "turned_away", None)

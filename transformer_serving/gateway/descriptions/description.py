@@ -9,8 +9,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from transformer_serving.contract.keys import Key
+from transformer_serving.gateway.asgi import Headers, Send, send_json
 from transformer_serving.gateway.cards import Cards
 from transformer_serving.gateway.health import Health
+from transformer_serving.gateway.metrics import Metrics
 from transformer_serving.gateway.short_way import RequestedEndpoint
 
 
@@ -23,6 +25,7 @@ class Question(NamedTuple):
     key: Key | None
     cards: Cards
     health: Health
+    metrics: Metrics
     host: Any = None
 
     @property
@@ -30,6 +33,37 @@ class Question(NamedTuple):
         assert self.target is not None, "the route's path has the endpoint's name"
         return self.target
 
+    async def is_ready(self) -> bool:
+        """Whether its last golden request was answered; of a canary's name, all it stands for.
 
-# The status and the JSON of the answer, None for no body. Raises ServingError.
+        Raises ServingError (404).
+        """
+        urls = await self.cards.urls_of(self.endpoint)
+        return all(self.health.of(url)[0] == 200 for url in urls)
+
+
+class Plain(NamedTuple):
+    """A body that is not JSON."""
+
+    body: bytes
+    media_type: str
+
+
+# The status and the answer: JSON, Plain, or None for no body. Raises ServingError.
 Description = Callable[[Question], Awaitable[tuple[int, Any]]]
+
+
+async def tell(send: Send, status: int, answer: Any, headers: Headers) -> None:
+    """Send what a description gave."""
+    if answer is None:
+        answer = Plain(b"", "text/plain")
+    if not isinstance(answer, Plain):
+        await send_json(send, status, answer, headers)
+        return
+    own = [
+        (b"content-type", answer.media_type.encode()),
+        (b"content-length", str(len(answer.body)).encode()),
+        *headers,
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": own})
+    await send({"type": "http.response.body", "body": answer.body})

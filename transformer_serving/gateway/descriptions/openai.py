@@ -1,4 +1,4 @@
-"""OpenAI's list of models.
+"""OpenAI's list of models, and one of them, which KServe's V1 clients ask whether it is ready.
 
 Tested by tests/gateway/test_descriptions.py.
 """
@@ -8,18 +8,26 @@ from __future__ import annotations
 from typing import Any
 
 from transformer_serving.gateway.descriptions.description import Question
+from transformer_serving.gateway.keys import endpoint_url
 
 _OPERATION = "openai.embeddings"
 _OWNER = "transformer-serving"
 
 
+def _row(name: str) -> dict[str, Any]:
+    # A bundle has no date, so that the same model makes the same bundle.
+    return {"id": name, "object": "model", "created": 0, "owned_by": _OWNER}
+
+
 async def models(question: Question) -> tuple[int, Any]:
     """Those that /v1/embeddings can be asked of."""
     cards = await question.cards.all(question.key)
-    rows = [
-        # A bundle has no date, so that the same model makes the same bundle.
-        {"id": name, "object": "model", "created": 0, "owned_by": _OWNER}
-        for name, card in cards.items()
-        if _OPERATION in card["operations"]
-    ]
+    rows = [_row(name) for name, card in cards.items() if _OPERATION in card["operations"]]
     return 200, {"object": "list", "data": rows}
+
+
+async def model(question: Question) -> tuple[int, Any]:
+    """Any endpoint; 503 where its last golden request was not answered as it should."""
+    ready = await question.is_ready()
+    name = endpoint_url(question.endpoint)
+    return 200 if ready else 503, {**_row(name), "name": name, "ready": ready}

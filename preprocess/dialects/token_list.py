@@ -1,0 +1,81 @@
+"""Which tokens a text is made of: a task that needs no engine.
+
+Tested by tests/preprocess/test_dialects.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tokenizers
+
+from preprocess.answers.embedding import prompt_name, prompted
+from preprocess.answers.work import Work
+from preprocess.parameters import FLAG, Parameter, Parameters, read_parameters
+from preprocess.request import BodyForm, Request, TextField
+from preprocess.rows import Row
+from preprocess.tokens import Tokenizer
+from preprocess.windows import Windows
+from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.contract.errors import ServingError
+
+Token = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ListParameters(Parameters):
+    prompt: str | None
+    special: bool
+
+
+class TokenList:
+    """Whole texts, however long: nothing is cut."""
+
+    form = BodyForm(TextField("text", one=False))
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._limits = endpoint.limits
+        self._prompts: Mapping[str, str] = {}
+        prompts: tuple[Parameter, ...] = ()
+        if endpoint.embedding is not None:
+            self._prompts = endpoint.embedding.prompts
+            prompts = (Parameter("prompt_name", prompt_name(endpoint.embedding)),)
+        self.parameters = (Parameter("add_special_tokens", FLAG, True), *prompts)
+
+    def read_parameters(self, values: Mapping[str, Any]) -> ListParameters:
+        read = read_parameters(values, self.parameters)
+        prompt = self._prompts.get(read.get("prompt_name") or "")
+        return ListParameters(prompt, read["add_special_tokens"])
+
+    def encode(self, request: Request, tokenizer: Tokenizer | Windows) -> Work:
+        texts = prompted(request.texts, request.parameters.prompt)
+        encodings = tokenizer.whole(texts, special=request.parameters.special)
+        count = sum(len(encoding) for encoding in encodings)
+        if count > self._limits.max_tokens:
+            raise ServingError(
+                "too_large",
+                "the texts have too many tokens together; send them in several requests",
+                limit=self._limits.max_tokens,
+                got=count,
+            )
+        answer = [_tokens(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
+        return Work(request, (), answer)
+
+    def render(self, rows: Sequence[Row], work: Work) -> Any:
+        return work.context
+
+
+def _tokens(text: str, encoding: tokenizers.Encoding) -> list[Token]:
+    columns = zip(
+        encoding.ids, encoding.tokens, encoding.offsets, encoding.special_tokens_mask, strict=True
+    )
+    return [
+        {"id": token, "text": name, "special": True, "start": None, "stop": None}
+        if special
+        else {
+            "id": token, "text": text[start:stop], "special": False, "start": start, "stop": stop,
+        }
+        for token, name, (start, stop), special in columns
+    ]  # fmt: skip

@@ -1,0 +1,70 @@
+"""KServe's V1 protocol, TensorFlow Serving's before it: POST /v1/models/NAME:predict.
+
+An instance is a text, or an object of the endpoint's own fields.
+
+Tested by tests/preprocess/test_dialects.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from preprocess.dialects.operation import Answered, Asked, Operation, read_fields, wrong
+from preprocess.request import BodyForm
+from preprocess.response import Reply, answer_body
+from transformer_serving.contract.errors import ServingError
+
+
+def _read(asked: Asked) -> dict[str, Any]:
+    body = read_fields(asked.body, ("instances", "parameters"))
+    instances = body.get("instances")
+    if not isinstance(instances, list) or not instances:
+        raise wrong("instances", "a list with texts or objects in it", instances)
+    form = asked.task.form
+    rows = [_row(instance, form) for instance in instances]
+    if any(row.keys() != rows[0].keys() for row in rows):
+        raise wrong("instances", "a list of objects that have the same fields", instances)
+    own = {name: body[name] for name in ("parameters",) if body.get(name) is not None}
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        own[name] = values if name in form.names else _shared(name, values)
+    return own if form.first.many else _alone(own, form)
+
+
+def _row(instance: Any, form: BodyForm) -> Mapping[str, Any]:
+    if form.is_one_text and isinstance(instance, str):
+        return {form.first.name: instance}
+    if not isinstance(instance, dict):
+        wanted = "texts or objects" if form.is_one_text else "objects"
+        raise wrong("instances", f"a list of {wanted} with {' and '.join(form.names)}", instance)
+    return read_fields(instance, (*form.names, *form.beside))
+
+
+def _shared(name: str, values: list[Any]) -> Any:
+    """The one value of a parameter: a request has one."""
+    if any(value != values[0] for value in values):
+        raise ServingError(
+            "invalid_field", f"field '{name}' must be the same in every instance", field=name
+        )
+    return values[0]
+
+
+def _alone(own: dict[str, Any], form: BodyForm) -> dict[str, Any]:
+    """Of a task that answers one body at a time: its fields as they are."""
+    texts = own.get(form.first.name, [None])
+    if len(texts) != 1:
+        raise ServingError(
+            "too_large", "the endpoint answers one instance a request; send several requests",
+            field="instances", limit=1, got=len(texts),
+        )  # fmt: skip
+    return {name: value[0] if name in form.names else value for name, value in own.items()}
+
+
+def _write(answered: Answered) -> Reply:
+    request = answered.work.request
+    predictions = answered.answer if request.many else [answered.answer]
+    return Reply(answer_body({"predictions": predictions}))
+
+
+OPERATIONS = (Operation("v1.predict", None, _read, _write),)

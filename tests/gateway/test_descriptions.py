@@ -1,0 +1,151 @@
+"""GETs of other protocols: lists of models, what a model is, whether it is ready."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.spoken import OLDER, SpokenDoor
+from transformer_serving.contract.heads import TASKS
+from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
+from transformer_serving.gateway.golden_rounds import GoldenResult
+from transformer_serving.gateway.keys import Keys
+
+ALL, BOUND = new_key(), new_key()
+ROWS = (
+    Key("all", digest_of(ALL), now()),
+    Key("bound", digest_of(BOUND), now(), ("sentence-embedding", "rerank/2")),
+)
+
+
+@pytest.fixture
+def door() -> SpokenDoor:
+    """After a round in which every endpoint was well but one."""
+    return after_a_round(SpokenDoor())
+
+
+@pytest.fixture
+def locked(tmp_path: Path) -> SpokenDoor:
+    path = tmp_path / "keys.json"
+    path.write_text(keys_text(ROWS))
+    return after_a_round(SpokenDoor(Keys(path)))
+
+
+def after_a_round(door: SpokenDoor) -> SpokenDoor:
+    rounds = door.app._rounds
+    rounds.first_done = True
+    for name in (*TASKS, "rerank/2", OLDER):
+        state, reason = ("failed", "503") if name == "fill-mask" else ("ok", None)
+        rounds.results[name] = GoldenResult(name, state, "", time.monotonic(), True, reason)
+    return door
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+async def test_models_are_those_that_make_vectors(door: SpokenDoor) -> None:
+    told = await door.ask("GET", "/v1/models")
+    assert told.status == 200
+    assert told.json["object"] == "list"
+    assert [row["id"] for row in told.json["data"]] == ["sentence-embedding", "sentence-similarity"]
+    assert all(set(row) == {"id", "object", "created", "owned_by"} for row in told.json["data"])
+    assert told.headers[b"x-request-id"]
+
+
+@pytest.mark.parametrize("name", ["rerank", "rerank/2", OLDER])
+async def test_one_model_is_what_two_protocols_ask(door: SpokenDoor, name: str) -> None:
+    told = await door.ask("GET", f"/v1/models/{name}")
+    assert told.status == 200
+    assert (told.json["id"], told.json["object"], told.json["owned_by"]) == (
+        name, "model", "transformer-serving",
+    )  # fmt: skip
+    assert (told.json["name"], told.json["ready"]) == (name, True)
+
+
+async def test_a_model_that_is_not_well_is_not_ready(door: SpokenDoor) -> None:
+    told = await door.ask("GET", "/v1/models/fill-mask")
+    assert (told.status, told.json["ready"]) == (503, False)
+    health = await door.ask("GET", "/tei/fill-mask/health")
+    assert (health.status, health.json["error_type"]) == (503, "Unhealthy")
+    door.processor.alive = False
+    assert (await door.ask("GET", "/v1/models/rerank")).status == 503
+
+
+async def test_a_canary_is_ready_where_all_behind_it_are(door: SpokenDoor) -> None:
+    door.processor._canary_route["split"] = {"endpoints": ["rerank", "rerank/2"]}
+    assert (await door.ask("GET", "/v1/models/split")).json["ready"]
+    door.processor._canary_route["split"] = {"endpoints": ["rerank", "fill-mask"]}
+    assert not (await door.ask("GET", "/v1/models/split")).json["ready"]
+
+
+async def test_an_unknown_model_is_told_in_each_form(door: SpokenDoor) -> None:
+    told = await door.ask("GET", "/v1/models/nobody")
+    assert (told.status, told.json["error"]["type"]) == (404, "not_found_error")
+    for path in ("info", "health", "metrics"):
+        told = await door.ask("GET", f"/tei/nobody/{path}")
+        assert (told.status, set(told.json)) == (404, {"error", "error_type"})
+
+
+@pytest.mark.parametrize("path", ["health", "ping", ""])
+async def test_teis_health_has_no_body(door: SpokenDoor, path: str) -> None:
+    told = await door.ask("GET", f"/tei/rerank/{path}".rstrip("/"))
+    assert (told.status, told.raw) == (200, b"")
+    assert told.headers[b"content-length"] == b"0"
+
+
+@pytest.mark.parametrize(
+    ("task", "kind"),
+    [
+        ("text-classification", "classifier"),
+        ("rerank", "reranker"),
+        ("sentence-embedding", "embedding"),
+        ("fill-mask", "embedding"),
+    ],
+)
+async def test_teis_info_tells_the_model_and_its_limits(
+    door: SpokenDoor, task: str, kind: str
+) -> None:
+    told = (await door.ask("GET", f"/tei/{task}/info")).json
+    assert told["model_id"] == told["served_model_name"] == task
+    assert list(told["model_type"]) == [kind]
+    assert told["max_client_batch_size"] == 10
+    assert told["max_input_length"] == 24
+    if kind != "embedding":
+        labels = told["model_type"][kind]
+        assert {number: name for name, number in labels["label2id"].items()} == {
+            int(number): name for number, name in labels["id2label"].items()
+        }
+
+
+async def test_teis_info_of_older_code_is_refused(door: SpokenDoor) -> None:
+    told = await door.ask("GET", f"/tei/{OLDER}/info")
+    assert (told.status, "convert" in told.json["error"]) == (422, True)
+
+
+async def test_teis_metrics_are_the_gateways(door: SpokenDoor) -> None:
+    told = await door.ask("GET", "/tei/rerank/metrics")
+    assert told.status == 200
+    assert told.headers[b"content-type"].startswith(b"text/plain")
+    assert b"transformer_serving_gateway_refused" in told.raw
+
+
+async def test_a_key_sees_what_it_may_ask(locked: SpokenDoor) -> None:
+    assert (await locked.ask("GET", "/v1/models")).status == 401
+    told = await locked.ask("GET", "/v1/models", headers=bearer(BOUND))
+    assert [row["id"] for row in told.json["data"]] == ["sentence-embedding"]
+    for path, status in {
+        "/v1/models/rerank/2": 200, "/v1/models/rerank": 403, "/tei/rerank/info": 403,
+        "/tei/sentence-embedding/info": 200, "/tei/sentence-embedding/metrics": 403,
+    }.items():  # fmt: skip
+        assert (await locked.ask("GET", path, headers=bearer(BOUND))).status == status, path
+    told = await locked.ask("GET", "/tei/sentence-embedding/metrics", headers=bearer(ALL))
+    assert told.status == 200
+
+
+async def test_a_host_that_knows_no_endpoint_yet(door: SpokenDoor) -> None:
+    door.processor.answers.clear()
+    door.processor.changed()
+    assert (await door.ask("GET", "/v1/models")).json["data"] == []

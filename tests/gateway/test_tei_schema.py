@@ -1,0 +1,81 @@
+"""text-embeddings-inference's own openapi.json, held against /tei/NAME.
+
+tei_openapi.json is docs/openapi.json of its release 1.9.3 (Apache-2.0) without /decode;
+schemathesis makes the requests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase
+from schemathesis.generation import GenerationMode
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.gateway.conftest import Server
+from tests.gateway.text_serving import TextServing, text_serving as text_serving
+
+DOCUMENT = json.loads(Path(__file__).with_name("tei_openapi.json").read_text())
+CHECKS = [content_type_conformance, response_schema_conformance, status_code_conformance]
+FOUND: list[Any] = list(schemathesis.openapi.from_dict(DOCUMENT).get_all_operations())
+OPERATIONS = {f"{one.ok().method.upper()} {one.ok().path}": one.ok() for one in FOUND}
+# Its own server calls the error's type `type`, as here; its document does not.
+MISNAMED = "POST /v1/embeddings"
+
+
+@pytest.fixture(scope="module")
+def door(text_serving: TextServing) -> Iterator[Server]:
+    server = text_serving.gateway().start()
+    try:
+        yield server.wait_for("/health/ready")
+    finally:
+        server.stop()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["texts", "vectors"])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_answers_are_those_of_the_document(door: Server, operation: str, name: str) -> None:
+    address = f"http://127.0.0.1:{door.port}/tei/{name}"
+
+    @hypothesis.seed(7)
+    @hypothesis.settings(
+        max_examples=6, database=None, deadline=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @hypothesis.given(OPERATIONS[operation].as_strategy(generation_mode=GenerationMode.POSITIVE))
+    def one(case: Any) -> None:
+        response = case.call(base_url=address, timeout=30)
+        if operation == MISNAMED and response.status_code != 200:
+            assert set(response.json()) == {"message", "code", "type"}
+            assert response.status_code in (400, 413, 422, 424)
+        else:
+            case.validate_response(response, checks=CHECKS)
+
+    one()
+
+
+def test_what_it_answers_is_asked(door: Server) -> None:
+    """The made-up requests above may all have been refused."""
+    asked: dict[str, dict[str, Any]] = {
+        "vectors": {
+            "embed": {"inputs": "tea"}, "similarity": {
+                "inputs": {"source_sentence": "tea", "sentences": ["rain"]},
+            }, "tokenize": {"inputs": "tea"}, "v1/embeddings": {"input": "tea"},
+        },
+        "texts": {"predict": {"inputs": "tea"}},
+    }  # fmt: skip
+    for name, bodies in asked.items():
+        for path, body in bodies.items():
+            raw = json.dumps(body).encode()
+            assert door.ask("POST", f"/tei/{name}/{path}", raw).status == 200, path

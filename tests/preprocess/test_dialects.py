@@ -1,0 +1,457 @@
+"""Bodies and answers of other protocols, without a server; tests/clients asks with clients."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from preprocess.answers import TASKS
+from preprocess.card import card_of
+from preprocess.dialects import OPERATIONS
+from tests.preprocess.speaking import LABELS, WIDTH, Speaker, endpoint_of, speaker
+from transformer_serving.contract.dialects import DIALECTS, dialect_of
+from transformer_serving.contract.errors import KINDS, ServingError
+
+TEA, RAIN = "a kettle of tea", "rain fell on the roof"
+TEXTS = [TEA, RAIN]
+# A body that our own form takes, of each task.
+OURS: dict[str, dict[str, Any]] = {
+    "text-classification": {"text": TEA},
+    "token-classification": {"text": TEA},
+    "question-answering": {"question": "what fell", "context": RAIN},
+    "fill-mask": {"text": "a kettle of [MASK]"},
+    "zero-shot-classification": {"text": TEA, "candidate_labels": ["tea", "rain"]},
+    "feature-extraction": {"text": TEA},
+    "sentence-embedding": {"text": TEA},
+    "sentence-similarity": {"source_sentence": TEA, "sentences": TEXTS},
+    "rerank": {"query": TEA, "texts": TEXTS},
+}
+SPEAKERS = {task: speaker(task) for task in TASKS}
+
+
+def refusal(task: str, operation: str, body: Any) -> ServingError:
+    with pytest.raises(ServingError) as caught:
+        SPEAKERS[task].ask(operation, body)
+    return caught.value
+
+
+def vectors(texts: list[str], **parameters: Any) -> list[list[float]]:
+    body = {"text": texts, "parameters": parameters}
+    return [row["embedding"] for row in SPEAKERS["sentence-embedding"].ask(None, body)]
+
+
+def test_every_operation_has_its_dialect_and_some_task() -> None:
+    for name, row in OPERATIONS.items():
+        assert row.name == name
+        assert row.dialect is DIALECTS[name.partition(".")[0]]
+        assert row.tasks is None or row.tasks <= set(TASKS)
+        answering = [task for task in TASKS if row.can_be_asked(endpoint_of(task))]
+        assert bool(answering) == (name != "tei.embed_sparse")
+
+
+STRANGE = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=30)
+    | st.sampled_from(["tea", "", "\ud800", "x" * 500]),
+    lambda inner: st.lists(inner, max_size=12) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=12,
+)
+FIELDS = st.sampled_from(
+    [
+        "input", "inputs", "text", "texts", "text_pair", "query", "documents", "instances",
+        "parameters", "model", "truncate", "truncation_direction", "normalize", "dimensions",
+        "prompt_name", "raw_scores", "return_text", "return_documents", "top_n", "rank_fields",
+        "encoding_format", "user", "add_special_tokens", "source_sentence", "sentences", "question",
+        "context", "options", "candidate_labels", "max_chunks_per_doc",
+    ]
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("task", TASKS)
+@given(st.data())
+@settings(max_examples=60)
+def test_no_body_is_too_strange(task: str, data: Any) -> None:
+    operation = data.draw(st.sampled_from(sorted(OPERATIONS)))
+    body = data.draw(STRANGE | st.dictionaries(FIELDS, STRANGE, max_size=5))
+    refused: list[ServingError] = []
+    try:
+        SPEAKERS[task].ask(operation, body)
+    except ServingError as error:
+        refused.append(error)
+    for one in refused:
+        for dialect in DIALECTS.values():
+            assert 400 <= dialect.status(one) < 600
+            assert dialect.error_body(one)
+
+
+# OpenAI
+
+
+def test_openai_gives_vectors_in_order_with_true_counts() -> None:
+    speaker = SPEAKERS["sentence-embedding"]
+    answer = speaker.ask("openai.embeddings", {"model": "m", "input": TEXTS})
+    assert [row["embedding"] for row in answer["data"]] == vectors(TEXTS)
+    # [CLS] and [SEP] around each.
+    tokens = [len(speaker.tokenizer.library.encode(text).ids) for text in TEXTS]
+    assert answer["usage"] == {"prompt_tokens": sum(tokens), "total_tokens": sum(tokens)}
+    one = speaker.ask("openai.embeddings", {"model": "m", "input": TEA, "user": "u"})
+    assert one["data"] == answer["data"][:1]
+
+
+def test_openai_packs_float32_in_base64() -> None:
+    body = {"model": "m", "input": TEA, "encoding_format": "base64"}
+    answer = SPEAKERS["sentence-embedding"].ask("openai.embeddings", body)
+    found = np.frombuffer(base64.b64decode(answer["data"][0]["embedding"]), "<f4")
+    np.testing.assert_allclose(found, vectors([TEA])[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "input"),
+        ({"input": []}, "input"),
+        ({"input": [1, 2]}, "input"),
+        ({"input": [[1, 2]]}, "input"),
+        ({"input": TEA, "dimensions": WIDTH + 1}, "dimensions"),
+        ({"input": TEA, "dimensions": "8"}, "dimensions"),
+        ({"input": TEA, "encoding_format": "hex"}, "encoding_format"),
+        ({"input": TEA, "user": 7}, "user"),
+        ({"input": ["x"] * 11}, "input"),
+    ],
+)
+def test_openai_is_told_its_own_field(body: dict[str, Any], field: str) -> None:
+    error = refusal("sentence-embedding", "openai.embeddings", {"model": "m", **body})
+    assert error.field == field
+    assert f"'{field}'" in error.message
+    told = dialect_of("openai.embeddings").error_body(error)
+    assert told["error"]["param"] == field
+
+
+# text-embeddings-inference
+
+
+@pytest.mark.parametrize("inputs", [TEA, [TEA], TEXTS])
+def test_tei_normalizes_unless_told_not_to(inputs: Any) -> None:
+    speaker = SPEAKERS["sentence-embedding"]
+    texts = inputs if isinstance(inputs, list) else [inputs]
+    assert speaker.ask("tei.embed", {"inputs": inputs}) == vectors(texts, normalize_embeddings=True)
+    plain = {"inputs": inputs, "normalize": False, "truncation_direction": "Right"}
+    assert speaker.ask("tei.embed", plain) == vectors(texts)
+    assert speaker.ask("tei.root", {"inputs": inputs}) == speaker.ask(
+        "tei.embed", {"inputs": inputs}
+    )
+
+
+def test_tei_cuts_texts_dimensions_and_puts_prompts() -> None:
+    speaker = SPEAKERS["sentence-embedding"]
+    body = {"inputs": "tea " * 30, "truncate": True, "dimensions": 3, "prompt_name": "query"}
+    assert np.array(speaker.ask("tei.embed", body)).shape == (1, 3)
+    assert refusal("sentence-embedding", "tei.embed", {**body, "truncate": False}).kind.code == (
+        "too_large"
+    )
+    assert refusal("sentence-embedding", "tei.embed", {**body, "prompt_name": "x"}).field == (
+        "prompt_name"
+    )
+    left = {"inputs": TEA, "truncation_direction": "left"}
+    assert refusal("sentence-embedding", "tei.embed", left).field == "truncation_direction"
+
+
+def test_tei_gives_the_vectors_of_tokens() -> None:
+    speaker = SPEAKERS["feature-extraction"]
+    found = speaker.ask("tei.embed_all", {"inputs": TEA})
+    assert found == [speaker.ask(None, {"text": TEA})]
+    assert speaker.ask("tei.root", {"inputs": TEA}) == found
+    # Where the engine pools, there are none.
+    error = refusal("sentence-embedding", "tei.embed_all", {"inputs": TEA})
+    assert dialect_of("tei.embed_all").status(error) == 424
+
+
+def test_tei_predicts_texts_pairs_and_batches_of_both() -> None:
+    speaker = SPEAKERS["text-classification"]
+    every = {"parameters": {"top_k": len(LABELS)}}
+    one, other = (speaker.ask(None, {"text": [text], **every})[0] for text in TEXTS)
+    pair = speaker.ask(None, {"text": TEA, "text_pair": RAIN, **every})
+    predict = {
+        name: speaker.ask("tei.predict", {"inputs": inputs})
+        for name, inputs in {
+            "a text": TEA, "alone": [TEA], "a pair": TEXTS, "texts": [[TEA], [RAIN]],
+            "mixed": [[TEA], TEXTS],
+        }.items()
+    }  # fmt: skip
+    assert predict["a text"] == predict["alone"] == one
+    assert predict["a pair"] == pair
+    assert predict["texts"] == [one, other]
+    assert predict["mixed"] == [one, pair]
+    raw = speaker.ask("tei.predict", {"inputs": TEA, "raw_scores": True})
+    parameters = {"function_to_apply": "none", "top_k": len(LABELS)}
+    assert raw == speaker.ask(None, {"text": [TEA], "parameters": parameters})[0]
+
+
+@pytest.mark.parametrize(
+    "inputs", [None, [], [[]], ["a", "b", "c"], [["a", "b", "c"]], ["a", ["b"]], [["a"], "b"], [1]]
+)
+def test_tei_predicts_nothing_else(inputs: Any) -> None:
+    error = refusal("text-classification", "tei.predict", {"inputs": inputs})
+    assert dialect_of("tei.predict").status(error) == 422
+    assert error.field == "inputs"
+
+
+def test_tei_ranks_between_nought_and_one_unless_raw() -> None:
+    linear = {"labels": LABELS[:1], "problem_type": "single_label", "activation": "none"}
+    speaker = Speaker(endpoint_of("rerank", classification=linear))
+    body = {"query": TEA, "texts": TEXTS}
+    raw = speaker.ask("tei.rerank", {**body, "raw_scores": True, "return_text": True})
+    assert raw == speaker.ask(None, {**body, "parameters": {"return_documents": True}})
+    ranks = speaker.ask("tei.rerank", body)
+    for rank, row in zip(ranks, raw, strict=True):
+        assert rank == {
+            "index": row["index"],
+            "score": pytest.approx(1 / (1 + np.exp(-row["score"]))),
+        }
+    assert speaker.ask("tei.root", body) == ranks
+    # A model of vectors has no other scores than its own.
+    by_vectors = Speaker(endpoint_of("rerank", head="vector"))
+    assert by_vectors.ask("tei.rerank", body) == by_vectors.ask(None, body)
+
+
+def test_tei_compares_by_cosine_whatever_the_model_does() -> None:
+    speaker = SPEAKERS["sentence-similarity"]
+    inputs = {"source_sentence": TEA, "sentences": TEXTS}
+    scores = speaker.ask("tei.similarity", {"inputs": inputs, "parameters": {"truncate": True}})
+    assert scores == [pytest.approx(1), pytest.approx(scores[1])]
+    one, two = np.array(vectors(TEXTS, normalize_embeddings=True))
+    assert scores[1] == pytest.approx(float(one @ two), abs=1e-6)
+    # The vectors of sentence-embedding can be compared, too.
+    assert SPEAKERS["sentence-embedding"].ask("tei.similarity", {"inputs": inputs}) == scores
+    assert speaker.ask("tei.root", {"inputs": inputs}) == scores
+    for body in ({}, {"inputs": TEA}, {"inputs": inputs, "parameters": [1]}):
+        assert refusal("sentence-similarity", "tei.similarity", body).field in (
+            "inputs", "parameters",
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("task", ["sentence-embedding", "question-answering"])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_tei_lists_tokens_however_many(task: str, side: str) -> None:
+    endpoint = endpoint_of(task)
+    tokens = dataclasses.replace(endpoint.tokens, truncation_side=side)
+    speaker = Speaker(dataclasses.replace(endpoint, tokens=tokens))
+    text = "tea and rain " * 10
+    [found] = speaker.ask("tei.tokenize", {"inputs": text})
+    assert [row["special"] for row in (found[0], found[-1])] == [True, True]
+    inner = found[1:-1]
+    assert len(inner) == 30
+    assert [text[row["start"] : row["stop"]] for row in inner] == [row["text"] for row in inner]
+    assert "".join(row["text"] for row in inner) == text.replace(" ", "")
+    [bare] = speaker.ask("tei.tokenize", {"inputs": [text], "add_special_tokens": False})
+    assert bare == inner
+    many = refusal(task, "tei.tokenize", {"inputs": ["tea and rain " * 15] * 9})
+    assert many.kind.code == "too_large"
+    assert refusal(task, "tei.tokenize", {"inputs": []}).got == 0
+
+
+def test_tei_puts_a_prompt_before_tokens() -> None:
+    [found] = SPEAKERS["sentence-embedding"].ask(
+        "tei.tokenize", {"inputs": "rain", "prompt_name": "query"}
+    )
+    assert "".join(row["text"] for row in found if not row["special"]) == "tearain"
+
+
+def test_teis_own_openai_always_normalizes() -> None:
+    speaker = SPEAKERS["sentence-embedding"]
+    answer = speaker.ask("tei_openai.embeddings", {"input": TEA})
+    assert answer["data"][0]["embedding"] == vectors([TEA], normalize_embeddings=True)[0]
+    assert answer["model"] == "named"
+
+
+def test_teis_errors_by_kind() -> None:
+    dialect, openai = DIALECTS["tei"], DIALECTS["tei_openai"]
+    types = {"Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"}
+    for code in KINDS:
+        error = ServingError(code, "no")
+        body = dialect.error_body(error)
+        assert set(body) == {"error", "error_type"}
+        assert body["error_type"] in types
+        told = {"message": body["error"], "code": dialect.status(error), "type": body["error_type"]}
+        assert openai.error_body(error) == told
+        assert openai.status(error) == dialect.status(error)
+    statuses = {code: dialect.status(ServingError(code, "no")) for code in KINDS}
+    assert statuses["too_large"] == 413
+    assert statuses["invalid_field"] == statuses["impossible"] == 422
+    assert statuses["engine_failed"] == statuses["deadline"] == statuses["refused"] == 424
+    assert statuses["overloaded"] == 429
+    empty = refusal("sentence-embedding", "tei.embed", {"inputs": []})
+    assert dialect.error_body(empty)["error_type"] == "Empty"
+
+
+# Cohere
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_cohere_ranks_strings_and_objects(version: str) -> None:
+    speaker = SPEAKERS["rerank"]
+    served = speaker.ask(None, {"query": TEA, "texts": TEXTS})
+    wanted = [{"index": row["index"], "relevance_score": row["score"]} for row in served]
+    operation = f"cohere.rerank_v{version}"
+    body = {"model": "m", "query": TEA, "documents": TEXTS}
+    answer = speaker.ask(operation, body)
+    assert answer["results"] == wanted
+    assert answer["meta"]["api_version"]["version"] == version
+    assert answer["usage"]["total_tokens"] > 6
+    best = speaker.ask(operation, {**body, "top_n": 1, "return_documents": True})
+    text = TEXTS[wanted[0]["index"]]
+    assert best["results"] == [{**wanted[0], "document": {"text": text}}]
+    objects = [{"title": TEA[:8], "body": TEA[9:], "id": 1}, {"title": RAIN, "body": "", "id": 2}]
+    told = {**body, "documents": objects, "rank_fields": ["title", "body"]}
+    rows = speaker.ask(operation, {**told, "return_documents": True})["results"]
+    assert [row["document"] for row in rows] == [objects[row["index"]] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        ({"documents": []}, "documents"),
+        ({"documents": TEA}, "documents"),
+        ({"documents": [{"title": TEA}]}, "documents"),
+        ({"documents": [7]}, "documents"),
+        ({"documents": ["x"] * 11}, "documents"),
+        ({"query": None}, "query"),
+        ({"top_n": 0}, "top_n"),
+        ({"rank_fields": "text"}, "rank_fields"),
+        ({"max_chunks_per_doc": "all"}, "max_chunks_per_doc"),
+        ({"return_documents": 1}, "return_documents"),
+    ],
+)
+def test_cohere_is_told_its_own_field(more: dict[str, Any], field: str) -> None:
+    body = {"model": "m", "query": TEA, "documents": TEXTS, **more}
+    assert refusal("rerank", "cohere.rerank_v1", body).field == field
+
+
+# Hugging Face
+
+
+def test_hf_gives_every_label_in_a_list_of_lists() -> None:
+    speaker = SPEAKERS["text-classification"]
+    every = {"parameters": {"top_k": len(LABELS)}}
+    rows = speaker.ask(None, {"text": TEXTS, **every})
+    assert speaker.ask("hf.inference", {"inputs": TEA}) == rows[:1]
+    assert speaker.ask("hf.inference", {"inputs": TEXTS}) == rows
+    best = speaker.ask("hf.inference", {"inputs": TEA, "parameters": {"top_k": 1}})
+    assert best == [rows[0][:1]]
+
+
+def test_hf_gives_rows_of_label_and_score() -> None:
+    speaker = SPEAKERS["zero-shot-classification"]
+    labels = ["tea", "rain"]
+    served = speaker.ask(None, {"text": TEA, "candidate_labels": labels})
+    rows = [
+        {"label": label, "score": score}
+        for label, score in zip(served["labels"], served["scores"], strict=True)
+    ]
+    for body in (
+        {"inputs": TEA, "parameters": {"candidate_labels": labels}},
+        {"inputs": TEA, "candidate_labels": labels, "options": {"wait_for_model": True}},
+    ):
+        assert speaker.ask("hf.inference", body) == rows
+    many = {"inputs": [TEA], "parameters": {"candidate_labels": labels}}
+    assert speaker.ask("hf.inference", many) == [rows]
+
+
+def test_hf_groups_entities() -> None:
+    speaker = SPEAKERS["token-classification"]
+    body = {"text": TEA, "parameters": {"aggregation_strategy": "simple"}}
+    assert speaker.ask("hf.inference", {"inputs": TEA}) == speaker.ask(None, body)
+    plain = {"inputs": TEA, "parameters": {"aggregation_strategy": "none"}}
+    assert speaker.ask("hf.inference", plain) == speaker.ask(None, {"text": TEA})
+
+
+def test_hf_takes_the_parameters_of_vectors_beside_the_inputs() -> None:
+    speaker = SPEAKERS["sentence-embedding"]
+    assert speaker.ask("hf.inference", {"inputs": TEA}) == vectors([TEA])
+    body = {"inputs": TEXTS, "normalize": True, "dimensions": 4, "truncate": True}
+    wanted = vectors(TEXTS, normalize_embeddings=True, truncate_dim=4)
+    assert speaker.ask("hf.inference", body) == wanted
+    for more in ({"encoding_format": "base64"}, {"truncation_direction": "left"}):
+        [field] = more
+        assert refusal("sentence-embedding", "hf.inference", {**body, **more}).field == field
+    assert refusal("sentence-embedding", "hf.inference", {**body, "dimensions": 0}).field == (
+        "dimensions"
+    )
+    tokens = {"inputs": TEA, "normalize": True}
+    assert refusal("feature-extraction", "hf.inference", tokens).field == "normalize"
+
+
+@pytest.mark.parametrize("task", ["question-answering", "sentence-similarity", "rerank"])
+def test_hf_gives_the_pipelines_answer_otherwise(task: str) -> None:
+    speaker = SPEAKERS[task]
+    body = {"inputs": OURS[task]}
+    assert speaker.ask("hf.inference", body) == speaker.ask(None, body)
+
+
+# KServe V1
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_v1_answers_every_task(task: str) -> None:
+    speaker = SPEAKERS[task]
+    answer = speaker.ask("v1.predict", {"instances": [OURS[task]]})
+    assert answer == {"predictions": [speaker.ask(None, OURS[task])]}
+    if not speaker.task.form.first.many:
+        two = refusal(task, "v1.predict", {"instances": [OURS[task]] * 2})
+        assert (two.field, two.limit, two.got) == ("instances", 1, 2)
+    else:
+        twice = speaker.ask("v1.predict", {"instances": [OURS[task]] * 2})
+        assert twice == {"predictions": answer["predictions"] * 2}
+
+
+def test_v1_takes_bare_texts_and_parameters() -> None:
+    body = {"instances": TEXTS, "parameters": {"top_k": 2}}
+    speaker = SPEAKERS["text-classification"]
+    served = speaker.ask(None, {"text": TEXTS, "parameters": {"top_k": 2}})
+    assert speaker.ask("v1.predict", body) == {"predictions": served}
+
+
+@pytest.mark.parametrize(
+    ("task", "instances"),
+    [
+        ("text-classification", []),
+        ("text-classification", "tea"),
+        ("text-classification", [7]),
+        ("text-classification", [{"text": TEA}, {"text": TEA, "text_pair": RAIN}]),
+        ("text-classification", [{"words": TEA}]),
+        ("question-answering", [TEA]),
+        ("zero-shot-classification", [
+            {"text": TEA, "candidate_labels": ["a"]}, {"text": TEA, "candidate_labels": ["b"]},
+        ]),
+    ],
+)  # fmt: skip
+def test_v1_refuses_other_instances(task: str, instances: Any) -> None:
+    assert refusal(task, "v1.predict", {"instances": instances}).kind.code == "invalid_field"
+
+
+# What an endpoint says that it can be asked
+
+
+def test_a_card_names_the_operations_of_its_engine() -> None:
+    told = {
+        task: set(card_of(speaker.endpoint, speaker.task)["operations"])
+        for task, speaker in SPEAKERS.items()
+    }
+    assert all({"v1.predict", "hf.inference", "tei.tokenize"} <= names for names in told.values())
+    assert "openai.embeddings" in told["sentence-embedding"] & told["sentence-similarity"]
+    assert "tei.embed_all" in told["feature-extraction"] - told["sentence-embedding"]
+    assert {"tei.rerank", "cohere.rerank_v1"} <= told["rerank"]
+    crossing = speaker("sentence-similarity", head="sequence")
+    assert "openai.embeddings" not in card_of(crossing.endpoint, crossing.task)["operations"]
+    with pytest.raises(ServingError, match="no vectors"):
+        crossing.ask("openai.embeddings", {"model": "m", "input": TEA})
+    with pytest.raises(ServingError, match="no labels"):
+        speaker("rerank", head="vector").ask("tei.predict", {"inputs": TEA})
