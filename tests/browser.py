@@ -135,6 +135,9 @@ def browser(folder: Path) -> Iterator[Callable[[], Tab]]:
     try:
         with connect(_address(profile, process), max_size=2**26) as connection:
             yield lambda: Tab(connection)
+            # Its other processes write to the profile until all of it has closed.
+            connection.send(json.dumps({"id": 0, "method": "Browser.close"}))
+            process.wait(30)
     finally:
         process.terminate()
         process.wait(30)

@@ -89,7 +89,7 @@ def take_all(new: Callable[[], Tab], address: str, folder: Path) -> None:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         place = Path(folder)
         with started(place / "state") as stack, browser(place) as new:
             deploy_all(stack, place)
