@@ -32,7 +32,7 @@ SHAPES = {
     "cohere": {"message"},
     "hf": {"error"},
     "v1": {"error"},
-    "v2": {"error"},
+    "v2": {"error", "code"},
 }
 POSTS = [route for route in ROUTES if route.method == "POST"]
 
