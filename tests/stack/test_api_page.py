@@ -105,8 +105,13 @@ def parameters_of(task: str) -> Any:
             "labels": ["no", "entailment"], "problem_type": "single_label",
             "activation": "softmax", "entailment": 1,
         }  # fmt: skip
-    if task in ("sentence-similarity", "rerank"):
+    if task == "sentence-similarity":
         changes["head"] = "vector"
+    if task == "rerank":
+        # A cross-encoder, which has all of them.
+        changes["classification"] = {
+            "labels": ["score"], "problem_type": "regression", "activation": "sigmoid",
+        }  # fmt: skip
     return TASK_TABLE[task](endpoint_of(FAMILIES["bert"], task, **changes)).parameters
 
 

@@ -24,7 +24,7 @@ class Route:
     stands in field `named_in` of the body.
 
     `binary` says that bytes may follow the JSON, whose length `inference-header-content-length`
-    then gives. `summary` is what the OpenAPI document says of it.
+    then gives. `summary` and `media_type`, that of its answer, are for the OpenAPI document.
     """
 
     method: str
@@ -33,6 +33,7 @@ class Route:
     named_in: str | None = None
     binary: bool = False
     summary: str = ""
+    media_type: str = "application/json"
 
     def match(self, parts: list[str]) -> dict[str, str] | None:
         """The values of what stands in braces; None where it is another path."""
@@ -87,10 +88,10 @@ ROUTES = (
     Route("POST", "/tei/{name}/embeddings", "tei_openai.embeddings"),
     Route("POST", "/tei/{name}/v1/embeddings", "tei_openai.embeddings"),
     Route("GET", "/tei/{name}/info", "tei.info"),
-    Route("GET", "/tei/{name}/health", "tei.health"),
-    Route("GET", "/tei/{name}/ping", "tei.health"),
-    Route("GET", "/tei/{name}", "tei.health"),
-    Route("GET", "/tei/{name}/metrics", "tei.metrics"),
+    Route("GET", "/tei/{name}/health", "tei.health", media_type="text/plain"),
+    Route("GET", "/tei/{name}/ping", "tei.health", media_type="text/plain"),
+    Route("GET", "/tei/{name}", "tei.health", media_type="text/plain"),
+    Route("GET", "/tei/{name}/metrics", "tei.metrics", media_type="text/plain"),
 )  # fmt: skip
 _FIRST = frozenset(route.path.split("/")[1] for route in ROUTES)
 

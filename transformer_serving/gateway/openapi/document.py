@@ -125,6 +125,8 @@ def _routed(route: Route, names: list[str]) -> dict[str, Any]:
         "summary": route.summary or route.operation.replace(".", ": "),
         "responses": responses(_ANYTHING, dialect),
     }
+    if route.media_type != "application/json":
+        made["responses"]["200"]["content"] = {route.media_type: {}}
     values = zip(*(name.split("/") for name in names), strict=True) if "{" in route.path else ()
     found = [
         _in_path(named, sorted(set(one)))
