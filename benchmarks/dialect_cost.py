@@ -18,10 +18,6 @@ import numpy as np
 
 from benchmarks.servers.texts import SEED as TEXT
 
-NAME = "demo"
-_SERVE = f"/serve/{NAME}"
-_V2 = f"/v2/models/{NAME}/infer"
-
 
 class Body(NamedTuple):
     """A request: where to, what, and headers beside its length."""
@@ -39,7 +35,7 @@ def _tensor(**more: Any) -> dict[str, Any]:
     return {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", **more}]}
 
 
-def _binary() -> Body:
+def _binary(name: str) -> Body:
     text = TEXT.encode()
     data = struct.pack("<I", len(text)) + text
     head = json.dumps(
@@ -49,23 +45,33 @@ def _binary() -> Body:
         }
     ).encode()
     length = (b"inference-header-content-length", str(len(head)).encode())
-    return Body(_V2, head + data, (length,))
+    return Body(_v2(name), head + data, (length,))
+
+
+def _v2(name: str) -> str:
+    return f"/v2/models/{name}/infer"
+
+
+def _serve(name: str) -> Body:
+    return _json(f"/serve/{name}", {"text": [TEXT]})
+
+
+def _openai(name: str, **more: str) -> Body:
+    return _json("/v1/embeddings", {"input": TEXT, "model": name, **more})
 
 
 # By the demo bundle that is asked: ours first, which the others are compared with.
 BODIES: dict[str, dict[str, Body]] = {
-    "transformer_model": {
-        "ours": _json(_SERVE, {"text": [TEXT]}),
-        "v2, JSON": _json(_V2, _tensor(data=[TEXT])),
-        "v2, binary": _binary(),
+    (name := "transformer_model"): {
+        "ours": _serve(name),
+        "v2, JSON": _json(_v2(name), _tensor(data=[TEXT])),
+        "v2, binary": _binary(name),
     },
-    "sentence_embeddings": {
-        "ours": _json(_SERVE, {"text": [TEXT]}),
-        "v2, binary": _binary(),
-        "openai, base64": _json(
-            "/v1/embeddings", {"input": TEXT, "model": NAME, "encoding_format": "base64"}
-        ),
-        "openai, float": _json("/v1/embeddings", {"input": TEXT, "model": NAME}),
+    (name := "sentence_embeddings"): {
+        "ours": _serve(name),
+        "v2, binary": _binary(name),
+        "openai, base64": _openai(name, encoding_format="base64"),
+        "openai, float": _openai(name),
     },
 }
 
@@ -73,13 +79,13 @@ BODIES: dict[str, dict[str, Body]] = {
 class _Processor:
     """As much of ModelRequestProcessor as lies on a request's way."""
 
-    def __init__(self, preprocess: Any) -> None:
+    def __init__(self, name: str, preprocess: Any) -> None:
         self._preprocess = preprocess
         self._canary_route: dict[str, Any] = {}
-        self._engine_processor_lookup = {NAME: SimpleNamespace(_preprocess=preprocess)}
+        self._engine_processor_lookup = {name: SimpleNamespace(_preprocess=preprocess)}
 
     def get_endpoints(self) -> dict[str, Any]:
-        return {NAME: None}
+        return dict.fromkeys(self._engine_processor_lookup)
 
     def _normalize_endpoint_url(self, endpoint: str, version: str | None) -> str:
         return f"{endpoint.rstrip('/')}/{version or ''}".rstrip("/")
@@ -90,13 +96,13 @@ class _Processor:
         return self._preprocess.postprocess(await self._preprocess.process(request, state), state)
 
 
-def _host(preprocess: Any) -> Any:
+def _host(name: str, preprocess: Any) -> Any:
     names = (
         "EndpointNotFoundException", "EndpointModelLoadException", "EndpointBackendEngineException",
         "ServingInitializationException", "AioRpcError",
     )  # fmt: skip
     errors = {name: type(name, (Exception,), {}) for name in names}
-    return SimpleNamespace(processor=_Processor(preprocess), **errors)
+    return SimpleNamespace(processor=_Processor(name, preprocess), **errors)
 
 
 def _front_door(bundle: Path) -> Any:
@@ -109,7 +115,7 @@ def _front_door(bundle: Path) -> Any:
     made = Successor(
         (bundle / "endpoint.json").read_bytes(), (bundle / "tokenizer.json").read_bytes
     )
-    made.model_endpoint = SimpleNamespace(serving_url=NAME, version=None)
+    made.model_endpoint = SimpleNamespace(serving_url=bundle.name, version=None)
     own = made.own
     zeros = [np.zeros((1, *output.dims), np.float32) for output in own.endpoint.outputs]
 
@@ -120,7 +126,7 @@ def _front_door(bundle: Path) -> Any:
         own.endpoint, at_once, admission(own.settings.max_waiting_tokens, own.settings.max_wait_s),
         lambda: 2, own.engine.departures.figures,
     )  # fmt: skip
-    return FrontDoor(_host(made), read_settings({}))
+    return FrontDoor(_host(bundle.name, made), read_settings({}))
 
 
 async def _ask(door: Any, body: Body) -> int:
@@ -152,7 +158,7 @@ async def dialects(demo: Path, count: int) -> dict[str, float]:
     for bundle, bodies in BODIES.items():
         door = _front_door(demo / bundle)
         for body in bodies.values():
-            status = await _ask(door, body)
+            status = await asyncio.create_task(_ask(door, body))
             assert status == 200, f"{body.path} is answered with {status}"
         seconds = dict.fromkeys(bodies, 0.0)
         for _ in range(10):

@@ -89,9 +89,11 @@ async def parts(count: int) -> dict[str, float]:
     row = (await queue.infer(work.encoded, deadline, Passage(body))).result()
 
     def answer() -> Any:
-        passage = Passage(body)
+        state: dict[str, Any] = {"work": work}
+        made.begin(body, state)
+        passage = state["passage"]
         passage.tokenized = passage.left = passage.answered = passage.arrived
-        return made.postprocess(row, {"passage": passage, "work": work})
+        return made.postprocess(row, state)
 
     await cost_of(whole, count // 4)
     return {
