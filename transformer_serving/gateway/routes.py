@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from transformer_serving.contract.errors import ServingError
@@ -35,13 +36,14 @@ class Route:
     summary: str = ""
     media_type: str = "application/json"
 
+    @cached_property
+    def parts(self) -> list[str]:
+        return self.path.split("/")
+
     def match(self, parts: list[str]) -> dict[str, str] | None:
-        """The values of what stands in braces; None where it is another path."""
-        pattern = self.path.split("/")
-        if len(pattern) != len(parts):
-            return None
+        """The values of what stands in braces, of a path of as many parts; None of another."""
         found: dict[str, str] = {}
-        for wanted, part in zip(pattern, parts, strict=True):
+        for wanted, part in zip(self.parts, parts, strict=True):
             if not wanted.startswith("{"):
                 if wanted != part:
                     return None
@@ -93,7 +95,16 @@ ROUTES = (
     Route("GET", "/tei/{name}", "tei.health", media_type="text/plain"),
     Route("GET", "/tei/{name}/metrics", "tei.metrics", media_type="text/plain"),
 )  # fmt: skip
-_FIRST = frozenset(route.path.split("/")[1] for route in ROUTES)
+
+
+def _place(method: str, parts: list[str]) -> tuple[str, str, int]:
+    """What a request is looked up by: few routes have it in common."""
+    return method, parts[1], len(parts)
+
+
+_AT: dict[tuple[str, str, int], list[Route]] = {}
+for _route in ROUTES:
+    _AT.setdefault(_place(_route.method, _route.parts), []).append(_route)
 
 
 class Call(NamedTuple):
@@ -126,10 +137,10 @@ def _routed(scope: Scope) -> Call | None:
     if root := scope.get("root_path"):
         path = path.removeprefix(root)
     parts = path.split("/")
-    if len(parts) < 2 or parts[1] not in _FIRST:
+    if len(parts) < 2:
         return None
-    for route in ROUTES:
-        found = route.match(parts) if route.method == scope["method"] else None
+    for route in _AT.get(_place(scope["method"], parts), ()):
+        found = route.match(parts)
         if found is not None:
             name = found.get(_NAME)
             target = None if name is None else RequestedEndpoint(name, found.get(_VERSION))
