@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -105,10 +105,9 @@ def read_body(body: Any, task: Task, limits: Limits) -> Request:
     form = task.form
     if isinstance(body, bytes | bytearray) and form.is_one_text:
         body = {form.first.name: _decode(bytes(body))}
-    if not isinstance(body, Mapping):
-        raise ServingError("malformed_body", "the body must be a JSON object", got=kind_of(body))
+    check_object(body)
     pipeline_shape = "inputs" in body
-    _refuse_unknown(body, form.inference_api if pipeline_shape else form.own)
+    refuse_unknown(body, form.inference_api if pipeline_shape else form.own)
     found = (
         _inputs(body["inputs"], form, limits) if pipeline_shape else _own_fields(body, form, limits)
     )
@@ -131,7 +130,14 @@ def _decode(raw: bytes) -> str:
         raise ServingError("malformed_body", "the raw body is not UTF-8") from None
 
 
-def _refuse_unknown(body: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
+def check_object(body: Any) -> None:
+    """Raises ServingError `malformed_body`."""
+    if not isinstance(body, Mapping):
+        raise ServingError("malformed_body", "the body must be a JSON object", got=kind_of(body))
+
+
+def refuse_unknown(body: Mapping[str, Any], allowed: Collection[str]) -> None:
+    """Raises ServingError `invalid_field` for a field that is not allowed."""
     if any(name not in allowed for name in body):
         raise ServingError("invalid_field", f"an unknown field; allowed are {', '.join(allowed)}")
 
@@ -154,7 +160,7 @@ def _inputs(value: Any, form: BodyForm, limits: Limits) -> _Found:
         if form.is_one_text:
             return _objects(value, form, limits)
     if not form.is_one_text:
-        raise _wrong("inputs", f"an object with {' and '.join(form.names)}", value)
+        raise wrong("inputs", f"an object with {' and '.join(form.names)}", value)
     return _Found(_texts({"inputs": value}, _INPUTS, limits), None, isinstance(value, list))
 
 
@@ -163,8 +169,8 @@ _INPUTS = TextField("inputs")
 
 def _object(value: Any, form: BodyForm, limits: Limits) -> _Found:
     if not isinstance(value, Mapping):
-        raise _wrong("inputs", f"a list of objects with {' and '.join(form.names)}", value)
-    _refuse_unknown(value, form.names)
+        raise wrong("inputs", f"a list of objects with {' and '.join(form.names)}", value)
+    refuse_unknown(value, form.names)
     return _own_fields(value, form, limits)._replace(objects=True)
 
 
@@ -172,7 +178,7 @@ def _objects(rows: list[Any], form: BodyForm, limits: Limits) -> _Found:
     _check_count(rows, "inputs", limits)
     found = [_object(row, form, limits) for row in rows]
     if any(row.many for row in found):
-        raise _wrong("inputs", "a list of objects that hold one text in a field", rows)
+        raise wrong("inputs", "a list of objects that hold one text in a field", rows)
     # An empty second text is none, to transformers too.
     pairs = tuple(row.pairs[0] if row.pairs else "" for row in found)
     return _Found(tuple(row.texts[0] for row in found), pairs, many=True, objects=True)
@@ -205,7 +211,7 @@ def _texts(body: Mapping[str, Any], field: TextField, limits: Limits) -> tuple[s
     value = body[field.name]
     texts = value if isinstance(value, list) else [value]
     if not (field.many if isinstance(value, list) else field.one):
-        raise _wrong(field.name, field.wanted, value)
+        raise wrong(field.name, field.wanted, value)
     _check_count(texts, field.name, limits)
     for text in texts:
         _check_text(text, field, limits)
@@ -229,7 +235,7 @@ def _check_count(texts: list[Any], field: str, limits: Limits) -> None:
 
 def _check_text(text: Any, field: TextField, limits: Limits) -> None:
     if not isinstance(text, str):
-        raise _wrong(field.name, field.wanted, text)
+        raise wrong(field.name, field.wanted, text)
     if len(text) > limits.max_characters:
         raise ServingError(
             "too_large",
@@ -246,7 +252,8 @@ def _check_text(text: Any, field: TextField, limits: Limits) -> None:
         )
 
 
-def _wrong(field: str, wanted: str, value: Any) -> ServingError:
+def wrong(field: str, wanted: str, value: Any) -> ServingError:
+    """The refusal of a field whose value is of another kind than is wanted."""
     return ServingError(
         "invalid_field", f"field '{field}' must be {wanted}", field=field, got=kind_of(value)
     )
@@ -257,7 +264,7 @@ def _parameters(body: Mapping[str, Any], form: BodyForm) -> Mapping[str, Any]:
     if value is None:
         value = {}
     elif not isinstance(value, Mapping):
-        raise _wrong("parameters", "an object", value)
+        raise wrong("parameters", "an object", value)
     beside = {name: body[name] for name in form.beside if name in body}
     if any(name in value for name in beside):
         raise ServingError(
@@ -285,5 +292,5 @@ def _timeout(body: Mapping[str, Any]) -> float | None:
 def _truncate(body: Mapping[str, Any]) -> bool | None:
     value = body.get("truncate")
     if value is not None and not isinstance(value, bool):
-        raise _wrong("truncate", "true or false", value)
+        raise wrong("truncate", "true or false", value)
     return value

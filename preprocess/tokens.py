@@ -105,7 +105,13 @@ def too_long(limit: int, got: int) -> ServingError:
 def check_rows(rows: Sequence[Encoded], limits: Limits) -> None:
     """Raises ServingError `too_large` for too many tokens, `impossible` for a row of none."""
     sizes = [len(row.ids) for row in rows]
-    total = sum(sizes)
+    check_total(sum(sizes), limits)
+    if 0 in sizes:
+        raise ServingError("impossible", "a text has no tokens, so the model has nothing to read")
+
+
+def check_total(total: int, limits: Limits) -> None:
+    """Raises ServingError `too_large` for too many tokens of all texts together."""
     if total > limits.max_tokens:
         raise ServingError(
             "too_large",
@@ -113,8 +119,6 @@ def check_rows(rows: Sequence[Encoded], limits: Limits) -> None:
             limit=limits.max_tokens,
             got=total,
         )
-    if 0 in sizes:
-        raise ServingError("impossible", "a text has no tokens, so the model has nothing to read")
 
 
 _shared: OrderedDict[str, Any] = OrderedDict()

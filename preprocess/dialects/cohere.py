@@ -21,9 +21,9 @@ from preprocess.dialects.operation import (
     given,
     read_fields,
     read_flag,
-    wrong,
 )
 from preprocess.dialects.tei import squeezed
+from preprocess.request import wrong
 from preprocess.response import Reply
 from transformer_serving.contract.worker.request_context import current_request
 

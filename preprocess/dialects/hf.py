@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from preprocess.dialects.operation import Answered, Asked, Operation, given, read_fields, wrong
+from preprocess.dialects.operation import Answered, Asked, Operation, given, read_fields
+from preprocess.request import wrong
 from preprocess.response import Reply, answer_body
 from transformer_serving.contract.heads import TASKS
 

@@ -14,7 +14,8 @@ from typing import Any
 import orjson
 
 from preprocess.answers.embedding import SentenceEmbedding
-from preprocess.dialects.operation import Answered, Asked, Operation, given, read_fields, wrong
+from preprocess.dialects.operation import Answered, Asked, Operation, given, read_fields
+from preprocess.request import wrong
 from preprocess.response import Reply
 from preprocess.tensors import Array
 from transformer_serving.contract.errors import ServingError

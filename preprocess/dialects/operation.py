@@ -5,19 +5,18 @@ Tested by tests/preprocess/test_dialects.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from preprocess.answers.work import Work
 from preprocess.parameters import Parameter, Parameters
-from preprocess.request import BodyForm
+from preprocess.request import BodyForm, check_object, refuse_unknown, wrong
 from preprocess.response import Reply
 from transformer_serving.contract.dialects import Dialect, dialect_of
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.contract.fields import kind_of
 
 
 class Task(Protocol):
@@ -111,13 +110,12 @@ class Operation:
         )  # fmt: skip
 
 
-def read_fields(body: Any, allowed: Iterable[str]) -> Mapping[str, Any]:
+def read_fields(body: Any, allowed: Collection[str]) -> Mapping[str, Any]:
     """The body, which has no other fields. Raises ServingError."""
-    if not isinstance(body, Mapping):
-        raise ServingError("malformed_body", "the body must be a JSON object", got=kind_of(body))
-    if any(name not in allowed for name in body):
-        raise ServingError("invalid_field", f"an unknown field; allowed are {', '.join(allowed)}")
-    return body
+    check_object(body)
+    refuse_unknown(body, allowed)
+    fields: Mapping[str, Any] = body
+    return fields
 
 
 def given(body: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -133,9 +131,3 @@ def read_flag(body: Mapping[str, Any], name: str, default: bool = False) -> bool
     if not isinstance(value, bool):
         raise wrong(name, "true or false", value)
     return value
-
-
-def wrong(name: str, wanted: str, value: Any) -> ServingError:
-    return ServingError(
-        "invalid_field", f"field '{name}' must be {wanted}", field=name, got=kind_of(value)
-    )

@@ -23,9 +23,9 @@ from preprocess.dialects.operation import (
     given,
     read_fields,
     read_flag,
-    wrong,
 )
 from preprocess.dialects.token_list import TokenList
+from preprocess.request import wrong
 from preprocess.response import Reply, answer_body
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError

@@ -16,10 +16,9 @@ from preprocess.answers.work import Work
 from preprocess.parameters import FLAG, Parameter, Parameters, read_parameters
 from preprocess.request import BodyForm, Request, TextField
 from preprocess.rows import Row
-from preprocess.tokens import Tokenizer
+from preprocess.tokens import Tokenizer, check_total
 from preprocess.windows import Windows
 from transformer_serving.contract.endpoint import Endpoint
-from transformer_serving.contract.errors import ServingError
 
 Token = dict[str, Any]
 
@@ -52,14 +51,7 @@ class TokenList:
     def encode(self, request: Request, tokenizer: Tokenizer | Windows) -> Work:
         texts = prompted(request.texts, request.parameters.prompt)
         encodings = tokenizer.whole(texts, special=request.parameters.special)
-        count = sum(len(encoding) for encoding in encodings)
-        if count > self._limits.max_tokens:
-            raise ServingError(
-                "too_large",
-                "the texts have too many tokens together; send them in several requests",
-                limit=self._limits.max_tokens,
-                got=count,
-            )
+        check_total(sum(len(encoding) for encoding in encodings), self._limits)
         answer = [_tokens(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
         return Work(request, (), answer)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from preprocess.dialects.operation import Answered, Asked, Operation, read_fields, wrong
-from preprocess.request import BodyForm
+from preprocess.dialects.operation import Answered, Asked, Operation, read_fields
+from preprocess.request import BodyForm, wrong
 from preprocess.response import Reply, answer_body
 from transformer_serving.contract.errors import ServingError
 

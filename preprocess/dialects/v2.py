@@ -16,7 +16,7 @@ import orjson
 
 from preprocess.dialects.operation import Answered, Asked, Operation
 from preprocess.dialects.v2_tensors import Given, parameters_of, read_tensors
-from preprocess.request import BodyForm, TextField
+from preprocess.request import BodyForm, TextField, check_object, wrong
 from preprocess.response import Reply, answer_body
 from preprocess.tensors import Array
 from transformer_serving.contract.errors import ServingError
@@ -54,13 +54,10 @@ def is_v2(body: Any) -> bool:
 
 def _read(asked: Asked) -> dict[str, Any]:
     body = asked.body
-    if not isinstance(body, dict):
-        raise ServingError("malformed_body", "the body must be a JSON object", got=kind_of(body))
+    check_object(body)
     _wanted(body)
     if not isinstance(body.get("id", ""), str):
-        raise ServingError(
-            "invalid_field", "field 'id' must be a string", field="id", got=kind_of(body["id"])
-        )
+        raise wrong("id", "a string", body["id"])
     given = read_tensors(body, asked.binary, asked.endpoint.limits.max_texts)
     own: dict[str, Any] = {"inputs": _inputs(given, asked)}
     told = _told(body)

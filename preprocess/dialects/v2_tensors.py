@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
+from preprocess.request import wrong
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.fields import kind_of
 
@@ -88,17 +89,17 @@ def read_tensors(body: Mapping[str, Any], binary: bytes, most: int) -> dict[str,
     """By name, each with at most `most` elements. Raises ServingError (400, 413)."""
     rows = body.get("inputs")
     if not isinstance(rows, list) or not rows:
-        raise _wrong("inputs", "a list of tensors", rows)
+        raise wrong("inputs", "a list of tensors", rows)
     default = parameters_of(body, "parameters").get("content_type")
     found: dict[str, Given] = {}
     rest = memoryview(binary)
     for place, row in enumerate(rows):
         where = f"inputs[{place}]"
         if not isinstance(row, dict):
-            raise _wrong(where, "an object", row)
+            raise wrong(where, "an object", row)
         name = row.get("name")
         if not isinstance(name, str) or name in found:
-            raise _wrong(f"{where}.name", "a name that no other tensor has", name)
+            raise wrong(f"{where}.name", "a name that no other tensor has", name)
         parameters = parameters_of(row, f"{where}.parameters")
         tensor = _Tensor(row, where, _content(parameters.get("content_type") or default), most)
         size = parameters.get("binary_data_size")
@@ -126,7 +127,7 @@ def parameters_of(row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise _wrong(where, "an object", value)
+        raise wrong(where, "an object", value)
     if "shared_memory_region" in value:
         raise ServingError(
             "invalid_field", "shared memory is not read; send the tensor itself", field=where
@@ -136,12 +137,6 @@ def parameters_of(row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
 
 def _content(name: Any) -> Content:
     return CONTENTS.get(name, _DEFAULT) if isinstance(name, str) else _DEFAULT
-
-
-def _wrong(field: str, wanted: str, value: Any) -> ServingError:
-    return ServingError(
-        "invalid_field", f"field '{field}' must be {wanted}", field=field, got=kind_of(value)
-    )
 
 
 class _Tensor:
@@ -170,13 +165,13 @@ class _Tensor:
         if self._datatype != "BYTES":
             _, kinds = _NUMBERS[self._datatype]
             if any(type(value) not in kinds for value in values):
-                raise _wrong(f"{self._where}.data", f"of datatype {self._datatype}", values)
+                raise wrong(f"{self._where}.data", f"of datatype {self._datatype}", values)
         return self._given(values)
 
     def of_bytes(self, raw: memoryview) -> Given:
         count = self._count()
         if count is None:
-            raise _wrong(f"{self._where}.shape", "known where the data is binary", None)
+            raise wrong(f"{self._where}.shape", "known where the data is binary", None)
         self._check_most(count)
         if "data" in self._row:
             raise ServingError(
@@ -222,22 +217,22 @@ class _Tensor:
         """JSON data, which may be nested as the shape is."""
         data = self._row.get("data")
         if not isinstance(data, list):
-            raise _wrong(f"{self._where}.data", "a list", data)
+            raise wrong(f"{self._where}.data", "a list", data)
         for _ in range(_MAX_DIMENSIONS):
             if not any(isinstance(value, list) for value in data):
                 return data
             if not all(isinstance(value, list) for value in data):
                 break
             data = list(chain.from_iterable(data))
-        raise _wrong(f"{self._where}.data", "nested as its shape is, or flat", data)
+        raise wrong(f"{self._where}.data", "nested as its shape is, or flat", data)
 
     def _count(self) -> int | None:
         """Elements by the shape, None where a dimension of it is -1: any."""
         shape = self._row.get("shape")
         if not isinstance(shape, list) or len(shape) > _MAX_DIMENSIONS:
-            raise _wrong(f"{self._where}.shape", f"at most {_MAX_DIMENSIONS} sizes", shape)
+            raise wrong(f"{self._where}.shape", f"at most {_MAX_DIMENSIONS} sizes", shape)
         if any(type(size) is not int or size < -1 for size in shape):
-            raise _wrong(f"{self._where}.shape", "a list of sizes", shape)
+            raise wrong(f"{self._where}.shape", "a list of sizes", shape)
         return None if -1 in shape else math.prod(shape)
 
     def _check_most(self, count: int) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.worker.request_context import current_operation
 
 ErrorBody = dict[str, Any]
 
@@ -109,6 +110,12 @@ DIALECTS = {
 }
 
 
-def dialect_of(operation: str | None) -> Dialect:
-    """Of an operation like `openai.embeddings`; None is a request at /serve/NAME."""
-    return OURS if operation is None else DIALECTS[operation.partition(".")[0]]
+def dialect_of(operation: str) -> Dialect:
+    """Of an operation like `openai.embeddings`."""
+    return DIALECTS[operation.partition(".")[0]]
+
+
+def current_dialect() -> Dialect:
+    """The one that the request is in; ours at /serve/NAME."""
+    operation = current_operation.get()
+    return OURS if operation is None else dialect_of(operation[0])

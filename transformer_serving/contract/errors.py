@@ -85,6 +85,10 @@ class ServingError(Exception):
         }
 
 
+def unknown_endpoint() -> ServingError:
+    return ServingError("unknown_endpoint", "the endpoint is not known")
+
+
 def too_late() -> ServingError:
     return ServingError("deadline", "the answer did not come before the request's deadline")
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
-from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.errors import ServingError, unknown_endpoint
 from transformer_serving.contract.keys import Key
 from transformer_serving.contract.worker.request_context import current_operation
 from transformer_serving.gateway.json_body import Parser, says_json
@@ -68,7 +68,7 @@ class Reader:
                 check_may_ask(key, route.path, target)
         kind = await self._short_way.kind_of(target)
         if kind is Kind.UNKNOWN:
-            raise ServingError("unknown_endpoint", "the endpoint is not known")
+            raise unknown_endpoint()
         if not self._short_way.speaks(target, route.operation):
             raise ServingError(
                 "impossible",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.errors import ServingError, unknown_endpoint
 from transformer_serving.contract.keys import Key
 from transformer_serving.gateway.building import preprocess_of
 from transformer_serving.gateway.keys import endpoint_url
@@ -28,7 +28,7 @@ class Cards:
         """Raises ServingError (404, 422)."""
         kind = await self._short_way.kind_of(target)
         if kind is Kind.UNKNOWN:
-            raise ServingError("unknown_endpoint", "the endpoint is not known")
+            raise unknown_endpoint()
         card = self._card(endpoint_url(target)) if kind is Kind.OURS else None
         if card is None:
             raise ServingError(
@@ -41,18 +41,14 @@ class Cards:
     async def urls_of(self, target: RequestedEndpoint) -> Sequence[str]:
         """The endpoints that the name stands for, several for a canary's. Raises ServingError."""
         if await self._short_way.kind_of(target) is Kind.UNKNOWN:
-            raise ServingError("unknown_endpoint", "the endpoint is not known")
+            raise unknown_endpoint()
         return self._short_way.urls_of(target)
 
     async def all(self, key: Key | None) -> dict[str, Card]:
         """By name; those of ours that the key may ask."""
         found: dict[str, Card] = {}
         for url in self._urls(key):
-            model, _, version = url.partition("/")
-            if (
-                await self._short_way.kind_of(RequestedEndpoint(model, version or None))
-                is Kind.OURS
-            ):
+            if await self._short_way.kind_of(RequestedEndpoint.of(url)) is Kind.OURS:
                 card = self._card(url)
                 if card is not None:
                     found[url] = card

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from transformer_serving.contract.dialects import dialect_of
+from transformer_serving.contract.dialects import current_dialect
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.worker.request_context import (
     current_operation,
@@ -106,8 +106,7 @@ class Exchange(NamedTuple):
     async def _send_error(
         self, error: ServingError, headers: list[tuple[bytes, bytes]], *, end: bool
     ) -> None:
-        operation = current_operation.get()
-        dialect = dialect_of(None if operation is None else operation[0])
+        dialect = current_dialect()
         await send_json(
             self.send, dialect.status(error), dialect.error_body(error), headers, end=end
         )

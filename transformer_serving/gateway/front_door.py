@@ -82,8 +82,7 @@ class FrontDoor:
         try:
             key = self._key_of(call, exchange)
         except ServingError as error:
-            incoming = Incoming(receive, self._settings, none_comes=exchange.has_no_body)
-            await self._refuse(error.without_frames(), exchange, incoming)
+            await self._refuse_unread(error, exchange)
             return
         if call is not None and call.is_question:
             await self._describe(call, exchange, key)
@@ -115,13 +114,17 @@ class FrontDoor:
         self._metrics.refused(error.kind.code)
         await exchange.refuse(error, incoming)
 
+    async def _refuse_unread(self, error: ServingError, exchange: Exchange) -> None:
+        """Before anybody asked for the body."""
+        incoming = Incoming(exchange.receive, self._settings, none_comes=exchange.has_no_body)
+        await self._refuse(error.without_frames(), exchange, incoming)
+
     async def _describe(self, call: Call, exchange: Exchange, key: Key | None) -> None:
         question = Question(call.target, key, self._cards, self._health, self._metrics, self._host)
         try:
             status, body = await DESCRIPTIONS[call.operation or ""](question)
         except ServingError as error:
-            incoming = Incoming(exchange.receive, self._settings, none_comes=exchange.has_no_body)
-            await self._refuse(error.without_frames(), exchange, incoming)
+            await self._refuse_unread(error, exchange)
         else:
             await tell(exchange.send, status, body, exchange.answer_headers())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.errors import ServingError, unknown_endpoint
 from transformer_serving.gateway.asgi import Send, send_json
 from transformer_serving.gateway.golden_rounds import EVERY_S, GoldenRounds
 from transformer_serving.gateway.shutdown import Shutdown
@@ -62,7 +62,7 @@ class Health:
         processor = self._host.processor
         result = self._rounds.results.get(url)
         if processor is not None and url not in processor.get_endpoints():
-            raise ServingError("unknown_endpoint", "the endpoint is not known")
+            raise unknown_endpoint()
         row = {"endpoint": url, "state": "not asked"} if result is None else result.row()
         reason = self.not_ready()
         if reason is None and result is None:

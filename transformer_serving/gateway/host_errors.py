@@ -18,13 +18,10 @@ import orjson
 from starlette.background import BackgroundTask
 from starlette.responses import Response
 
-from transformer_serving.contract.dialects import dialect_of
+from transformer_serving.contract.dialects import current_dialect
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.worker.log_lines import trace_of
-from transformer_serving.contract.worker.request_context import (
-    current_operation,
-    current_request,
-)
+from transformer_serving.contract.worker.request_context import current_request
 
 log = logging.getLogger("transformer_serving.gateway")
 
@@ -102,8 +99,7 @@ def unknown_response() -> Response:
 
 def _response(code: str, message: str, background: BackgroundTask | None = None) -> Response:
     error = ServingError(code, message)
-    operation = current_operation.get()
-    dialect = dialect_of(None if operation is None else operation[0])
+    dialect = current_dialect()
     body = orjson.dumps(dialect.error_body(error))
     return Response(body, dialect.status(error), None, "application/json", background)
 

@@ -157,8 +157,7 @@ def named_in(body: Mapping[str, Any], route: Route) -> RequestedEndpoint:
             "invalid_field", f"field '{field}' must be the name of an endpoint", field=field,
             got=kind_of(name),
         )  # fmt: skip
-    model, _, version = name.rstrip("/").partition("/")
-    return RequestedEndpoint(model, version or None)
+    return RequestedEndpoint.of(name)
 
 
 def json_and_binary(

@@ -31,6 +31,12 @@ class RequestedEndpoint(NamedTuple):
     model: str
     version: str | None
 
+    @classmethod
+    def of(cls, url: str) -> RequestedEndpoint:
+        """From `name` or `name/version`, as clearml-serving names endpoints."""
+        model, _, version = url.rstrip("/").partition("/")
+        return cls(model, version or None)
+
 
 def target_of(scope: Scope) -> RequestedEndpoint | None:
     """The endpoint that `POST /serve/{model}[/{version}]` asks for; None for anything else."""

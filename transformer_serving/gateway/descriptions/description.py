@@ -6,6 +6,7 @@ Tested by tests/gateway/test_descriptions.py.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 from transformer_serving.contract.keys import Key
@@ -14,6 +15,8 @@ from transformer_serving.gateway.cards import Cards
 from transformer_serving.gateway.health import Health
 from transformer_serving.gateway.metrics import Metrics
 from transformer_serving.gateway.short_way import RequestedEndpoint
+
+KIT = "transformer-serving"
 
 
 class Question(NamedTuple):
@@ -40,6 +43,14 @@ class Question(NamedTuple):
         """
         urls = await self.cards.urls_of(self.endpoint)
         return all(self.health.of(url)[0] == 200 for url in urls)
+
+
+def kit_version() -> str:
+    """Not known, and empty, in an image, which has the code without its package."""
+    try:
+        return version(KIT)
+    except PackageNotFoundError:
+        return ""
 
 
 class Plain(NamedTuple):

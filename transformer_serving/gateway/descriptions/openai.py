@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformer_serving.gateway.descriptions.description import Question
+from transformer_serving.gateway.descriptions.description import KIT, Question
 from transformer_serving.gateway.keys import endpoint_url
 
 _OPERATION = "openai.embeddings"
-_OWNER = "transformer-serving"
 
 
 def _row(name: str) -> dict[str, Any]:
     # A bundle has no date, so that the same model makes the same bundle.
-    return {"id": name, "object": "model", "created": 0, "owned_by": _OWNER}
+    return {"id": name, "object": "model", "created": 0, "owned_by": KIT}
 
 
 async def models(question: Question) -> tuple[int, Any]:

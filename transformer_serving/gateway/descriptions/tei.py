@@ -5,16 +5,14 @@ Tested by tests/gateway/test_descriptions.py.
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.gateway.cards import Card
-from transformer_serving.gateway.descriptions.description import Plain, Question
+from transformer_serving.gateway.descriptions.description import Plain, Question, kit_version
 from transformer_serving.gateway.keys import endpoint_url
 from transformer_serving.gateway.metrics import MEDIA_TYPE
 
-_KIT = "transformer-serving"
 # Admission is by tokens, and a worker's threads tokenize: what its clients may want to see is 0.
 _WITHOUT_COUNTERPART = {"max_concurrent_requests": 0, "tokenization_workers": 0}
 _LABELLED = {"text-classification": "classifier", "rerank": "reranker"}
@@ -38,7 +36,7 @@ async def info(question: Question) -> tuple[int, Any]:
         "max_client_batch_size": limits["max_texts"],
         "auto_truncate": card["truncate"],
         **_WITHOUT_COUNTERPART,
-        "version": _kit_version(),
+        "version": kit_version(),
         "sha": None,
         "docker_label": None,
     }
@@ -55,14 +53,6 @@ def _model_type(card: Card) -> dict[str, Any]:
             "label2id": {label: at for at, label in enumerate(labels)},
         }
     }
-
-
-def _kit_version() -> str:
-    """Not known in an image, which has the code without its package."""
-    try:
-        return version(_KIT)
-    except PackageNotFoundError:
-        return ""
 
 
 async def health(question: Question) -> tuple[int, Any]:

@@ -5,24 +5,17 @@ Tested by tests/gateway/test_v2.py.
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from transformer_serving.gateway.descriptions.description import Question
+from transformer_serving.gateway.descriptions.description import KIT, Question, kit_version
 
-_NAME = "transformer-serving"
 _DATATYPES = {"integer": "INT64", "boolean": "BOOL", "string": "BYTES"}
 # As many as a request has: of texts, and of a parameter that takes a list.
 _ANY = [-1]
 
 
 async def server(question: Question) -> tuple[int, Any]:
-    """The version is not known in an image, which has the code without its package."""
-    try:
-        number = version(_NAME)
-    except PackageNotFoundError:
-        number = ""
-    return 200, {"name": _NAME, "version": number, "extensions": ["binary_tensor_data"]}
+    return 200, {"name": KIT, "version": kit_version(), "extensions": ["binary_tensor_data"]}
 
 
 async def live(question: Question) -> tuple[int, Any]:
@@ -51,7 +44,7 @@ async def model(question: Question) -> tuple[int, Any]:
     return 200, {
         "name": target.model,
         "versions": [] if target.version is None else [target.version],
-        "platform": _NAME,
+        "platform": KIT,
         "inputs": inputs,
         "outputs": [{"name": "output", "datatype": "BYTES", "shape": [-1, 1]}],
     }

@@ -16,7 +16,7 @@ import grpc
 import orjson
 from tritonclient.grpc import service_pb2 as messages
 
-from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.errors import ServingError, unknown_endpoint
 from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.gateway.asgi import App
 from transformer_serving.gateway.grpc_port.messages import (
@@ -47,7 +47,7 @@ class Call(NamedTuple):
 def _model(request: Any, version: str, rest: str = "") -> str:
     """Raises ServingError for a name that would be another path."""
     if not request.name or "/" in request.name + version:
-        raise ServingError("unknown_endpoint", "the endpoint is not known")
+        raise unknown_endpoint()
     of_version = f"/versions/{version}" if version else ""
     return f"/v2/models/{request.name}{of_version}{rest}"
 
