@@ -20,8 +20,8 @@ LEAST = 6
 
 
 @dataclass(frozen=True)
-class Ab:
-    """A finished run: requests a second, milliseconds, and requests without a 2xx answer."""
+class ToolRun:
+    """What a load tool found: requests a second, milliseconds, requests without a 2xx answer."""
 
     rate: float
     mean: float
@@ -39,8 +39,11 @@ def available() -> bool:
 def ab(
     url: str, body: Path, *, requests: int, clients: int, kept: bool, scratch: Path,
     content_type: str = "application/json",
-) -> Ab:  # fmt: skip
-    """Run `ab -l`. `kept` keeps connections. Raises Unusable when it breaks off."""
+) -> ToolRun:  # fmt: skip
+    """Run `ab -l`. `kept` keeps connections, of servers that keep those of HTTP/1.0.
+
+    Raises Unusable when it breaks off.
+    """
     table = scratch / "ab.csv"
     table.unlink(missing_ok=True)
     count = str(max(requests, clients, LEAST))
@@ -60,14 +63,14 @@ def ab(
     return parse(done.stdout, table.read_text("utf-8"))
 
 
-def parse(output: str, table: str) -> Ab:
+def parse(output: str, table: str) -> ToolRun:
     """The figures in ab's report and in its table of percentiles (-e)."""
     rows = {row[0]: float(row[1]) for row in list(csv.reader(table.splitlines()))[1:]}
     requests = int(_number(output, r"Complete requests:\s+(\d+)"))
     if requests < LEAST:
         raise Unusable(f"ab needs {LEAST} requests for its percentiles, it made {requests}")
     longest = _number(output, r"100%\s+(\d+) \(longest request\)")
-    return Ab(
+    return ToolRun(
         rate=_number(output, r"Requests per second:\s+([\d.]+)"),
         mean=_number(output, r"Time per request:\s+([\d.]+) \[ms\] \(mean\)"),
         p50=rows["50"],

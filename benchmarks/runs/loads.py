@@ -11,8 +11,9 @@ from benchmarks.servers.peers import Peer
 class Load:
     """What is sent to each peer. `most` is the highest number of requests of one measurement.
 
-    `tool` is ab, or open for the open loop of mixed lengths. `raw` is the batch at which the engine
-    alone is measured beside it, None: not at all.
+    `tool` is ab, wrk where connections must be kept, open for the open loop of mixed lengths, or
+    paced for one that offers `pace` requests a second. `raw` is the batch at which the engine alone
+    is measured beside it, None: not at all.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Load:
     most: int
     raw: int | None
     only: tuple[str, ...] = ()
+    pace: float = 0.0
 
     def takes(self, peer: Peer) -> bool:
         if self.only:
@@ -35,13 +37,16 @@ class Load:
 
 SEED = Load("seed", "one text, 128 clients, new connections (ab -c 128)", "ab", 128, False, 1, 8000,
             64)  # fmt: skip
-KEPT = Load("kept", "one text, 128 clients, kept connections (ab -k -c 128)", "ab", 128, True, 1,
-            8000, None, only=("null-gateway", "null-uvicorn"))  # fmt: skip
-SINGLE = Load("single", "one text at a time, kept connection", "ab", 1, True, 1, 4000, 1)
+KEPT = Load("kept", "one text, 128 clients, kept connections (wrk -c 128)", "wrk", 128, True, 1,
+            0, None, only=("null-gateway", "null-uvicorn"))  # fmt: skip
+SINGLE = Load("single", "one text at a time, kept connection (wrk -c 1)", "wrk", 1, True, 1, 0, 1)
 BATCH = Load("batch", "32 texts a request, 4 clients", "ab", 4, True, 32, 400, 32)
 MIXED = Load("mixed", "mixed lengths, open loop at 70 % of capacity", "open", 64, True, 1, 0, None,
              only=("gateway", "app"))  # fmt: skip
 BIG = Load("big", "512 texts a request, 1 client", "ab", 1, True, 512, 20, 64)
+# The pace at which MLServer's Hugging Face runtime was measured by its users, with vegeta.
+PACED = Load("paced", "one text, 50 requests a second offered, open loop", "paced", 4, True, 1, 0,
+             None, ("gateway", "gateway-v2", "gateway-tei", "mlserver"), pace=50.0)  # fmt: skip
 
 MAIN = (SEED, KEPT, SINGLE, BATCH, MIXED)
-LOADS = {load.name: load for load in (*MAIN, BIG)}
+LOADS = {load.name: load for load in (*MAIN, BIG, PACED)}

@@ -1,20 +1,21 @@
-"""Measuring one peer under one load, once: by ab, by the open loop, or the engine alone."""
+"""Measuring one peer under one load, once: by ab, wrk, an open loop, or the engine alone."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.runs import processor_time
-from benchmarks.runs.ab import ab
+from benchmarks.runs.ab import ToolRun, ab
 from benchmarks.runs.loads import Load
 from benchmarks.runs.processor_time import process_seconds
 from benchmarks.runs.stages import Sums, padding_share, read_sums, stage_ms, texts_a_call
+from benchmarks.runs.wrk import wrk
 from benchmarks.servers import texts
 from benchmarks.servers.models import Models
 from benchmarks.servers.peers import Peer
@@ -25,6 +26,8 @@ from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.figures import percentile
 
 _OPEN_SHARE = 0.7
+# A server that falls behind its pace shows it by and by.
+_PACED_TIMES = 5
 _LONGEST = 512
 
 Measurement = dict[str, Any]
@@ -61,7 +64,7 @@ class Runner:
         key = (peer.name, load.name)
         if key not in self.rates:
             self.rates[key] = self._rate(peer, load, self.plan.warm_up_s)
-        return self._open(peer, load) if load.tool == "open" else self._ab(peer, load)
+        return _TOOLS[load.tool](self, peer, load)
 
     def url(self, peer: Peer) -> str:
         assert peer.server is not None
@@ -89,20 +92,36 @@ class Runner:
         return generator.Payload(load.name, body, load.texts, peer.content_type)
 
     def _ab(self, peer: Peer, load: Load) -> Measurement:
-        body = self.scratch / f"{peer.body.__name__}-{load.texts}.body"
-        body.write_bytes(peer.body([texts.SEED] * load.texts))
         rate = self.rates[peer.name, load.name]
         requests = max(min(int(rate * self.plan.seconds), load.most), load.clients, 2)
+        return self._closed(
+            peer, load,
+            lambda body: ab(
+                self.url(peer), body, requests=requests, clients=load.clients, kept=load.kept,
+                scratch=self.scratch, content_type=peer.content_type,
+            ),
+        )  # fmt: skip
+
+    def _wrk(self, peer: Peer, load: Load) -> Measurement:
+        return self._closed(
+            peer, load,
+            lambda body: wrk(
+                self.url(peer), body, seconds=self.plan.seconds, clients=load.clients,
+                content_type=peer.content_type,
+            ),
+        )  # fmt: skip
+
+    def _closed(self, peer: Peer, load: Load, run: Callable[[Path], ToolRun]) -> Measurement:
+        """What a tool's run, given the file of the body, found, and what all parts spent on it."""
+        body = self.scratch / f"{peer.body.__name__}-{load.texts}.body"
+        body.write_bytes(peer.body([texts.SEED] * load.texts))
         before, spent = self._sums(peer), self._cpu_s(peer)
         others = processor_time.spent()
-        found = ab(
-            self.url(peer), body, requests=requests, clients=load.clients, kept=load.kept,
-            scratch=self.scratch, content_type=peer.content_type,
-        )  # fmt: skip
+        found = run(body)
         spent = self._cpu_s(peer) - spent
         answered = found.requests - found.failed
         if not answered:
-            raise Unusable(f"{peer.name}: all {found.requests} requests of ab failed")
+            raise Unusable(f"{peer.name}: all {found.requests} requests of {load.tool} failed")
         after = self._sums(peer)
         return {
             **asdict(found),
@@ -155,6 +174,22 @@ class Runner:
             **_percentiles(answered),
         }
 
+    def _paced(self, peer: Peer, load: Load) -> Measurement:
+        """One text again and again at a pace, whatever becomes of those before."""
+        seconds = _PACED_TIMES * self.plan.seconds
+        wanted = generator.Open(load.pace, seconds)
+        found = generator.run(Address.of(self.url(peer)), [self._payload(peer, load)], wanted)
+        answered = [exchange for exchange in found.exchanges if exchange.status == 200]
+        if not answered:
+            raise Unusable(f"{peer.name} answered nothing with 200 at {load.pace:g} a second")
+        return {
+            "texts": len(answered) / found.elapsed_s,
+            "offered": len(found.exchanges) / seconds,
+            "failed": len(found.exchanges) - len(answered),
+            "generator_cpu": found.cpu_s / found.elapsed_s,
+            **_percentiles(answered),
+        }
+
     def _sums(self, peer: Peer) -> Sums:
         """What the server counts itself; others than ours are not asked."""
         assert peer.server is not None
@@ -174,6 +209,14 @@ class Runner:
         if self.lengths is None:
             self.lengths = texts.Lengths(self.models.tokenizer_json)
         return self.lengths
+
+
+_TOOLS: Mapping[str, Callable[[Runner, Peer, Load], Measurement]] = {
+    "ab": Runner._ab,
+    "wrk": Runner._wrk,
+    "open": Runner._open,
+    "paced": Runner._paced,
+}
 
 
 class RawEngine:

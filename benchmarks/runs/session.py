@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.runs import results as stored
-from benchmarks.runs.ab import available
+from benchmarks.runs import ab, results as stored, wrk
 from benchmarks.runs.loads import MAIN as MAIN_LOADS, Load
 from benchmarks.runs.results import Results
 from benchmarks.runs.rounds import Outcome, measure_rounds, reason, running_servers
@@ -56,8 +55,10 @@ def session(
     Raises Failure (exit code 2) where a tool is missing; `by_ab` where loads are sent by ab, to
     other endpoints too.
     """
-    if by_ab and not available():
-        raise Failure("the benchmarks need ab: apt-get install apache2-utils", exit_code=2)
+    if by_ab and not (ab.available() and wrk.available()):
+        raise Failure(
+            "the benchmarks need ab and wrk: apt-get install apache2-utils wrk", exit_code=2
+        )
     around = machine.machine()
     null = any((peer.server or "").endswith("-null") for peer in peers)
     site = open_site(work, report, null=null, models=models, others=by_ab)

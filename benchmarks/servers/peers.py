@@ -64,6 +64,10 @@ MAIN = (
 )
 
 MORE = (
+    Peer("gateway-v2", "ours, gateway, asked as MLServer is", OPENVINO, "ours", "gateway",
+         f"/v2/models/{OURS}/infer", texts.open_inference),
+    Peer("gateway-tei", "ours, gateway, asked as TEI is", OPENVINO, "ours", "gateway",
+         f"/tei/{OURS}/predict", texts.tei_predict),
     Peer("mlserver", "MLServer 1.7.1, Hugging Face runtime", TORCH, "peer", "mlserver",
          "/v2/models/transformer/infer", texts.open_inference),
     Peer("ensemble", "tokenizer ensemble in Triton", OPENVINO, "peer", "ensemble",

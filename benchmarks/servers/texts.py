@@ -42,6 +42,12 @@ def open_inference(texts: Sequence[str]) -> bytes:
     return json.dumps({"inputs": [row]}).encode()
 
 
+def tei_predict(texts: Sequence[str]) -> bytes:
+    """text-embeddings-inference's: a text alone, or each of many in a list of its own."""
+    inputs = texts[0] if len(texts) == 1 else [[text] for text in texts]
+    return json.dumps({"inputs": inputs}).encode()
+
+
 def triton_text(texts: Sequence[str]) -> bytes:
     """Triton's own V2 body for the ensemble that tokenizes in Triton."""
     row = {"name": "TEXT", "shape": [len(texts), 1], "datatype": "BYTES", "data": list(texts)}

@@ -14,7 +14,7 @@ from benchmarks.report import plots, tables as report
 from benchmarks.report.budget_tables import budgets_text
 from benchmarks.report.budgets import BUDGETS
 from benchmarks.runs import session
-from benchmarks.runs.loads import BATCH, MIXED, SEED, SINGLE
+from benchmarks.runs.loads import BATCH, MIXED, PACED, SEED, SINGLE
 from benchmarks.runs.results import Results
 from benchmarks.runs.runners import Plan
 from benchmarks.runs.session import Session
@@ -33,11 +33,13 @@ pytestmark = [pytest.mark.long, pytest.mark.by_hand]
 
 ROOT = Path(__file__).parent.parent.parent
 SMALL = Plan(seconds=0.2, rounds=2, warm_up_s=0.2)
-LOADS = [replace(load, clients=min(load.clients, 8)) for load in (SEED, SINGLE, BATCH, MIXED)]
+LOADS = [
+    replace(load, clients=min(load.clients, 8)) for load in (SEED, SINGLE, BATCH, MIXED, PACED)
+]
 BROKEN = Peer("broken", "a peer that cannot run", peers.TORCH, "peer", "broken", "/")
 CHOSEN = [
     *(PEERS[name] for name in ("gateway", "app", "stock", "raw", "empty")),
-    PEERS["null-gateway"],
+    *(PEERS[name] for name in ("null-gateway", "gateway-v2", "gateway-tei")),
     BROKEN,
 ]
 

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from benchmarks.__main__ import TUNE
 from benchmarks.report import documents, tables as report
-from benchmarks.runs import ab, bounds, stages
+from benchmarks.runs import ab, bounds, stages, wrk
 from benchmarks.runs.results import RESULTS
 from benchmarks.servers.process import Unusable
 from benchmarks.studies import tuning
@@ -31,12 +31,20 @@ AB_TABLE = "Percentage served,Time in ms\n" + "".join(f"{n},{n / 10:.3f}\n" for 
 
 def test_abs_report_is_read() -> None:
     found = ab.parse(AB_REPORT, AB_TABLE)
-    assert found == ab.Ab(754.5, 10.603, 5.0, 9.0, 9.9, failed=4, requests=200)
+    assert found == ab.ToolRun(754.5, 10.603, 5.0, 9.0, 9.9, failed=4, requests=200)
 
 
 def test_a_report_without_failures_has_none() -> None:
     clean = AB_REPORT.replace("Non-2xx responses:      3\n", "")
     assert ab.parse(clean, AB_TABLE).failed == 1
+
+
+def test_wrks_line_is_read() -> None:
+    line = '{"requests": 4000, "seconds": 2.0, "failed": 1, "mean": 0.5, "p50": 0.4, "p90": 0.9, '
+    found = wrk.parse(f'Running 2s test\n\n{line}"p99": 1.5}}\n')
+    assert found == ab.ToolRun(2000.0, 0.5, 0.4, 0.9, 1.5, failed=1, requests=4000)
+    with pytest.raises(Unusable, match="no answer"):
+        wrk.parse(line.replace("4000", "0") + '"p99": 0}')
 
 
 @pytest.mark.parametrize(
