@@ -35,10 +35,13 @@ from transformer_serving.desk.deploy.golden import ask
 LOCAL, OWN_SERVER, GPUS = "One machine, no account", "With your ClearML server", "GPUs"
 DAILY, SCALED, ROLLED = "From day to day", "N inference containers", "A new image, under load"
 STOCK, SECRETS = "On top of clearml-serving's own compose file", "Secrets"
-NETWORK = "On a network address: keys and TLS"
+NETWORK, GRPC = "On a network address: keys and TLS", "gRPC"
 RUN = {LOCAL, OWN_SERVER, DAILY, SCALED, ROLLED, STOCK, SECRETS, NETWORK}
 # What is only read by `docker compose config` (tests/compose/test_config.py), and why.
-READ = {GPUS: "needs an NVIDIA GPU and the image of nvcr.io"}
+READ = {
+    GPUS: "needs an NVIDIA GPU and the image of nvcr.io",
+    GRPC: "test_network_address.py starts it and calls the port, with a key",
+}
 ELSEWHERE = {
     "docker run --rm nvcr.io/nvidia/tritonserver:25.07-py3 sh -c 'dpkg -l | grep nvinfer; "
     "tritonserver --version'": "needs the image of nvcr.io",

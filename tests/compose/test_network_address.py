@@ -16,7 +16,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tritonclient import grpc
+from tritonclient.utils import InferenceServerException
 
 from tests.compose.conftest import (
     CLI,
@@ -208,6 +211,23 @@ def test_a_changed_key_file_is_seen_through_the_mount(front: FrontDoor) -> None:
     wait_for(lambda: front.ask(key="guest")[0] == 401, "the removed key does not")
     assert front.ask(key="caller")[0] == 200
     assert started(inference) == since
+
+
+def test_grpc_is_published_beside_http(front: FrontDoor) -> None:
+    (port,) = free_ports(1)
+    front.stack.files = ["compose.yaml", "grpc.yaml"]
+    front.up(PUBLISHED_GRPC_PORT=str(port))
+    client = grpc.InferenceServerClient(f"127.0.0.1:{port}")
+    texts = grpc.InferInput("args", [1], "BYTES")
+    texts.set_data_from_numpy(np.array([SEED["text"]], object))
+    key = {"authorization": f"Bearer {front.keys['caller']}"}
+    found = client.infer(ENDPOINT, [texts], headers=key).as_numpy("output")
+    assert json.loads(found.ravel()[0])["label"]
+    with pytest.raises(InferenceServerException, match="UNAUTHENTICATED"):
+        client.infer(ENDPOINT, [texts])
+    client.close()
+    assert front.ask(key="caller")[0] == 200
+    front.stack.files = ["compose.yaml"]
 
 
 def test_tls_is_spoken_and_its_certificate_renewed(front: FrontDoor) -> None:
