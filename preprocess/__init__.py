@@ -11,15 +11,15 @@ Tested by tests/bundle/test_preprocess_file.py and tests/preprocess/test_handove
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any
 
 from preprocess.answers import TASKS
-from preprocess.dialects import Conversation
+from preprocess.dialects import Conversation, needs_engine
 from preprocess.engine import Engine
 from preprocess.garbage import keep_collections_short
+from preprocess.glance import glance_at
 from preprocess.metrics_port import open_metrics_port
 from preprocess.passage import Passage, internal_error
 from preprocess.request import read_body
@@ -32,13 +32,11 @@ from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.contract.panics import ENDS
 from transformer_serving.contract.worker.log_lines import write_json_lines
+from transformer_serving.contract.worker.request_context import current_operation
 
 # The tokenizers' own threads gain nothing for these sizes and take the other core from Triton.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-# Bytes of a body that are looked through for what is told in it.
-_SHORT = 65_536
-_TELLING = (b'"timeout_ms"', b'"datatype"')
 
 Collect = Callable[[dict[str, Any]], None] | None
 
@@ -57,6 +55,7 @@ class Preprocess:
         self.endpoint: Endpoint = read_endpoint(endpoint_json)
         self.settings: PreprocessSettings = read_settings()
         self.task = TASKS[self.endpoint.task](self.endpoint)
+        self._tasks: dict[str, Any] = {}
         self.tokenizer = shared_tokenizer(
             self.task.tokenizer, tokenizer_json(), self.endpoint.tokens
         )
@@ -70,14 +69,18 @@ class Preprocess:
         return Engine(self.endpoint, self.settings, named.serving_url, named.version)
 
     def turned_away(self, raw: bytes) -> Answer | None:
-        """The refusal of a request that would wait too long, before its body is looked into.
+        """The refusal of a request that would wait too long, before its body is parsed.
 
-        None where it is let in, or where the body may change that: who says how long there is time
-        is asked for it, and a body's own dialect is answered in it.
+        None where it is let in, or where its body must be read to know.
         """
-        deadline = time.monotonic() + self.settings.timeout_s
-        error = self.engine.turned_away(deadline)
-        if error is None or len(raw) > _SHORT or any(word in raw for word in _TELLING):
+        if not self.engine.has_a_queue() or not needs_engine():
+            return None
+        glance = glance_at(raw, dialect_is_known=current_operation.get() is not None)
+        if glance is None:
+            return None
+        left_s = glance.timeout_s or self.settings.timeout_s
+        error = self.engine.turned_away(left_s, own_deadline=glance.timeout_s is not None)
+        if error is None:
             return None
         state: dict[str, Any] = {}
         self.begin(raw, state)
@@ -98,7 +101,7 @@ class Preprocess:
         named = self.model_endpoint
         conversation = Conversation(
             body, self.task, self.endpoint,
-            getattr(named, "serving_url", ""), getattr(named, "version", None),
+            getattr(named, "serving_url", ""), getattr(named, "version", None), self._tasks,
         )  # fmt: skip
         state["conversation"] = conversation
         return conversation
@@ -111,8 +114,11 @@ class Preprocess:
         passage.own_deadline = request.timeout_s is not None
         deadline = passage.arrived + (request.timeout_s or self.settings.timeout_s)
         try:
-            encode = partial(state["conversation"].task.encode, request, self.tokenizer)
-            state["work"] = work = await self.engine.tokenize(request, encode, deadline, passage)
+            conversation: Conversation = state["conversation"]
+            encode = partial(conversation.task.encode, request, self.tokenizer)
+            state["work"] = work = await self.engine.tokenize(
+                request, encode, deadline, passage, waits=conversation.operation.needs_engine
+            )
             if not work.encoded:
                 # The tokens themselves were asked for.
                 return ()

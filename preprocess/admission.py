@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from preprocess.pace import Pace
 from preprocess.stats import waiting_tokens
@@ -17,8 +17,30 @@ from transformer_serving.contract.errors import ServingError
 
 # Of the time that a request has left, this much may be spent by the estimate: rates change, and
 # an answer that comes a little late was computed for nobody.
-SURE = 0.8
+SURE = 0.75
 _MOST_RETRY_S = 3600
+# Where nobody names a deadline: so much longer than estimated it may take.
+_SLOWER = 1.1
+
+
+# A request with more than this share of the limit brings many tokens.
+_MANY = 1 / 64
+
+
+@dataclass
+class Share:
+    """What one endpoint has of the worker's tokens, in requests of few and in those of many."""
+
+    few: int = 0
+    many: int = 0
+
+
+class Taken(NamedTuple):
+    """A request that was let in: its tokens, and what of the limit they hold."""
+
+    tokens: int
+    held: int
+    many: bool
 
 
 @dataclass
@@ -26,31 +48,53 @@ class Admission:
     """Tokens that wait or are being computed, over all endpoints of the worker.
 
     `limit` is the most of them; a request without a deadline of its own waits `max_wait_s` at most.
+
+    Nobody can take all of it. An endpoint's requests get no more than what is free beside them,
+    as the queues of a shared-memory switch do (Choudhury and Hahne, "Dynamic queue length
+    thresholds for shared-memory packet switches", 1998), so that with n busy endpoints a share of
+    n + 1 is left for one more; and those that bring many tokens get half of that.
     """
 
     limit: int
     max_wait_s: float
     tokens: int = 0
     gauge: Any = field(default_factory=waiting_tokens)
+    _held: int = 0
 
-    def enter(self, tokens: int, wait_s: float) -> None:
+    def enter(self, share: Share, tokens: int, wait_s: float) -> Taken:
         """Count a request in. Raises ServingError `overloaded`; an idle worker takes anything.
 
         `wait_s` is how long what waits now will take.
         """
-        if self.tokens and self.tokens + tokens > self.limit:
+        many = tokens > self.limit * _MANY
+        held = tokens
+        if not self.tokens:
+            held = min(tokens, self.limit // 2)
+        elif tokens > (room := self._room(share, many=many)):
             raise ServingError(
                 "overloaded",
                 "too many tokens wait for the engine; try again after Retry-After",
-                limit=self.limit,
-                got=self.tokens + tokens,
+                limit=max(room, 0),
+                got=tokens,
                 retry_after_s=_whole(wait_s),
             )
-        self.tokens += tokens
-        self.gauge.set(self.tokens)
+        self._count(share, taken := Taken(tokens, held, many), 1)
+        return taken
 
-    def leave(self, tokens: int) -> None:
-        self.tokens -= tokens
+    def leave(self, share: Share, taken: Taken) -> None:
+        self._count(share, taken, -1)
+
+    def _room(self, share: Share, *, many: bool) -> int:
+        free = self.limit - self._held
+        return free // 2 - share.many if many else free - share.few
+
+    def _count(self, share: Share, taken: Taken, sign: int) -> None:
+        if taken.many:
+            share.many += sign * taken.held
+        else:
+            share.few += sign * taken.held
+        self._held += sign * taken.held
+        self.tokens += sign * taken.tokens
         self.gauge.set(self.tokens)
 
 
@@ -76,7 +120,7 @@ def check_wait(
     """
     if newcomer.left_s is None:
         allowed = max_wait_s
-        wait = pace.wait_s(waiting.due_tokens, now) + pace.call_s
+        wait = _SLOWER * (pace.wait_s(waiting.due_tokens, now) + pace.call_s)
     else:
         allowed = SURE * newcomer.left_s
         # Its own last text comes after so much of what others have, and after its own.

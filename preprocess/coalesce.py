@@ -15,7 +15,7 @@ from functools import partial
 from math import inf
 from typing import Protocol
 
-from preprocess.admission import SURE, Admission, Newcomer, check_wait
+from preprocess.admission import SURE, Admission, Newcomer, Share, check_wait
 from preprocess.impatience import SOON_S, Impatience
 from preprocess.narrowing import answer_all
 from preprocess.pace import Pace
@@ -62,6 +62,7 @@ class Coalescer:
     figures: EndpointFigures
     pace: Pace = field(default_factory=Pace)
     impatience: Impatience = field(default_factory=Impatience)
+    _share: Share = field(default_factory=Share)
     _in_flight: int = 0
     # What is to be answered before this moment cannot be, of what is taken now.
     _ends: float = 0.0
@@ -83,10 +84,7 @@ class Coalescer:
         Also before it is tokenized: a refusal must cost little. Never of one that is alone: a
         golden request that runs is no crowd, whatever is known of the engine's rate.
         """
-        waiting = self._waiting
-        if asker.golden or not self.admission.tokens:
-            return
-        if not len(waiting) and self._in_flight < self.slots():
+        if asker.golden or self.has_room():
             return
         now = time.monotonic()
         left = deadline - now
@@ -97,7 +95,13 @@ class Coalescer:
             sum(len(text.ids) for text in encoded),
             len(encoded[-1].ids) if encoded else 0,
         )
-        check_wait(newcomer, waiting, self.pace, self.admission.max_wait_s, now)
+        check_wait(newcomer, self._waiting, self.pace, self.admission.max_wait_s, now)
+
+    def has_room(self) -> bool:
+        """Whether a call could leave at once."""
+        if not self.admission.tokens:
+            return True
+        return not len(self._waiting) and self._in_flight < self.slots()
 
     async def infer(self, encoded: Sequence[Encoded], deadline: float, asker: Asker) -> Stay:
         """What becomes of a request's texts, with its times: rows, or the error that ended it.
@@ -116,11 +120,11 @@ class Coalescer:
                 return ticket.stay()
             self.check_wait(asker, deadline, encoded)
             wait_s = self.pace.wait_s(self._waiting.tokens, ticket.came)
-            self.admission.enter(ticket.tokens, wait_s)
+            taken = self.admission.enter(self._share, ticket.tokens, wait_s)
             try:
                 await self._wait(ticket, encoded, asker.caller)
             finally:
-                self.admission.leave(ticket.tokens)
+                self.admission.leave(self._share, taken)
         except Exception as error:
             return ticket.stay(error)
         return ticket.stay()

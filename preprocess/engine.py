@@ -6,8 +6,10 @@ Tested by tests/gateway/test_error_rows.py and tests/gateway/test_metrics.py.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from preprocess.admission import Admission
@@ -30,14 +32,12 @@ from transformer_serving.contract.naming import triton_model_name
 _GIVEN_UP = {"left": DISCONNECT, "deadline": DEADLINE}
 
 
-class _Anybody:
-    """Who asks and has said nothing yet."""
+class _Anybody(NamedTuple):
+    """Who asks, before anything else is known of the request."""
 
-    golden = own_deadline = False
-    caller = None
-
-
-_ANYBODY = _Anybody()
+    own_deadline: bool
+    golden: bool = False
+    caller: None = None
 
 
 class Engine:
@@ -70,20 +70,28 @@ class Engine:
         passage.note(stay)
         return stay.result()
 
-    def turned_away(self, deadline: float) -> ServingError | None:
-        """Why a request that nothing is known of yet would be refused now."""
+    def has_a_queue(self) -> bool:
+        """Whether a request would have to wait for others now."""
+        return not self._queue().has_room()
+
+    def turned_away(self, left_s: float, *, own_deadline: bool) -> ServingError | None:
+        """Why a request that has `left_s` seconds would be refused now, whatever is in it."""
         try:
-            self._queue().check_wait(_ANYBODY, deadline)
+            self._queue().check_wait(_Anybody(own_deadline), time.monotonic() + left_s)
         except ServingError as error:
             return error
         return None
 
     async def tokenize(
-        self, request: Request, encode: Callable[[], Work], deadline: float, passage: Passage
-    ) -> Work:
-        """`encode()`. Raises ServingError, `overloaded` before the request costs anything."""
+        self, request: Request, encode: Callable[[], Work], deadline: float, passage: Passage, *,
+        waits: bool = True,
+    ) -> Work:  # fmt: skip
+        """`encode()`. Raises ServingError, `overloaded` before a request that `waits` for the
+        engine costs anything.
+        """
         queue, wait_s = self._queue(), self._settings.max_wait_s
-        queue.check_wait(passage, deadline)
+        if waits:
+            queue.check_wait(passage, deadline)
         try:
             return await threads.run(request.characters, encode, passage, deadline, wait_s)
         except ServingError as error:

@@ -13,7 +13,7 @@ from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.fields import kind_of
 
 _COMMON = ("parameters", "timeout_ms", "truncate")
-_MAX_TIMEOUT_MS = 86_400_000
+MAX_TIMEOUT_MS = 86_400_000
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,11 @@ def check_object(body: Any) -> None:
 
 def refuse_unknown(body: Mapping[str, Any], allowed: Collection[str]) -> None:
     """Raises ServingError `invalid_field` for a field that is not allowed."""
-    if any(name not in allowed for name in body):
-        raise ServingError("invalid_field", f"an unknown field; allowed are {', '.join(allowed)}")
+    for name in body:
+        if name not in allowed:
+            raise ServingError(
+                "invalid_field", f"an unknown field; allowed are {', '.join(allowed)}"
+            )
 
 
 class _Found(NamedTuple):
@@ -154,7 +157,7 @@ class _Found(NamedTuple):
 def _inputs(value: Any, form: BodyForm, limits: Limits) -> _Found:
     """What the Inference API's `inputs` holds: texts, an object of fields, or a list of those."""
     rows = value if isinstance(value, list) else [value]
-    if form.second is not None and any(isinstance(row, Mapping) for row in rows):
+    if form.second is not None and dict in map(type, rows):
         if not isinstance(value, list):
             return _object(value, form, limits)
         if form.is_one_text:
@@ -175,7 +178,7 @@ def _object(value: Any, form: BodyForm, limits: Limits) -> _Found:
 
 
 def _objects(rows: list[Any], form: BodyForm, limits: Limits) -> _Found:
-    _check_count(rows, "inputs", limits)
+    check_count(rows, "inputs", limits)
     found = [_object(row, form, limits) for row in rows]
     if any(row.many for row in found):
         raise wrong("inputs", "a list of objects that hold one text in a field", rows)
@@ -212,13 +215,14 @@ def _texts(body: Mapping[str, Any], field: TextField, limits: Limits) -> tuple[s
     texts = value if isinstance(value, list) else [value]
     if not (field.many if isinstance(value, list) else field.one):
         raise wrong(field.name, field.wanted, value)
-    _check_count(texts, field.name, limits)
+    check_count(texts, field.name, limits)
     for text in texts:
         _check_text(text, field, limits)
     return tuple(texts)
 
 
-def _check_count(texts: list[Any], field: str, limits: Limits) -> None:
+def check_count(texts: list[Any], field: str, limits: Limits) -> None:
+    """Raises ServingError for no texts and for too many of them."""
     if not texts:
         raise ServingError(
             "invalid_field", f"field '{field}' is an empty list", field=field, limit=1, got=0
@@ -227,10 +231,8 @@ def _check_count(texts: list[Any], field: str, limits: Limits) -> None:
         raise ServingError(
             "too_large",
             f"field '{field}' holds too many texts; send them in several requests",
-            field=field,
-            limit=limits.max_texts,
-            got=len(texts),
-        )
+            field=field, limit=limits.max_texts, got=len(texts),
+        )  # fmt: skip
 
 
 def _check_text(text: Any, field: TextField, limits: Limits) -> None:
@@ -278,12 +280,12 @@ def _timeout(body: Mapping[str, Any]) -> float | None:
     value = body.get("timeout_ms")
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_TIMEOUT_MS:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_TIMEOUT_MS:
         raise ServingError(
             "invalid_field",
-            f"field 'timeout_ms' must be whole milliseconds from 1 to {_MAX_TIMEOUT_MS}",
+            f"field 'timeout_ms' must be whole milliseconds from 1 to {MAX_TIMEOUT_MS}",
             field="timeout_ms",
-            limit=_MAX_TIMEOUT_MS,
+            limit=MAX_TIMEOUT_MS,
             got=kind_of(value),
         )
     return value / 1000

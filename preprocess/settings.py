@@ -51,7 +51,7 @@ SETTINGS = (
     Setting(
         "TRANSFORMER_SERVING_MAX_WAITING_TOKENS",
         "400000",
-        "Tokens that may wait or be computed in one worker; beyond it requests get 503.",
+        "Tokens that may wait or be computed in one worker; beyond its share an endpoint gets 503.",
     ),
     Setting(
         "TRANSFORMER_SERVING_CALLS_IN_FLIGHT",

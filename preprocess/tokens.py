@@ -6,6 +6,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 import tokenizers
@@ -64,17 +65,20 @@ class Tokenizer:
 
     def whole(self, texts: Sequence[str], *, special: bool) -> list[tokenizers.Encoding]:
         """Each text uncut, with special tokens around it or without."""
-        return [
-            with_special(self._uncut(encoding), self.library.post_processor if special else None)
-            for encoding in self.library.encode_batch(list(texts), add_special_tokens=False)
-        ]
+        encodings: list[tokenizers.Encoding] = self.library.encode_batch(
+            list(texts), add_special_tokens=special
+        )
+        if any(encoding.overflowing for encoding in encodings):
+            # What was cut off cannot be put together again: offsets are trimmed in each piece.
+            encodings = self._uncut.encode_batch(list(texts), add_special_tokens=special)
+        return encodings
 
-    def _uncut(self, encoding: tokenizers.Encoding) -> tokenizers.Encoding:
-        """The encoding and what was cut off it, in the text's order."""
-        pieces = [encoding, *encoding.overflowing]
-        if self._tokens.truncation_side == "left":
-            pieces.reverse()
-        return tokenizers.Encoding.merge(pieces, growing_offsets=False)
+    @cached_property
+    def _uncut(self) -> Any:
+        """The library's tokenizer without truncation, made when the first such text comes."""
+        uncut = tokenizers.Tokenizer.from_str(self.library.to_str())
+        uncut.no_truncation()
+        return uncut
 
     def _length(self, given: Input) -> int:
         """Tokens of a text or pair before it was cut."""
@@ -85,11 +89,6 @@ class Tokenizer:
             windows = (encoding, *encoding.overflowing)
             size += sum(len(window.ids) - special for window in windows)
         return size
-
-
-def with_special(encoding: tokenizers.Encoding, finish: Any | None) -> tokenizers.Encoding:
-    """The encoding as `finish`, the tokenizer's post-processor, completes it."""
-    return encoding if finish is None else finish.process(encoding, None, True)
 
 
 def too_long(limit: int, got: int) -> ServingError:

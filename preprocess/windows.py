@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import tokenizers
 from tokenizers.processors import TemplateProcessing
 
-from preprocess.tokens import Encoded, with_special
+from preprocess.tokens import Encoded
 from transformer_serving.contract.endpoint import Limits, Tokens
 from transformer_serving.contract.errors import ServingError
 
@@ -47,8 +47,7 @@ class Windows:
 
     def whole(self, texts: Sequence[str], *, special: bool) -> list[tokenizers.Encoding]:
         """Each text uncut, with special tokens around it or without."""
-        finish = self._finish if special else None
-        return [with_special(piece, finish) for piece in self.pieces(texts)]
+        return [self._finish.process(piece, None, special) for piece in self.pieces(texts)]
 
     def second_pieces(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
         """Each text without special tokens, to stand second in a pair: with its type ids."""

@@ -28,29 +28,39 @@ OPERATIONS = {row.name: row for dialect in _DIALECTS for row in dialect.OPERATIO
 _KNOWN_BY_BODY = ((v2.is_v2, v2.OPERATIONS[0]),)
 
 
+def needs_engine() -> bool:
+    """Whether what the request's path asks for does."""
+    named = current_operation.get()
+    return named is None or OPERATIONS[named[0]].needs_engine
+
+
 class Conversation:
     """One request and its answer in the dialect that the caller speaks.
 
-    `task` is who answers; the operation may have one of its own.
+    `task` is who answers; the operation may have one of its own, which `tasks` keeps by its name.
     """
 
-    __slots__ = ("_asked", "operation", "task")
+    __slots__ = ("_asked", "_tasks", "operation", "task")
 
     def __init__(
-        self, body: Any, task: Any, endpoint: Endpoint, name: str = "", version: str | None = None
-    ) -> None:
+        self, body: Any, task: Any, endpoint: Endpoint, name: str = "", version: str | None = None,
+        tasks: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         named = current_operation.get()
         self.operation = _by_body(body) if named is None else OPERATIONS[named[0]]
         binary = b"" if named is None else named[1]
         self._asked = Asked(body, binary, task, endpoint, name, version)
         self.task = task
+        self._tasks = {} if tasks is None else tasks
 
     def read(self) -> Any:
         """The body in our own form, not checked yet. Raises ServingError."""
         operation, asked = self.operation, self._asked
         operation.check_task(asked.endpoint.task)
         if operation.task is not None:
-            self.task = operation.task(asked.endpoint)
+            if operation.name not in self._tasks:
+                self._tasks[operation.name] = operation.task(asked.endpoint)
+            self.task = self._tasks[operation.name]
         return operation.read(asked)
 
     def reply(self, answer: Any, work: Work) -> Reply:

@@ -23,12 +23,16 @@ from preprocess.dialects.operation import (
     read_flag,
 )
 from preprocess.dialects.tei import squeezed
-from preprocess.request import wrong
+from preprocess.request import check_count, wrong
 from preprocess.response import Reply
+from transformer_serving.contract.endpoint import Limits
+from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.worker.request_context import current_request
 
 # How a document is cut into chunks, and a request's place in a queue: there are neither here.
 _WITHOUT_EFFECT = ("max_chunks_per_doc", "max_tokens_per_doc", "priority")
+# Fields of a document that are ranked; each is looked for in every document.
+_MOST_RANK_FIELDS = 16
 _FIELDS = (
     "model", "query", "documents", "top_n", "return_documents", "rank_fields", *_WITHOUT_EFFECT,
 )  # fmt: skip
@@ -40,9 +44,10 @@ def _read(asked: Asked) -> dict[str, Any]:
         if body.get(name) is not None and type(body[name]) is not int:
             raise wrong(name, "a whole number", body[name])
     read_flag(body, "return_documents")
+    limits, fields = asked.endpoint.limits, _rank_fields(body.get("rank_fields"))
     return {
         **{name: body[name] for name in ("query",) if name in body},
-        "texts": _texts(body.get("documents"), _rank_fields(body.get("rank_fields"))),
+        "texts": _texts(body.get("documents"), fields, limits),
         "parameters": {**given(body, {"top_n": "top_k"}), **squeezed(asked.endpoint)},
         "truncate": True,
     }
@@ -53,12 +58,18 @@ def _rank_fields(value: Any) -> list[str]:
         return ["text"]
     if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
         raise wrong("rank_fields", "a list of strings", value)
+    if len(value) > _MOST_RANK_FIELDS:
+        raise ServingError(
+            "too_large", "field 'rank_fields' names too many fields; join their texts yourself",
+            field="rank_fields", limit=_MOST_RANK_FIELDS, got=len(value),
+        )  # fmt: skip
     return value
 
 
-def _texts(documents: Any, fields: list[str]) -> list[str]:
+def _texts(documents: Any, fields: list[str], limits: Limits) -> list[str]:
     if not isinstance(documents, list):
         raise wrong("documents", "a list of strings or of objects with a text", documents)
+    check_count(documents, "documents", limits)
     return [_text(document, fields) for document in documents]
 
 
@@ -69,7 +80,10 @@ def _text(document: Any, fields: list[str]) -> str:
     texts = [one for one in found if isinstance(one, str)]
     if len(texts) != len(fields):
         raise wrong(
-            "documents", f"a list of strings or of objects with {', '.join(fields)}", document
+            "documents",
+            "a list of strings or of objects with a string in each of 'rank_fields' (by default "
+            "'text')",
+            document,
         )
     return "\n".join(texts)
 

@@ -62,7 +62,8 @@ class Operation:
 
     `read` gives a body of our own form. It raises ServingError, as read_body will on what it gives.
     `names` are the caller's names of fields and parameters, with ours. `task` makes the task that
-    answers where it is not the endpoint's own, from the same engine; it raises ServingError.
+    answers where it is not the endpoint's own, from the same engine; it raises ServingError. What
+    needs no engine does not wait for it either.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Operation:
     write: Callable[[Answered], Reply]
     names: Mapping[str, str] = field(default_factory=dict)
     task: Callable[[Endpoint], Any] | None = None
+    needs_engine: bool = True
 
     @cached_property
     def _theirs(self) -> dict[str, str]:

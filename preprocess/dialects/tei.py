@@ -25,7 +25,7 @@ from preprocess.dialects.operation import (
     read_flag,
 )
 from preprocess.dialects.token_list import TokenList
-from preprocess.request import wrong
+from preprocess.request import check_count, wrong
 from preprocess.response import Reply, answer_body
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError
@@ -68,7 +68,10 @@ def _predict(asked: Asked) -> dict[str, Any]:
     parameters: dict[str, Any] = {"top_k": None}
     if read_flag(body, "raw_scores"):
         parameters["function_to_apply"] = "none"
-    return {**_sequences(body.get("inputs")), "parameters": parameters, **_common(asked, body)}
+    inputs = body.get("inputs")
+    if inputs == []:
+        check_count(inputs, "inputs", asked.endpoint.limits)
+    return {**_sequences(inputs), "parameters": parameters, **_common(asked, body)}
 
 
 def _sequences(value: Any) -> dict[str, Any]:
@@ -215,7 +218,9 @@ OPERATIONS = (
     _PREDICT,
     _RERANK,
     _SIMILARITY,
-    Operation("tei.tokenize", None, _tokenize, _as_it_is, _TEXT, TokenList),
+    Operation(
+        "tei.tokenize", None, _tokenize, _as_it_is, _TEXT, TokenList, needs_engine=False
+    ),
     Operation(
         "tei.root", frozenset(_ROOT), lambda asked: _ROOT[asked.endpoint.task].read(asked),
         lambda done: _ROOT[done.asked.endpoint.task].write(done), _EMBED.names, _root_task,

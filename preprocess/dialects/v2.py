@@ -31,7 +31,8 @@ OUTPUT = "output"
 CONTENT_TYPE = "hg_jsonlist"
 HEADER = "inference-header-content-length"
 _BINARY = "application/octet-stream"
-_OF_OUR_BODY = ("timeout_ms", "truncate")
+_TIMEOUT = "timeout_ms"
+_OF_OUR_BODY = (_TIMEOUT, "truncate")
 # Of the request's parameters, those that are no pipeline's. `timeout` is in microseconds.
 _OF_THE_PROTOCOL = (
     "binary_data_output", "content_type", "headers", "priority", "sequence_id", "sequence_start",
@@ -58,34 +59,46 @@ def _read(asked: Asked) -> dict[str, Any]:
     _wanted(body)
     if not isinstance(body.get("id", ""), str):
         raise wrong("id", "a string", body["id"])
-    given = read_tensors(body, asked.binary, asked.endpoint.limits.max_texts)
+    parameters = parameters_of(body, "parameters")
+    most, default = asked.endpoint.limits.max_texts, parameters.get("content_type")
+    given = read_tensors(body, asked.binary, most, default)
     own: dict[str, Any] = {"inputs": _inputs(given, asked)}
-    told = _told(body)
-    kinds = {row.name: row.kind for row in asked.task.parameters}
+    told = _told(parameters) if parameters else {}
+    kinds = {row.name: row.kind for row in asked.task.parameters} if given else {}
     for name, tensor in given.items():
-        if name in told:
+        if name in told and name != _TIMEOUT:
             raise ServingError(
                 "invalid_field", "a parameter is given twice, by a tensor and by 'parameters'",
                 field="parameters",
             )  # fmt: skip
         values = tensor.values
         takes_a_list = name in kinds and isinstance(values, list) and kinds[name].fits(values)
-        told[name] = values if not tensor.whole and takes_a_list else _one_or_all(values)
-    for name in _OF_OUR_BODY:
-        if name in told:
-            own[name] = told.pop(name)
-    own["parameters"] = told
+        value = values if not tensor.whole and takes_a_list else _one_or_all(values)
+        told[name] = _sooner(told[name], value) if name in told else value
+    if told:
+        own |= {name: told.pop(name) for name in _OF_OUR_BODY if name in told}
+        own["parameters"] = told
     return own
 
 
-def _told(body: Mapping[str, Any]) -> dict[str, Any]:
+def _told(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The request's own parameters but the protocol's."""
-    parameters = parameters_of(body, "parameters")
     told = {name: value for name, value in parameters.items() if name not in _OF_THE_PROTOCOL}
     timeout = parameters.get("timeout")
     if type(timeout) is int and timeout > 0:
-        told.setdefault("timeout_ms", max(1, timeout // 1000))
+        named_ms = max(1, timeout // 1000)
+        told[_TIMEOUT] = _sooner(told.get(_TIMEOUT, named_ms), named_ms)
     return told
+
+
+def _sooner(one: Any, other: Any) -> Any:
+    """Of two deadlines: a proxy, and the port of gRPC, sets one beside the caller's own.
+
+    What is no number stays, to be refused.
+    """
+    if type(one) is not int:
+        return one
+    return min(one, other) if type(other) is int else other
 
 
 def _one_or_all(values: list[Any]) -> Any:

@@ -22,18 +22,19 @@ from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.fields import kind_of
 
 # Of numbers, what numpy calls them in bytes, and what JSON may hold for them.
-_NUMBERS: dict[str, tuple[str, tuple[type, ...]]] = {
-    "BOOL": ("?", (bool,)),
-    **{f"{sign}INT{8 * size}": (f"<{sign[:1].lower() or 'i'}{size}", (int,))
+_NUMBERS: dict[str, tuple[str, frozenset[type]]] = {
+    "BOOL": ("?", frozenset({bool})),
+    **{f"{sign}INT{8 * size}": (f"<{sign[:1].lower() or 'i'}{size}", frozenset({int}))
        for sign in ("", "U") for size in (1, 2, 4, 8)},
-    **{f"FP{8 * size}": (f"<f{size}", (int, float)) for size in (2, 4, 8)},
+    **{f"FP{8 * size}": (f"<f{size}", frozenset({int, float})) for size in (2, 4, 8)},
 }  # fmt: skip
 DATATYPES = ("BYTES", *_NUMBERS)
 # Longer shapes are none of a text, and their product would take time.
 _MAX_DIMENSIONS = 8
 # Before each element of a BYTES tensor.
 _LENGTH_BYTES = 4
-# Of JSON inside of a tensor, which the gateway cannot count: as many as it takes by default.
+# Of JSON inside of a request's tensors, which the gateway cannot count: as many as it takes by
+# default.
 _MAX_MARKS = 100_000
 
 
@@ -54,11 +55,6 @@ def _from_base64(value: Any) -> str:
 def _from_json(value: Any) -> Any:
     if not isinstance(value, str):
         raise ServingError("invalid_field", "an element must be JSON text", got=kind_of(value))
-    if (marks := value.count(",") + value.count("[") + value.count("{")) > _MAX_MARKS:
-        raise ServingError(
-            "too_large", "the JSON of an element has too many lists, objects and values",
-            limit=_MAX_MARKS, got=marks,
-        )  # fmt: skip
     try:
         return orjson.loads(value)
     except orjson.JSONDecodeError as error:
@@ -67,11 +63,22 @@ def _from_json(value: Any) -> Any:
         ) from None
 
 
+def _marks(value: Any) -> int:
+    """How many lists, objects and values JSON text may hold."""
+    if not isinstance(value, str):
+        return 0
+    return value.count(",") + value.count("[") + value.count("{")
+
+
 class Content(NamedTuple):
-    """What a content type of MLServer makes of an element; of `whole` ones there is just one."""
+    """What a content type of MLServer makes of an element; of `whole` ones there is just one.
+
+    `marks` counts what reading an element costs.
+    """
 
     read: Callable[[Any], Any] | None = None
     whole: bool = False
+    marks: Callable[[Any], int] | None = None
 
 
 # MLServer takes any other name for its default too.
@@ -80,19 +87,23 @@ CONTENTS = {
     "str": _DEFAULT,
     "base64": Content(_from_base64),
     "raw": Content(whole=True),
-    "hg_json": Content(_from_json, whole=True),
-    "hg_jsonlist": Content(_from_json),
+    "hg_json": Content(_from_json, whole=True, marks=_marks),
+    "hg_jsonlist": Content(_from_json, marks=_marks),
 }
 
 
-def read_tensors(body: Mapping[str, Any], binary: bytes, most: int) -> dict[str, Given]:
-    """By name, each with at most `most` elements. Raises ServingError (400, 413)."""
+def read_tensors(
+    body: Mapping[str, Any], binary: bytes, most: int, default: Any = None
+) -> dict[str, Given]:
+    """By name, each with at most `most` elements; `default` is the content type of those that name
+    none. Raises ServingError (400, 413).
+    """
     rows = body.get("inputs")
     if not isinstance(rows, list) or not rows:
         raise wrong("inputs", "a list of tensors", rows)
-    default = parameters_of(body, "parameters").get("content_type")
     found: dict[str, Given] = {}
     rest = memoryview(binary)
+    marks = 0
     for place, row in enumerate(rows):
         where = f"inputs[{place}]"
         if not isinstance(row, dict):
@@ -101,18 +112,20 @@ def read_tensors(body: Mapping[str, Any], binary: bytes, most: int) -> dict[str,
         if not isinstance(name, str) or name in found:
             raise wrong(f"{where}.name", "a name that no other tensor has", name)
         parameters = parameters_of(row, f"{where}.parameters")
-        tensor = _Tensor(row, where, _content(parameters.get("content_type") or default), most)
+        content = _content(parameters.get("content_type") or default)
+        tensor = _Tensor(row, where, content, most, marks)
         size = parameters.get("binary_data_size")
         if size is None:
             found[name] = tensor.of_json()
-            continue
-        if type(size) is not int or not 0 <= size <= len(rest):
+        elif type(size) is not int or not 0 <= size <= len(rest):
             raise ServingError(
                 "malformed_body", "a tensor's 'binary_data_size' is not in the body",
                 field=where, limit=len(rest), got=size if type(size) is int else kind_of(size),
             )  # fmt: skip
-        found[name] = tensor.of_bytes(rest[:size])
-        rest = rest[size:]
+        else:
+            found[name] = tensor.of_bytes(rest[:size])
+            rest = rest[size:]
+        marks = tensor.marks
     if rest:
         raise ServingError(
             "malformed_body", "there are bytes after those of the last tensor",
@@ -140,9 +153,14 @@ def _content(name: Any) -> Content:
 
 
 class _Tensor:
-    """One of `inputs`, with at most `most` elements."""
+    """One of `inputs`, with at most `most` elements; `marks` are those of JSON in it and before."""
 
-    def __init__(self, row: Mapping[str, Any], where: str, content: Content, most: int) -> None:
+    __slots__ = ("_content", "_datatype", "_most", "_row", "_where", "marks")
+
+    def __init__(
+        self, row: Mapping[str, Any], where: str, content: Content, most: int, marks: int
+    ) -> None:
+        self.marks = marks
         self._row = row
         self._where = where
         self._content = content
@@ -164,7 +182,7 @@ class _Tensor:
         self._check_most(len(values))
         if self._datatype != "BYTES":
             _, kinds = _NUMBERS[self._datatype]
-            if any(type(value) not in kinds for value in values):
+            if not kinds.issuperset(map(type, values)):
                 raise wrong(f"{self._where}.data", f"of datatype {self._datatype}", values)
         return self._given(values)
 
@@ -210,8 +228,18 @@ class _Tensor:
         if content.whole and len(values) != 1:
             raise self._mismatch(1, len(values))
         if content.read is not None and self._datatype == "BYTES":
+            if content.marks is not None:
+                self._check_marks(sum(map(content.marks, values)))
             values = list(map(content.read, values))
         return Given(values, content.whole)
+
+    def _check_marks(self, marks: int) -> None:
+        self.marks += marks
+        if self.marks > _MAX_MARKS:
+            raise ServingError(
+                "too_large", "the JSON in tensors has too many lists, objects and values; send "
+                "them in several requests", field=self._where, limit=_MAX_MARKS, got=self.marks,
+            )  # fmt: skip
 
     def _flat(self) -> list[Any]:
         """JSON data, which may be nested as the shape is."""
@@ -219,9 +247,10 @@ class _Tensor:
         if not isinstance(data, list):
             raise wrong(f"{self._where}.data", "a list", data)
         for _ in range(_MAX_DIMENSIONS):
-            if not any(isinstance(value, list) for value in data):
+            kinds = set(map(type, data))
+            if list not in kinds:
                 return data
-            if not all(isinstance(value, list) for value in data):
+            if len(kinds) > 1:
                 break
             data = list(chain.from_iterable(data))
         raise wrong(f"{self._where}.data", "nested as its shape is, or flat", data)
@@ -231,8 +260,9 @@ class _Tensor:
         shape = self._row.get("shape")
         if not isinstance(shape, list) or len(shape) > _MAX_DIMENSIONS:
             raise wrong(f"{self._where}.shape", f"at most {_MAX_DIMENSIONS} sizes", shape)
-        if any(type(size) is not int or size < -1 for size in shape):
-            raise wrong(f"{self._where}.shape", "a list of sizes", shape)
+        for size in shape:
+            if type(size) is not int or size < -1:
+                raise wrong(f"{self._where}.shape", "a list of sizes", shape)
         return None if -1 in shape else math.prod(shape)
 
     def _check_most(self, count: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Awaitable, Callable
@@ -12,9 +13,11 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from hypothesis import given, strategies as st
 
-from preprocess.admission import Admission
+from preprocess.admission import Admission, Share
 from preprocess.coalesce import Coalescer
+from preprocess.glance import Glance, glance_at
 from preprocess.handover import Successor
 from preprocess.pace import Pace
 from preprocess.passage import Passage
@@ -22,7 +25,11 @@ from preprocess.tensors import Tensor
 from preprocess.tokens import Encoded
 from transformer_serving.contract.endpoint import Endpoint, read_endpoint
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.contract.worker.request_context import GoldenBody, current_caller
+from transformer_serving.contract.worker.request_context import (
+    GoldenBody,
+    current_caller,
+    current_operation,
+)
 
 Step = Callable[[], Awaitable[object]]
 
@@ -206,6 +213,7 @@ async def test_before_it_is_tokenized_a_request_is_refused_too(endpoint: Endpoin
     golden = Passage(GoldenBody())
     line.queue.check_wait(golden, time.monotonic() + 30)
     line.engine.release()
+    await asyncio.gather(*line.tasks, return_exceptions=True)
 
 
 async def test_many_texts_do_not_keep_one_text_out(endpoint: Endpoint) -> None:
@@ -306,6 +314,7 @@ async def test_a_caller_that_left_before_its_turn_is_not_queued(endpoint: Endpoi
     caller.set_result(None)
     task = line.ask(3, caller=caller)
     await until(task.done)
+    assert task.exception() is not None
     assert line.engine.texts == 0
     assert line.figures.given_up == [("disconnect", 3)]
 
@@ -387,10 +396,32 @@ async def test_behind_a_handover_a_caller_that_leaves_is_heard_of_too(
     await running
 
 
+async def test_what_needs_no_engine_does_not_wait_for_it(
+    endpoint_fields: dict[str, Any], tokenizer_json: bytes
+) -> None:
+    made = Successor(json.dumps(endpoint_fields).encode(), lambda: tokenizer_json)
+    made.model_endpoint = SimpleNamespace(serving_url="lists tokens", version=None)
+    line = Line(made.endpoint)
+    made.own.engine._coalescer = line.queue
+    running = [line.ask(1), line.ask(1)]
+    await turns()
+    line.queue.pace._since -= 2.5
+    body = {"inputs": "a cup"}
+    for operation, status in (("tei.tokenize", 200), ("tei.predict", 429)):
+        current_operation.set((operation, b""))
+        turned_away = made.turned_away(orjson.dumps(body))
+        assert (turned_away is None) == (status == 200)
+        state: dict[str, Any] = {}
+        outcome = await made.process(made.preprocess(body, state), state)
+        assert made.postprocess(outcome, state).status_code == status
+    line.engine.release()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
 async def test_a_crowd_is_turned_away_before_its_bodies_are_read(
     endpoint_fields: dict[str, Any], tokenizer_json: bytes
 ) -> None:
-    """As the long way would refuse it; who names a deadline is asked for it first."""
+    """As the long way would refuse it, with the deadline that the body names."""
     made = Successor(json.dumps(endpoint_fields).encode(), lambda: tokenizer_json)
     made.model_endpoint = SimpleNamespace(serving_url="crowded", version=None)
     line = Line(made.endpoint)
@@ -400,17 +431,104 @@ async def test_a_crowd_is_turned_away_before_its_bodies_are_read(
     running = [line.ask(1), line.ask(1)]
     await turns()
     line.queue.pace._since -= 2.5
-    refusal = made.turned_away(raw)
-    assert refusal is not None
-    state: dict[str, Any] = {}
-    outcome = await made.process(made.preprocess(orjson.loads(raw), state), state)
-    long_way = made.postprocess(outcome, state)
-    assert (refusal.status_code, refusal.body) == (long_way.status_code, long_way.body)
-    assert orjson.loads(refusal.body)["code"] == "overloaded"
-    assert refusal.headers["retry-after"] == long_way.headers["retry-after"] == "3"
-    assert set(refusal.headers) == set(long_way.headers)
+    for body in (
+        raw,
+        b'{"text": "a cup", "timeout_ms": 1000}',
+        b'{"timeout_ms" :2000 , "text":""}',
+    ):
+        refusal = made.turned_away(body)
+        assert refusal is not None
+        state: dict[str, Any] = {}
+        outcome = await made.process(made.preprocess(orjson.loads(body), state), state)
+        long_way = made.postprocess(outcome, state)
+        assert (refusal.status_code, refusal.body) == (long_way.status_code, long_way.body)
+        assert orjson.loads(refusal.body)["code"] == "overloaded"
+        assert refusal.headers["retry-after"] == long_way.headers["retry-after"] == "3"
+        assert set(refusal.headers) == set(long_way.headers)
     assert made.turned_away(b'{"text": "a cup", "timeout_ms": 9000}') is None
     assert made.turned_away(b'{"text": "%s"}' % (b"a" * 65_536)) is None
+    v2 = b'{"inputs": [{"name": "args", "datatype": "BYTES", "shape": [1], "data": ["a"]}]}'
+    assert made.turned_away(v2) is None
+    reset = current_operation.set(("v2.infer", b""))
+    refusal = made.turned_away(v2)
+    current_operation.reset(reset)
+    assert refusal is not None
+    assert orjson.loads(refusal.body).keys() == {"error", "code"}
     line.engine.release()
     await asyncio.gather(*running)
     assert made.turned_away(raw) is None
+
+
+def refusal_of(admission: Admission, share: Share, tokens: int) -> ServingError | None:
+    try:
+        admission.enter(share, tokens, 1.5)
+    except ServingError as error:
+        return error
+    return None
+
+
+def test_two_requests_of_many_tokens_shut_nobody_out() -> None:
+    """Neither those of their own endpoint nor others', whose engines are idle."""
+    admission = Admission(400_000, 2.0)
+    mine, others = Share(), Share()
+    first = admission.enter(mine, 262_144, 0.0)
+    error = refusal_of(admission, mine, 137_000)
+    assert error is not None
+    assert (error.kind.code, error.got, error.retry_after_s) == ("overloaded", 137_000, 2)
+    for share in (mine, others):
+        for _ in range(1000):
+            admission.enter(share, 50, 0.0)
+    assert admission.tokens == 262_144 + 2 * 50_000
+    admission.leave(mine, first)
+    assert refusal_of(admission, mine, 137_000) is None
+
+
+def test_what_is_larger_than_the_limit_leaves_half_of_it() -> None:
+    admission = Admission(1000, 2.0)
+    taken = admission.enter(Share(), 50_000, 0.0)
+    assert refusal_of(admission, Share(), 15) is None
+    admission.leave(Share(many=1000), taken)
+    assert admission.tokens == 15
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4000)), max_size=200))
+def test_there_is_always_room_for_an_endpoint_that_has_none(
+    coming: list[tuple[int, int]],
+) -> None:
+    admission, shares = Admission(10_000, 2.0), [Share() for _ in range(5)]
+    inside = []
+    for place, tokens in coming:
+        with contextlib.suppress(ServingError):
+            inside.append((place, admission.enter(shares[place], tokens, 0.0)))
+        assert refusal_of(admission, Share(), 1) is None
+        # The newcomer of the line before stays: it is none of the five.
+        admission.tokens -= 1
+        admission._held -= 1
+    for place, taken in inside:
+        admission.leave(shares[place], taken)
+    assert shares == [Share()] * 5
+    assert (admission.tokens, admission._held) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("raw", "seen"),
+    [
+        (b'{"text": "a"}', Glance(None)),
+        (b'{"text": "a", "timeout_ms": 1500}', Glance(1.5)),
+        (b'{"parameters": {"timeout_ms":1}}', Glance(0.001)),
+        (b'{"text": "\\"timeout_ms\\": 1,"}', Glance(None)),
+        (b'{"text": "timeout_ms", "timeout_ms": 5}', None),
+        (b'{"text": "timeout_ms"}', None),
+        (b'{"timeout_ms": 1, "timeout_ms": 2}', None),
+        (b'{"timeout_ms": 0}', None),
+        (b'{"timeout_ms": 86400001}', None),
+        (b'{"timeout_ms": 100000000}', None),
+        (b'{"timeout_ms": 1.5}', None),
+        (b'{"timeout_ms": "5"}', None),
+        (b'{"timeout_ms": null}', None),
+        (b'{"parameters": {"timeout": 5}}', None),
+    ],
+)
+def test_a_deadline_is_seen_only_where_it_is_plain(raw: bytes, seen: Glance | None) -> None:
+    """Anything else is read the long way, which knows what to say of it."""
+    assert glance_at(raw, dialect_is_known=False) == seen

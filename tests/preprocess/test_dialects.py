@@ -196,7 +196,7 @@ def test_tei_predicts_texts_pairs_and_batches_of_both() -> None:
 
 
 @pytest.mark.parametrize(
-    "inputs", [None, [], [[]], ["a", "b", "c"], [["a", "b", "c"]], ["a", ["b"]], [["a"], "b"], [1]]
+    "inputs", [None, [[]], ["a", "b", "c"], [["a", "b", "c"]], ["a", ["b"]], [["a"], "b"], [1]]
 )
 def test_tei_predicts_nothing_else(inputs: Any) -> None:
     error = refusal("text-classification", "tei.predict", {"inputs": inputs})
@@ -288,8 +288,39 @@ def test_teis_errors_by_kind() -> None:
     assert statuses["invalid_field"] == statuses["impossible"] == 422
     assert statuses["engine_failed"] == statuses["deadline"] == statuses["refused"] == 424
     assert statuses["overloaded"] == 429
-    empty = refusal("sentence-embedding", "tei.embed", {"inputs": []})
-    assert dialect.error_body(empty)["error_type"] == "Empty"
+
+
+@pytest.mark.parametrize(
+    ("task", "operation", "body"),
+    [
+        ("sentence-embedding", "tei.embed", {"inputs": []}),
+        ("sentence-embedding", "tei.root", {"inputs": []}),
+        ("feature-extraction", "tei.embed_all", {"inputs": []}),
+        ("text-classification", "tei.predict", {"inputs": []}),
+        ("text-classification", "tei.root", {"inputs": []}),
+        ("rerank", "tei.rerank", {"query": TEA, "texts": []}),
+        (
+            "sentence-similarity", "tei.similarity",
+            {"inputs": {"source_sentence": TEA, "sentences": []}},
+        ),
+        ("sentence-embedding", "tei.tokenize", {"inputs": []}),
+        ("sentence-embedding", "tei_openai.embeddings", {"input": []}),
+    ],
+)  # fmt: skip
+def test_teis_batch_is_empty(task: str, operation: str, body: dict[str, Any]) -> None:
+    dialect = dialect_of(operation)
+    error = refusal(task, operation, body)
+    assert dialect.status(error) == 400
+    told = dialect.error_body(error)
+    assert told.get("error_type", told.get("type")) == "Empty"
+    assert told.get("code", 400) == 400
+
+
+def test_nought_is_not_empty_to_tei() -> None:
+    dialect = DIALECTS["tei"]
+    error = refusal("sentence-embedding", "tei.embed", {"inputs": TEA, "dimensions": 0})
+    assert error.got == 0
+    assert (dialect.status(error), dialect.error_body(error)["error_type"]) == (422, "Validation")
 
 
 # Cohere
@@ -326,6 +357,7 @@ def test_cohere_ranks_strings_and_objects(version: str) -> None:
         ({"query": None}, "query"),
         ({"top_n": 0}, "top_n"),
         ({"rank_fields": "text"}, "rank_fields"),
+        ({"rank_fields": ["text"] * 17}, "rank_fields"),
         ({"max_chunks_per_doc": "all"}, "max_chunks_per_doc"),
         ({"return_documents": 1}, "return_documents"),
     ],
@@ -333,6 +365,41 @@ def test_cohere_ranks_strings_and_objects(version: str) -> None:
 def test_cohere_is_told_its_own_field(more: dict[str, Any], field: str) -> None:
     body = {"model": "m", "query": TEA, "documents": TEXTS, **more}
     assert refusal("rerank", "cohere.rerank_v1", body).field == field
+
+
+class Counted(dict[str, Any]):
+    """A document that counts how often it is looked into."""
+
+    looks = 0
+
+    def get(self, name: str, default: Any = None) -> Any:
+        Counted.looks += 1
+        return super().get(name, default)
+
+
+@pytest.mark.parametrize(
+    ("more", "field", "limit", "got"),
+    [
+        ({"documents": [Counted(text=TEA)] * 11}, "documents", 10, 11),
+        (
+            {"documents": [Counted(text=TEA)] * 10, "rank_fields": ["text"] * 40_000},
+            "rank_fields", 16, 40_000,
+        ),
+    ],
+)  # fmt: skip
+def test_cohere_looks_into_no_more_documents_than_are_taken(
+    more: dict[str, Any], field: str, limit: int, got: int
+) -> None:
+    Counted.looks = 0
+    error = refusal("rerank", "cohere.rerank_v2", {"model": "m", "query": TEA, **more})
+    assert (error.kind.code, error.field) == ("too_large", field)
+    assert (error.limit, error.got) == (limit, got)
+    assert Counted.looks == 0
+
+
+def test_cohere_does_not_repeat_the_names_of_fields() -> None:
+    body = {"query": TEA, "documents": [{"title": TEA}], "rank_fields": ["a private name"]}
+    assert "private" not in refusal("rerank", "cohere.rerank_v2", body).message
 
 
 # Hugging Face

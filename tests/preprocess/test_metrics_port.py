@@ -74,6 +74,7 @@ def shown_by(port: int) -> str | None:
     return next((name for name in ("first", "second") if f'endpoint="{name}"' in text), None)
 
 
+@pytest.mark.slow
 def test_it_is_open_before_the_first_request_and_another_workers_after_its_end(worker: Any) -> None:
     port = free_port()
     with worker("first", port) as first, worker("second", port):
@@ -92,6 +93,7 @@ def test_a_port_that_older_code_of_the_process_has_is_left_to_it(
     assert page(port) is None
 
 
+@pytest.mark.slow
 def test_a_figures_folder_that_has_gone_fails_no_endpoint(worker: Any, tmp_path: Path) -> None:
     folder, port = tmp_path / "figures", free_port()
     with worker("", port, PROMETHEUS_MULTIPROC_DIR=str(folder)):

@@ -4,12 +4,13 @@ import json
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer as Reference
+from tokenizers import Tokenizer as Reference, models, pre_tokenizers, processors, trainers
 
 from preprocess.answers import TASKS
 from preprocess.request import Request, read_body
 from preprocess.threads import OFF_LOOP_CHARACTERS
 from preprocess.tokens import Tokenizer, shared_tokenizer
+from preprocess.windows import Windows
 from transformer_serving.contract.endpoint import read_endpoint
 from transformer_serving.contract.errors import ServingError
 
@@ -60,6 +61,45 @@ async def test_too_many_tokens_together(tokenizer: Tokenizer, endpoint_json: str
     with pytest.raises(ServingError) as caught:
         tokenizer.encode(request.texts, request.truncate, read_endpoint(endpoint_json).limits)
     assert caught.value.limit == 2_000
+
+
+def byte_level(trimming: str) -> Reference:
+    """A tokenizer whose tokens hold the space before a word, which offsets leave out."""
+    reference = Reference(models.BPE())
+    reference.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<s>", "</s>"], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )  # fmt: skip
+    reference.train_from_iterator(["a kettle of tea"] * 4, trainer)
+    special = [("<s>", 0), ("</s>", 1)]
+    reference.post_processor = (
+        processors.RobertaProcessing(special[1], special[0])
+        if trimming == "roberta"
+        else processors.Sequence(
+            [
+                processors.ByteLevel(trim_offsets=True),
+                processors.TemplateProcessing("<s> $A </s>", special_tokens=special),
+            ]
+        )
+    )
+    return reference
+
+
+@pytest.mark.parametrize("trimming", ["roberta", "byte level"])
+@pytest.mark.parametrize("kind", [Tokenizer, Windows])
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("text", ["a kettle of tea", "a kettle  of tea " * 20])
+def test_whole_texts_have_the_librarys_own_offsets(
+    trimming: str, kind: type[Tokenizer | Windows], special: bool, text: str, endpoint_json: str
+) -> None:
+    reference = byte_level(trimming)
+    made = kind(reference.to_str().encode(), read_endpoint(endpoint_json).tokens)
+    [found] = made.whole([text], special=special)
+    wanted = reference.encode(text, add_special_tokens=special)
+    assert found.ids == wanted.ids
+    assert found.offsets == wanted.offsets
+    assert found.special_tokens_mask == wanted.special_tokens_mask
 
 
 def test_one_tokenizer_serves_every_rebuild(

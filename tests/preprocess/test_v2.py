@@ -230,6 +230,34 @@ def test_parameters_of_the_request() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("told", "given", "wanted"),
+    [
+        ({"timeout": 100_000, "timeout_ms": 60_000}, None, 100),
+        ({"timeout": 90_000_000, "timeout_ms": 60_000}, None, 60_000),
+        ({"timeout_ms": 60_000}, 500, 500),
+        ({"timeout_ms": 400}, 500, 400),
+        ({"timeout": 300_000}, 500, 300),
+    ],
+)
+def test_of_two_deadlines_the_sooner_one_counts(
+    told: dict[str, int], given: int | None, wanted: int
+) -> None:
+    rows = [tensor("inputs", ["x"])]
+    if given is not None:
+        rows.append(tensor("timeout_ms", [given], "INT32"))
+    assert read({"inputs": rows, "parameters": told}).timeout_s == wanted / 1000
+
+
+@pytest.mark.parametrize(("told", "given"), [("soon", 500), (500, -1), (True, 500), (500, True)])
+def test_of_two_deadlines_neither_may_be_wrong(told: Any, given: Any) -> None:
+    kind = "BOOL" if isinstance(given, bool) else "INT32"
+    rows = [tensor("inputs", ["x"]), tensor("timeout_ms", [given], kind)]
+    with pytest.raises(ServingError) as refusal:
+        read({"inputs": rows, "parameters": {"timeout_ms": told}})
+    assert (refusal.value.kind.code, refusal.value.field) == ("invalid_field", "timeout_ms")
+
+
 def test_a_content_type_of_the_request() -> None:
     row = tensor("inputs", ['"x"'])
     body = {"inputs": [row], "parameters": {"content_type": "hg_jsonlist"}}
@@ -288,6 +316,28 @@ def test_a_wrong_body_is_refused_without_its_data(body: Any, binary: bytes, code
         read(body, binary)
     assert refusal.value.kind.code == code
     assert SECRET not in json.dumps(refusal.value.body())
+
+
+LISTS = "[" + "[]," * 30_000 + "0]"
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [tensor("args", [LISTS] * 2, content_type="hg_jsonlist")],
+        [tensor("args", ["x"])]
+        + [
+            tensor(name, [LISTS], content_type="hg_json") for name in ("top_k", "function_to_apply")
+        ],
+    ],
+    ids=["elements", "tensors"],
+)
+def test_the_json_of_a_request_is_counted_together(rows: list[dict[str, Any]]) -> None:
+    assert LISTS.count("[") + LISTS.count(",") < 100_000
+    with pytest.raises(ServingError) as refusal:
+        read({"inputs": rows})
+    assert refusal.value.kind.code == "too_large"
+    assert refusal.value.limit == 100_000
 
 
 @pytest.mark.parametrize("size", [-1, 10**30, "5", 5.0, True, None, {}])

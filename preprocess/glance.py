@@ -1,0 +1,40 @@
+"""How long a request has, seen without parsing its body: what turning a crowd away needs of it.
+
+Tested by tests/preprocess/test_admission.py.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from preprocess.request import MAX_TIMEOUT_MS
+
+# Bytes of a body that are looked through.
+_SHORT = 65_536
+_TIMEOUT = b'"timeout_ms"'
+# As a key: within a JSON string a quote has a backslash before it.
+_VALUE = re.compile(_TIMEOUT + rb"\s*:\s*(\d{1,8})\s*[,}]")
+# V2's own name for it, in microseconds.
+_V2_TIMEOUT = b'"timeout"'
+# What a body of V2 holds, at a path that does not tell.
+_V2 = b'"datatype"'
+
+
+class Glance(NamedTuple):
+    """`timeout_s` is None where the body names none."""
+
+    timeout_s: float | None
+
+
+def glance_at(raw: bytes, *, dialect_is_known: bool) -> Glance | None:
+    """None of a body that must be read for it, or for the dialect of its refusal."""
+    if len(raw) > _SHORT or _V2_TIMEOUT in raw or (_V2 in raw and not dialect_is_known):
+        return None
+    named = raw.count(_TIMEOUT)
+    if not named:
+        return Glance(None)
+    values = _VALUE.findall(raw)
+    if named > 1 or not values or not 1 <= int(values[0]) <= MAX_TIMEOUT_MS:
+        return None
+    return Glance(int(values[0]) / 1000)
