@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         file = item.nodeid.partition("::")[0]
         if file.startswith("tests/stack/") and "stack" in getattr(item, "fixturenames", ()):
             assert file in _OF_THE_DEMO, f"{file} shares the demo's stack: name it in {__file__}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """A plugin that schemathesis imports at the end is imported before the tests.
+
+    In an environment without bytecode the import parses, and Python 3.11.7 ends it in a SystemError
+    where the collector meets a task meanwhile whose exception nobody asked for: to print that, it
+    parses too.
+    """
+    # It needs what is not installed: its bytecode is all that is wanted.
+    with contextlib.suppress(ImportError):
+        importlib.import_module("schemathesis.reporting.allure")
 
 
 @pytest.hookimpl(trylast=True)

@@ -144,6 +144,7 @@ def test_a_link_stays_a_link(tmp_path: Path, file: Path) -> None:
     assert len(desk_keys.read(file)) == 2
 
 
+@pytest.mark.slow
 def test_no_more_keys_than_the_gateway_reads(file: Path) -> None:
     row = len(keys_text([Key("a" * 64, "0" * 64, "2026-11-23T12:00:00+00:00")]))
     many = [

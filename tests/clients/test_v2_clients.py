@@ -1,7 +1,12 @@
-"""Clients of the Open Inference Protocol, unmodified: tritonclient, mlserver's codecs, kserve."""
+"""Clients of the Open Inference Protocol, unmodified: tritonclient, mlserver's codecs, kserve.
+
+kserve's REST client speaks V1 too.
+"""
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -121,10 +126,22 @@ def triton(endpoints: Endpoints, environments: Environments) -> dict[bool, Any]:
 
 @pytest.fixture(scope="module")
 def kserve(endpoints: Endpoints, environments: Environments) -> dict[bool, Any]:
+    v1 = {name: (case.task, instances(case)) for name, case in CASES.items()}
+    v1["nobody"] = ("nobody", {"instances": TEXTS})
+    v1["no labels"] = ("zero-shot-classification", {"instances": TEXTS})
     return {
-        binary: environments.ask("kserve", "kserve_client", **endpoints.given, calls=calls(binary))
+        binary: environments.ask(
+            "kserve", "kserve_client", **endpoints.given, calls=calls(binary), v1=v1
+        )
         for binary in (True, False)
     }
+
+
+def instances(case: Case) -> dict[str, Any]:
+    """The case as a body of V1."""
+    inputs = case.body["inputs"]
+    rows = inputs if isinstance(inputs, list) else [inputs]
+    return {**{name: case.body[name] for name in case.body if name != "inputs"}, "instances": rows}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -147,6 +164,17 @@ def test_kserve(
     same(kserve[binary][door][name + more], served(endpoints, name))
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_kserve_v1(endpoints: Endpoints, kserve: Any, name: str) -> None:
+    """What /serve/NAME answers to the task's own fields, one prediction an instance."""
+    case = CASES[name]
+    body = instances(case)
+    rows = body.pop("instances")
+    is_object = isinstance(rows[0], dict)
+    answer = endpoints.serve(case.task, body | (rows[0] if is_object else {"text": rows}))
+    assert kserve[True]["v1"][name] == {"predictions": [answer] if is_object else answer}
+
+
 def test_numbers_have_a_shape(triton: Any) -> None:
     for door in ("http", "grpc"):
         for name in ("vectors", "tokens", "alike"):
@@ -163,6 +191,7 @@ def test_errors_are_the_clients_own(triton: Any, kserve: Any, name: str) -> None
     assert STATUSES[name] in str(over_http["status"])
     assert code in over_grpc["status"]
     assert kserve[True]["rest"][name]["status"] == int(STATUSES[name])
+    assert kserve[True]["v1"][name]["status"] == int(STATUSES[name])
     assert code in kserve[True]["grpc"][name]["message"]
 
 
@@ -176,8 +205,9 @@ def test_tritonclient_is_told_of_server_and_model(triton: Any, door: str) -> Non
 
 
 def test_kserve_is_told_of_server_and_model(kserve: Any) -> None:
-    for told in kserve[True]["about"].values():
-        assert told == [True, True, True, False]
+    told = kserve[True]["about"]
+    assert told["rest"] == told["grpc"] == [True, True, True, False]
+    assert told["v1"] is True
 
 
 @pytest.fixture(scope="module")
@@ -202,3 +232,30 @@ def test_mlservers_codecs(endpoints: Endpoints, mlserver: Any, name: str) -> Non
 def test_mlservers_other_codecs(endpoints: Endpoints, mlserver: Any) -> None:
     same(mlserver["base64"], served(endpoints, "classified"))
     same(mlserver["numbers"], served(endpoints, "vectors"))
+
+
+def asked(endpoints: Endpoints, task: str, inputs: dict[str, list[str]]) -> list[Any]:
+    """As MLServer's documentation shows it, by plain HTTP; the rows of the answer."""
+    rows = [
+        {"name": name, "shape": [len(data)], "datatype": "BYTES", "data": data}
+        for name, data in inputs.items()
+    ]
+    request = urllib.request.Request(
+        f"{endpoints.address}/v2/models/{task}/infer",
+        json.dumps({"inputs": rows}).encode(),
+        {"content-type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        (output,) = json.load(answer)["outputs"]
+    assert output["datatype"] == "BYTES"
+    assert output["shape"] == [len(output["data"]), 1]
+    return [json.loads(row) for row in output["data"]]
+
+
+def test_the_bodies_of_mlservers_documentation(endpoints: Endpoints) -> None:
+    body = {"question": "What left early?", "context": TEXTS[1]}
+    rows = asked(endpoints, "question-answering", {name: [text] for name, text in body.items()})
+    assert rows == [endpoints.serve("question-answering", {"inputs": body})]
+    many = [f"Tea number {number}." for number in range(512)]
+    rows = asked(endpoints, "text-classification", {"array_inputs": many})
+    assert rounded(rows) == rounded(endpoints.serve("text-classification", {"inputs": many}))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import io
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -136,6 +139,50 @@ def test_no_bytes_raise_anything_but_a_contract_error(
     stated_version(raw)
     with pytest.raises(ContractError):
         check_preprocess(raw)
+
+
+def carried(archive: bytes) -> bytes:
+    """A preprocess.py with this archive."""
+    return b'# bundle-version: 1\nDATA = "' + base64.b64encode(archive) + b'"\n'
+
+
+def archive_of(method: int, content: bytes) -> bytes:
+    with io.BytesIO() as file:
+        with zipfile.ZipFile(file, "w", method) as archive:
+            for name in ("endpoint.json", "tokenizer.json", "parts.json"):
+                archive.writestr(name, content)
+        return file.getvalue()
+
+
+@settings(max_examples=300)
+@given(
+    st.sampled_from(
+        [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
+    ),
+    st.binary(max_size=80),
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4),
+)
+def test_a_damaged_archive_raises_nothing_but_a_contract_error(
+    method: int, content: bytes, damage: list[tuple[int, int]]
+) -> None:
+    archive = bytearray(archive_of(method, content))
+    for at, value in damage:
+        archive[at % len(archive)] = value
+    with pytest.raises(ContractError):
+        check_preprocess(carried(bytes(archive)))
+
+
+def test_a_broken_stream_and_an_encrypted_member_are_damage() -> None:
+    archive = archive_of(zipfile.ZIP_DEFLATED, b"{}" * 40)
+    first = archive.index(b"endpoint.json") + len("endpoint.json")
+    broken = archive[:first] + b"\xff" * 4 + archive[first + 4 :]
+    flags = archive.index(b"PK\x01\x02") + 8
+    encrypted = bytearray(archive)
+    encrypted[flags] |= 1
+    encrypted[archive.index(b"PK\x03\x04") + 6] |= 1
+    for one in (broken, bytes(encrypted)):
+        with pytest.raises(ContractError, match="damaged archive"):
+            check_preprocess(carried(one))
 
 
 def test_a_signature_is_no_code(bundle: Path) -> None:

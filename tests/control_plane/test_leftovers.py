@@ -90,6 +90,24 @@ def test_what_just_came_is_left_alone(data: Data) -> None:
     assert data.paths == {"new"}
 
 
+def test_an_upload_in_the_place_of_one_that_is_collected_stays(data: Data) -> None:
+    data.put("m")
+    data.leftovers().collect()
+    data.now += DAY + 60
+
+    def clock() -> float:
+        """Asked while nothing can be written, when the list is made and nothing deleted yet."""
+        if data.store._writing.locked():
+            data.put("m", age=0)
+        return data.now
+
+    assert Leftovers(data.store, data.files, clock=clock).collect() == 0
+    assert data.paths == {"m"}
+    data.now += DAY / 2
+    assert data.leftovers().collect() == 0
+    assert data.paths == {"m"}
+
+
 def test_a_clock_that_is_set_back_begins_again(data: Data) -> None:
     data.put("m", age=10 * DAY)
     data.leftovers().collect()

@@ -126,6 +126,55 @@ def test_a_bomb_costs_its_limit_only() -> None:
         tracemalloc.stop()
 
 
+@given(DATA, CUTS, st.integers(0, 4000), STEP)
+def test_deflate_up_to_the_limit_and_no_further(
+    data: bytes, cuts: list[int], limit: int, step: int | None
+) -> None:
+    packed = zlib.compress(data)
+    expected = data if len(data) <= limit and len(packed) <= limit else "too_large"
+    assert decoded(decoder_for(b"Deflate", limit), packed, cuts, step) == expected
+
+
+@given(DATA, CUTS, st.integers(1, 1000))
+def test_cut_deflate_is_refused(data: bytes, cuts: list[int], missing: int) -> None:
+    packed = zlib.compress(data)
+    cut = packed[: max(1, len(packed) - missing)]
+    assert decoded(decoder_for(b"deflate", 10_000), cut, cuts) == "malformed_body"
+
+
+@given(DATA, CUTS, st.binary(min_size=1, max_size=20), STEP)
+def test_nothing_follows_deflate(
+    data: bytes, cuts: list[int], more: bytes, step: int | None
+) -> None:
+    for rest in (more, b"\0", zlib.compress(more)):
+        decoder = decoder_for(b"deflate", 10_000)
+        assert decoded(decoder, zlib.compress(data) + rest, cuts, step) == "malformed_body"
+
+
+@given(DATA, CUTS, st.integers(0, 10_000), st.integers(1, 255))
+def test_a_flipped_byte_of_deflate_never_gives_other_data(
+    data: bytes, cuts: list[int], at: int, by: int
+) -> None:
+    packed = bytearray(zlib.compress(data))
+    packed[at % len(packed)] ^= by
+    result = decoded(decoder_for(b"deflate", 10_000), bytes(packed), cuts)
+    assert result in (data, "malformed_body", "too_large")
+
+
+@pytest.mark.slow
+def test_a_bomb_of_deflate_costs_its_limit_only() -> None:
+    limit = 1_000_000
+    deflater = zlib.compressobj(9)
+    bomb = b"".join(deflater.compress(bytes(10**7)) for _ in range(30)) + deflater.flush()
+    assert len(bomb) < limit
+    tracemalloc.start()
+    try:
+        assert decoded(decoder_for(b"deflate", limit), bomb, [65_536]) == "too_large"
+        assert tracemalloc.get_traced_memory()[1] < 5 * limit
+    finally:
+        tracemalloc.stop()
+
+
 def test_thousands_of_empty_members_are_refused() -> None:
     assert decoded(Gzip(10**6), gzip.compress(b"") * 5000, []) == "malformed_body"
     assert decoded(Gzip(10**6), gzip.compress(b"a") * 1024, []) == b"a" * 1024
@@ -196,7 +245,9 @@ def test_a_content_length_that_is_no_size(declared: bytes) -> None:
         check_declared({b"content-length": declared}, 10)
 
 
-@pytest.mark.parametrize("encoding", [b"br", b"deflate", b"gzip, gzip", b"identity,gzip", b"\xff"])
+@pytest.mark.parametrize(
+    "encoding", [b"br", b"compress", b"gzip, deflate", b"gzip, gzip", b"identity,gzip", b"\xff"]
+)
 def test_other_encodings_are_refused(encoding: bytes) -> None:
     with pytest.raises(ServingError, match="content-encoding"):
         decoder_for(encoding, 10)

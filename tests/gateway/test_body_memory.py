@@ -103,7 +103,7 @@ async def test_every_way_out_gives_it_back(callers: list[Caller]) -> None:
     door = door_of()
     async with asyncio.timeout(60):
         await asyncio.gather(*(caller.run(door) for caller in callers))
-    assert door._bodies.held == 0
+    assert door.bodies.held == 0
     for caller in callers:
         if caller.end == "stalls" and caller.chunks:
             assert caller.status in (400, 413, 503)
@@ -117,8 +117,8 @@ async def test_no_more_than_the_total_is_held_of_what_is_not_whole() -> None:
     whole = Caller([b'{"text": "' + b"a" * 300 + b'"}'], "ends", False, "/serve/ours")
     for _ in range(5):
         await asyncio.sleep(0)
-        assert door._bodies.held <= TOTAL
-    assert door._bodies.held == 900
+        assert door.bodies.held <= TOTAL
+    assert door.bodies.held == 900
     await whole.run(door)
     assert whole.status == 200
     async with asyncio.timeout(60):
@@ -129,19 +129,19 @@ async def test_no_more_than_the_total_is_held_of_what_is_not_whole() -> None:
     assert (answer["code"], answer["limit"]) == ("overloaded", TOTAL)
     assert "TRANSFORMER_SERVING_BODY_MEMORY_BYTES" in answer["message"]
     assert (b"retry-after", b"1") in refused.sent[0]["headers"]
-    assert door._bodies.held == 0
+    assert door.bodies.held == 0
 
 
 async def test_a_task_that_is_cancelled_gives_it_back() -> None:
     door = door_of()
     running = asyncio.create_task(Caller([b"a"] * 3, "stalls", False, "/serve/ours").run(door))
     async with asyncio.timeout(20):
-        while door._bodies.held < 3:
+        while door.bodies.held < 3:
             await asyncio.sleep(0.001)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert door._bodies.held == 0
+    assert door.bodies.held == 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 600), st.booleans()), max_size=40))

@@ -6,17 +6,23 @@ import time
 from pathlib import Path
 
 import pytest
+from jsonschema_rs import Draft202012Validator
 
 from tests.gateway.spoken import OLDER, SpokenDoor
+from transformer_serving.contract.dialects import DIALECTS
+from transformer_serving.contract.errors import KINDS, ServingError
 from transformer_serving.contract.heads import TASKS
 from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
 from transformer_serving.gateway.golden_rounds import GoldenResult
 from transformer_serving.gateway.keys import Keys
+from transformer_serving.gateway.openapi.document import document
+from transformer_serving.gateway.routes import call_of
 
-ALL, BOUND = new_key(), new_key()
+ALL, BOUND, FIGURES = new_key(), new_key(), new_key()
 ROWS = (
     Key("all", digest_of(ALL), now()),
     Key("bound", digest_of(BOUND), now(), ("sentence-embedding", "rerank/2")),
+    Key("figures", digest_of(FIGURES), now(), metrics=True),
 )
 
 
@@ -44,6 +50,73 @@ def after_a_round(door: SpokenDoor) -> SpokenDoor:
 
 def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
+
+
+@pytest.mark.parametrize(
+    ("path", "documented"),
+    [
+        ("/v2/health/ready", "/v2/health/ready"),
+        ("/v2/models/fill-mask/ready", "/v2/models/{name}/ready"),
+        ("/v1/models/fill-mask", "/v1/models/{name}"),
+        ("/tei/fill-mask/health", "/tei/{name}/health"),
+    ],
+)
+async def test_what_is_not_ready_says_so_as_the_document_has_it(path: str, documented: str) -> None:
+    door = after_a_round(SpokenDoor())
+    door.app._shutdown.stopping = True
+    told = await door.ask("GET", path)
+    assert told.status == 503
+    cards = await door.app._cards.listed(None)
+    said = document({}, cards, None)["paths"][documented]["get"]["responses"]["503"]
+    schema = said["content"]["application/json"]["schema"]
+    Draft202012Validator(schema).validate(told.json)
+
+
+async def test_a_version_of_an_endpoint_is_described_to_tei(door: SpokenDoor) -> None:
+    told = await door.ask("GET", "/tei/rerank/versions/2/info")
+    assert (told.status, told.json["model_id"]) == (200, "rerank/2")
+    for path in ("/tei/rerank/", "/tei/rerank/versions/2", "/tei/rerank/versions/2/"):
+        assert (await door.ask("GET", path)).status == 200
+    assert (await door.ask("GET", "/tei/rerank/versions/3/info")).status == 404
+
+
+NEAR = [
+    ("POST", "/tei/texts/decode", "tei"),
+    ("GET", "/tei", "tei"),
+    ("DELETE", "/tei/texts/versions/2/embed", "tei"),
+    ("GET", "/v1/embeddings", "openai"),
+    ("POST", "/v1/chat/completions", "openai"),
+    ("GET", "/v1/rerank", "cohere"),
+    ("GET", "/v2/rerank", "cohere"),
+    ("POST", "/v2", "v2"),
+    ("POST", "/v2/models/texts/generate", "v2"),
+    ("GET", "/hf/texts", "hf"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "spoken"), NEAR)
+async def test_what_is_near_a_route_is_refused_in_its_dialect(
+    door: SpokenDoor, locked: SpokenDoor, method: str, path: str, spoken: str
+) -> None:
+    dialect = DIALECTS[spoken]
+    for asked, headers, code in (
+        (door, {}, "unknown_endpoint"),
+        (locked, bearer(ALL), "unknown_endpoint"),
+        (locked, bearer(BOUND), "unknown_endpoint"),
+        (locked, bearer(FIGURES), "forbidden"),
+        (locked, {}, "unauthorized"),
+    ):
+        told = await asked.ask(method, path, headers=headers)
+        error = ServingError(code, "")
+        assert told.status == dialect.status(error) == KINDS[code].status
+        assert set(told.json) == set(dialect.error_body(error))
+        assert told.headers[b"x-request-id"]
+
+
+@pytest.mark.parametrize("path", ["/", "/v3/models", "/v20", "/teipot", "/hfx/a", "/serve"])
+def test_what_is_near_no_route_is_the_hosts(path: str) -> None:
+    for root in ("", "/base"):
+        assert call_of({"method": "GET", "path": root + path, "root_path": root}) is None
 
 
 async def test_models_are_those_that_make_vectors(door: SpokenDoor) -> None:

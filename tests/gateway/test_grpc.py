@@ -31,6 +31,7 @@ from tests.gateway.text_serving import MISSING, TextServing, text_serving as tex
 from transformer_serving.contract.errors import KINDS
 from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
 from transformer_serving.gateway.access import KEYS_FILE, TLS_CERT, TLS_KEY
+from transformer_serving.gateway.grpc_port.messages import body_of
 from transformer_serving.gateway.grpc_port.statuses import STATUSES, status_of
 from transformer_serving.gateway.settings import GRPC_PORT
 
@@ -213,6 +214,34 @@ def test_a_callers_deadline_is_the_requests(door: Door, stub: Any) -> None:
     error = refusal(lambda: stub.ModelInfer(request_of("texts", "[SLOW]"), timeout=0.2))
     assert error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED)
     wait_until(lambda: not_answered(door.server) == before + 1, 60)
+
+
+@pytest.mark.parametrize(
+    ("named", "left_s", "wanted"),
+    [
+        ({}, 60.0, 60_000),
+        ({"timeout_ms": 100}, 60.0, 100),
+        ({"timeout_ms": 90_000}, 60.0, 60_000),
+        ({"timeout_ms": -1}, 60.0, -1),
+        ({"timeout_ms": 100}, None, 100),
+    ],
+)
+def test_the_sooner_of_the_callers_deadlines_is_passed_on(
+    named: dict[str, int], left_s: float | None, wanted: int
+) -> None:
+    request = request_of("texts", "a")
+    for name, value in named.items():
+        request.parameters[name].int64_param = value
+    text, _ = body_of(request, left_s, 10)
+    assert orjson.loads(text)["parameters"]["timeout_ms"] == wanted
+
+
+def test_a_deadline_beside_one_in_a_tensor_is_no_mistake(door: Door, stub: Any) -> None:
+    asked = request_of("texts", *TEXTS)
+    asked.inputs.add(name="timeout_ms", datatype="INT32", shape=[1]).contents.int_contents.append(
+        30_000
+    )
+    assert len(stub.ModelInfer(asked, timeout=60).outputs[0].contents.bytes_contents) == 2
 
 
 def test_a_caller_that_cancels_has_left(door: Door, stub: Any) -> None:

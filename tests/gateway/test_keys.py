@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import http.client
+import importlib
 import json
 import logging
 import os
@@ -27,6 +28,7 @@ from hypothesis import given, strategies as st
 from tests.engine.triton_server import wait_until
 from tests.gateway.conftest import JSON, Headers, Reply, Server, Session
 from tests.gateway.played_host import host_of
+from transformer_serving.contract import known_keys
 from transformer_serving.contract.errors import KINDS, ContractError, ServingError
 from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
 from transformer_serving.contract.worker.log_lines import JsonLines
@@ -35,7 +37,7 @@ from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.deploy.endpoint import DeployTarget
 from transformer_serving.desk.failure import Failure
-from transformer_serving.gateway import keys as keys_module, page
+from transformer_serving.gateway import page
 from transformer_serving.gateway.access import KEYS_FILE, Access
 from transformer_serving.gateway.front_door import FrontDoor
 from transformer_serving.gateway.keys import Keys, endpoint_url, keys_of
@@ -385,7 +387,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     def later(seconds: float) -> None:
         at[0] += seconds
 
-    monkeypatch.setattr(keys_module, "time", SimpleNamespace(monotonic=lambda: at[0]))
+    monkeypatch.setattr(known_keys, "time", SimpleNamespace(monotonic=lambda: at[0]))
     return later
 
 
@@ -457,9 +459,13 @@ def test_a_file_that_is_readable_again_is_read(file: Path, clock: Callable[[floa
     assert name_of(keys, BOUND) is None
 
 
-NORMALIZED: Any = pytest.importorskip(
-    "clearml_serving.serving.model_request_processor", reason="the host is not installed"
-).ModelRequestProcessor._normalize_endpoint_url
+def normalized(model: str, version: str | None) -> str:
+    """What the host calls an endpoint; its module imports torch."""
+    host: Any = importlib.import_module("clearml_serving.serving.model_request_processor")
+    name: str = host.ModelRequestProcessor._normalize_endpoint_url(model, version)
+    return name
+
+
 PARTS = st.sampled_from(
     ["ours", "2", "other", "split", "/", "//", "", ".", "..", "\n", "\0", " ", "%2F", "?", "serve",
      "health", "endpoints", "live", "metrics", "\ud7ff", ";", "x"]
@@ -481,9 +487,10 @@ QUERIES = st.one_of(
 ROOTS = st.sampled_from(["", "", "/x", "/serve", "/serve/ours", "/", "/x/", "/health", "x"])
 
 
+@pytest.mark.slow
 @given(st.text(max_size=20), st.none() | st.text(max_size=20))
 def test_an_endpoint_is_named_as_the_host_names_it(model: str, version: str | None) -> None:
-    assert endpoint_url(RequestedEndpoint(model, version)) == NORMALIZED(model, version)
+    assert endpoint_url(RequestedEndpoint(model, version)) == normalized(model, version)
 
 
 def host_routes(reached: list[str]) -> FastAPI:
@@ -495,7 +502,7 @@ def host_routes(reached: list[str]) -> FastAPI:
     @router.post("/{model_id}/")
     @router.post("/{model_id}")
     async def serve_model(model_id: str, version: str | None = None) -> None:
-        reached.append(NORMALIZED(model_id, version))
+        reached.append(normalized(model_id, version))
 
     app.include_router(router)
     return app
@@ -505,6 +512,7 @@ REACHED: list[str] = []
 APP = host_routes(REACHED)
 
 
+@pytest.mark.slow
 @given(PATHS, QUERIES, ROOTS, st.sampled_from(["POST", "GET", "PUT"]))
 def test_no_url_slips_by(path: str, query: bytes, root: str, method: str) -> None:
     """Whatever the host's routes make of a URL, a bound key reached only what it admits."""

@@ -100,7 +100,7 @@ def test_a_gzip_bomb(gateway: Server) -> None:
     well(gateway)
 
 
-@pytest.mark.parametrize("encoding", ["br", "deflate", "gzip, gzip", "compress"])
+@pytest.mark.parametrize("encoding", ["br", "gzip, gzip", "compress"])
 def test_other_encodings(gateway: Server, encoding: str) -> None:
     for path in ("ours", "other"):
         reply = gateway.post(path, b"{}", {"content-encoding": encoding})
@@ -109,6 +109,9 @@ def test_other_encodings(gateway: Server, encoding: str) -> None:
     assert gateway.post("ours", b"{}", {"content-encoding": "identity"}).status == 200
     packed = gzip.compress(b"{}")
     assert gateway.post("ours", packed, {"content-encoding": "GZIP"}).status == 200
+    packed = zlib.compress(b"{}")
+    for path in ("ours", "other"):
+        assert gateway.post(path, packed, {"content-encoding": "deflate"}).status == 200
 
 
 def test_two_encoding_headers_do_not_pass_the_limit(gateway: Server) -> None:

@@ -19,6 +19,7 @@ from transformer_serving.contract.endpoint import Endpoint, read_endpoint
 from transformer_serving.contract.errors import KINDS, ServingError
 from transformer_serving.contract.heads import TASK_HEADS, TASKS as TASK_NAMES
 from transformer_serving.contract.keys import Key
+from transformer_serving.gateway.keys import WITHOUT_KEY
 from transformer_serving.gateway.openapi.answers import answer_schema
 from transformer_serving.gateway.openapi.bodies import example, request_body
 from transformer_serving.gateway.openapi.document import document
@@ -220,6 +221,14 @@ def test_a_key_sees_what_it_may_ask(endpoint: Endpoint) -> None:
     assert {"/serve/a", "/health/endpoints/{name}"} <= set(bound)
     assert not {"/serve/{model_id}", "/health/endpoints"} & set(bound)
     assert "security" not in document(HOST, cards, None)
+
+
+def test_no_key_is_asked_where_none_is_needed(endpoint: Endpoint) -> None:
+    paths = document(HOST, {"a": card(endpoint)}, KEY)["paths"]
+    open_paths = {path for path, row in paths.items() if row.get("get", {}).get("security") == []}
+    assert open_paths == WITHOUT_KEY
+    for path in WITHOUT_KEY:
+        assert not {"401", "403"} & paths[path]["get"]["responses"].keys()
 
 
 def test_the_hosts_document_stays_as_it_was() -> None:

@@ -43,7 +43,20 @@ def test_what_is_near_a_route_is_none(route: Route) -> None:
     for other in (path + "/x/y/z", "/x" + path, path.replace("a", "", 1) + "//"):
         call = call_of(scope(route.method, other))
         assert call is None or call.route is not route
-    assert call_of(scope("DELETE", path)) is None
+    deleted = call_of(scope("DELETE", path))
+    # As is told in the dialect, where it has one.
+    assert deleted is None or (deleted.operation or "").endswith(".nothing")
+
+
+def test_a_version_answers_every_path_of_tei() -> None:
+    rows = {(route.method, route.path): route for route in ROUTES if route.path.startswith("/tei/")}
+    of_a_name = {row for row in rows if "{version}" not in row[1]}
+    assert {("GET", "/tei/{name}/"), ("POST", "/tei/{name}/embed")} <= of_a_name
+    for method, path in of_a_name:
+        other = path.replace("{name}", "{name}/versions/{version}")
+        assert rows[method, other].operation == rows[method, path].operation
+        assert rows[method, other].media_type == rows[method, path].media_type
+    assert len(rows) == 2 * len(of_a_name)
 
 
 def test_ours_needs_no_route() -> None:

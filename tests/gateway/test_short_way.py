@@ -24,6 +24,7 @@ from tests.gateway.played_host import (
     host_of,
 )
 from transformer_serving.gateway import building
+from transformer_serving.gateway.routes import call_of
 from transformer_serving.gateway.short_way import (
     Kind,
     RequestedEndpoint,
@@ -49,7 +50,7 @@ def test_paths_are_read_as_the_hosts_routes_read_them(rest: str, start: str) -> 
             parameters = found["path_params"]
             expected = RequestedEndpoint(parameters["model"], parameters.get("version"))
             break
-    assert target_of(scope) == expected
+    assert target_of("POST", scope["path"]) == expected
 
 
 @pytest.mark.parametrize(
@@ -64,8 +65,11 @@ def test_paths_are_read_as_the_hosts_routes_read_them(rest: str, start: str) -> 
 )
 def test_queries_and_root(path: str, query: bytes, root: str, expected: RequestedEndpoint) -> None:
     scope = {"method": "POST", "path": path, "query_string": query, "root_path": root}
-    assert target_of(scope) == expected
-    assert target_of({**scope, "method": "PUT"}) is None
+    for more in (scope, {**scope, "path": path + "/" * 300}):
+        call = call_of(more)
+        wanted = expected if more is scope else None
+        assert (None if call is None else call.target) == wanted
+    assert call_of({**scope, "method": "PUT"}) is None
 
 
 @pytest.fixture

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import pty
 import socket
 import ssl
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 from tests.engine.triton_server import wait_until
 from tests.gateway.certificates import Authority, Pair, serial
@@ -175,6 +179,39 @@ def test_a_wrong_file_is_named(tmp_path: Path) -> None:
         Tls(pair.cert, tmp_path / "nothing.pem").check()
     with pytest.raises(ValueError, match="holds no certificates"):
         Tls(pair.cert, pair.key, pair.key).check()
+
+
+def test_a_key_with_a_passphrase_is_refused_without_asking_for_it(tmp_path: Path) -> None:
+    pair = Authority(tmp_path).sign("server")
+    locked = tmp_path / "locked.pem"
+    key = serialization.load_pem_private_key(pair.key.read_bytes(), None)
+    locked.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    # In a process with a terminal, where OpenSSL would ask.
+    code = (
+        "import sys; from pathlib import Path; "
+        "from transformer_serving.gateway.server.tls import Tls; "
+        "Tls(Path(sys.argv[1]), Path(sys.argv[2])).check()"
+    )
+    main, terminal = pty.openpty()
+    try:
+        done = subprocess.Popen(
+            ["setsid", "--ctty", sys.executable, "-c", code, str(pair.cert), str(locked)],
+            stdin=terminal, stdout=terminal, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            _, said = done.communicate(timeout=60)
+        finally:
+            done.kill()
+    finally:
+        os.close(main)
+        os.close(terminal)
+    assert b"locked.pem asks for a passphrase; write it without one" in said
 
 
 def test_a_wrong_file_is_no_start(session: Session, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import signal
@@ -9,17 +10,24 @@ import socket
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from tests.engine.triton_server import wait_until
 from tests.gateway.conftest import Server, Session
+from transformer_serving.contract.file_stamp import stamp_of
+from transformer_serving.gateway.server import worker
 
 # Of a worker that was killed: the limit for one that hangs is a minute.
 SOON_S = 45
 HUNG_S = 120
 STARTED = re.compile(r"worker \d+ serves")
+SLOW_HEAD = (
+    b"POST /serve/ours HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+    b"content-length: 26\r\n\r\n"
+)
 
 
 def replaced(server: Server, dead: psutil.Process) -> psutil.Process:
@@ -111,6 +119,56 @@ def test_all_are_renewed_at_sighup_while_requests_go_on(session: Session) -> Non
         assert server.stop() == 0
 
 
+def test_a_lone_worker_is_renewed_without_a_moment_that_is_not_ready(session: Session) -> None:
+    """Its successor takes no request before its first golden round is done."""
+    server = session.gateway().start().wait_for("/health/endpoints/ours")
+    told = set()
+    try:
+        for _ in range(2):
+            before = server.workers()
+            server.process.send_signal(signal.SIGHUP)
+            end = time.monotonic() + 120
+            while set(before) & set(server.workers()):
+                assert time.monotonic() < end, server.stacks()
+                for path in ("/health/ready", "/health/endpoints/ours"):
+                    # Granian closes a connection on which nothing came yet when the old one leaves.
+                    with contextlib.suppress(ConnectionError):
+                        told.add((path, server.ask("GET", path).status))
+        assert told == {("/health/ready", 200), ("/health/endpoints/ours", 200)}
+    finally:
+        assert server.stop() == 0
+
+
+@pytest.mark.parametrize("told_to_leave", [False, True])
+async def test_nobody_waits_without_end_for_one_to_be_ready(
+    told_to_leave: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(worker, "_READY_S", 60.0 if told_to_leave else 0.2)
+    told = asyncio.Event()
+    if told_to_leave:
+        told.set()
+    app = SimpleNamespace(not_ready=lambda: "first golden requests under way")
+    async with asyncio.timeout(30):
+        await worker._readiness(app, told)
+    assert ("first golden requests under way" in caplog.text) is not told_to_leave
+
+
+def test_a_renewal_that_fails_is_tried_again(session: Session) -> None:
+    server = session.gateway().start().wait_for("/health/ready")
+    try:
+        (before,) = server.workers()
+        server.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: len(server.workers()) == 2, SOON_S)
+        for one in server.workers():
+            if one != before:
+                one.kill()
+        wait_until(lambda: server.workers() and before not in server.workers(), 120)
+        assert "ended in its start; the old ones serve on" in server.log.read_text()
+        assert server.ask("GET", "/health/ready").status == 200
+    finally:
+        assert server.stop() == 0
+
+
 def test_one_that_cannot_start_ends_it(session: Session) -> None:
     server = session.gateway(TRANSFORMER_SERVING_TRUSTED_KEYS="no key at all").start()
     assert server.process.wait(120) == 3
@@ -137,6 +195,33 @@ def test_a_unix_socket_in_the_place_of_one_that_was_left(session: Session, tmp_p
         assert over(path, b"POST /serve/ours").startswith(b"HTTP/1.1 400")
     finally:
         assert server.stop() == 0
+    assert not path.exists()
+
+
+def test_a_leaving_gateway_leaves_its_successors_socket(session: Session, tmp_path: Path) -> None:
+    """The first one has closed its listener and still answers when the second one comes."""
+    path = tmp_path / "gateway.sock"
+    first, second = (session.gateway(f"--uds={path}") for _ in range(2))
+    first.start()
+    try:
+        wait_until(lambda: b" 200 " in over(path, b"GET /health/ready"), 120)
+        with socket.socket(socket.AF_UNIX) as slow:
+            slow.connect(str(path))
+            slow.sendall(SLOW_HEAD)
+            slow.sendall(b'{"text": "a", "sleep": 20}')
+            time.sleep(1)
+            first.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: not over(path, b"GET /health/live"), SOON_S)
+            before = stamp_of(path)
+            second.start()
+            wait_until(lambda: stamp_of(path) not in (before, None), SOON_S)
+            assert first.process.poll() is None
+            assert first.process.wait(SOON_S) == 0
+        assert path.is_socket()
+        wait_until(lambda: b" 200 " in over(path, b"GET /health/ready"), 120)
+    finally:
+        first.stop()
+        second.stop()
     assert not path.exists()
 
 

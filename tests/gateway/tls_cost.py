@@ -1,7 +1,8 @@
 """New and kept connections with TLS and without: `python -m tests.gateway.tls_cost`.
 
-The gateway's app under Granian and under uvicorn, asked by ab for /health/live in turns; requests a
-second of each round. The load generator shares the cores.
+The gateway's app under Granian and under uvicorn, asked in turns for /health/live, by ab over new
+connections and by wrk over kept ones, which uvicorn has with HTTP/1.1 only; requests a second of
+each round. The load generator shares the cores.
 """
 
 from __future__ import annotations
@@ -49,24 +50,27 @@ def servers(session: Session, authority: Authority) -> Iterator[dict[str, tuple[
 
 
 def answers(server: Server, scheme: str) -> bool:
-    return ab(server, scheme, "-n", "1") > 0
+    return rate_of(server, scheme, "ab", "-q", "-n", "1") > 0
 
 
-def ab(server: Server, scheme: str, *options: str) -> float:
+def rate_of(server: Server, scheme: str, *tool: str) -> float:
     """Requests a second, 0 where it got no answer."""
     url = f"{scheme}://127.0.0.1:{server.port}/health/live"
-    done = subprocess.run(
-        ["ab", "-q", *options, url], capture_output=True, text=True, check=False, timeout=60
-    )
-    found = re.search(r"Requests per second:\s+([\d.]+)", done.stdout)
+    done = subprocess.run([*tool, url], capture_output=True, text=True, check=False, timeout=60)
+    found = re.search(r"Requests(?: per second|/sec):\s+([\d.]+)", done.stdout)
     return float(found[1]) if found and done.returncode == 0 else 0.0
+
+
+TOOLS = {
+    "new": ("ab", "-q", "-t", str(SECONDS), "-n", "1000000", "-c", str(CLIENTS)),
+    "kept": ("wrk", "-t", "1", "-c", str(CLIENTS), "-d", f"{SECONDS}s"),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     rounds: int = parser.parse_args().rounds
-    load = ("-t", str(SECONDS), "-n", "1000000", "-c", str(CLIENTS))
     found: dict[tuple[str, str], list[float]] = {}
     with (
         tempfile.TemporaryDirectory() as name,
@@ -75,8 +79,8 @@ def main() -> None:
     ):
         for _ in range(rounds):
             for title, (server, scheme) in made.items():
-                for kind, more in (("new", ()), ("kept", ("-k",))):
-                    rate = ab(server, scheme, *more, *load)
+                for kind, tool in TOOLS.items():
+                    rate = rate_of(server, scheme, *tool)
                     found.setdefault((title, kind), []).append(rate)
     for (title, kind), rates in found.items():
         low, middle, high = min(rates), statistics.median(rates), max(rates)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import tarfile
 import threading
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -200,3 +201,24 @@ def test_a_missing_file_is_named_with_its_model(state: Path) -> None:
     (data / "files/a/model.onnx").unlink()
     (told,) = file_damage(data)
     assert str(told) == "files/a/model.onnx is damaged: it is missing; model 'one' cannot be loaded"
+
+
+def test_a_broken_stream_in_a_stored_bundle_is_named(state: Path) -> None:
+    """zipfile lets zlib's own error through, which would end the check for all other files."""
+    store = filled(state)
+    store.close()
+    data = control_plane_data(state)
+    path = data / "files/a/model.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("model.onnx", b"{}" * 400)
+    raw = bytearray(path.read_bytes())
+    first = raw.index(b"model.onnx") + len("model.onnx")
+    raw[first : first + 4] = b"\xff" * 4
+    path.write_bytes(raw)
+    (data / "files/a/model.onnx").unlink()
+    connection = sqlite3.connect(data / DATABASE)
+    connection.execute("UPDATE model SET doc = replace(doc, 'model.onnx', 'model.zip')")
+    connection.commit()
+    connection.close()
+    (told,) = file_damage(data)
+    assert "model.zip is damaged: it cannot be read (error)" in str(told)

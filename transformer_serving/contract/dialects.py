@@ -8,8 +8,8 @@ Tested by tests/gateway/test_dialects.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from transformer_serving.contract.errors import ServingError
@@ -18,19 +18,17 @@ from transformer_serving.contract.worker.request_context import current_operatio
 ErrorBody = dict[str, Any]
 
 
+def _status(error: ServingError) -> int:
+    return error.kind.status
+
+
 @dataclass(frozen=True)
 class Dialect:
-    """How clients of one protocol are told an error.
-
-    `statuses` are those that differ from our table, by our code of the error.
-    """
+    """How clients of one protocol are told an error."""
 
     name: str
     error_body: Callable[[ServingError], ErrorBody]
-    statuses: Mapping[str, int] = field(default_factory=dict)
-
-    def status(self, error: ServingError) -> int:
-        return self.statuses.get(error.kind.code, error.kind.status)
+    status: Callable[[ServingError], int] = _status
 
 
 def _openai(error: ServingError) -> ErrorBody:
@@ -52,16 +50,23 @@ def _tei(error: ServingError) -> ErrorBody:
 
 def _tei_openai(error: ServingError) -> ErrorBody:
     """What its /v1/embeddings says: OpenAICompatErrorResponse of router/src/http/types.rs."""
-    status = _TEI_STATUSES.get(error.kind.code, error.kind.status)
-    return {"message": sentence(error), "code": status, "type": _tei_type(error)}
+    return {"message": sentence(error), "code": _tei_status(error), "type": _tei_type(error)}
+
+
+def _tei_status(error: ServingError) -> int:
+    return 400 if _is_empty(error) else _TEI_STATUSES.get(error.kind.code, error.kind.status)
 
 
 def _tei_type(error: ServingError) -> str:
-    if error.got == 0 and error.kind.code == "invalid_field":
-        return "Empty"
-    return _TEI_TYPES.get(error.kind.code, "Backend")
+    return "Empty" if _is_empty(error) else _TEI_TYPES.get(error.kind.code, "Backend")
 
 
+def _is_empty(error: ServingError) -> bool:
+    """Whether a list of texts has none."""
+    return error.kind.code == "invalid_field" and error.got == 0 and error.field in _TEI_TEXTS
+
+
+_TEI_TEXTS = frozenset({"inputs", "input", "texts", "sentences"})
 _TEI_TYPES = {
     "malformed_body": "Validation", "invalid_field": "Validation", "too_large": "Validation",
     "impossible": "Tokenizer", "unauthorized": "Validation", "forbidden": "Validation",
@@ -102,8 +107,8 @@ DIALECTS = {
         Dialect("v2", _v2),
         Dialect("v1", _error),
         Dialect("openai", _openai),
-        Dialect("tei", _tei, _TEI_STATUSES),
-        Dialect("tei_openai", _tei_openai, _TEI_STATUSES),
+        Dialect("tei", _tei, _tei_status),
+        Dialect("tei_openai", _tei_openai, _tei_status),
         Dialect("cohere", _message),
         Dialect("hf", _error),
     )

@@ -10,12 +10,13 @@ the other parts, so that it can be held to its number wherever it is.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import io
 import json
 import re
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -37,6 +38,10 @@ _DATA_LINE = re.compile(rb'DATA = "([A-Za-z0-9+/=]*)"')
 _HEAD_LINES = 20
 # Against an archive that unpacks to more than any tokenizer.
 _MAX_DATA = 1 << 30
+# As bundles are packed; others' modules raise errors of their own.
+_PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# What zipfile lets through of an archive that is damaged; RuntimeError: a member is encrypted.
+DAMAGED_ARCHIVE = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, OSError, EOFError)
 _AGAIN = "deploy the bundle as it was converted, or convert again"
 
 
@@ -136,10 +141,15 @@ def data_of(raw: bytes) -> dict[str, bytes]:
                 "preprocess.py carries other files than a bundle's, or an older kit made it; "
                 f"{_AGAIN}"
             )
+        if any(row.compress_type not in _PACKED for row in rows):
+            raise ContractError(f"preprocess.py carries a damaged archive; {_AGAIN}")
         if sum(row.file_size for row in rows) > _MAX_DATA:
             raise ContractError(f"preprocess.py carries more than {_MAX_DATA} bytes; {_AGAIN}")
         return {row.filename: archive.read(row) for row in rows}
-    except (zipfile.BadZipFile, binascii.Error, NotImplementedError, OSError, EOFError) as error:
+    except ContractError:
+        raise
+    # ValueError: binascii's, and names and numbers that cannot be.
+    except (*DAMAGED_ARCHIVE, ValueError) as error:
         raise ContractError(f"preprocess.py carries a damaged archive; {_AGAIN}") from error
 
 

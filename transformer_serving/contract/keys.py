@@ -22,6 +22,8 @@ from typing import Any
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.fields import Fields
 
+# Names the file, to the gateway and to the controller.
+VARIABLE = "TRANSFORMER_SERVING_KEYS_FILE"
 # Tells people and scanners of secrets what it is.
 PREFIX = "ts_"
 _RANDOM_BYTES = 32

@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from transformer_serving.contract.identity import DAMAGED_ARCHIVE
 from transformer_serving.control_plane.addresses import own_path
 from transformer_serving.control_plane.file_path import path_parts
 
@@ -100,7 +101,7 @@ def _fault(file: Path) -> str:
         return "" if file.stat().st_size else "it is empty"
     except FileNotFoundError:
         return "it is missing"
-    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+    except (*DAMAGED_ARCHIVE, ValueError) as error:
         return f"it cannot be read ({type(error).__name__})"
 
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from transformer_serving.contract.keys import VARIABLE
+
 
 @dataclass(frozen=True)
 class AccessSetting:
@@ -24,7 +26,7 @@ class AccessSetting:
 
 
 KEYS_FILE = AccessSetting(
-    "TRANSFORMER_SERVING_KEYS_FILE",
+    VARIABLE,
     "--keys",
     "File of keys, made by `transformer-serving keys add`; every request but those for "
     "/health/live and /health/ready, also under /v2, then needs one. It is read again when it "

@@ -5,7 +5,7 @@ Tested by tests/gateway/test_front_door.py and tests/gateway/test_dialects.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any, NamedTuple
 
 from starlette.responses import Response
@@ -16,7 +16,13 @@ from transformer_serving.contract.worker.request_context import current_operatio
 from transformer_serving.gateway.json_body import Parser, says_json
 from transformer_serving.gateway.keys import check_may_ask
 from transformer_serving.gateway.routes import Call, Route, json_and_binary, named_in
-from transformer_serving.gateway.short_way import Kind, RequestedEndpoint, ShortWay
+from transformer_serving.gateway.short_way import (
+    Kind,
+    RequestedEndpoint,
+    ShortWay,
+    knows,
+    turned_away,
+)
 
 
 class Asked(NamedTuple):
@@ -38,19 +44,23 @@ class Reader:
         self._short_way = short_way
         self._parser = parser
 
-    async def read(
+    def read(
         self, call: Call, raw: bytes, headers: Mapping[bytes, bytes], key: Key | None
-    ) -> Asked:
-        """Raises ServingError (400, 403, 404, 413, 422)."""
+    ) -> Awaitable[Asked]:
+        """Awaited it raises ServingError (400, 403, 404, 413, 422)."""
         if call.route is not None:
-            return await self._routed(call, call.route, raw, headers, key)
-        target = call.target
-        assert target is not None
-        kind = await self._short_way.kind_of(target)
-        if kind is Kind.OURS:
-            refusal = self._short_way.turned_away(target, raw)
-            if refusal is not None:
-                return Asked(kind, target, None, refusal)
+            return self._routed(call, call.route, raw, headers, key)
+        assert call.target is not None
+        return self._ours(call.target, raw, headers)
+
+    async def _ours(
+        self, target: RequestedEndpoint, raw: bytes, headers: Mapping[bytes, bytes]
+    ) -> Asked:
+        ours = self._short_way.answering(target)
+        kind = await self._short_way.kind_of(target) if ours is None else Kind.OURS
+        refusal = None if ours is None else turned_away(ours, raw)
+        if refusal is not None:
+            return Asked(kind, target, None, refusal)
         is_json = says_json(headers.get(b"content-type"))
         body = await self._parser.parse(raw, is_json=is_json, ours=kind is Kind.OURS)
         return Asked(kind, target, body)
@@ -60,20 +70,32 @@ class Reader:
     ) -> Asked:
         """In another dialect: JSON whatever its content type says, and only for one of ours."""
         text, binary = json_and_binary(raw, route, headers)
-        body = await self._parser.parse(text, is_json=True, ours=True)
+        if binary:
+            current_operation.set((route.operation, binary))
         target = call.target
+        ours = None if target is None else self._short_way.answering(target)
+        speaks = knows(ours, route.operation)
+        refusal = turned_away(ours, text) if speaks else None
+        if target is not None and refusal is not None:
+            return Asked(Kind.OURS, target, None, refusal)
+        body = await self._parser.parse(text, is_json=True, ours=True)
         if target is None:
             target = named_in(body, route)
             if key is not None:
                 check_may_ask(key, route.path, target)
-        kind = await self._short_way.kind_of(target)
-        if kind is Kind.UNKNOWN:
+        if not speaks:
+            await self._check_speaks(target, route.operation)
+        return Asked(Kind.OURS, target, body)
+
+    async def _check_speaks(self, target: RequestedEndpoint, operation: str) -> None:
+        """Once all that may answer is built. Raises ServingError (404, 422)."""
+        if knows(self._short_way.answering(target), operation):
+            return
+        if await self._short_way.kind_of(target) is Kind.UNKNOWN:
             raise unknown_endpoint()
-        if not self._short_way.speaks(target, route.operation):
+        if not self._short_way.speaks(target, operation):
             raise ServingError(
                 "impossible",
                 "the endpoint answers at /serve/NAME only: its code is not of this kit, or is of "
                 "an older one; convert its model again",
             )
-        current_operation.set((route.operation, binary))
-        return Asked(kind, target, body)

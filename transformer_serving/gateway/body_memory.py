@@ -9,10 +9,10 @@ from transformer_serving.gateway.settings import BODY_MEMORY_BYTES
 
 def body_memory(limit: int) -> BodyMemory:
     """At most `limit` bytes; beyond it ServingError (503)."""
-    return BodyMemory(limit, _refusal)
+    return BodyMemory(limit, refusal)
 
 
-def _refusal(limit: int) -> ServingError:
+def refusal(limit: int) -> ServingError:
     return ServingError(
         "overloaded",
         "the bodies of all requests together are too large at this moment; send it again, "

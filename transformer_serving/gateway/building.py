@@ -21,7 +21,12 @@ def is_built(processor: Any, url: str) -> bool:
 
 def serves_responses(processor: Any, url: str) -> bool:
     """Whether the endpoint is built and its Preprocess answers with Responses, as ours do."""
-    return getattr(type(preprocess_of(processor, url)), "serves_responses", False) is True
+    return is_ours(preprocess_of(processor, url))
+
+
+def is_ours(preprocess: Any) -> bool:
+    """Whether a Preprocess answers with Responses."""
+    return getattr(type(preprocess), "serves_responses", False) is True
 
 
 def preprocess_of(processor: Any, url: str) -> Any:

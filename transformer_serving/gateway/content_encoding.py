@@ -1,4 +1,4 @@
-"""The encodings that a body may come in: plain and gzip, decoded piece by piece under a cap.
+"""The encodings that a body may come in: plain, gzip, deflate; decoded piece by piece under a cap.
 
 Tested by tests/gateway/test_body.py.
 """
@@ -12,9 +12,6 @@ from transformer_serving.contract.errors import ServingError
 from transformer_serving.gateway.body_buffer import Buffer
 from transformer_serving.gateway.settings import MAX_BODY_BYTES
 
-# Each member costs a fresh inflater; real files of many members have one per 64 KiB.
-_MAX_MEMBERS = 1024
-_GZIP_WBITS = 31
 _PIECE = 65_536
 
 
@@ -70,6 +67,13 @@ class Plain:
 class Gzip:
     """A gzip body, one member or several, up to `limit` bytes packed and `limit` unpacked."""
 
+    name = "gzip"
+    _wbits = 31
+    # Each member costs a fresh inflater; real files of many members have one per 64 KiB.
+    _max_members = 1024
+    # May follow a member, never goes before the first.
+    _padding = b"\0"
+
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._packed = 0
@@ -103,24 +107,26 @@ class Gzip:
 
     def finish(self) -> bytes:
         if self._inflater is not None:
-            raise _bad_gzip()
+            raise self._bad()
         return self._whole.whole()
 
     def discard(self) -> None:
         self._whole.clear()
         self._waiting = b""
 
+    def _bad(self) -> ServingError:
+        return ServingError("malformed_body", f"the body is not the {self.name} it says it is")
+
     def _begin(self) -> bool:
         """Start the next member; whether there is one."""
-        # Zero bytes may follow a member, never go before the first.
         if self._members:
-            self._waiting = self._waiting.lstrip(b"\0")
+            self._waiting = self._waiting.lstrip(self._padding)
         if not self._waiting:
             return False
         self._members += 1
-        if self._members > _MAX_MEMBERS:
-            raise _bad_gzip()
-        self._inflater = zlib.decompressobj(_GZIP_WBITS)
+        if self._members > self._max_members:
+            raise self._bad()
+        self._inflater = zlib.decompressobj(self._wbits)
         return True
 
     def _inflate(self, room: int) -> bool:
@@ -128,7 +134,7 @@ class Gzip:
         try:
             piece = self._inflater.decompress(self._waiting, room)
         except zlib.error:
-            raise _bad_gzip() from None
+            raise self._bad() from None
         self._whole.append(piece)
         if not self._inflater.eof:
             self._waiting = self._inflater.unconsumed_tail
@@ -138,18 +144,30 @@ class Gzip:
         return bool(self._waiting)
 
 
+class Deflate(Gzip):
+    """A body of HTTP's deflate: one stream of zlib, and nothing after it."""
+
+    name = "deflate"
+    _wbits = 15
+    _max_members = 1
+    _padding = b""
+
+
+_PACKED = {kind.name.encode(): kind for kind in (Gzip, Deflate)}
+
+
 def decoder_for(encoding: bytes, limit: int) -> Decoder:
-    """Raises ServingError (400) for codings other than gzip."""
+    """Raises ServingError (400) for codings other than gzip and deflate."""
     coding = encoding.strip().lower()
     if coding in (b"", b"identity"):
         return Plain(limit)
-    if coding == b"gzip":
-        return Gzip(limit)
+    if (packed := _PACKED.get(coding)) is not None:
+        return packed(limit)
     raise ServingError(
         "malformed_body",
-        "the content-encoding is not known; send the body plain or as gzip",
+        "the content-encoding is not known; send the body plain, as gzip or as deflate",
         field="content-encoding",
-        limit="gzip",
+        limit="gzip, deflate",
     )
 
 
@@ -160,7 +178,3 @@ def too_large(limit: int, got: int | None = None) -> ServingError:
         limit=limit,
         got=got,
     )
-
-
-def _bad_gzip() -> ServingError:
-    return ServingError("malformed_body", "the body is not the gzip it says it is")

@@ -50,7 +50,7 @@ class FrontDoor:
         self._shutdown = Shutdown(settings.drain_seconds)
         self._short_way = ShortWay(host)
         self._metrics = Metrics()
-        self._bodies = body_memory(settings.body_memory_bytes)
+        self.bodies = body_memory(settings.body_memory_bytes)
         self._reader = Reader(self._short_way, Parser(settings.max_body_elements))
         self._callers = Callers()
         self._rounds = GoldenRounds(host, self._short_way, self._metrics.goldens)
@@ -58,6 +58,10 @@ class FrontDoor:
         self._cards = Cards(host, self._short_way)
         self._page = PageFiles(shown=settings.page)
         write_json_lines()
+
+    def not_ready(self) -> str | None:
+        """Why /health/ready would answer 503, else None."""
+        return self._health.not_ready()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -130,7 +134,7 @@ class FrontDoor:
 
     async def _serve(self, call: Call, exchange: Exchange, key: Key | None) -> None:
         incoming = Incoming(exchange.receive, self._settings)
-        with self._bodies.share() as share:
+        with self.bodies.share() as share:
             refusal = await self._take(call, exchange, incoming, share, key)
         # The body is let go of before its caller is told, which may take a while.
         if refusal is not None:

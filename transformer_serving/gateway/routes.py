@@ -5,9 +5,10 @@ Tested by tests/gateway/test_routes.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from transformer_serving.contract.errors import ServingError
@@ -15,7 +16,8 @@ from transformer_serving.contract.fields import kind_of
 from transformer_serving.gateway.asgi import Scope
 from transformer_serving.gateway.short_way import RequestedEndpoint, target_of
 
-_NAME, _VERSION = "{name}", "{version}"
+# Characters of a path with its query that is kept.
+_SHORT = 256
 
 
 @dataclass(frozen=True)
@@ -37,23 +39,34 @@ class Route:
     media_type: str = "application/json"
 
     @cached_property
-    def parts(self) -> list[str]:
-        return self.path.split("/")
+    def pattern(self) -> re.Pattern[str]:
+        """Of whole paths; what stands in braces is one part of them, with what may follow it."""
+        escaped = re.escape(self.path).replace(r"\{", "{").replace(r"\}", "}")
+        return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", escaped))
 
-    def match(self, parts: list[str]) -> dict[str, str] | None:
-        """The values of what stands in braces, of a path of as many parts; None of another."""
-        found: dict[str, str] = {}
-        for wanted, part in zip(self.parts, parts, strict=True):
-            if not wanted.startswith("{"):
-                if wanted != part:
-                    return None
-                continue
-            name, _, rest = wanted.partition("}")
-            value = part.removesuffix(rest)
-            if not value or (rest and value == part):
-                return None
-            found[name + "}"] = value
-        return found
+
+def _tei(base: str) -> tuple[Route, ...]:
+    """Those of a server of one model, below the address that stands for it."""
+    plain = "text/plain"
+    return (
+        Route("POST", base, "tei.root"),
+        Route("POST", f"{base}/", "tei.root"),
+        Route("POST", f"{base}/embed", "tei.embed"),
+        Route("POST", f"{base}/embed_all", "tei.embed_all"),
+        Route("POST", f"{base}/embed_sparse", "tei.embed_sparse"),
+        Route("POST", f"{base}/predict", "tei.predict"),
+        Route("POST", f"{base}/rerank", "tei.rerank"),
+        Route("POST", f"{base}/similarity", "tei.similarity"),
+        Route("POST", f"{base}/tokenize", "tei.tokenize"),
+        Route("POST", f"{base}/embeddings", "tei_openai.embeddings"),
+        Route("POST", f"{base}/v1/embeddings", "tei_openai.embeddings"),
+        Route("GET", f"{base}/info", "tei.info"),
+        Route("GET", f"{base}/health", "tei.health", media_type=plain),
+        Route("GET", f"{base}/ping", "tei.health", media_type=plain),
+        Route("GET", base, "tei.health", media_type=plain),
+        Route("GET", f"{base}/", "tei.health", media_type=plain),
+        Route("GET", f"{base}/metrics", "tei.metrics", media_type=plain),
+    )
 
 
 ROUTES = (
@@ -78,33 +91,19 @@ ROUTES = (
     Route("POST", "/v2/rerank", "cohere.rerank_v2", named_in="model"),
     Route("POST", "/hf/{name}", "hf.inference"),
     Route("POST", "/hf/{name}/{version}", "hf.inference"),
-    Route("POST", "/tei/{name}", "tei.root"),
-    Route("POST", "/tei/{name}/", "tei.root"),
-    Route("POST", "/tei/{name}/embed", "tei.embed"),
-    Route("POST", "/tei/{name}/embed_all", "tei.embed_all"),
-    Route("POST", "/tei/{name}/embed_sparse", "tei.embed_sparse"),
-    Route("POST", "/tei/{name}/predict", "tei.predict"),
-    Route("POST", "/tei/{name}/rerank", "tei.rerank"),
-    Route("POST", "/tei/{name}/similarity", "tei.similarity"),
-    Route("POST", "/tei/{name}/tokenize", "tei.tokenize"),
-    Route("POST", "/tei/{name}/embeddings", "tei_openai.embeddings"),
-    Route("POST", "/tei/{name}/v1/embeddings", "tei_openai.embeddings"),
-    Route("GET", "/tei/{name}/info", "tei.info"),
-    Route("GET", "/tei/{name}/health", "tei.health", media_type="text/plain"),
-    Route("GET", "/tei/{name}/ping", "tei.health", media_type="text/plain"),
-    Route("GET", "/tei/{name}", "tei.health", media_type="text/plain"),
-    Route("GET", "/tei/{name}/metrics", "tei.metrics", media_type="text/plain"),
+    *_tei("/tei/{name}"),
+    *_tei("/tei/{name}/versions/{version}"),
 )  # fmt: skip
 
 
-def _place(method: str, parts: list[str]) -> tuple[str, str, int]:
+def _place(method: str, path: str) -> tuple[str, str, int]:
     """What a request is looked up by: few routes have it in common."""
-    return method, parts[1], len(parts)
+    return method, path.split("/", 2)[1], path.count("/")
 
 
 _AT: dict[tuple[str, str, int], list[Route]] = {}
 for _route in ROUTES:
-    _AT.setdefault(_place(_route.method, _route.parts), []).append(_route)
+    _AT.setdefault(_place(_route.method, _route.path), []).append(_route)
 
 
 class Call(NamedTuple):
@@ -126,26 +125,54 @@ class Call(NamedTuple):
         return self.route is not None and self.route.method == "GET"
 
 
+# Nothing of the host is below these; the first that fits counts.
+_NEAR = tuple(
+    (prefix, Call(None, Route("GET", prefix, f"{dialect}.nothing")))
+    for prefix, dialect in (
+        ("/v1/rerank/", "cohere"),
+        ("/v2/rerank/", "cohere"),
+        ("/v1/", "openai"),
+        ("/v2/", "v2"),
+        ("/tei/", "tei"),
+        ("/hf/", "hf"),
+    )
+)
+
+
 def call_of(scope: Scope) -> Call | None:
     """None where no endpoint is asked."""
-    target = target_of(scope)
-    return _routed(scope) if target is None else Call(target, None)
-
-
-def _routed(scope: Scope) -> Call | None:
     path: str = scope["path"]
     if root := scope.get("root_path"):
         path = path.removeprefix(root)
-    parts = path.split("/")
-    if len(parts) < 2:
+    query = scope.get("query_string") or b""
+    # The same few are asked again and again; what is long is nobody's usual.
+    find = _call if len(path) + len(query) <= _SHORT else _call.__wrapped__
+    return find(scope["method"], path, query)
+
+
+@lru_cache(maxsize=1024)
+def _call(method: str, path: str, query: bytes) -> Call | None:
+    target = target_of(method, path, query)
+    return (_routed(method, path) or _near(path)) if target is None else Call(target, None)
+
+
+def _routed(method: str, path: str) -> Call | None:
+    if not path.startswith("/"):
         return None
-    for route in _AT.get(_place(scope["method"], parts), ()):
-        found = route.match(parts)
+    for route in _AT.get(_place(method, path), ()):
+        found = route.pattern.fullmatch(path)
         if found is not None:
-            name = found.get(_NAME)
-            target = None if name is None else RequestedEndpoint(name, found.get(_VERSION))
+            named = found.groupdict()
+            name = named.get("name")
+            target = None if name is None else RequestedEndpoint(name, named.get("version"))
             return Call(target, route)
     return None
+
+
+def _near(path: str) -> Call | None:
+    """Where nothing else is: the refusal, by any method, in the dialect that is spoken near it."""
+    path += "/"
+    return next((call for prefix, call in _NEAR if path.startswith(prefix)), None)
 
 
 def named_in(body: Mapping[str, Any], route: Route) -> RequestedEndpoint:

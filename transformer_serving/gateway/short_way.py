@@ -18,6 +18,7 @@ from transformer_serving.gateway.asgi import Headers, Receive, Scope, Send, addi
 from transformer_serving.gateway.building import (
     build,
     is_built,
+    is_ours,
     preprocess_of,
     serves_responses,
     wait_for_update,
@@ -38,16 +39,12 @@ class RequestedEndpoint(NamedTuple):
         return cls(model, version or None)
 
 
-def target_of(scope: Scope) -> RequestedEndpoint | None:
+def target_of(method: str, path: str, query: bytes = b"") -> RequestedEndpoint | None:
     """The endpoint that `POST /serve/{model}[/{version}]` asks for; None for anything else."""
-    if scope["method"] != "POST":
+    if method != "POST":
         return None
-    path: str = scope["path"]
-    if root := scope.get("root_path"):
-        path = path.removeprefix(root)
     match path.split("/"):
         case ["", "serve", model] | ["", "serve", model, ""] if model:
-            query = scope.get("query_string")
             return RequestedEndpoint(model, QueryParams(query).get("version") if query else None)
         case ["", "serve", model, version] if model:
             return RequestedEndpoint(model, version)
@@ -60,6 +57,27 @@ class Kind(Enum):
     OURS = auto()
     HOSTS = auto()
     UNKNOWN = auto()
+
+
+def knows(preprocess: Any, operation: str) -> bool:
+    """Whether it can be asked in that other dialect."""
+    return operation in getattr(preprocess, "operations", ())
+
+
+def turned_away(preprocess: Any, raw: bytes) -> Response | None:
+    """The refusal of a crowd's request by one of ours that needs nothing else of it.
+
+    The host would parse, count and time what is then not served.
+    """
+    turn_away = getattr(preprocess, "turned_away", None)
+    try:
+        refusal: Response | None = None if turn_away is None else turn_away(raw)
+    except ENDS:
+        raise
+    except BaseException:
+        # Whatever it is, the long way meets it too, logs it and answers it.
+        return None
+    return refusal
 
 
 class ShortWay:
@@ -98,10 +116,17 @@ class ShortWay:
 
     def speaks(self, target: RequestedEndpoint, operation: str) -> bool:
         """Whether all that may answer the target are built and know the operation."""
-        return all(
-            operation in getattr(preprocess_of(self._host.processor, url), "operations", ())
-            for url in self.urls_of(target)
-        )
+        processor = self._host.processor
+        return all(knows(preprocess_of(processor, url), operation) for url in self.urls_of(target))
+
+    def answering(self, target: RequestedEndpoint) -> Any:
+        """The one Preprocess of ours that the host would draw for the target.
+
+        None where it is not built yet, is no Preprocess of ours, or is one of several.
+        """
+        urls = self.urls_of(target)
+        found = preprocess_of(self._host.processor, urls[0]) if len(urls) == 1 else None
+        return found if is_ours(found) else None
 
     def urls_of(self, target: RequestedEndpoint) -> Sequence[str]:
         """What the host may draw for the target."""
@@ -134,24 +159,6 @@ class ShortWay:
                 self._failed.pop(url, None)
             else:
                 self._failed[url] = endpoint
-
-    def turned_away(self, target: RequestedEndpoint, raw: bytes) -> Response | None:
-        """The refusal of a crowd's request, by one endpoint of ours that needs nothing else of it.
-
-        The host would parse, count and time what is then not served.
-        """
-        urls = self.urls_of(target)
-        if len(urls) != 1:
-            return None
-        turn_away = getattr(preprocess_of(self._host.processor, urls[0]), "turned_away", None)
-        try:
-            refusal: Response | None = None if turn_away is None else turn_away(raw)
-        except ENDS:
-            raise
-        except BaseException:
-            # Whatever it is, the long way meets it too, logs it and answers it.
-            return None
-        return refusal
 
     async def answer(self, target: RequestedEndpoint, body: Any) -> Response:
         """What the endpoint answers; an exception becomes the host's status with our body."""

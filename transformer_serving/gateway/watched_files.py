@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-Stamp = tuple[int, int, int, int]
+from transformer_serving.contract.file_stamp import Stamp, stamp_of
 
 
 class WatchedFiles:
@@ -22,12 +22,3 @@ class WatchedFiles:
 
     def _stamps(self) -> tuple[Stamp | None, ...]:
         return tuple(map(stamp_of, self._paths))
-
-
-def stamp_of(path: Path) -> Stamp | None:
-    """What tells one state of a file from another; None where nothing is there."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino

@@ -36,6 +36,7 @@ def request(endpoint, tensors, binary=None):
 
 async def main():
     rest = InferenceRESTClient(RESTConfig(protocol="v2", retries=0))
+    v1 = InferenceRESTClient(RESTConfig(protocol="v1", retries=0))
     grpc = InferenceGRPCClient(given["grpc"], retries=0)
     base = given["address"]
     answers = {"rest": {}, "grpc": {}}
@@ -51,6 +52,12 @@ async def main():
             answers["grpc"][name] = plain(response.outputs[0])
         except Exception as error:
             answers["grpc"][name] = {"raised": type(error).__name__, "message": str(error)}
+    answers["v1"] = {}
+    for name, (endpoint, body) in given.get("v1", {}).items():
+        try:
+            answers["v1"][name] = await v1.infer(base, body, model_name=endpoint)
+        except httpx.HTTPStatusError as error:
+            answers["v1"][name] = {"status": error.response.status_code, "message": str(error)}
     answers["about"] = {
         "rest": [
             await rest.is_server_live(base),
@@ -58,6 +65,7 @@ async def main():
             await rest.is_model_ready(base, "rerank"),
             await rest.is_model_ready(base, "nobody"),
         ],
+        "v1": await v1.is_model_ready(base, "rerank"),
         "grpc": [
             await grpc.is_server_live(),
             await grpc.is_server_ready(),

@@ -53,24 +53,22 @@ class Leftovers:
         A first look takes no lock. Where it finds something, a second one is made while nothing can
         be written, so a document that names a file at the last moment keeps it.
         """
-        self._files.discard_left(self._clock() - self._keep)
-        stored = self._old_files()
+        before = self._clock() - self._keep
+        self._files.discard_left(before)
+        # An upload is named only after it, so one of this day is not looked for.
+        stored = {path for path, modified in self._files.all() if modified < before}
         with self._store.reading() as transaction:
             if not _unnamed(transaction, stored) and not _remembered(transaction):
                 return 0
         with self._store.writing() as transaction:
             unnamed = _unnamed(transaction, stored)
             ripe = self._remember(transaction, unnamed)
-            # In here: what is named from now on finds its file gone before it is written.
-            deleted = sum(self._files.delete(path) for path in ripe)
+            # In here: what is named from now on finds its file gone before it is written. Uploads
+            # ask for no lock of the store, so one may have come under the same path since.
+            deleted = sum(self._files.delete(path, before) for path in ripe)
         if deleted:
             _log.info("collected %d files that no document named for a day", deleted)
         return deleted
-
-    def _old_files(self) -> set[str]:
-        """Paths of files that came more than a day ago: an upload is named only after it."""
-        before = self._clock() - self._keep
-        return {path for path, modified in self._files.all() if modified < before}
 
     def _remember(self, transaction: Transaction, unnamed: set[str]) -> list[str]:
         """Forget the named, note the others with the time; those of a day ago."""

@@ -65,10 +65,11 @@ class Incoming:
         with suppress(FileNotFoundError):
             self._path.unlink()
 
-    def move(self, folder: int, name: str) -> None:
+    def move(self, folder: int, name: str, placing: threading.Lock) -> None:
         """Puts the whole file in place at once; on return name and bytes are on the disk."""
         os.fsync(self._file.fileno())
-        os.rename(self._path, name, dst_dir_fd=folder)
+        with placing:
+            os.rename(self._path, name, dst_dir_fd=folder)
         os.fsync(folder)
         self._file.close()
 
@@ -79,6 +80,8 @@ class FileStore:
     def __init__(self, folder: Path) -> None:
         self._root = folder / "files"
         self._incoming = folder / "incoming"
+        # So that nothing is put under a name between the look at its file and the file's removal.
+        self._placing = threading.Lock()
         for path in (self._root, self._incoming):
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
         # What a killed process was receiving was never acknowledged.
@@ -91,7 +94,7 @@ class FileStore:
     def put(self, incoming: Incoming, path: str) -> None:
         *folders, name = path_parts(path)
         with _refusing_blocked(), self._folder(folders, create=True) as folder:
-            incoming.move(folder, name)
+            incoming.move(folder, name, self._placing)
 
     def open(self, path: str) -> StoredFile:
         *folders, name = path_parts(path)
@@ -109,14 +112,20 @@ class FileStore:
         status = os.fstat(descriptor)
         return StoredFile(content, status.st_size, status.st_mtime)
 
-    def delete(self, path: str) -> bool:
-        """Removes a file; whether there was one. Folders stay: another upload may be in them."""
+    def delete(self, path: str, before: float | None = None) -> bool:
+        """Removes a file; whether there was one. Folders stay: another upload may be in them.
+
+        With `before`, in seconds since the epoch, only one that came earlier.
+        """
         *folders, name = path_parts(path)
         try:
             with self._folder(folders, create=False) as folder:
-                if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-                    return False
-                os.unlink(name, dir_fd=folder)
+                with self._placing:
+                    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                    came_since = before is not None and status.st_mtime >= before
+                    if came_since or stat.S_ISDIR(status.st_mode):
+                        return False
+                    os.unlink(name, dir_fd=folder)
                 os.fsync(folder)
         except (FileNotFoundError, NotADirectoryError):
             return False

@@ -78,6 +78,11 @@ FRONT_DOOR = Section(
         ),
         Variable("TRANSFORMER_SERVING_PORT", "Port of the front door.", "8080"),
         Variable(
+            "TRANSFORMER_SERVING_PUBLISHED_GRPC_PORT",
+            "Port of its gRPC, with compose/grpc.yaml.",
+            "8001",
+        ),
+        Variable(
             "TRANSFORMER_SERVING_CONTROL_PLANE_PORT",
             "Port of the local profile's control plane, always on 127.0.0.1.",
             "8008",

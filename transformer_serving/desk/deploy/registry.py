@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from transformer_serving.contract.identity import DAMAGED_ARCHIVE
 from transformer_serving.contract.naming import BUNDLE_FOLDER
 from transformer_serving.desk.bundle.folder import Bundle, open_bundle
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
@@ -101,7 +102,7 @@ class ModelRegistry:
                     packed.extractall(folder / "model")
                 for path in (folder / "model" / BUNDLE_FOLDER).iterdir():
                     path.rename(folder / path.name)
-            except (OSError, zipfile.BadZipFile) as error:
+            except DAMAGED_ARCHIVE as error:
                 raise Failure(
                     f"model {row.model_id} is no bundle that 'deploy' registered: {error}"
                 ) from error

@@ -54,7 +54,7 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
     from transformer_serving.engine.controller.figures import TritonFigures
     from transformer_serving.engine.controller.late_control_plane import LateControlPlane
     from transformer_serving.engine.controller.metrics import MetricsPage
-    from transformer_serving.engine.controller.metrics_server import serve_metrics
+    from transformer_serving.engine.controller.metrics_server import keys_of, serve_metrics
     from transformer_serving.engine.controller.proofs import Proofs
     from transformer_serving.engine.controller.prover import Prover
     from transformer_serving.engine.controller.repository import Repository
@@ -85,7 +85,7 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
         TritonFigures(options.triton_metrics),
         page,
     )
-    serve_metrics(options.metrics_address, page.text)
+    serve_metrics(options.metrics_address, page.text, keys_of(os.environ))
     service.run(stop)
     control_plane.close()
 
@@ -140,7 +140,8 @@ def _parser() -> argparse.ArgumentParser:
         "--metrics-address",
         default="127.0.0.1:8003",
         type=_address,
-        help="host:port where GET /metrics answers, for Prometheus (default 127.0.0.1:8003)",
+        help="host:port where GET /metrics answers, for Prometheus (default 127.0.0.1:8003); "
+        "where TRANSFORMER_SERVING_KEYS_FILE names keys, to those for metrics",
     )
     parser.add_argument(
         "--triton-log", type=Path, help="Triton's log file, for the cause of a failed load"

@@ -6,7 +6,7 @@ Tested by tests/gateway/test_descriptions.py.
 from __future__ import annotations
 
 from transformer_serving.gateway.descriptions import openai, ours, tei, v2
-from transformer_serving.gateway.descriptions.description import Description
+from transformer_serving.gateway.descriptions.description import Description, nothing
 
 DESCRIPTIONS: dict[str, Description] = {
     "ours.endpoints": ours.endpoints,
@@ -21,4 +21,10 @@ DESCRIPTIONS: dict[str, Description] = {
     "tei.info": tei.info,
     "tei.health": tei.health,
     "tei.metrics": tei.metrics,
+    # Of paths that are near those of a dialect (gateway/routes.py).
+    "openai.nothing": nothing,
+    "cohere.nothing": nothing,
+    "v2.nothing": nothing,
+    "tei.nothing": nothing,
+    "hf.nothing": nothing,
 }

@@ -45,7 +45,9 @@ def body_of(request: Any, seconds_left: float | None, most: int) -> tuple[bytes,
         parameters["binary_data_output"] = True
     if seconds_left is not None:
         left_ms = min(max(1, int(1000 * seconds_left)), _MAX_TIMEOUT_MS)
-        parameters.setdefault("timeout_ms", left_ms)
+        named_ms = parameters.get("timeout_ms", left_ms)
+        # What is no number stays, to be refused.
+        parameters["timeout_ms"] = min(named_ms, left_ms) if type(named_ms) is int else named_ms
     raws = [_raw(tensor) for tensor in request.inputs]
     if is_raw:
         raws = list(request.raw_input_contents)

@@ -9,12 +9,14 @@ import asyncio
 
 import grpc
 
+from transformer_serving.contract.body_memory import BodyMemory
 from transformer_serving.gateway.asgi import App
 from transformer_serving.gateway.grpc_port.service import Service
 from transformer_serving.gateway.server.tls import Tls
 from transformer_serving.gateway.settings import GatewaySettings
 
-# Messages are there before anybody has seen their key, so only so many at a time.
+# Of a call whose message nobody reads yet gRPC holds what fits into the stream's window, 64 KiB as
+# long as that does not grow by itself: 32 MiB of all these.
 _MAX_CALLS = 512
 
 
@@ -26,6 +28,7 @@ class GrpcPort:
         app: App,
         address: str,
         settings: GatewaySettings,
+        bodies: BodyMemory,
         *,
         graceful_seconds: float,
         tls: Tls | None = None,
@@ -38,9 +41,10 @@ class GrpcPort:
                 ("grpc.max_receive_message_length", settings.max_body_bytes),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", 1),
+                ("grpc.http2.bdp_probe", 0),
             ),
         )
-        service = Service(app, settings.max_body_elements)
+        service = Service(app, settings, bodies)
         self._server.add_generic_rpc_handlers((service.handler(),))
         if tls is None:
             self._server.add_insecure_port(address)

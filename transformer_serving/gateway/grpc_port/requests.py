@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from transformer_serving.contract.body_memory import Share
 from transformer_serving.contract.worker.log_lines import trace_of
 from transformer_serving.gateway.asgi import App, Message, Scope
 
@@ -29,9 +30,14 @@ class AppAnswer(NamedTuple):
 
 
 class AppRequest:
-    """One request to the app, which sees a caller that leaves when the call is cancelled."""
+    """One request to the app, which sees a caller that leaves when the call is cancelled.
 
-    def __init__(self, method: str, path: str, headers: Headers, body: bytes = b"") -> None:
+    `share` counts the body until the app takes it, which counts it itself.
+    """
+
+    def __init__(
+        self, method: str, path: str, headers: Headers, share: Share, body: bytes = b""
+    ) -> None:
         self._scope: Scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -47,6 +53,7 @@ class AppRequest:
             "headers": [*headers, (b"content-length", b"%d" % len(body))],
         }
         self._body: bytes | None = body
+        self._share = share
         self._left = asyncio.Event()
         self._answer = AppAnswer(_FAULT, {}, b"")
 
@@ -71,6 +78,7 @@ class AppRequest:
     async def _receive(self) -> Message:
         body, self._body = self._body, None
         if body is not None:
+            self._share.give_back(self._share.held)
             return {"type": "http.request", "body": body, "more_body": False}
         await self._left.wait()
         return {"type": "http.disconnect"}

@@ -16,6 +16,7 @@ import grpc
 import orjson
 from tritonclient.grpc import service_pb2 as messages
 
+from transformer_serving.contract.body_memory import BodyMemory, Share
 from transformer_serving.contract.errors import ServingError, unknown_endpoint
 from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.gateway.asgi import App
@@ -25,8 +26,10 @@ from transformer_serving.gateway.grpc_port.messages import (
     infer_response,
     model_metadata,
 )
+from transformer_serving.gateway.grpc_port.reading import Reading
 from transformer_serving.gateway.grpc_port.requests import AppAnswer, AppRequest, headers_of
 from transformer_serving.gateway.grpc_port.statuses import STATUSES, status_of
+from transformer_serving.gateway.settings import GatewaySettings
 
 SERVICE = "inference.GRPCInferenceService"
 _OK, _NOT_FOUND, _NOT_READY = 200, 404, 503
@@ -93,18 +96,21 @@ CALLS = {
 
 
 class Service:
-    """Asks the app what each call asks; `most` numbers are taken of a tensor."""
+    """Asks the app what each call asks; `bodies` counts what the calls hold, as the app's own."""
 
-    def __init__(self, app: App, most: int) -> None:
+    def __init__(self, app: App, settings: GatewaySettings, bodies: BodyMemory) -> None:
         self._app = app
-        self._most = most
+        self._bodies = bodies
+        self._most = settings.max_body_elements
+        self._reading = Reading(settings)
         self._running: set[asyncio.Task[None]] = set()
 
     def handler(self) -> grpc.GenericRpcHandler:
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
-                name: grpc.unary_unary_rpc_method_handler(
+                # A stream of one message is the same to a caller. We are asked before it is read.
+                name: grpc.stream_unary_rpc_method_handler(
                     partial(self._answer, call),
                     call.request.FromString,
                     call.response.SerializeToString,
@@ -113,24 +119,35 @@ class Service:
             },
         )
 
-    async def _answer(self, call: Call, request: Any, context: grpc.aio.ServicerContext) -> Any:
-        try:
-            asked = self._asked(call, request, context)
-        except ServingError as error:
-            await context.abort(STATUSES[error.kind.code], error.message)
-        answer = await asked.answer(self._app, self._running)
+    async def _answer(self, call: Call, _: Any, context: grpc.aio.ServicerContext) -> Any:
+        with self._bodies.share() as share:
+            try:
+                asked = self._asked(call, await self._reading.message(context), share, context)
+            except ServingError as error:
+                kind = error.kind
+                if kind.retry_after_s is not None:
+                    context.set_trailing_metadata((("retry-after", str(kind.retry_after_s)),))
+                await context.abort(STATUSES[kind.code], error.message)
+            answer = await asked.answer(self._app, self._running)
         told = [(name, answer.headers[name]) for name in _TOLD if name in answer.headers]
         context.set_trailing_metadata(tuple(told))
         if answer.status not in call.statuses:
             await context.abort(*status_of(answer.body))
         return call.write(answer)
 
-    def _asked(self, call: Call, request: Any, context: grpc.aio.ServicerContext) -> AppRequest:
+    def _asked(
+        self, call: Call, request: Any, share: Share, context: grpc.aio.ServicerContext
+    ) -> AppRequest:
         """Raises ServingError."""
         headers = headers_of(context.invocation_metadata())
         path = call.path(request)
         if call.request is not messages.ModelInferRequest:
-            return AppRequest("GET", path, headers)
+            return AppRequest("GET", path, headers, share)
+        size = request.ByteSize()
+        share.take(size)
         text, binary = body_of(request, context.time_remaining(), self._most)
+        share.take(len(text) + len(binary))
         headers.append((HEADER.encode(), b"%d" % len(text)))
-        return AppRequest("POST", path, headers, text + binary)
+        # The caller of this keeps no message.
+        share.give_back(size)
+        return AppRequest("POST", path, headers, share, text + binary)

@@ -19,6 +19,7 @@ from transformer_serving.gateway.openapi.responses import (
     SCHEMAS,
     add_errors,
     described,
+    not_ready,
     responses,
 )
 from transformer_serving.gateway.routes import ROUTES, Route
@@ -125,6 +126,12 @@ def _routed(route: Route, names: list[str]) -> dict[str, Any]:
         "summary": route.summary or route.operation.replace(".", ": "),
         "responses": responses(_ANYTHING, dialect),
     }
+    if (no := not_ready(route.operation)) is not None:
+        made["responses"]["503"] = no
+    if route.path in WITHOUT_KEY:
+        made["security"] = []
+        for status in ("401", "403"):
+            made["responses"].pop(status, None)
     if route.media_type != "application/json":
         made["responses"]["200"]["content"] = {route.media_type: {}}
     values = zip(*(name.split("/") for name in names), strict=True) if "{" in route.path else ()

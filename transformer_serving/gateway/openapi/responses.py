@@ -27,6 +27,9 @@ SCHEMAS: dict[str, Schema] = {
         },
     }
 }
+_READY: Schema = {"ready": {"type": "boolean"}}
+_NAMED: Schema = {"name": {"type": "string"}, **_READY}
+_NOT_READY = {"v2.ready": _READY, "v2.model_ready": _NAMED, "openai.model": _NAMED}
 _OURS = {"$ref": f"#/components/schemas/{OUR_ERROR}"}
 
 
@@ -37,6 +40,15 @@ def responses(answer: Schema, dialect: Dialect = OURS) -> Schema:
 
 def described(meaning: str, schema: Schema) -> Schema:
     return {"description": meaning, "content": {"application/json": {"schema": schema}}}
+
+
+def not_ready(operation: str) -> Schema | None:
+    """Of a question whether something is ready: its own answer, with 503; None of others."""
+    properties = _NOT_READY.get(operation)
+    if properties is None:
+        return None
+    schema = {"type": "object", "required": list(properties), "properties": properties}
+    return described("not ready", schema)
 
 
 def add_errors(found: Schema) -> None:

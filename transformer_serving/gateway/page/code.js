@@ -42,13 +42,27 @@ function requests(call) {
   );
 }
 
+// What OpenAI's embeddings are asked, where that is the same call; undefined where it is not.
+function embeddingsOf(body) {
+  const { text, inputs, parameters, ...others } = body ?? {};
+  const input = text ?? inputs;
+  if (!input?.length || [input].flat().some((one) => typeof one !== "string")) return undefined;
+  if (text !== undefined && inputs !== undefined) return undefined;
+  const { truncate_dim: dimensions, normalize_embeddings: normalized, ...more } = parameters ?? {};
+  if (Object.values({ ...others, ...more }).some((value) => value !== null)) return undefined;
+  // There, vectors that are cut have length one, and others are as the model makes them.
+  if (Boolean(normalized) !== Boolean(dimensions)) return undefined;
+  return dimensions ? { input, dimensions } : { input };
+}
+
 function openai(call) {
   const key = call.hasKey ? 'os.environ["KEY"]' : '"none"';
   const base = new URL("v1", call.base).href;
-  const texts = call.body?.text ?? call.body?.inputs ?? "";
+  const asked = Object.entries(embeddingsOf(call.body));
+  const named = asked.map(([name, value]) => `    ${name}=${python(value, "    ")},\n`).join("");
   return (
     `${importsOf(call)}from openai import OpenAI\n\nclient = OpenAI(base_url=${string(base)}, api_key=${key})\n` +
-    `answer = client.embeddings.create(\n    model=${string(call.name)},\n    input=${python(texts, "    ")},\n)\n` +
+    `answer = client.embeddings.create(\n    model=${string(call.name)},\n${named})\n` +
     `print(answer.data[0].embedding)\n`
   );
 }
@@ -81,12 +95,13 @@ function tritonclient(call) {
 const LANGUAGES = [
   { name: "curl", write: curl },
   { name: "Python", write: requests },
-  { name: "openai", operation: "openai.embeddings", write: openai },
+  { name: "openai", operation: "openai.embeddings", write: openai, fits: ({ body }) => embeddingsOf(body) !== undefined },
   { name: "tritonclient", operation: "v2.infer", write: tritonclient },
 ];
 
-export function languages(card) {
-  return LANGUAGES.filter((row) => !row.operation || card?.operations.includes(row.operation));
+export function languages(card, call) {
+  const known = LANGUAGES.filter((row) => !row.operation || card?.operations.includes(row.operation));
+  return known.filter((row) => !row.fits || row.fits(call));
 }
 
 // `text` is the body as it will be sent, `body` its value where it is JSON.

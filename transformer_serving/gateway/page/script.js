@@ -59,7 +59,8 @@ const call = () => {
 };
 
 function showCode() {
-  const rows = languages(chosen.card);
+  const made = call();
+  const rows = languages(chosen.card, made);
   const shown = rows.find(({ name }) => name === language) ?? rows[0];
   const tabs = rows.map((row) =>
     make("button", { type: "button", role: "tab", id: `as-${row.name}`, "aria-controls": "code", "aria-selected": String(row === shown), tabindex: row === shown ? "0" : "-1" }, row.name),
@@ -69,7 +70,7 @@ function showCode() {
     $("languages").replaceChildren(...tabs);
   }
   $("code").setAttribute("aria-labelledby", `as-${shown.name}`);
-  $("code").textContent = shown.write(call());
+  $("code").textContent = shown.write(made);
 }
 
 function select(tab) {

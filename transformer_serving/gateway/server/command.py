@@ -15,7 +15,7 @@ from transformer_serving.contract.keys import read_keys
 from transformer_serving.contract.worker.log_lines import write_json_lines
 from transformer_serving.gateway.access import ACCESS, Access, check_address, read_access
 from transformer_serving.gateway.figures_folder import figures_folder
-from transformer_serving.gateway.server.listener import hold, listen, listen_on_socket
+from transformer_serving.gateway.server.listener import BoundPath, hold, listen, listen_on_socket
 from transformer_serving.gateway.server.supervisor import Supervisor
 from transformer_serving.gateway.server.tls import Tls
 from transformer_serving.gateway.server.worker_order import WorkerOrder
@@ -59,6 +59,7 @@ def _serve(options: argparse.Namespace, tls: Tls | None, settings: GatewaySettin
         held = hold(options.host, grpc_port) if grpc_port else None
     except OSError as error:
         sys.exit(f"error: cannot listen there: {error.strerror or error}")
+    uds = None if options.uds is None else BoundPath.of(Path(options.uds))
     life, ours = os.pipe()
     order = WorkerOrder(
         module=_APP,
@@ -76,8 +77,8 @@ def _serve(options: argparse.Namespace, tls: Tls | None, settings: GatewaySettin
     os.close(ours)
     if held is not None:
         held.close()
-    if options.uds is not None:
-        Path(options.uds).unlink(missing_ok=True)
+    if uds is not None:
+        uds.remove()
     return status
 
 

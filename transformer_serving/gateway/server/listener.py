@@ -9,6 +9,7 @@ import contextlib
 import errno
 import socket
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 # The workers of a supervisor that was killed notice it and leave, which takes a moment.
@@ -54,6 +55,26 @@ def hold(host: str, port: int) -> socket.socket:
         holder.close()
         raise
     return holder
+
+
+@dataclass(frozen=True)
+class BoundPath:
+    """A unix socket's path as it was bound: another gateway may have taken it over since."""
+
+    path: Path
+    device: int
+    inode: int
+
+    @staticmethod
+    def of(path: Path) -> BoundPath:
+        status = path.lstat()
+        return BoundPath(path, status.st_dev, status.st_ino)
+
+    def remove(self) -> None:
+        """Unless it is another's by now."""
+        with contextlib.suppress(FileNotFoundError):
+            if BoundPath.of(self.path) == self:
+                self.path.unlink()
 
 
 def listen_on_socket(path: Path, backlog: int) -> socket.socket:

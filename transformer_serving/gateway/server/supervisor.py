@@ -2,7 +2,7 @@
 
 All share one listening socket, which stays open while a worker is replaced. A worker is replaced
 when it has ended, when it was silent for _HUNG_S, and, one after the other and only once its
-successor serves, when the certificate changes or at SIGHUP.
+successor is ready and serves, when the certificate changes or at SIGHUP.
 
 Tested by tests/gateway/test_workers.py.
 """
@@ -13,6 +13,7 @@ import logging
 import signal
 import socket
 import time
+from dataclasses import replace
 
 from transformer_serving.gateway.server.worker_order import WorkerOrder
 from transformer_serving.gateway.server.worker_process import WorkerProcess
@@ -24,6 +25,8 @@ _ROUND_S = 0.25
 _HUNG_S = 60.0
 # Before the next try where one ended in its start.
 _PAUSE_S = 1.0
+# The same of a successor, which nobody waits for: a start costs seconds of processor time.
+_RENEWAL_PAUSE_S = 5.0
 # The exit status where no worker could be started, as uvicorn's.
 _NOT_STARTED = 3
 
@@ -52,6 +55,7 @@ class Supervisor:
         self._not_before = 0.0
         self._told_at: float | None = None
         self._asked_to_renew = False
+        self._renew_not_before = 0.0
 
     def run(self) -> int:
         """Until told to stop and all workers have ended; the exit status."""
@@ -120,12 +124,16 @@ class Supervisor:
                 self._outdated = self._serving_and_starting()
         if self._successor is None:
             self._outdated = [one for one in self._outdated if one in self._workers]
-            if self._outdated:
-                self._successor = WorkerProcess(self._order)
+            if self._outdated and time.monotonic() >= self._renew_not_before:
+                self._successor = WorkerProcess(replace(self._order, when_ready=True))
         elif self._successor.status is not None:
-            log.error("worker %d ended in its start; the old ones serve on", self._successor.pid)
+            log.error(
+                "worker %d ended in its start; the old ones serve on, another is tried in %g s",
+                self._successor.pid, _RENEWAL_PAUSE_S,
+            )  # fmt: skip
             self._successor.close()
-            self._successor, self._outdated = None, []
+            self._successor = None
+            self._renew_not_before = time.monotonic() + _RENEWAL_PAUSE_S
         elif self._successor.silent_seconds > _HUNG_S:
             self._successor.kill()
         elif self._successor.started:

@@ -25,7 +25,13 @@ class Tls:
         """Raises ValueError naming the file that is missing or wrong: Granian would abort."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
-            context.load_cert_chain(self.cert, self.key)
+            # Asked for a passphrase, OpenSSL would wait at the terminal.
+            context.load_cert_chain(self.cert, self.key, password=_no_passphrase)
+        except _PassphraseError:
+            raise ValueError(
+                f"{self.key} asks for a passphrase; write it without one: "
+                "openssl pkey -in KEY -out NEW_KEY"
+            ) from None
         except (OSError, ValueError) as error:
             raise ValueError(
                 f"{self.cert} and {self.key} are no certificate and its key: {_reason(error)}"
@@ -37,6 +43,14 @@ class Tls:
                 raise ValueError(
                     f"{self.client_ca} holds no certificates: {_reason(error)}"
                 ) from None
+
+
+class _PassphraseError(Exception):
+    """OpenSSL asked for one."""
+
+
+def _no_passphrase() -> str:
+    raise _PassphraseError
 
 
 def _reason(error: Exception) -> str:

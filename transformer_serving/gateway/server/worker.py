@@ -39,6 +39,9 @@ _LOOP_HUNG_S = 600.0
 # Files of the worker itself: its code, the SDK's sockets, the calls to engines.
 _OWN_FILES = 512
 _MOST_FILES = 65_536
+# Endpoints may take minutes to be built; one that waits for its engine is not to hold a renewal up.
+_READY_S = 300.0
+_LOOK_S = 0.1
 
 
 class Worker:
@@ -74,6 +77,8 @@ class Worker:
         await lifespan.startup()
         if lifespan.interrupt or lifespan.errored:
             sys.exit("error: the app could not be started; see the lines above")
+        if self._order.when_ready:
+            await _readiness(app, told)
         if not told.is_set():
             if grpc_port is not None:
                 await grpc_port.start()
@@ -92,8 +97,9 @@ class Worker:
         from transformer_serving.gateway.grpc_port.port import GrpcPort
 
         return GrpcPort(
-            app, order.grpc, read_settings(), graceful_seconds=order.graceful_seconds, tls=order.tls
-        )
+            app, order.grpc, read_settings(), app.bodies,
+            graceful_seconds=order.graceful_seconds, tls=order.tls,
+        )  # fmt: skip
 
     def _turn(self) -> None:
         """Note, from the loop itself, that it turns."""
@@ -151,6 +157,16 @@ def _on_signals(ports: Sequence[Port], graceful_seconds: float) -> asyncio.Event
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, on_signal)
     return told
+
+
+async def _readiness(app: Any, told: asyncio.Event) -> None:
+    """Until health would say so, the worker is told to leave, or that takes too long."""
+    end = time.monotonic() + _READY_S
+    while (reason := app.not_ready()) is not None and not told.is_set():
+        if time.monotonic() > end:
+            log.warning("worker %d serves after %g s: %s", os.getpid(), _READY_S, reason)
+            return
+        await asyncio.sleep(_LOOK_S)
 
 
 def _connections() -> int:

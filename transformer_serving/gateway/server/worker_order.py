@@ -32,7 +32,8 @@ class WorkerOrder:
 
     `reports` is written to; of `parent` nothing is ever read but its end, when the parent's
     process has ended however it did. After `leave_seconds` from SIGTERM on a worker is killed.
-    `grpc` is the address of that port, None without one.
+    `grpc` is the address of that port, None without one. With `when_ready` others serve meanwhile,
+    and nobody is to come to this one before its endpoints are built and asked.
     """
 
     module: str
@@ -44,6 +45,7 @@ class WorkerOrder:
     leave_seconds: float
     tls: Tls | None = None
     grpc: str | None = None
+    when_ready: bool = False
 
     def line(self) -> str:
         """As one argument of a command."""

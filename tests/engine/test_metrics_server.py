@@ -1,0 +1,85 @@
+"""Who is told the controller's figures, by the keys of a file."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from transformer_serving.contract import known_keys
+from transformer_serving.contract.keys import VARIABLE, Key, digest_of, keys_text, new_key, now
+from transformer_serving.contract.replacement import replace_file
+from transformer_serving.engine.controller.metrics_server import keys_of, serve_metrics
+
+FIGURES, CALLER = new_key(), new_key()
+ROWS = [Key("figures", digest_of(FIGURES), now(), metrics=True), Key("a", digest_of(CALLER), now())]
+PAGE = "transformer_serving_engine_triton_ready 1\n"
+
+
+@pytest.fixture(autouse=True)
+def _looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_keys, "_LOOK_EVERY_S", 0.0)
+
+
+@contextlib.contextmanager
+def serving(environment: Mapping[str, str]) -> Iterator[int]:
+    server = serve_metrics("127.0.0.1:0", lambda: PAGE, keys_of(environment))
+    assert server is not None
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def ask(port: int, path: str = "/metrics", **headers: str) -> tuple[int, str, str | None]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request(
+            "GET", path, headers={k.replace("_", "-"): v for k, v in headers.items()}
+        )
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(), answer.getheader("www-authenticate")
+    finally:
+        connection.close()
+
+
+def test_without_keys_everybody_is_told() -> None:
+    for environment in ({}, {VARIABLE: ""}):
+        with serving(environment) as port:
+            assert ask(port) == (200, PAGE, None)
+
+
+def test_with_keys_only_one_for_metrics_opens_it(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text(keys_text(ROWS))
+    with serving({VARIABLE: str(path)}) as port:
+        assert ask(port, authorization=f"Bearer {FIGURES}")[:2] == (200, PAGE)
+        assert ask(port, x_api_key=FIGURES)[:2] == (200, PAGE)
+        status, body, challenge = ask(port)
+        assert (status, challenge) == (401, "Bearer")
+        assert '"unauthorized"' in body
+        assert ask(port, x_api_key=new_key())[0] == 401
+        assert ask(port, "/other")[0] == 401
+        assert ask(port, x_api_key="k\xe9y" + FIGURES)[0] == 401
+        status, body, _ = ask(port, x_api_key=CALLER)
+        assert status == 403
+        assert '"forbidden"' in body
+        assert ask(port, "/other", x_api_key=FIGURES)[0] == 404
+
+
+def test_the_file_is_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Also one that is not there, or wrong, when the controller starts: nobody gets in before."""
+    path = tmp_path / "keys.json"
+    with serving({VARIABLE: str(path)}) as port:
+        assert ask(port, x_api_key=FIGURES)[0] == 401
+        path.write_text("{")
+        assert ask(port, x_api_key=FIGURES)[0] == 401
+        assert "the keys are as they were before" in caplog.text
+        replace_file(path, keys_text(ROWS))
+        assert ask(port, x_api_key=FIGURES)[0] == 200
+        replace_file(path, keys_text(ROWS[1:]))
+        assert ask(port, x_api_key=FIGURES)[0] == 401

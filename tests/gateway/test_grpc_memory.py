@@ -1,0 +1,143 @@
+"""What calls of gRPC hold counts as bodies do, and none holds its part without end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import grpc
+from tritonclient.grpc import service_pb2 as messages, service_pb2_grpc
+
+from tests.gateway.conftest import free_port
+from transformer_serving.gateway.body_memory import body_memory
+from transformer_serving.gateway.grpc_port.port import GrpcPort
+from transformer_serving.gateway.settings import read_settings
+
+MOST, TOTAL = 100_000, 250_000
+SERVICE = b"/inference.GRPCInferenceService/ModelInfer"
+_DATA, _HEADERS, _SETTINGS = 0, 1, 4
+_END_HEADERS = 4
+
+
+class Held:
+    """An app that counts each body as the front door does, and answers once `go` is set."""
+
+    def __init__(self, total: int) -> None:
+        self.bodies = body_memory(total)
+        self.go = asyncio.Event()
+
+    async def __call__(self, _: Any, receive: Any, send: Any) -> None:
+        with self.bodies.share() as share:
+            share.take(len((await receive())["body"]), is_here=True)
+            await self.go.wait()
+        await send({"type": "http.response.start", "status": 400, "headers": []})
+        body = b'{"code": "invalid_field", "error": "played"}'
+        await send({"type": "http.response.body", "body": body})
+
+
+@contextlib.asynccontextmanager
+async def serving(total: int = TOTAL, stall_s: float = 60) -> AsyncIterator[tuple[Held, int]]:
+    settings = replace(
+        read_settings({}), max_body_bytes=MOST, body_memory_bytes=total, body_stall_seconds=stall_s
+    )
+    app, port = Held(total), free_port()
+    served = GrpcPort(app, f"127.0.0.1:{port}", settings, app.bodies, graceful_seconds=1)
+    await served.start()
+    try:
+        yield app, port
+    finally:
+        app.go.set()
+        served.stop()
+        await served.ended.wait()
+
+
+def large(size: int = MOST - 1000) -> Any:
+    row = messages.ModelInferRequest.InferInputTensor(name="args", datatype="BYTES", shape=[1])
+    row.contents.bytes_contents.append(b"a" * size)
+    return messages.ModelInferRequest(model_name="texts", inputs=[row])
+
+
+async def refused(call: Any) -> grpc.aio.AioRpcError:
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return error
+    raise AssertionError("it was answered")
+
+
+async def test_calls_beyond_the_total_of_bodies_are_refused() -> None:
+    async with (
+        asyncio.timeout(60),
+        serving() as (app, port),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        calls = [asyncio.create_task(refused(stub.ModelInfer(large()))) for _ in range(8)]
+        while sum(call.done() for call in calls) < 6:
+            assert app.bodies.held <= TOTAL
+            await asyncio.sleep(0.01)
+        app.go.set()
+        errors = await asyncio.gather(*calls)
+        over = [one for one in errors if one.code() is grpc.StatusCode.RESOURCE_EXHAUSTED]
+        assert [one.code().name for one in errors].count("INVALID_ARGUMENT") == len(errors) - len(
+            over
+        )
+        assert len(errors) > len(over) >= 6
+        assert "TRANSFORMER_SERVING_BODY_MEMORY_BYTES" in (over[0].details() or "")
+        assert ("retry-after", "1") in list(over[0].trailing_metadata())
+        assert app.bodies.held == 0
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def field(name: bytes, value: bytes) -> bytes:
+    """A header as HPACK has it without its tables."""
+    return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+
+def stalled_call() -> bytes:
+    """A call in HTTP/2 of whose message only the first bytes come."""
+    head = b"".join(
+        field(name, value)
+        for name, value in (
+            (b":method", b"POST"), (b":scheme", b"http"), (b":path", SERVICE),
+            (b":authority", b"a"), (b"content-type", b"application/grpc"), (b"te", b"trailers"),
+        )
+    )  # fmt: skip
+    begun = struct.pack(">BI", 0, MOST // 2) + b"\x0a\x05"
+    return (
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+        + frame(_SETTINGS, 0, 0, b"")
+        + frame(_HEADERS, _END_HEADERS, 1, head)
+        + frame(_DATA, 0, 1, begun)
+    )
+
+
+async def answered(reader: asyncio.StreamReader) -> None:
+    """Until the stream of the call gets headers."""
+    while True:
+        head = await reader.readexactly(9)
+        await reader.readexactly(int.from_bytes(head[:3], "big"))
+        if head[3] == _HEADERS and int.from_bytes(head[5:], "big") == 1:
+            return
+
+
+async def test_a_message_that_never_ends_is_given_up() -> None:
+    """With room for one alone the next one waits for its turn, and gets it."""
+    async with asyncio.timeout(60), serving(MOST, stall_s=0.5) as (app, port):
+        app.go.set()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(stalled_call())
+        await writer.drain()
+        await answered(reader)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            error = await refused(stub.ModelInfer(large(1000)))
+            assert error.details() == "played"
+        writer.close()
