@@ -8,7 +8,15 @@ from typing import Any
 
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.fields import Fields, parse_object
-from transformer_serving.contract.heads import EXTRA_ROLES, HEADS, TASK_HEADS, TASKS, TOKEN_ROLES
+from transformer_serving.contract.generation import Generation, read_generation
+from transformer_serving.contract.heads import (
+    ENDPOINT_TASKS,
+    EXTRA_ROLES,
+    GENERATION,
+    HEADS,
+    TASK_HEADS,
+    TOKEN_ROLES,
+)
 
 SCHEMA = 1
 PROBLEM_TYPES = ("single_label", "multi_label", "regression")
@@ -142,9 +150,9 @@ class Endpoint:
     """endpoint.json, checked. `bundle_version` is the Triton model version to call.
 
     `classification` is there for heads with labels, `embedding` for those with vectors, `masks`
-    for head 'masks'. `golden` is a body that the endpoint must be able to answer, for health and
-    first tries; None: any short `text` will do. `recorded` is its answer, which bundles of older
-    kits do not have.
+    for head 'masks', `generation` for task text-generation. `golden` is a body that the endpoint
+    must be able to answer, for health and first tries; None: any short `text` will do. `recorded`
+    is its answer, which bundles of older kits do not have.
     """
 
     bundle_version: int
@@ -160,6 +168,7 @@ class Endpoint:
     masks: Masks | None
     golden: dict[str, Any] | None = None
     recorded: Recorded | None = None
+    generation: Generation | None = None
 
     def to_json(self) -> str:
         fields = {"schema": SCHEMA, **asdict(self)}
@@ -170,8 +179,8 @@ def read_endpoint(text: str | bytes, where: str = "endpoint.json") -> Endpoint:
     """Parse and check endpoint.json. Raises ContractError naming field, limit and got."""
     fields = parse_object(text, where)
     fields.number("schema", low=SCHEMA, high=SCHEMA)
-    task = fields.choice("task", TASKS)
-    head = fields.choice("head", TASK_HEADS[task])
+    task = fields.choice("task", ENDPOINT_TASKS)
+    head = fields.choice("head", TASK_HEADS.get(task, ("generation",)))
     endpoint = Endpoint(
         bundle_version=fields.number("bundle_version", low=1, high=MAX_VERSION),
         bundle_hash=fields.take("bundle_hash", str),
@@ -186,6 +195,7 @@ def read_endpoint(text: str | bytes, where: str = "endpoint.json") -> Endpoint:
         masks=_masks(fields) if head == "masks" else None,
         golden=fields.optional("golden", dict),
         recorded=_recorded(fields),
+        generation=read_generation(fields.inner("generation")) if task == GENERATION else None,
     )
     _check_tensors(endpoint, where)
     return endpoint

@@ -38,6 +38,8 @@ HEADS = {
     ),
     "vector": Head((), (("width",),)),
     "token_vectors": Head((), ((TOKENS, "width"),)),
+    # One sequence a call, answered in a stream: contract.generation.
+    "generation": Head((), (("new",), ("new",), ("state",))),
 }
 
 # Which heads can answer a task. A first entry of two is what convert exports by default.
@@ -53,3 +55,6 @@ TASK_HEADS = {
     "rerank": ("sequence", "vector"),
 }
 TASKS = tuple(TASK_HEADS)
+# Its answers come token by token: no rows, no length buckets, and none of the tables above.
+GENERATION = "text-generation"
+ENDPOINT_TASKS = (*TASKS, GENERATION)

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from transformer_serving.contract.endpoint import read_endpoint
+from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.generation import MAX_SEED, Options, Sampling, read_options
+
+
+def test_what_is_written_is_read_back(generation_fields: dict[str, Any]) -> None:
+    endpoint = read_endpoint(json.dumps(generation_fields))
+    assert endpoint.generation is not None
+    assert endpoint.generation.eos_ids == (3,)
+    assert read_endpoint(endpoint.to_json()) == endpoint
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("engine", "torch", "'engine' must be one of openvino, vllm"),
+        ("max_new_tokens", 64, "'max_new_tokens' must be from 1 to 63, got 64"),
+        ("default_new_tokens", 33, "'default_new_tokens' must be from 1 to 32, got 33"),
+        ("eos_ids", [80], "'eos_ids' must be a list of at most 256 token ids from 0 to 79"),
+        ("eos_ids", [True], "'eos_ids' must be"),
+        ("special_tokens", {"bos_token": 1}, "'special_tokens' must hold texts by name"),
+        ("chat_template", 7, "'chat_template' must be str, got a number"),
+    ],
+)
+def test_a_field_out_of_its_range_is_named(
+    generation_fields: dict[str, Any], field: str, value: Any, told: str
+) -> None:
+    generation_fields["generation"][field] = value
+    with pytest.raises(ContractError) as error:
+        read_endpoint(json.dumps(generation_fields))
+    assert told in str(error.value)
+
+
+def test_generation_is_asked_for_by_its_task_only(
+    endpoint_fields: dict[str, Any], generation_fields: dict[str, Any]
+) -> None:
+    del generation_fields["generation"]
+    with pytest.raises(ContractError, match="field 'generation' is missing"):
+        read_endpoint(json.dumps(generation_fields))
+    assert read_endpoint(json.dumps(endpoint_fields)).generation is None
+
+
+SAMPLINGS = st.builds(
+    Sampling,
+    do_sample=st.booleans(),
+    temperature=st.floats(0, 100, exclude_min=True),
+    top_p=st.floats(0, 1, exclude_min=True),
+    top_k=st.integers(0, 2**31 - 1),
+    repetition_penalty=st.floats(0, 100, exclude_min=True),
+)
+
+
+@given(
+    st.builds(
+        Options,
+        max_new_tokens=st.integers(1, 10_000_000),
+        eos_ids=st.lists(st.integers(0, 2**31 - 1), max_size=256).map(tuple),
+        sampling=SAMPLINGS,
+        seed=st.integers(0, MAX_SEED),
+        logprobs=st.booleans(),
+    )
+)
+def test_options_cross_the_wire_whole(options: Options) -> None:
+    assert read_options(options.to_json()) == options
+
+
+@pytest.mark.parametrize("value", [0, -1, 101, float("nan"), float("inf")])
+def test_a_temperature_that_is_none_is_refused(value: float) -> None:
+    sampling = Sampling(True, value, 1.0, 0, 1.0)
+    with pytest.raises(ContractError, match="'temperature' must be above 0 and at most 100"):
+        read_options(Options(1, (), sampling, 0).to_json())

@@ -1,0 +1,153 @@
+"""Text generation: what endpoint.json says of it, and what preprocess and its engine exchange.
+
+One call of the engine is one sequence. It goes in as the tensors `input_ids` (INT32 [tokens], the
+prompt) and `options` (UINT8 [bytes], `Options` as JSON), and comes back as a stream of answers of
+`token_ids` (INT32 [new]), `logprobs` (FP32 [new], of each token in the model's own distribution,
+before temperature; empty where none were asked for) and `state` (INT32 [3]: a `Finish`, the tokens
+of the prompt, the tokens generated so far). The last answer's `Finish` is not RUNNING.
+
+Tested by tests/contract/test_generation.py.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from typing import Any
+
+from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.fields import Fields, parse_object
+
+INPUT_IDS, OPTIONS = "input_ids", "options"
+TOKEN_IDS, LOGPROBS, STATE = "token_ids", "logprobs", "state"
+# The engines that a bundle may be for: our backend `openvino_generate`, and Triton's vLLM backend,
+# whose tensors are its own.
+ENGINES = ("openvino", "vllm")
+MAX_POSITIONS = 10_000_000
+MAX_SEED = 2**63 - 1
+_MAX_ID = 2**31 - 1
+_MAX_IDS = 256
+
+
+class Finish(IntEnum):
+    """Why a sequence is at its end. STOP: a token of `eos_ids`, which is its last token then."""
+
+    RUNNING = 0
+    STOP = 1
+    LENGTH = 2
+    CANCELLED = 3
+    CACHE_FULL = 4
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen; the terms and their meaning are transformers'.
+
+    `top_k` 0 and `top_p` 1.0 leave every token in. Without `do_sample` the likeliest is taken and
+    the three beside it say nothing.
+    """
+
+    do_sample: bool
+    temperature: float
+    top_p: float
+    top_k: int
+    repetition_penalty: float
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What the model allows, in tokens: prompt and new ones have `max_positions` together.
+
+    A request that does not say gets `default_new_tokens` and `sampling`, from the model's
+    generation_config.json. `eos_ids` end a sequence. `special_tokens` are texts by their names
+    (bos_token, eos_token, ...) as the chat template, Jinja of transformers' dialect, reads them.
+    """
+
+    engine: str
+    vocabulary: int
+    max_positions: int
+    max_new_tokens: int
+    default_new_tokens: int
+    eos_ids: tuple[int, ...]
+    sampling: Sampling
+    special_tokens: dict[str, str]
+    chat_template: str | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    """What one sequence asks of the engine. The seed is the only source of chance."""
+
+    max_new_tokens: int
+    eos_ids: tuple[int, ...]
+    sampling: Sampling
+    seed: int
+    logprobs: bool = False
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+
+def read_generation(fields: Fields) -> Generation:
+    """The `generation` of endpoint.json. Raises ContractError naming field, limit and got."""
+    positions = fields.number("max_positions", low=2, high=MAX_POSITIONS)
+    most = fields.number("max_new_tokens", low=1, high=positions - 1)
+    special: dict[str, Any] = fields.take("special_tokens", dict)
+    if not all(isinstance(text, str) for text in special.values()):
+        raise ContractError(f"{fields.where}: field 'special_tokens' must hold texts by name")
+    vocabulary = fields.number("vocabulary", low=1, high=_MAX_ID)
+    return Generation(
+        engine=fields.choice("engine", ENGINES),
+        vocabulary=vocabulary,
+        max_positions=positions,
+        max_new_tokens=most,
+        default_new_tokens=fields.number("default_new_tokens", low=1, high=most),
+        eos_ids=_ids(fields, vocabulary - 1),
+        sampling=_sampling(fields.inner("sampling")),
+        special_tokens=special,
+        chat_template=fields.optional("chat_template", str),
+    )
+
+
+def read_options(text: bytes) -> Options:
+    """The `options` of one sequence. Raises ContractError naming field, limit and got."""
+    fields = parse_object(text, OPTIONS)
+    return Options(
+        max_new_tokens=fields.number("max_new_tokens", low=1, high=MAX_POSITIONS),
+        eos_ids=_ids(fields, _MAX_ID),
+        sampling=_sampling(fields.inner("sampling")),
+        seed=fields.number("seed", low=0, high=MAX_SEED),
+        logprobs=fields.take("logprobs", bool, default=False),
+    )
+
+
+def _sampling(fields: Fields) -> Sampling:
+    return Sampling(
+        do_sample=fields.take("do_sample", bool),
+        temperature=_between(fields, "temperature", 0.0, 100.0),
+        top_p=_between(fields, "top_p", 0.0, 1.0),
+        top_k=fields.number("top_k", low=0, high=_MAX_ID),
+        repetition_penalty=_between(fields, "repetition_penalty", 0.0, 100.0),
+    )
+
+
+def _between(fields: Fields, name: str, above: float, most: float) -> float:
+    value = fields.take(name, float)
+    # Also false for NaN.
+    if not above < value <= most:
+        raise ContractError(
+            f"{fields.where}: field '{name}' must be above {above:g} and at most {most:g}, "
+            f"got {value:g}"
+        )
+    return value
+
+
+def _ids(fields: Fields, highest: int) -> tuple[int, ...]:
+    ids: list[Any] = fields.take("eos_ids", list)
+    if len(ids) > _MAX_IDS or not all(type(one) is int and 0 <= one <= highest for one in ids):
+        raise ContractError(
+            f"{fields.where}: field 'eos_ids' must be a list of at most {_MAX_IDS} token ids "
+            f"from 0 to {highest}"
+        )
+    return tuple(ids)
