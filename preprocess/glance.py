@@ -14,7 +14,7 @@ from preprocess.request import MAX_TIMEOUT_MS
 _SHORT = 65_536
 _TIMEOUT = b'"timeout_ms"'
 # As a key: within a JSON string a quote has a backslash before it.
-_VALUE = re.compile(_TIMEOUT + rb"\s*:\s*(\d{1,8})\s*[,}]")
+_VALUE = re.compile(_TIMEOUT + rb"\s*:\s*([1-9]\d{0,7})\s*[,}]")
 # V2's own name for it, in microseconds.
 _V2_TIMEOUT = b'"timeout"'
 # What a body of V2 holds, at a path that does not tell.
@@ -35,6 +35,6 @@ def glance_at(raw: bytes, *, dialect_is_known: bool) -> Glance | None:
     if not named:
         return Glance(None)
     values = _VALUE.findall(raw)
-    if named > 1 or not values or not 1 <= int(values[0]) <= MAX_TIMEOUT_MS:
+    if named > 1 or not values or int(values[0]) > MAX_TIMEOUT_MS:
         return None
     return Glance(int(values[0]) / 1000)

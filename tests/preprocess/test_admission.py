@@ -521,6 +521,7 @@ def test_there_is_always_room_for_an_endpoint_that_has_none(
         (b'{"text": "timeout_ms"}', None),
         (b'{"timeout_ms": 1, "timeout_ms": 2}', None),
         (b'{"timeout_ms": 0}', None),
+        (b'{"timeout_ms": 007}', None),
         (b'{"timeout_ms": 86400001}', None),
         (b'{"timeout_ms": 100000000}', None),
         (b'{"timeout_ms": 1.5}', None),
