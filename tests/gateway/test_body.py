@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.gateway import body as body_module
 from transformer_serving.gateway.body import (
     ClientGoneError,
     Incoming,
@@ -281,6 +282,37 @@ async def test_a_body_that_never_comes_is_given_up() -> None:
         await incoming.read({b"content-length": b"9"}, share)
     assert (caught.value.kind.status, incoming.open) == (400, True)
     assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
+
+
+async def test_what_is_refused_is_let_come_as_long_as_it_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(body_module, "_LINGER_STALL_SECONDS", 1.0)
+    caller = Caller(*[b"a"] * 12, b"")
+
+    async def slowly() -> dict[str, Any]:
+        await asyncio.sleep(0.1)
+        return await caller()
+
+    incoming = Incoming(slowly, settings_of(9))
+    await incoming.drop()
+    assert not incoming.open
+    assert not caller.messages
+
+
+@pytest.mark.parametrize("limit", ["_LINGER_SECONDS", "_LINGER_STALL_SECONDS"])
+async def test_what_is_refused_and_never_ends_is_let_go(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body_module, limit, 0.05)
+
+    async def endless() -> dict[str, Any]:
+        await asyncio.sleep(0.01 if limit == "_LINGER_SECONDS" else 3600)
+        return {"type": "http.request", "body": b"a", "more_body": True}
+
+    incoming = Incoming(endless, settings_of(9))
+    await asyncio.wait_for(incoming.drop(), 60)
+    assert not incoming.open
 
 
 async def test_another_ones_cancellation_is_passed_on() -> None:

@@ -22,9 +22,11 @@ from transformer_serving.gateway.settings import (
     Setting,
 )
 
-# After a refusal the connection lives on this long, so that a caller still sending does not lose
-# the answer to a reset; what comes is dropped.
-_LINGER_SECONDS = 2.0
+# After a refusal the connection lives on as long as the body comes, so that a caller still sending
+# does not lose the answer to a reset; what comes is dropped. In all, and without a byte: nginx's
+# lingering_time and lingering_timeout. Two seconds in all were too few where a machine stood still.
+_LINGER_SECONDS = 30.0
+_LINGER_STALL_SECONDS = 5.0
 # Bytes inflated in the event loop, 0.1 ms of work; a thread costs as much to ask. Inflating lets
 # go of the interpreter's lock, so the rest of a larger body holds nobody up.
 _INLINE = 65_536
@@ -75,9 +77,12 @@ class Incoming:
 
     async def drop(self) -> None:
         """Let go of what still comes, for a bounded time."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _LINGER_SECONDS
         try:
-            async with asyncio.timeout(_LINGER_SECONDS):
+            async with asyncio.timeout(None) as patience:
                 while self.open:
+                    patience.reschedule(min(end, loop.time() + _LINGER_STALL_SECONDS))
                     await self._next()
         except (ClientGoneError, TimeoutError):
             self.open = False
