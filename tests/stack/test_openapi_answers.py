@@ -23,6 +23,7 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.stack.conftest import Stack
 from tests.stack.shown_tasks import NAMES, deploy_all
+from transformer_serving.desk.http import ask_at
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
 _EXAMPLES = 20
@@ -37,6 +38,11 @@ def document(cleared: Stack, tmp_path_factory: pytest.TempPathFactory) -> Any:
     that long.
     """
     deploy_all(cleared, tmp_path_factory.mktemp("tasks"))
+    # An endpoint is ready from its first round of golden requests on, every 15 seconds.
+    cleared.until(
+        lambda: all(asked(cleared, f"/v2/models/{name}/ready") == 200 for name in NAMES.values()),
+        "every endpoint is ready",
+    )
     with urllib.request.urlopen(f"{address(cleared)}/openapi.json", timeout=30) as answer:
         read = json.loads(answer.read(), object_hook=_without_length)
     schema = schemathesis.openapi.from_dict(read)
@@ -47,6 +53,10 @@ def document(cleared: Stack, tmp_path_factory: pytest.TempPathFactory) -> Any:
 def _without_length(found: dict[str, Any]) -> dict[str, Any]:
     found.pop("maxLength", None)
     return found
+
+
+def asked(stack: Stack, path: str) -> int:
+    return ask_at(f"127.0.0.1:{stack.base}", path, timeout_s=30).status
 
 
 def address(stack: Stack) -> str:
