@@ -9,7 +9,7 @@ Tested by tests/preprocess/test_v2.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import orjson
@@ -162,19 +162,15 @@ def _name_of_texts(given: Mapping[str, Given], asked: Asked) -> str:
     return names[0]
 
 
-class _Wanted(NamedTuple):
-    """Whether the request names the output, and whether it wants it binary."""
+def _wanted(body: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Whether the request names the output, and whether it wants it binary.
 
-    named: bool
-    binary: bool
-
-
-def _wanted(body: Mapping[str, Any]) -> _Wanted:
-    """Raises ServingError (400)."""
+    Raises ServingError (400).
+    """
     binary = parameters_of(body, "parameters").get("binary_data_output") is True
     outputs = body.get("outputs")
     if outputs is None:
-        return _Wanted(False, binary)
+        return False, binary
     if not isinstance(outputs, list) or not all(isinstance(row, dict) for row in outputs):
         raise ServingError(
             "invalid_field", "field 'outputs' must be a list of objects", field="outputs",
@@ -188,31 +184,29 @@ def _wanted(body: Mapping[str, Any]) -> _Wanted:
                 field="outputs",
             )  # fmt: skip
         binary = bool(parameters.get("binary_data", binary))
-    return _Wanted(bool(outputs), binary)
+    return bool(outputs), binary
 
 
 def _write(answered: Answered) -> Reply:
-    wanted = _wanted(answered.asked.body)
-    numbers = _numbers(answered.answer) if any(wanted) else None
+    named, binary = _wanted(answered.asked.body)
+    numbers = _numbers(answered.answer) if named or binary else None
     output: dict[str, Any]
     if numbers is not None:
         output = {"name": OUTPUT, "datatype": "FP32", "shape": list(numbers.shape)}
-        if not wanted.binary:
-            output["data"] = numbers.ravel()
-            return Reply(answer_body(_header(answered, output)))
-        return _binary(_header(answered, output), numbers.tobytes())
+        if binary:
+            return _binary(answered, output, {}, numbers.tobytes())
+        output["data"] = numbers.ravel()
+        return Reply(answer_body(_header(answered, output)))
     rows = [answer_body(row) for row in _rows(answered.answer)]
+    parameters: dict[str, Any] = {"content_type": CONTENT_TYPE}
     output = {
-        "name": OUTPUT,
-        "datatype": "BYTES",
-        "shape": [len(rows), 1],
-        "parameters": {"content_type": CONTENT_TYPE},
-    }
-    if not wanted.binary:
-        output["data"] = [row.decode() for row in rows]
-        return Reply(orjson.dumps(_header(answered, output)))
-    raw = b"".join(len(row).to_bytes(4, "little") + row for row in rows)
-    return _binary(_header(answered, output), raw)
+        "name": OUTPUT, "datatype": "BYTES", "shape": [len(rows), 1], "parameters": parameters,
+    }  # fmt: skip
+    if binary:
+        raw = b"".join([len(row).to_bytes(4, "little") + row for row in rows])
+        return _binary(answered, output, parameters, raw)
+    output["data"] = [row.decode() for row in rows]
+    return Reply(orjson.dumps(_header(answered, output)))
 
 
 def _header(answered: Answered, output: dict[str, Any]) -> dict[str, Any]:
@@ -227,10 +221,12 @@ def _header(answered: Answered, output: dict[str, Any]) -> dict[str, Any]:
     return header
 
 
-def _binary(header: dict[str, Any], raw: bytes) -> Reply:
-    output = header["outputs"][0]
-    output["parameters"] = {**output.get("parameters", {}), "binary_data_size": len(raw)}
-    text = orjson.dumps(header)
+def _binary(
+    answered: Answered, output: dict[str, Any], parameters: dict[str, Any], raw: bytes
+) -> Reply:
+    parameters["binary_data_size"] = len(raw)
+    output["parameters"] = parameters
+    text = orjson.dumps(_header(answered, output))
     return Reply(text + raw, _BINARY, {HEADER: str(len(text))})
 
 

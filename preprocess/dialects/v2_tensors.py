@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+import struct
 from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ DATATYPES = ("BYTES", *_NUMBERS)
 # Longer shapes are none of a text, and their product would take time.
 _MAX_DIMENSIONS = 8
 # Before each element of a BYTES tensor.
-_LENGTH_BYTES = 4
+_LENGTH = struct.Struct("<I")
 # Of JSON inside of a request's tensors, which the gateway cannot count: as many as it takes by
 # default.
 _MAX_MARKS = 100_000
@@ -102,8 +103,7 @@ def read_tensors(
     if not isinstance(rows, list) or not rows:
         raise wrong("inputs", "a list of tensors", rows)
     found: dict[str, Given] = {}
-    rest = memoryview(binary)
-    marks = 0
+    marks = at = 0
     for place, row in enumerate(rows):
         where = f"inputs[{place}]"
         if not isinstance(row, dict):
@@ -117,19 +117,20 @@ def read_tensors(
         size = parameters.get("binary_data_size")
         if size is None:
             found[name] = tensor.of_json()
-        elif type(size) is not int or not 0 <= size <= len(rest):
+        elif type(size) is not int or not 0 <= size <= len(binary) - at:
             raise ServingError(
                 "malformed_body", "a tensor's 'binary_data_size' is not in the body",
-                field=where, limit=len(rest), got=size if type(size) is int else kind_of(size),
+                field=where, limit=len(binary) - at,
+                got=size if type(size) is int else kind_of(size),
             )  # fmt: skip
         else:
-            found[name] = tensor.of_bytes(rest[:size])
-            rest = rest[size:]
+            found[name] = tensor.of_bytes(binary[at : at + size])
+            at += size
         marks = tensor.marks
-    if rest:
+    if at != len(binary):
         raise ServingError(
             "malformed_body", "there are bytes after those of the last tensor",
-            limit=len(binary) - len(rest), got=len(binary),
+            limit=at, got=len(binary),
         )  # fmt: skip
     return found
 
@@ -186,7 +187,7 @@ class _Tensor:
                 raise wrong(f"{self._where}.data", f"of datatype {self._datatype}", values)
         return self._given(values)
 
-    def of_bytes(self, raw: memoryview) -> Given:
+    def of_bytes(self, raw: bytes) -> Given:
         count = self._count()
         if count is None:
             raise wrong(f"{self._where}.shape", "known where the data is binary", None)
@@ -204,23 +205,25 @@ class _Tensor:
             raise self._cut(size, len(raw))
         return self._given(np.frombuffer(raw, name).tolist())
 
-    def _texts(self, raw: memoryview, count: int) -> list[Any]:
+    def _texts(self, raw: bytes, count: int) -> list[Any]:
         """Each element is its length, little-endian, and so many bytes."""
         texts = []
-        at = 0
+        at, end = 0, len(raw)
         for _ in range(count):
-            start = at + _LENGTH_BYTES
-            at = start + int.from_bytes(raw[at:start], "little")
-            if start > len(raw) or at > len(raw):
-                raise self._cut(at, len(raw))
+            start = at + _LENGTH.size
+            if start > end:
+                raise self._cut(start, end)
+            at = start + _LENGTH.unpack_from(raw, at)[0]
+            if at > end:
+                raise self._cut(at, end)
             try:
-                texts.append(str(raw[start:at], "utf-8"))
+                texts.append(raw[start:at].decode())
             except UnicodeDecodeError:
                 raise ServingError(
                     "invalid_field", "an element of a BYTES tensor is not UTF-8", field=self._where
                 ) from None
-        if at != len(raw):
-            raise self._cut(at, len(raw))
+        if at != end:
+            raise self._cut(at, end)
         return texts
 
     def _given(self, values: list[Any]) -> Given:
