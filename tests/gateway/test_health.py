@@ -222,6 +222,25 @@ async def test_rounds_follow_each_other_whatever_anybody_asks(
     assert len(processor.asked) == left, "rounds end with the app"
 
 
+async def test_a_new_endpoint_is_not_kept_waiting_for_the_next_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was told as not ready for up to EVERY_S after it had come."""
+    processor = Processor({"good": Response(b"{}")})
+    monkeypatch.setattr(golden_rounds, "EVERY_S", 3600.0)
+    monkeypatch.setattr(golden_rounds, "_LOOK_S", 0.01)
+    async with Played(processor).running() as played:
+        processor.answers["new"] = Response(b"{}")
+        processor.changed()
+        assert (await played.get("endpoints/new"))[0] == 503
+        async with asyncio.timeout(60):
+            while (await played.get("endpoints/new"))[0] != 200:
+                await asyncio.sleep(0.01)
+        rounds = len(played.told)
+        await asyncio.sleep(0.2)
+        assert len(played.told) == rounds == 2
+
+
 @pytest.mark.parametrize("fault", [ValueError(SECRET), Panic()])
 async def test_after_a_round_that_fails_the_next_one_comes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: BaseException

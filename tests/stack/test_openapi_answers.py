@@ -38,7 +38,7 @@ def document(cleared: Stack, tmp_path_factory: pytest.TempPathFactory) -> Any:
     that long.
     """
     deploy_all(cleared, tmp_path_factory.mktemp("tasks"))
-    # An endpoint is ready from its first round of golden requests on, every 15 seconds.
+    # An endpoint is ready from its first golden request on, which the gateway sends it by itself.
     cleared.until(
         lambda: all(asked(cleared, f"/v2/models/{name}/ready") == 200 for name in NAMES.values()),
         "every endpoint is ready",

@@ -1,5 +1,7 @@
 """Golden requests to every endpoint that is ours, in rounds that nobody has to ask for.
 
+A round comes at the latest after EVERY_S, and within a second where there is a new endpoint.
+
 Tested by tests/gateway/test_health.py and tests/gateway/test_wrong_engine.py.
 """
 
@@ -29,6 +31,8 @@ log = logging.getLogger("transformer_serving.gateway")
 _SHORT_TEXT = {"text": "ready"}
 _TIMEOUT_S = 10.0
 EVERY_S = 15.0
+# New endpoints are looked for this often: one is not ready until it was asked.
+_LOOK_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -89,15 +93,24 @@ class GoldenRounds:
 
     async def _run(self) -> None:
         while True:
-            begun = time.monotonic()
+            due = time.monotonic() + EVERY_S
             try:
                 await self._round()
+                self.first_done = True
+                await self._until(due)
             except ENDS:
                 raise
             except BaseException as error:
                 log.error("a round of golden requests failed: %s", trace_of(error))
-            self.first_done = True
-            await asyncio.sleep(max(0.0, begun + EVERY_S - time.monotonic()))
+                self.first_done = True
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+    async def _until(self, due: float) -> None:
+        """Wait for that time, on time.monotonic's clock, or until the host has a new endpoint."""
+        while (rest := due - time.monotonic()) > 0:
+            await asyncio.sleep(min(rest, _LOOK_S))
+            if any(url not in self.results for url in self._host.processor.get_endpoints()):
+                return
 
     async def _round(self) -> None:
         urls = list(self._host.processor.get_endpoints())
