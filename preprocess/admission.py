@@ -18,11 +18,9 @@ from transformer_serving.contract.errors import ServingError
 # Of the time that a request has left, this much may be spent by the estimate: rates change, and
 # an answer that comes a little late was computed for nobody.
 SURE = 0.75
-_MOST_RETRY_S = 3600
 # Where nobody names a deadline: so much longer than estimated it may take.
 _SLOWER = 1.1
-
-
+_MOST_RETRY_S = 3600
 # A request with more than this share of the limit brings many tokens.
 _MANY = 1 / 64
 

@@ -396,13 +396,20 @@ async def test_behind_a_handover_a_caller_that_leaves_is_heard_of_too(
     await running
 
 
+def bundle_with_a_line(
+    endpoint_fields: dict[str, Any], tokenizer_json: bytes, name: str
+) -> tuple[Successor, Line]:
+    made = Successor(json.dumps(endpoint_fields).encode(), lambda: tokenizer_json)
+    made.model_endpoint = SimpleNamespace(serving_url=name, version=None)
+    line = Line(made.endpoint)
+    made.own.engine._coalescer = line.queue
+    return made, line
+
+
 async def test_what_needs_no_engine_does_not_wait_for_it(
     endpoint_fields: dict[str, Any], tokenizer_json: bytes
 ) -> None:
-    made = Successor(json.dumps(endpoint_fields).encode(), lambda: tokenizer_json)
-    made.model_endpoint = SimpleNamespace(serving_url="lists tokens", version=None)
-    line = Line(made.endpoint)
-    made.own.engine._coalescer = line.queue
+    made, line = bundle_with_a_line(endpoint_fields, tokenizer_json, "lists tokens")
     running = [line.ask(1), line.ask(1)]
     await turns()
     line.queue.pace._since -= 2.5
@@ -422,10 +429,7 @@ async def test_a_crowd_is_turned_away_before_its_bodies_are_read(
     endpoint_fields: dict[str, Any], tokenizer_json: bytes
 ) -> None:
     """As the long way would refuse it, with the deadline that the body names."""
-    made = Successor(json.dumps(endpoint_fields).encode(), lambda: tokenizer_json)
-    made.model_endpoint = SimpleNamespace(serving_url="crowded", version=None)
-    line = Line(made.endpoint)
-    made.own.engine._coalescer = line.queue
+    made, line = bundle_with_a_line(endpoint_fields, tokenizer_json, "crowded")
     raw = b'{"text": "a cup"}'
     assert made.turned_away(raw) is None
     running = [line.ask(1), line.ask(1)]
