@@ -43,7 +43,7 @@ def door(text_serving: TextServing) -> Iterator[Server]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["texts", "vectors"])
+@pytest.mark.parametrize("name", ["texts", "vectors", "ranked"])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_answers_are_those_of_the_document(door: Server, operation: str, name: str) -> None:
     address = f"http://127.0.0.1:{door.port}/tei/{name}"
@@ -74,6 +74,7 @@ def test_what_it_answers_is_asked(door: Server) -> None:
             }, "tokenize": {"inputs": "tea"}, "v1/embeddings": {"input": "tea"},
         },
         "texts": {"predict": {"inputs": "tea"}},
+        "ranked": {"rerank": {"query": "tea", "texts": ["a kettle", "rain"]}},
     }  # fmt: skip
     for name, bodies in asked.items():
         for path, body in bodies.items():

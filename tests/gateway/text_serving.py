@@ -25,7 +25,10 @@ from transformer_serving.desk.bundle import preprocess_file
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
 
 # Triton models by name: width of the output, longest queue (0: no limit).
-MODELS = {"texts": (2, 0), "vectors": (4, 0), "narrow": (2, 1), "faulty": (2, 0), "swayed": (4, 0)}
+MODELS = {
+    "texts": (2, 0), "vectors": (4, 0), "narrow": (2, 1), "faulty": (2, 0), "swayed": (4, 0),
+    "ranked": (4, 0),
+}  # fmt: skip
 # The modulus of the models' arithmetic (triton_text/model.py).
 PRIME = 65521
 # Endpoints whose models are not in Triton.
@@ -129,6 +132,8 @@ def write_endpoints(folder: Path) -> None:
             fields |= {"task": "question-answering", "head": "spans", "classification": None}
             fields["outputs"][0]["dims"] = [-1, 2]
             fields["golden"] = {"question": "what?", "context": "tea"}
+        if name == "ranked":
+            fields |= {"task": "rerank", "golden": {"query": "tea", "texts": ["a kettle"]}}
         pattern = BACKTRACKING if name == PANICKING else None
         # Trained anew its pieces have other numbers, and the endpoint other answers.
         trained = tokenizer(pattern)
