@@ -38,8 +38,8 @@ _KEPT_TOKENS = 400
 # measured.
 TOLERANCES = {
     "fp32": GreedyTolerance(equal=0.995, margin=1e-3, difference=1e-3),
-    "bf16": GreedyTolerance(equal=0.9, margin=0.15, difference=0.15),
-    "int8": GreedyTolerance(equal=0.8, margin=0.3, difference=0.3),
+    "bf16": GreedyTolerance(equal=0.95, margin=0.1, difference=0.1),
+    "int8": GreedyTolerance(equal=0.9, margin=0.25, difference=0.25),
 }
 
 

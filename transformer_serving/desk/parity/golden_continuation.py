@@ -23,6 +23,7 @@ _TEXTS = (
     "Rain fell on the roof all night and",
 )
 _NEW = 8
+_BROKEN = "\ufffd"
 
 
 def golden_continuation(
@@ -38,10 +39,12 @@ def golden_continuation(
         prompt = tokenizer.encode(text).ids
         if prompt and len(prompt) + new <= source.generation.max_positions:
             row = reference.row(prompt, new, source.generation.eos_ids)
-            found.append((min(row.margins), text, row))
-    _, text, row = max(found, key=lambda one: one[0])
+            written = _written(tokenizer, row.prompt, row.continuation)
+            # A model of bytes may end within a character, or write what is none.
+            found.append((_BROKEN not in written, min(row.margins), text, written))
+    _, _, text, written = max(found)
     body = {"text": text, "parameters": {"do_sample": False, "max_new_tokens": new}}
-    return body, {"text": text + _written(tokenizer, row.prompt, row.continuation)}
+    return body, {"text": text + written}
 
 
 def _written(tokenizer: Any, prompt: Sequence[int], new: Sequence[int]) -> str:
