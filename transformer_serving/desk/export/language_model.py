@@ -1,7 +1,7 @@
 """A causal language model becomes OpenVINO's stateful graph, by an exporter of our own.
 
 optimum's writes GPT-Neo's windows in a form that paged attention does not read: its text is wrong
-past the window and nothing says so (docs/decisions/generation.md).
+past the window and nothing says so (docs/decisions/language-models.md).
 
 Tested by tests/test_language_model.py.
 """

@@ -34,7 +34,7 @@ _PENALTY = 1.3
 # A bundle carries those of at most so many tokens: the controller asks them at every new machine.
 _KEPT_TOKENS = 400
 
-# From the safest; in parts of the scores' spread. docs/decisions/generation.md has what was
+# From the safest; in parts of the scores' spread. docs/decisions/language-models.md has what was
 # measured.
 TOLERANCES = {
     "fp32": GreedyTolerance(equal=0.995, margin=1e-3, difference=1e-3),
