@@ -17,7 +17,7 @@ import transformers
 from tritonclient.utils import InferenceServerException
 
 from tests.engine.streams import GREEDY, Caller, figures, options, until
-from tests.engine.triton_server import TritonServer
+from tests.engine.triton_server import TritonServer, wait_until
 from tests.language_models import POSITIONS, save_language_model
 from transformer_serving.contract.endpoint import Limits
 from transformer_serving.contract.generation import Finish, Sampling
@@ -300,3 +300,4 @@ def test_unloading_lets_a_stream_come_to_its_end(triton_server: TritonServer, bu
     triton_server.client().unload_model(name)
     assert caller.end() is Finish.LENGTH
     assert len(caller.ids) == 400
+    wait_until(lambda: not figures(triton_server, name), 20)

@@ -61,6 +61,11 @@ class Figures:
                 metric.set(value)
             self._told[field] = value
 
+    def close(self) -> None:
+        """Take the model's rows off the page: Triton would show them for as long as it runs."""
+        self._metrics.clear()
+        self._families.clear()
+
     def _make(self) -> None:
         for field, (name, rises, says) in _ROWS.items():
             kind = pb_utils.MetricFamily.COUNTER if rises else pb_utils.MetricFamily.GAUGE

@@ -43,13 +43,14 @@ class LanguageModel(ABC):
 
     def initialize(self, args: dict[str, str]) -> None:
         folder = Path(args["model_repository"]) / args["model_version"]
+        self._figures = Figures(args["model_name"], args["model_version"])
         try:
             self._settings = _settings(json.loads(args["model_config"]))
             self._engine = Engine(
                 lambda: self.load(folder, self._settings),
                 self._settings,
                 pb_utils.Logger.log_error,
-                Figures(args["model_name"], args["model_version"]).tell,
+                self._figures.tell,
             )
         except ModelError as error:
             raise pb_utils.TritonModelException(str(error)) from None
@@ -70,6 +71,7 @@ class LanguageModel(ABC):
     def finalize(self) -> None:
         """Triton calls it when the last stream has ended."""
         self._engine.close()
+        self._figures.close()
 
 
 def _settings(config: dict[str, Any]) -> GenerationSettings:
