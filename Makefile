@@ -12,7 +12,8 @@ BESIDE := --numprocesses=2 --dist=loadfile
 .PHONY: up down status test test-quick test-failed test-stack test-by-hand test-compose test-clients \
 	check-clients compose-figures screenshots \
 	example-env check check-ort check-ensemble compare-table compare-int8 compare-hints lint format \
-	types docs fuzz soak lock reliability reliability-demo models check-processors check-upgrade \
+	types docs fuzz soak lock reliability reliability-demo models language-models \
+	check-processors check-upgrade \
 	attack bench bench-all bench-tables budgets tune flames notebooks clean help
 
 help:
@@ -33,6 +34,7 @@ help:
 	@echo 'make docs    renew the pages that are made from the code'
 	@echo 'make fuzz    100,000 hostile requests; repeat a run with SEED=…'
 	@echo 'make models  every task of every family converted and compared: the table of docs/models.md'
+	@echo 'make language-models  every family of language models in every precision: docs/models.md'
 	@echo 'make check-processors  every precision under the instruction sets that this CPU can imitate'
 	@echo 'make check-upgrade FROM=commit  a stack with its data goes from there to here and back'
 	@echo 'make attack  what attacks on a stack found, tried again: the table of docs/security.md; 6 minutes'
@@ -129,6 +131,10 @@ fuzz: $(VENV)/.dev
 
 models: $(VENV)/.dev
 	@$(BIN)/python -m tests.architectures
+
+# A few minutes on two cores.
+language-models: $(VENV)/.dev
+	@HF_HUB_OFFLINE=1 $(BIN)/python -m tests.continuations
 
 check-processors: $(VENV)/.dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m scripts.check_processors --write

@@ -108,6 +108,21 @@ RELIED_ON = (
         "engine/backends/openvino_quiet.py: it goes without openvino_telemetry where that is not",
     ),
     Relied(
+        "openvino", "openvino/_offline_transformations/__init__.py", "",
+        "apply_make_stateful_transformation",
+        "desk/export/stateful.py: keys and values become the decoder's state",
+    ),
+    Relied(
+        "transformers", "transformers/models/gpt_neo/modeling_gpt_neo.py", "GPTNeoSelfAttention",
+        "_attn(query,key,value,attention_mask) attention_type",
+        "desk/export/attention.py: its layers take no attention from outside",
+    ),
+    Relied(
+        "transformers", "transformers/models/gptj/modeling_gptj.py", "GPTJAttention",
+        "_attn(query,key,value,attention_mask)",
+        "desk/export/attention.py: the same",
+    ),
+    Relied(
         "clearml", "clearml/task.py", "Task",
         "init(project_name,task_name,task_type,tags,reuse_last_task_id,continue_last_task,"
         "output_uri,auto_connect_arg_parser,auto_connect_frameworks,auto_resource_monitoring,"

@@ -177,8 +177,8 @@ def test_lowercase_of_sentence_transformers_reaches_the_tokenizer(tmp_path: Path
         ({"id2label": {"1": "one", "2": "two"}}, "0, 1, 2"),
         ({"architectures": ["BertForNextSentencePrediction"]}, "--task"),
         ({"model_type": "made-up"}, "made-up"),
-        ({"architectures": ["GPT2LMHeadModel"]}, "generating text is not served; name --task"),
-        ({"architectures": ["T5ForConditionalGeneration"]}, "generating text is not served"),
+        ({"architectures": ["GPT2LMHeadModel"]}, "name --task text-generation to serve the text"),
+        ({"architectures": ["T5ForConditionalGeneration"]}, "and a decoder is not served"),
     ],
 )
 def test_models_that_cannot_be_served_are_refused(

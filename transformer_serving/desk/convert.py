@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.contract.endpoint import Endpoint, Limits, Tokens
+from transformer_serving.contract.heads import GENERATION
 from transformer_serving.contract.manifest import Golden
 from transformer_serving.desk.builders.calibration import feeds_of, read_bodies
 from transformer_serving.desk.builders.call_sizes import Range
@@ -32,6 +33,7 @@ from transformer_serving.desk.export.cleaning import clean_onnx
 from transformer_serving.desk.export.endpoint_json import LIMITS, endpoint_of, tokens_of
 from transformer_serving.desk.export.onnx import ExportedGraph, export_onnx
 from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.language_model import convert_language_model
 from transformer_serving.desk.parity.bodies import golden_body
 from transformer_serving.desk.parity.check import (
     TOLERANCES,
@@ -41,8 +43,10 @@ from transformer_serving.desk.parity.check import (
     prepare_case,
 )
 from transformer_serving.desk.parity.comparison import Comparison, compare_engines
+from transformer_serving.desk.parity.continuations import ContinuationReport
 from transformer_serving.desk.parity.latency import Latency, RoundReport
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
+from transformer_serving.desk.source.language_model import open_language_model
 from transformer_serving.desk.source.model import ModelSource, open_source
 
 AUTO = "auto"
@@ -87,7 +91,7 @@ class Converted:
     """
 
     bundle: Bundle
-    parity: ParityReport
+    parity: ParityReport | ContinuationReport
     latencies: tuple[Latency, ...] = ()
     refused: tuple[str, ...] = ()
 
@@ -104,6 +108,8 @@ def convert(
     """
     precisions, samples = _checked(request, target)
     progress("open", request.name or request.model)
+    if request.task == GENERATION:
+        return _language_model(request, precisions, target, progress)
     source = open_source(
         request.model,
         task=request.task,
@@ -140,6 +146,24 @@ def convert(
         )
         progress("bundle", str(target))
         return Converted(write_bundle(content, target), parity, tuple(latencies), tuple(refused))
+
+
+def _language_model(
+    request: ConvertRequest, precisions: tuple[str, ...], target: Path, progress: Progress
+) -> Converted:
+    if request.engine != "openvino" or request.compare:
+        raise ConversionRefused(
+            f"task {GENERATION} is served by --engine openvino alone, and --compare is not for it"
+        )
+    source = open_language_model(
+        request.model,
+        revision=request.revision,
+        name=request.name,
+        max_length=request.max_length,
+        allow_pickle=request.allow_pickle,
+    )
+    done = convert_language_model(source, precisions, request.limits, target, progress)
+    return Converted(done.bundle, done.parity, refused=done.refused)
 
 
 def _checked(request: ConvertRequest, target: Path) -> tuple[tuple[str, ...], Bodies | None]:

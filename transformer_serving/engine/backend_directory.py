@@ -15,7 +15,10 @@ from pathlib import Path
 from transformer_serving.contract.manifest import sha256_of
 from transformer_serving.engine.errors import EngineError
 
-BACKENDS = ("openvino_text", "onnxruntime")
+BACKENDS = ("openvino_text", "onnxruntime", "openvino_generate")
+# Packages beside the modules that all backends share, and of the contract what those import.
+_SHARED = ("generation",)
+_CONTRACT = ("__init__", "error_line", "errors", "fields", "generation")
 _ENGINE = Path(__file__).parent
 _OURS = _ENGINE.parent
 _EXECUTABLE = 0o755
@@ -84,7 +87,11 @@ def _layout(pytriton: Path) -> Iterator[tuple[str, tuple[Path, int]]]:
 def _backend(name: str) -> Iterator[tuple[str, tuple[Path, int]]]:
     """model.py and a copy of the modules it imports, so that the folder works on its own."""
     yield f"{name}/model.py", (_ENGINE / "backends" / name / "model.py", _PLAIN)
-    modules = sorted((_ENGINE / "backends").glob("*.py"))
+    backends, contract = _ENGINE / "backends", _OURS / "contract"
+    modules = sorted(backends.glob("*.py"))
+    for shared in _SHARED:
+        modules += sorted((backends / shared).glob("*.py"))
+    modules += [contract / f"{one}.py" for one in _CONTRACT]
     for module in (_OURS / "__init__.py", _ENGINE / "__init__.py", *modules):
         yield f"{name}/{module.relative_to(_OURS.parent).as_posix()}", (module, _PLAIN)
 

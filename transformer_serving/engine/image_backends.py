@@ -1,7 +1,7 @@
-"""`python -m transformer_serving.engine.image_backends FOLDER`: our backend for the image's own.
+"""`python -m transformer_serving.engine.image_backends FOLDER`: ours beside the image's own.
 
-Only openvino_text: onnxruntime and tensorrt are native there, and a native library wins over a
-model.py of the same name.
+Not onnxruntime: it and tensorrt are native there, and a native library wins over a model.py of the
+same name.
 
 Tested by tests/compose/test_images.py.
 """
@@ -14,12 +14,13 @@ from pathlib import Path
 from transformer_serving.engine.backend_directory import add_backend
 from transformer_serving.engine.errors import EngineError
 
-BACKEND = "openvino_text"
+BACKENDS = ("openvino_text", "openvino_generate")
 
 
 def main() -> None:
     try:
-        add_backend(Path(sys.argv[1]), BACKEND)
+        for backend in BACKENDS:
+            add_backend(Path(sys.argv[1]), backend)
     except EngineError as error:
         sys.exit(f"error: {error}")
 

@@ -49,12 +49,13 @@ def build_config(
     profiles: Sequence[str] = (),
     file_name: str = "",
     kind: str | None = None,
+    decoupled: bool = False,
 ) -> ModelConfig:
     """The configuration of a bundle.
 
     `warmup_lengths` are token counts, one sample each; `profiles` the optimization profiles of a
     TensorRT engine; `max_queue_size` 0 is unlimited; `kind` of the instances, the backend's own
-    unless given.
+    unless given; `decoupled` for a model that answers a request in a stream.
     """
     config = model_config_pb2.ModelConfig(
         name=name,
@@ -70,6 +71,8 @@ def build_config(
     if max_batch_size > 0:
         config.dynamic_batching.max_queue_delay_microseconds = max_queue_delay_us
         config.dynamic_batching.default_queue_policy.max_queue_size = max_queue_size
+    if decoupled:
+        config.model_transaction_policy.decoupled = True
     for key, value in (parameters or {}).items():
         config.parameters[key].string_value = value
     for length in warmup_lengths:

@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 class EngineFiles:
     """What an engine loads: `files` all lie in one folder, `files[0]` is the one to open.
 
-    `facts` are a TensorRT plan's, for the manifest; None for other engines.
+    `facts` are a TensorRT plan's, for the manifest; None for other engines. `parameters` go into
+    Triton's configuration beside the precision.
     """
 
     engine: str
     precision: str
     files: tuple[Path, ...]
     facts: Mapping[str, Any] | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -42,13 +42,13 @@ def build_openvino(precision: str, graph: Path, folder: Path, shapes: Shapes) ->
         from transformer_serving.desk.builders.quantization import quantized_openvino
 
         model = quantized_openvino(model, shapes.feeds)
-    _rename_operations(model)
+    rename_operations(model)
     target = folder / "model.xml"
     openvino.save_model(model, str(target), compress_to_fp16=False)
     return EngineFiles("openvino", precision, (target, target.with_suffix(".bin")))
 
 
-def _rename_operations(model: Any) -> None:
+def rename_operations(model: Any) -> None:
     """Number the operations: OpenVINO's own names count up over the life of the process."""
     for index, operation in enumerate(model.get_ordered_ops()):
         kind = operation.get_type_name()

@@ -1,4 +1,5 @@
-"""int8: dynamic for ONNX Runtime, post-training with calibration rows for OpenVINO.
+"""int8: dynamic for ONNX Runtime, post-training with calibration rows for OpenVINO, and of language
+models the weights alone.
 
 Tested by tests/builders/test_precisions.py.
 """
@@ -88,20 +89,35 @@ def quantized_openvino(model: Any, feeds: Feeds) -> Any:
 
     Raises ConversionRefused where NNCF is not installed.
     """
-    if importlib.util.find_spec("nncf") is None:
-        raise ConversionRefused(
-            "int8 for OpenVINO needs nncf; install it: pip install 'transformer-serving[convert]'"
-        )
     with _quiet():
-        import nncf
-
-        nncf.set_log_level(logging.ERROR)
+        nncf = _nncf()
         return nncf.quantize(
             model,
             nncf.Dataset([dict(feed) for feed in feeds]),
             model_type=nncf.ModelType.TRANSFORMER,
             subset_size=len(feeds),
         )
+
+
+def compressed_openvino(model: Any) -> Any:
+    """The OpenVINO model with int8 weights, symmetric, a scale for each row: no data is needed.
+
+    Raises ConversionRefused where NNCF is not installed.
+    """
+    with _quiet():
+        nncf = _nncf()
+        return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
+
+
+def _nncf() -> Any:
+    if importlib.util.find_spec("nncf") is None:
+        raise ConversionRefused(
+            "int8 for OpenVINO needs nncf; install it: pip install 'transformer-serving[convert]'"
+        )
+    import nncf
+
+    nncf.set_log_level(logging.ERROR)
+    return nncf
 
 
 @contextmanager

@@ -57,6 +57,9 @@ def _open_tensorrt(files: EngineFiles) -> Call:
     return open_plan(files.files[0])
 
 
+# A language model's, whatever its precision.
+GENERATION_BACKEND = "openvino_generate"
+
 # Triton's own OpenVINO backend is native and would win over ours if the name were the same.
 # A CPU engine gains little from more tokens in a call, and a text that comes meanwhile waits for
 # the whole call; a GPU wants all it can get.

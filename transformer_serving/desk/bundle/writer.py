@@ -21,7 +21,6 @@ from transformer_serving.contract.endpoint import Endpoint, Recorded, read_endpo
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.contract.gate.server_facts import installed
-from transformer_serving.contract.heads import TOKEN_ROLES
 from transformer_serving.contract.identity import ENDPOINT, PREPROCESS, TOKENIZER, model_parts
 from transformer_serving.contract.manifest import (
     FILE_NAME as MANIFEST,
@@ -31,19 +30,14 @@ from transformer_serving.contract.manifest import (
     entry_of,
 )
 from transformer_serving.desk.builders.files import EngineFiles
-from transformer_serving.desk.builders.table import ENGINES
 from transformer_serving.desk.bundle import preprocess_file
 from transformer_serving.desk.bundle.folder import RENEWABLE, Bundle, open_bundle
 from transformer_serving.desk.bundle.gate import ON_WRITING, pass_gate
+from transformer_serving.desk.bundle.triton_config import config_text
 from transformer_serving.desk.failure import ConversionRefused, Failure
 from transformer_serving.desk.source.tokenizer import TokenizerFile
-from transformer_serving.engine.model_config import (
-    FILE_NAME as CONFIG,
-    TensorConfig,
-    build_config,
-    from_text,
-    to_text,
-)
+from transformer_serving.engine.model_config import FILE_NAME as CONFIG, from_text
+from transformer_serving.engine.proof.greedy_set import GreedySet, is_greedy_set, read_greedy_set
 from transformer_serving.engine.proof.parity_set import (
     FILE_NAME as PARITY,
     ParitySet,
@@ -51,7 +45,10 @@ from transformer_serving.engine.proof.parity_set import (
 )
 
 MODEL = "model"
-_TOOLS = ("torch", "transformers", "sentence-transformers", "onnx", "onnxruntime", "openvino")
+_TOOLS = (
+    *("torch", "transformers", "sentence-transformers", "onnx", "onnxruntime", "openvino"),
+    "openvino-genai",
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ class BundleContent:
     golden: Golden
     parity: Mapping[str, Any]
     source: Mapping[str, Any]
-    parity_set: ParitySet | None = None
+    parity_set: ParitySet | GreedySet | None = None
 
 
 def write_bundle(content: BundleContent, target: Path) -> Bundle:
@@ -82,7 +79,7 @@ def write_bundle(content: BundleContent, target: Path) -> Bundle:
         model.mkdir()
         for path in content.engine.files:
             shutil.move(path, model / path.name)
-        (model / CONFIG).write_text(config_text(content), "utf-8")
+        (model / CONFIG).write_text(config_text(content.endpoint, content.engine), "utf-8")
         (folder / TOKENIZER).write_bytes(content.tokenizer.content)
         model_files = [entry_of(folder, path) for path in sorted(model.iterdir())]
         endpoint = _versioned(content, model_files)
@@ -138,7 +135,13 @@ def renew_bundle(folder: Path) -> Bundle:
                 pad_type_id=tokens.pad_type_id,
                 padding_side=tokens.padding_side,
             ),
-            engine=EngineFiles(manifest.engine, manifest.precision, files, manifest.tensorrt),
+            engine=EngineFiles(
+                manifest.engine,
+                manifest.precision,
+                files,
+                manifest.tensorrt,
+                {name: value.string_value for name, value in config.parameters.items()},
+            ),
             golden=manifest.golden,
             parity=manifest.parity,
             source=manifest.source,
@@ -147,10 +150,13 @@ def renew_bundle(folder: Path) -> Bundle:
         return write_bundle(content, folder)
 
 
-def _parity_set(bundle: Bundle) -> ParitySet | None:
+def _parity_set(bundle: Bundle) -> ParitySet | GreedySet | None:
     path = bundle.model_folder / PARITY
     try:
-        return read_parity_set(path.read_bytes()) if path.is_file() else None
+        if not path.is_file():
+            return None
+        raw = path.read_bytes()
+        return read_greedy_set(raw) if is_greedy_set(raw) else read_parity_set(raw)
     except ContractError as error:
         raise Failure(f"{bundle.folder} is no valid bundle: {error}", exit_code=2) from error
 
@@ -163,36 +169,6 @@ def _is_engine_file(entry: FileEntry) -> bool:
 def is_bundle(folder: Path) -> bool:
     """Whether `folder` has a bundle's manifest; what it says is not checked."""
     return (folder / MODEL / MANIFEST).is_file()
-
-
-def config_text(content: BundleContent) -> str:
-    """config.pbtxt of the bundle. It has no model name: the controller gives it the endpoint's."""
-    endpoint, engine = content.endpoint, content.engine
-    config = build_config(
-        name="",
-        backend=ENGINES[engine.engine].backend,
-        inputs=[
-            TensorConfig(tensor.name, tensor.dtype, (-1,), tensor.role in TOKEN_ROLES)
-            for tensor in endpoint.inputs
-        ],
-        outputs=[
-            TensorConfig(tensor.name, tensor.dtype, tensor.dims) for tensor in endpoint.outputs
-        ],
-        max_batch_size=endpoint.limits.max_batch_size,
-        parameters={"precision": engine.precision} if engine.engine == "openvino" else {},
-        warmup_lengths=endpoint.tokens.buckets,
-        profiles=_profiles(content),
-        file_name=engine.files[0].name,
-        # fp16 is for a GPU where there is one; everywhere else it is a slower fp32.
-        kind="KIND_AUTO" if (engine.engine, engine.precision) == ("onnxruntime", "fp16") else None,
-    )
-    return to_text(config)
-
-
-def _profiles(content: BundleContent) -> tuple[str, ...]:
-    """All of a plan's optimization profiles: Triton would use only the first one it is not told."""
-    facts = content.engine.facts or {}
-    return tuple(str(index) for index in range(int(facts.get("profiles", 0))))
 
 
 def _versioned(content: BundleContent, model_files: list[FileEntry]) -> Endpoint:

@@ -155,11 +155,12 @@ def _proof(bundle: Bundle) -> str:
 def _tensors(bundle: Bundle) -> Table:
     from rich.table import Table
 
+    from transformer_serving.desk.bundle.triton_config import triton_tensors
+
     table = Table("tensor", "name", "type", "dims after the batch")
-    for tensor in bundle.endpoint.inputs:
-        table.add_row("input", tensor.name, tensor.dtype, "[-1]")
-    for output in bundle.endpoint.outputs:
-        table.add_row("output", output.name, output.dtype, str(list(output.dims)))
+    for kind, tensors in zip(("input", "output"), triton_tensors(bundle.endpoint), strict=True):
+        for tensor in tensors:
+            table.add_row(kind, tensor.name, tensor.dtype, str(list(tensor.dims)))
     return table
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from transformer_serving.contract.golden import agrees
 from transformer_serving.contract.manifest import Manifest
 from transformer_serving.contract.naming import DEPLOYED, name_fault
-from transformer_serving.desk.builders.table import ENGINES
+from transformer_serving.desk.builders.table import ENGINES, GENERATION_BACKEND
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli, listed_endpoints
@@ -38,7 +38,8 @@ TARGET_VARIABLES = (
 _ADD_TRIES = 5
 _UPLOAD_TRIES = 3
 _NUMPY_DTYPES = {
-    "INT32": "int32", "INT64": "int64", "FP32": "float32", "FP16": "float16", "BF16": "float32"
+    "INT32": "int32", "INT64": "int64", "FP32": "float32", "FP16": "float16", "BF16": "float32",
+    "UINT8": "uint8",
 }  # fmt: skip
 
 
@@ -278,7 +279,10 @@ def add_and_look(target: DeployTarget, bundle: Bundle, endpoint: str, model_id: 
 
 def add_arguments(bundle: Bundle, endpoint: str, model_id: str) -> list[str]:
     """The arguments of `clearml-serving model add` for a bundle."""
-    inputs, outputs = bundle.endpoint.inputs, bundle.endpoint.outputs
+    # numpy comes with it, which the command line does without.
+    from transformer_serving.desk.bundle.triton_config import triton_tensors
+
+    inputs, outputs = triton_tensors(bundle.endpoint)
     return [
         "model", "add", "--engine", "triton", "--endpoint", endpoint, "--model-id", model_id,
         "--preprocess", str(bundle.preprocess),
@@ -288,9 +292,15 @@ def add_arguments(bundle: Bundle, endpoint: str, model_id: str) -> list[str]:
         "--output-size", *(str(list(tensor.dims)) for tensor in outputs),
         "--output-type", *(_NUMPY_DTYPES[tensor.dtype] for tensor in outputs),
         "--output-name", *(tensor.name for tensor in outputs),
-        "--aux-config", ENGINES[bundle.manifest.engine].aux_config,
-        f"max_batch_size={bundle.endpoint.limits.max_batch_size}",
+        "--aux-config", *_aux_config(bundle),
     ]  # fmt: skip
+
+
+def _aux_config(bundle: Bundle) -> list[str]:
+    if bundle.endpoint.generation is not None:
+        return [f'backend="{GENERATION_BACKEND}"']
+    batch = bundle.endpoint.limits.max_batch_size
+    return [ENGINES[bundle.manifest.engine].aux_config, f"max_batch_size={batch}"]
 
 
 @contextmanager

@@ -75,9 +75,9 @@ def open_source(
     the model is not found, its task cannot be served, or its weights are pickles and those are not
     allowed.
     """
-    folder, found_name, found_revision = _locate(model, revision, allow_pickle)
+    folder, found_name, found_revision = locate_model(model, revision, allow_pickle)
     refuse_pickles(folder, allowed=allow_pickle)
-    config = _read_config(folder)
+    config = read_model_config(folder)
     chosen = task_of(config, folder, task)
     head = head_of(chosen, config, folder)
     tokenizer = read_tokenizer(folder, lowercases=head == "vector")
@@ -120,7 +120,13 @@ def _sentence(folder: Path, head: str) -> SentenceSettings | None:
     return BARE_ENCODER if head == "token_vectors" else None
 
 
-def _locate(model: str, revision: str | None, allow_pickle: bool) -> tuple[Path, str, str | None]:
+def locate_model(
+    model: str, revision: str | None, allow_pickle: bool
+) -> tuple[Path, str, str | None]:
+    """The folder of `model`, downloaded where it is a Hub id, its name and its commit there.
+
+    Raises ConversionRefused as open_source does.
+    """
     path = Path(model)
     if path.is_dir():
         if revision is not None:
@@ -163,7 +169,7 @@ def _download(model: str, revision: str | None, allow_pickle: bool) -> Path:
     return folder
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def read_model_config(folder: Path) -> dict[str, Any]:
     """config.json with its family's defaults filled in (a config may leave defaults out)."""
     written = read_json(folder / "config.json")
     if written is None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_serving.contract.heads import TASK_HEADS, TASKS
+from transformer_serving.contract.heads import GENERATION, TASK_HEADS, TASKS
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.json_files import read_json
 
@@ -22,8 +22,9 @@ _ARCHITECTURES = {
     "ForMaskedLM": "fill-mask",
     "Model": "feature-extraction",
 }
-# Ends of architectures that write text; only what is below their head can be served.
-_GENERATORS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
+# Ends of architectures that write text: source.language_model opens those, for one task alone.
+_ENCODER_DECODERS = ("ForConditionalGeneration",)
+_GENERATORS = ("ForCausalLM", "LMHeadModel", *_ENCODER_DECODERS)
 # What config.json must name for a head; vectors come from any encoder.
 _NEEDED_BY_HEAD = {
     "sequence": "ForSequenceClassification",
@@ -44,11 +45,17 @@ def task_of(config: Mapping[str, Any], folder: Path, asked: str | None) -> str:
         raise ConversionRefused(
             f"task '{chosen}' cannot be served; choose one of {', '.join(TASKS)}"
         )
-    if any(_generates(name) for name in config.get("architectures") or ()):
+    names = [str(name) for name in config.get("architectures") or ()]
+    if any(name.endswith(_ENCODER_DECODERS) for name in names):
         raise ConversionRefused(
-            f"the model is {_named(config)}, and generating text is not served; name --task "
-            "sentence-embedding or feature-extraction to serve its vectors, or convert a model "
-            "with a head of docs/models.md"
+            f"the model is {_named(config)}, and text of an encoder and a decoder is not served; "
+            "name --task sentence-embedding or feature-extraction to serve its vectors, or convert "
+            "a model with a head of docs/models.md"
+        )
+    if any(_generates(name) for name in names):
+        raise ConversionRefused(
+            f"the model is {_named(config)}; name --task {GENERATION} to serve the text that it "
+            "writes, or sentence-embedding or feature-extraction for its vectors"
         )
     raise ConversionRefused(
         f"the task of '{folder.name}' ({_named(config)}) is not clear; name it with --task, one of "

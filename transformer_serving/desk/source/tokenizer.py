@@ -40,28 +40,28 @@ class TokenizerFile:
     cleans_up_spaces: bool = False
 
 
-def read_tokenizer(folder: Path, *, lowercases: bool = False) -> TokenizerFile:
+def read_tokenizer(folder: Path, *, lowercases: bool = False, pads: bool = True) -> TokenizerFile:
     """The tokenizer as transformers itself loads it; with `lowercases`, as sentence-transformers
-    does where its own settings say so.
+    does where its own settings say so. Without `pads` it may have no padding token; its id is 0.
 
     transformers may build a tokenizer from its vocabulary and not from tokenizer.json, so that the
     file alone need not be what the reference uses. Raises ConversionRefused when it cannot be had.
     """
-    loaded = _loaded(folder)
+    loaded = load_tokenizer(folder)
     tokenizer = _backend(folder, loaded)
     if lowercases:
         _lowercase_if_asked(tokenizer, folder)
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    if loaded.pad_token is None or loaded.pad_token_id is None:
+    if pads and (loaded.pad_token is None or loaded.pad_token_id is None):
         raise ConversionRefused(
             "the tokenizer has no padding token, so texts of different lengths cannot share a "
             "call; set pad_token in tokenizer_config.json"
         )
     return TokenizerFile(
         content=tokenizer.to_str().encode(),
-        pad_id=int(loaded.pad_token_id),
-        pad_token=str(loaded.pad_token),
+        pad_id=int(loaded.pad_token_id or 0),
+        pad_token=str(loaded.pad_token or ""),
         pad_type_id=int(getattr(loaded, "pad_token_type_id", 0) or 0),
         padding_side=str(loaded.padding_side),
         truncation_side=str(loaded.truncation_side),
@@ -75,7 +75,8 @@ def read_tokenizer(folder: Path, *, lowercases: bool = False) -> TokenizerFile:
     )
 
 
-def _loaded(folder: Path) -> Any:
+def load_tokenizer(folder: Path) -> Any:
+    """transformers' own object. Raises ConversionRefused where it has none for the folder."""
     from transformers import AutoTokenizer
 
     try:

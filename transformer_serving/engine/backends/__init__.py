@@ -1,5 +1,7 @@
-"""Our Triton backends: text models on OpenVINO and ONNX Runtime, run by Triton's Python stub.
+"""Our Triton backends, run by Triton's Python stub: text models on OpenVINO and ONNX Runtime, and
+language models on OpenVINO.
 
 The modules beside the backends are copied into each backend's folder (engine.backend_directory);
-they import nothing of ours from outside this package. Log lines are ASCII: the stub's stdout is.
+beside this package they import the contract of text generation and no more of ours. Log lines are
+ASCII: the stub's stdout is.
 """

@@ -1,14 +1,12 @@
 """The part of a Triton Python model that both backends share; runs only inside Triton's stub.
 
-Tensors cross by DLPack. The stub's own numpy conversion was built for numpy 1: under numpy 2 it
-reads an item size of zero, so inputs repeat their first value and outputs are empty.
+Tensors cross by DLPack (tensors.py says why).
 
 Tested by tests/engine/test_backends.py.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -17,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from numpy.typing import NDArray
 
 from transformer_serving.engine.backends.executor import Executor, Graph, RequestFailure, Runtime
 from transformer_serving.engine.backends.grouping import Arrays, Layout
@@ -32,12 +29,10 @@ from transformer_serving.engine.backends.model_settings import (
     read_settings,
 )
 from transformer_serving.engine.backends.probe import probe
+from transformer_serving.engine.backends.tensors import triton_tensor
 
 # As early as our code runs in the stub.
 close_inherited_sockets()
-_TAKEN = b"used_dltensor"
-_set_capsule_name = ctypes.pythonapi.PyCapsule_SetName
-_set_capsule_name.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
 class TextModel(ABC):
@@ -113,17 +108,8 @@ def _response(answer: Arrays | RequestFailure, wanted: Sequence[str]) -> Any:
             output_tensors=[], error=pb_utils.TritonError(answer.reason, code)
         )
     return pb_utils.InferenceResponse(
-        output_tensors=[_tensor(name, answer[name]) for name in wanted if name in answer]
+        output_tensors=[triton_tensor(name, answer[name]) for name in wanted if name in answer]
     )
-
-
-def _tensor(name: str, array: NDArray[Any]) -> Any:
-    capsule = np.ascontiguousarray(array).__dlpack__()
-    tensor = pb_utils.Tensor.from_dlpack(name, capsule)
-    # The stub marks a capsule as taken in its own way, which numpy does not know: numpy would
-    # print a traceback for each output when the capsule goes.
-    _set_capsule_name(capsule, _TAKEN)
-    return tensor
 
 
 def _row(spec: TensorSpec, max_batch_size: int) -> dict[str, Any]:

@@ -13,15 +13,21 @@ import numpy as np
 import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
+from transformer_serving.contract.generation import Options, Sampling
+from transformer_serving.engine.controller.streams import Streams
+from transformer_serving.engine.proof.greedy import Asked
+
 _ASK_S = 5.0
 DEAD = "is not healthy"
+_ONE_TOKEN = Asked((0,), Options(1, (), Sampling(False, 1.0, 1.0, 0, 1.0), 0))
 
 
 class DeadModels:
     """Looks at every model that failed a request since the last look; one call when none did."""
 
-    def __init__(self, client: triton_grpc.InferenceServerClient) -> None:
+    def __init__(self, client: triton_grpc.InferenceServerClient, streams: Streams) -> None:
         self._client = client
+        self._streams = streams
         self._failed: dict[tuple[str, str], int] = {}
 
     def unload(self) -> list[str]:
@@ -44,6 +50,9 @@ class DeadModels:
         """Ask the smallest question the model takes: only a dead backend answers in this way."""
         try:
             config = self._client.get_model_config(model, version, client_timeout=_ASK_S).config
+            if config.model_transaction_policy.decoupled:
+                self._streams.generate(model, version, [_ONE_TOKEN], _ASK_S)
+                return False
             self._client.infer(
                 model, _smallest(config), model_version=version, client_timeout=_ASK_S
             )

@@ -27,6 +27,7 @@ _FEATURES = ("flags", "Features")
 _SWITCHES = ("ONEDNN_", "DNNL_", "OV_", "ORT_", "MKL_", "CUBLAS_", "CUDA_", "NVIDIA_TF32_OVERRIDE")
 _RUNTIMES = {
     "openvino_text": ("openvino",),
+    "openvino_generate": ("openvino", "openvino-genai"),
     "onnxruntime": ("onnxruntime",),
     "tensorrt": ("tensorrt",),
 }
@@ -65,6 +66,7 @@ def read_machine(triton: str, repository: Path) -> Machine:
     facts = server_facts(environment)
     versions = {
         "openvino": installed("openvino"),
+        "openvino-genai": installed("openvino-genai"),
         "onnxruntime": facts.onnxruntime,
         "tensorrt": facts.tensorrt,
     }

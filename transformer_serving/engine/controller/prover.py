@@ -30,7 +30,13 @@ from transformer_serving.engine.controller.repository import Repository
 from transformer_serving.engine.controller.triton import RequestFailed, Triton, TritonAway
 from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.model_config import ModelConfig, from_text, to_text, with_versions
-from transformer_serving.engine.proof.parity_set import FILE_NAME as PARITY_SET, read_parity_set
+from transformer_serving.engine.proof.greedy import Asked, Continued, prove_greedy
+from transformer_serving.engine.proof.greedy_set import GreedySet, is_greedy_set, read_greedy_set
+from transformer_serving.engine.proof.parity_set import (
+    FILE_NAME as PARITY_SET,
+    ParitySet,
+    read_parity_set,
+)
 from transformer_serving.engine.proof.verdict import Proof, prove
 
 _log = logging.getLogger(__name__)
@@ -156,13 +162,14 @@ class Prover:
         """The proof and the seconds of all of it."""
         files = self._repository.files(model, version.token)
         try:
-            parity_set = read_parity_set((files / PARITY_SET).read_bytes())
+            raw = (files / PARITY_SET).read_bytes()
+            parity_set = read_greedy_set(raw) if is_greedy_set(raw) else read_parity_set(raw)
         except (OSError, ContractError) as error:
             raise ProofFailed(f"its {PARITY_SET} cannot be read: {error}", version) from None
         begun = time.monotonic()
         with self._installed(model, version) as ask:
             loaded = time.monotonic()
-            proof = prove(parity_set, ask)
+            proof = _asked(parity_set, ask)
             ask.check()
             asked = time.monotonic()
         ended = time.monotonic()
@@ -215,8 +222,20 @@ class Asking:
     ) -> Mapping[str, NDArray[Any]]:
         if self._away is not None:
             raise self._away
-        try:
+        with self._noted():
             return self._triton.infer(self._config, self._number, tensors, wanted)
+
+    def generate(self, asked: Sequence[Asked]) -> Sequence[Continued]:
+        """The same of a language model."""
+        if self._away is not None:
+            raise self._away
+        with self._noted():
+            return self._triton.generate(self._config.name, self._number, asked)
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
         except TritonAway as away:
             self._away = away
             raise
@@ -231,6 +250,12 @@ class Asking:
         """
         if self._away is not None and not self._failed:
             raise self._away
+
+
+def _asked(found: ParitySet | GreedySet, ask: Asking) -> Proof:
+    if isinstance(found, GreedySet):
+        return prove_greedy(found, ask.generate).proof
+    return prove(found, ask)
 
 
 def _proof_config(version: Version) -> ModelConfig:

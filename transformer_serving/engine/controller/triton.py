@@ -16,10 +16,12 @@ from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from transformer_serving.contract.error_line import one_line
 from transformer_serving.engine.controller.dead_models import DEAD, DeadModels
+from transformer_serving.engine.controller.streams import Streams
 from transformer_serving.engine.controller.stuck_loads import StuckLoads
 from transformer_serving.engine.controller.triton_log import TritonLog
 from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.model_config import ModelConfig, type_name
+from transformer_serving.engine.proof.greedy import Asked, Continued
 from transformer_serving.engine.triton_process import KEY_HEADER, KEY_VARIABLE
 
 _ASK_S = 5.0
@@ -78,7 +80,8 @@ class Triton:
             self._client.register_plugin(_Key(key))
         self._log = log
         self._loads = loads
-        self._dead = DeadModels(self._client)
+        self._streams = Streams(address)
+        self._dead = DeadModels(self._client, self._streams)
 
     def version(self) -> str:
         return str(self._ask("get_server_metadata").version)
@@ -165,12 +168,18 @@ class Triton:
                 client_timeout=_INFER_S,
             )
         except InferenceServerException as error:
-            reason = _first_paragraph(error)
-            # A model that is not there any more was lost with its Triton.
-            if error.status() in (*_AWAY, _UNKNOWN) and DEAD not in reason:
-                raise TritonAway("Triton went away while it was asked") from None
-            raise RequestFailed(reason) from None
+            raise _not_answered(error) from None
         return {name: answer.as_numpy(name) for name in wanted}
+
+    def generate(self, model: str, version: int, asked: Sequence[Asked]) -> list[Continued]:
+        """What a language model continues with, all calls at one time.
+
+        Raises RequestFailed, TritonAway.
+        """
+        try:
+            return self._streams.generate(model, str(version), asked, _INFER_S)
+        except InferenceServerException as error:
+            raise _not_answered(error) from None
 
     def close(self) -> None:
         self._client.close()
@@ -207,6 +216,14 @@ def _away(error: InferenceServerException, reason: str) -> TritonAway | None:
     if _LOCKED in str(error.message()):
         reason = f"Triton's control is locked with a key that is not in {KEY_VARIABLE}"
     return TritonAway(reason)
+
+
+def _not_answered(error: InferenceServerException) -> EngineError:
+    reason = _first_paragraph(error)
+    # A model that is not there any more was lost with its Triton.
+    if error.status() in (*_AWAY, _UNKNOWN) and DEAD not in reason:
+        return TritonAway("Triton went away while it was asked")
+    return RequestFailed(reason)
 
 
 def _load_failed(error: InferenceServerException, logged: str | None) -> LoadFailed:

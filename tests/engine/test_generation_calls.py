@@ -1,0 +1,107 @@
+"""What a language model's backend refuses before its engine sees it, and what configures it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from transformer_serving.contract.generation import Options, Sampling
+from transformer_serving.engine.backends.generation.calls import CallRefused, Fault, read_call
+from transformer_serving.engine.backends.generation.settings import (
+    GenerationSettings,
+    blocks_of,
+    read_generation_settings,
+)
+from transformer_serving.engine.backends.model_settings import ModelError, ModelSettings
+
+SETTINGS = GenerationSettings(vocabulary=80, max_positions=64, kv_blocks=2)
+OPTIONS = Options(8, (3,), Sampling(False, 1.0, 1.0, 0, 1.0), 7)
+
+
+def tensors(ids: Any, options: Options | bytes = OPTIONS) -> dict[str, Any]:
+    raw = options if isinstance(options, bytes) else options.to_json()
+    return {"input_ids": np.array(ids, np.int32), "options": np.frombuffer(raw, np.uint8)}
+
+
+def refusal(ids: Any, options: Options | bytes = OPTIONS, **changes: Any) -> str:
+    with pytest.raises(CallRefused) as caught:
+        read_call(replace(SETTINGS, **changes), tensors(ids, options))
+    assert caught.value.fault is Fault.INVALID_ARG
+    assert str(caught.value).startswith("INVALID_ARG: ")
+    return str(caught.value)
+
+
+def test_a_call_that_fits_is_read() -> None:
+    call = read_call(SETTINGS, tensors([0, 79, 5]))
+    assert call.ids.tolist() == [0, 79, 5]
+    assert call.options == OPTIONS
+    assert (call.tokens, call.blocks) == (11, 1)
+    whole = read_call(SETTINGS, tensors([1] * 56))
+    assert (whole.tokens, whole.blocks) == (64, 2)
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        ([], "is empty"),
+        ([0, -1], "an id below 0"),
+        ([0, 80], "an id above 79, the model's last"),
+    ],
+)
+def test_ids_outside_the_vocabulary_are_refused(ids: list[int], said: str) -> None:
+    assert said in refusal(ids)
+
+
+def test_what_does_not_fit_is_refused_with_both_numbers() -> None:
+    assert "57 tokens and max_new_tokens 8 are 65, and the model has 64" in refusal([1] * 57)
+    said = refusal([1] * 40, kv_blocks=1)
+    assert "need 2 blocks of the cache of 32 tokens, and it has 1" in said
+
+
+def test_options_are_those_of_the_contract() -> None:
+    assert "not valid JSON" in refusal([1], b"{")
+    assert "'max_new_tokens' must be from 1" in refusal([1], replace(OPTIONS, max_new_tokens=0))
+    assert "'eos_ids' has an id above 79" in refusal([1], replace(OPTIONS, eos_ids=(80,)))
+    with pytest.raises(CallRefused, match="'options' is missing"):
+        read_call(SETTINGS, {"input_ids": np.array([1], np.int32)})
+
+
+def model(**parameters: str) -> ModelSettings:
+    least = {"vocabulary": "80", "max_positions": "64", "num_kv_blocks": "4"}
+    return ModelSettings(0, (), (), 1, "", {**least, **parameters}, 0)
+
+
+def test_settings_are_parameters_of_the_configuration() -> None:
+    plain = read_generation_settings(model(intra_op_thread_count="3"))
+    assert plain == GenerationSettings(80, 64, 4, threads=3)
+    given = read_generation_settings(
+        model(
+            precision="bf16",
+            max_running="5",
+            max_waiting="6",
+            max_num_batched_tokens="100",
+            prefix_cache="on",
+            send_gap_ms="50",
+            intra_op_thread_count="1",
+        )
+    )
+    assert given == GenerationSettings(80, 64, 4, "bf16", "u8", 5, 6, 100, True, 0.05, 1)
+    assert [blocks_of(tokens) for tokens in (1, 32, 33)] == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"num_kv_blocks": ""}, "'num_kv_blocks' is missing"),
+        ({"vocabulary": "many"}, "'vocabulary' must be a whole number"),
+        ({"max_positions": "1"}, "'max_positions' must be from 2"),
+        ({"kv_precision": "u2"}, "'kv_precision' must be one of f32"),
+        ({"prefix_cache": "yes"}, "'prefix_cache' must be one of on, off"),
+    ],
+)
+def test_a_parameter_that_is_wrong_is_named(parameters: dict[str, str], said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        read_generation_settings(model(**parameters))

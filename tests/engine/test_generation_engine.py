@@ -1,0 +1,258 @@
+"""The engine thread with a pipeline that is told when to fail: no call is left without an end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from transformer_serving.contract.generation import Finish, Options, Sampling
+from transformer_serving.engine.backends.generation.calls import Call, CallRefused, Fault
+from transformer_serving.engine.backends.generation.engine import Engine
+from transformer_serving.engine.backends.generation.sequences import Part
+from transformer_serving.engine.backends.generation.settings import GenerationSettings
+
+SETTINGS = GenerationSettings(
+    vocabulary=100, max_positions=64, kv_blocks=8, max_running=6, send_gap_s=0.05
+)
+# A first id of a prompt that makes the pipeline fail where it says so.
+BAD_START, BAD_TAKE, BAD_STEP = 91, 92, 93
+
+
+class Sequence:
+    """Counts up from the prompt's last id."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.made: list[int] = []
+        self.taken = 0
+        self.cancelled = False
+
+    @property
+    def done(self) -> bool:
+        return self.cancelled or len(self.made) == self.call.options.max_new_tokens
+
+    def take(self) -> Part:
+        if self.call.ids[0] == BAD_TAKE:
+            raise RuntimeError("lost\nplaces in code")
+        new, self.taken = self.made[self.taken :], len(self.made)
+        finish = Finish.LENGTH if self.done and not self.cancelled else Finish.RUNNING
+        return Part(new, [], finish)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class CountingPipeline:
+    """`most` is how many sequences ever ran together."""
+
+    def __init__(self, pause: threading.Event | None = None) -> None:
+        self.running: list[Sequence] = []
+        self.most = 0
+        self.steps = 0
+        self.pause = pause
+
+    def start(self, call: Call) -> Sequence:
+        if call.ids[0] == BAD_START:
+            raise ValueError("not this one")
+        self.running.append(Sequence(call))
+        return self.running[-1]
+
+    def step(self) -> None:
+        if self.pause is not None:
+            assert self.pause.wait(10)
+        self.steps += 1
+        self.running = [one for one in self.running if not one.cancelled]
+        self.most = max(self.most, len(self.running))
+        for one in self.running:
+            if one.call.ids[0] == BAD_STEP:
+                raise RuntimeError("the step is broken")
+            one.made.append(int(one.call.ids[-1]) + len(one.made) + 1)
+        self.running = [one for one in self.running if not one.done]
+        time.sleep(0.001)
+
+    def busy(self) -> bool:
+        return bool(self.running)
+
+    def cache_use(self) -> float:
+        return sum(one.call.blocks for one in self.running) / SETTINGS.kv_blocks
+
+
+class Caller:
+    """Keeps what came; `left` makes it a caller that has gone."""
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self.state = (0, 0)
+        self.refusal: CallRefused | None = None
+        self.left = False
+        self.ended = threading.Event()
+
+    def send(self, part: Part, prompt: int, generated: int) -> None:
+        assert not self.ended.is_set(), "a message after the last"
+        self.parts.append(part)
+        self.state = (prompt, generated)
+        if part.finish is not Finish.RUNNING:
+            self.ended.set()
+
+    def refuse(self, refusal: CallRefused) -> None:
+        assert not self.ended.is_set(), "a message after the last"
+        self.refusal = refusal
+        self.ended.set()
+
+    def gone(self) -> bool:
+        return self.left
+
+    @property
+    def ids(self) -> list[int]:
+        return [one for part in self.parts for one in part.ids]
+
+    def end(self) -> Finish | Fault:
+        assert self.ended.wait(10), "no last message came"
+        return self.refusal.fault if self.refusal else self.parts[-1].finish
+
+
+def call(*ids: int, new: int = 4) -> Call:
+    options = Options(new, (), Sampling(False, 1.0, 1.0, 0, 1.0), 0)
+    return Call(np.array(ids, np.int32), options)
+
+
+@contextmanager
+def running(
+    make: Callable[[], CountingPipeline] = CountingPipeline, **changes: int
+) -> Iterator[Engine]:
+    settings = GenerationSettings(**{**vars(SETTINGS), **changes})
+    engine = Engine(make, settings, lambda line: None)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def submitted(engine: Engine, *calls: Call) -> list[Caller]:
+    callers = [Caller() for _ in calls]
+    for one, caller in zip(calls, callers, strict=True):
+        engine.submit(one, caller)
+    return callers
+
+
+def test_every_call_gets_its_tokens_and_their_count() -> None:
+    with running() as engine:
+        callers = submitted(engine, call(1, 2), call(10), call(20, 21, 22, new=9))
+        assert [one.end() for one in callers] == [Finish.LENGTH] * 3
+        assert [one.ids for one in callers] == [[3, 4, 5, 6], [11, 12, 13, 14], [*range(23, 32)]]
+        assert [one.state for one in callers] == [(2, 4), (1, 4), (3, 9)]
+    assert engine.counts.finished == 3
+    assert engine.counts.new_tokens == 17
+    assert (engine.counts.running, engine.counts.waiting) == (0, 0)
+
+
+def test_the_first_token_is_sent_at_once_and_later_ones_gathered_where_many_run() -> None:
+    with running() as engine:
+        few = submitted(engine, call(1, new=20))[0]
+        few.end()
+        assert len(few.parts) == 20
+        many = submitted(engine, *[call(one, new=20) for one in range(6)])
+        for one in many:
+            one.end()
+            assert len(one.parts[0].ids) == 1
+            assert len(one.parts) < 10
+            assert len(one.ids) == 20
+
+
+def test_no_more_run_than_may_and_than_the_cache_holds() -> None:
+    pipelines: list[CountingPipeline] = []
+
+    def make() -> CountingPipeline:
+        pipelines.append(CountingPipeline())
+        return pipelines[-1]
+
+    with running(make, max_running=3) as engine:
+        for one in submitted(engine, *[call(one) for one in range(10)]):
+            assert one.end() is Finish.LENGTH
+    assert pipelines[0].most == 3
+    with running(make, kv_blocks=4) as engine:
+        # Two blocks each, of prompt and new tokens together.
+        for one in submitted(engine, *[call(*[1] * 30, new=10) for _ in range(6)]):
+            assert one.end() is Finish.LENGTH
+    assert pipelines[1].most == 2
+
+
+def test_who_left_is_cancelled_within_a_step_and_makes_room() -> None:
+    with running(max_running=1, kv_blocks=10_000) as engine:
+        first, waits, other = submitted(
+            engine, call(1, new=50_000), call(2, new=50_000), call(3, new=2)
+        )
+        while not first.parts:
+            time.sleep(0.001)
+        first.left = waits.left = True
+        assert first.end() is Finish.CANCELLED
+        assert waits.end() is Finish.CANCELLED
+        assert waits.ids == []
+        assert other.end() is Finish.LENGTH
+    assert engine.counts.cancelled == 2
+
+
+@pytest.mark.parametrize("bad", [BAD_START, BAD_TAKE])
+def test_a_fault_of_one_call_ends_that_one_only(bad: int) -> None:
+    with running() as engine:
+        before, wrong, after = submitted(engine, call(1, new=30), call(bad), call(5, new=30))
+        assert wrong.end() is Fault.INTERNAL
+        assert "places in code" not in str(wrong.refusal)
+        assert [before.end(), after.end()] == [Finish.LENGTH] * 2
+    assert engine.counts.rebuilt == 0
+
+
+def test_a_step_that_raises_ends_all_that_run_and_the_pipeline_is_built_again() -> None:
+    pause = threading.Event()
+    with running(lambda: CountingPipeline(pause)) as engine:
+        callers = submitted(engine, call(1, new=30), call(BAD_STEP), call(5, new=30))
+        pause.set()
+        ends = [one.end() for one in callers]
+        assert Fault.INTERNAL in ends
+        assert callers[1].end() is Fault.INTERNAL
+        assert "failed in a step: RuntimeError: the step is broken" in str(callers[1].refusal)
+        assert submitted(engine, call(7))[0].end() is Finish.LENGTH
+    assert engine.counts.rebuilt == 1
+
+
+def test_an_engine_that_cannot_be_built_again_says_so_to_everybody() -> None:
+    made: list[CountingPipeline] = []
+
+    def once() -> CountingPipeline:
+        if made:
+            raise MemoryError("no memory")
+        made.append(CountingPipeline())
+        return made[0]
+
+    with running(once, max_running=1) as engine:
+        callers = submitted(engine, call(BAD_STEP), call(1), call(2))
+        assert callers[0].end() is Fault.INTERNAL
+        for one in (*callers[1:], *submitted(engine, call(3))):
+            assert one.end() is Fault.UNAVAILABLE
+            # What the controller looks for: it loads the model again.
+            assert "is not healthy: MemoryError: no memory" in str(one.refusal)
+
+
+def test_too_many_that_wait_are_refused_with_both_numbers() -> None:
+    pause = threading.Event()
+    with running(lambda: CountingPipeline(pause), max_running=1, max_waiting=2) as engine:
+        first = submitted(engine, call(1))[0]
+        while not engine.counts.prompt_tokens:
+            time.sleep(0.001)
+        callers = submitted(engine, *[call(2)] * 3)
+        assert callers[2].end() is Fault.UNAVAILABLE
+        assert "2 calls wait, and 2 may" in str(callers[2].refusal)
+        pause.set()
+        assert [one.end() for one in (first, *callers[:2])] == [Finish.LENGTH] * 3
+    assert engine.counts.refused == 1
+
+
+def test_closing_lets_what_runs_come_to_its_end() -> None:
+    with running() as engine:
+        callers = submitted(engine, *[call(1, new=60) for _ in range(8)])
+    assert [one.end() for one in callers] == [Finish.LENGTH] * 8

@@ -1,0 +1,303 @@
+"""The backend openvino_generate inside a real Triton, on a small Llama made here."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tritonclient.utils import InferenceServerException
+
+from tests.engine.streams import GREEDY, Caller, figures, options, until
+from tests.engine.triton_server import TritonServer, wait_until
+from tests.language_models import POSITIONS, save_language_model
+from transformer_serving.contract.endpoint import Limits
+from transformer_serving.contract.generation import Finish, Sampling
+from transformer_serving.desk.builders.files import EngineFiles
+from transformer_serving.desk.builders.language_model import build_language_model
+from transformer_serving.desk.bundle.triton_config import config_text
+from transformer_serving.desk.export.language_model import export_language_model
+from transformer_serving.desk.language_model import endpoint_of
+from transformer_serving.desk.source.language_model import (
+    LanguageModelSource,
+    open_language_model,
+)
+
+pytestmark = pytest.mark.slow
+
+LIMITS = Limits(8, 1000, 1000, 8)
+_numbers = itertools.count()
+
+
+class Built:
+    """The Llama's files, and transformers' own model."""
+
+    def __init__(self, folder: Path) -> None:
+        self.source: LanguageModelSource = open_language_model(
+            str(save_language_model("llama", folder / "llama"))
+        )
+        place = folder / "files"
+        place.mkdir()
+        graph = export_language_model(self.source)
+        self.files: EngineFiles = build_language_model("fp32", graph, self.source, place)
+        self.reference: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            str(self.source.folder), dtype=torch.float32
+        ).eval()
+        self.reference.generation_config = transformers.GenerationConfig()
+
+    def greedy(self, ids: Sequence[int], new: int, **more: Any) -> list[int]:
+        found = self.reference.generate(
+            torch.tensor([list(ids)]),
+            attention_mask=torch.ones((1, len(ids)), dtype=torch.int64),
+            max_new_tokens=new,
+            do_sample=False,
+            pad_token_id=0,
+            **more,
+        )
+        return list(found[0, len(ids) :].tolist())
+
+    def logits(self, ids: Sequence[int]) -> torch.Tensor:
+        with torch.inference_mode():
+            return self.reference(torch.tensor([list(ids)])).logits[0].float()  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return Built(tmp_path_factory.mktemp("llama"))
+
+
+def serve(server: TritonServer, built: Built, **parameters: str) -> str:
+    """A model of its own in the server's repository; its name."""
+    name = f"llama{next(_numbers)}"
+    folder = server.repository / name / "1"
+    folder.mkdir(parents=True)
+    for path in built.files.files:
+        shutil.copyfile(path, folder / path.name)
+    files = replace(built.files, parameters={**built.files.parameters, **parameters})
+    (folder.parent / "config.pbtxt").write_text(
+        config_text(endpoint_of(built.source, LIMITS), files)
+    )
+    server.client().load_model(name)
+    return name
+
+
+@pytest.fixture(scope="module")
+def llama(triton_server: TritonServer, built: Built) -> str:
+    return serve(triton_server, built)
+
+
+def prompts(seed: int, *lengths: int) -> list[list[int]]:
+    random = np.random.default_rng(seed)
+    return [random.integers(0, 380, length).tolist() for length in lengths]
+
+
+def test_greedy_text_is_transformers_alone_and_beside_others(
+    triton_server: TritonServer, built: Built, llama: str
+) -> None:
+    asked = prompts(1, 1, 5, 31, 32, 33, 100, 300)
+    wanted = [built.greedy(ids, 24) for ids in asked]
+    assert len({tuple(ids) for ids in wanted}) == len(wanted)
+    for ids, want in zip(asked, wanted, strict=True):
+        alone = Caller(triton_server, llama, ids, options(24))
+        assert alone.end() is Finish.LENGTH
+        assert alone.ids == want
+        assert alone.states[-1] == [Finish.LENGTH, len(ids), 24]
+    together = [Caller(triton_server, llama, ids, options(24)) for ids in asked]
+    for caller, want in zip(together, wanted, strict=True):
+        caller.end()
+        assert caller.ids == want
+
+
+def test_a_stop_token_ends_a_sequence_and_is_its_last(
+    triton_server: TritonServer, built: Built, llama: str
+) -> None:
+    [ids] = prompts(2, 9)
+    whole = built.greedy(ids, 24)
+    stop = next(one for at, one in enumerate(whole) if at >= 5 and one not in whole[:at])
+    caller = Caller(triton_server, llama, ids, options(24, eos_ids=(stop, 7)))
+    assert caller.end() is Finish.STOP
+    assert caller.ids == whole[: whole.index(stop) + 1]
+    penalized = replace(GREEDY, repetition_penalty=1.3)
+    caller = Caller(triton_server, llama, ids, options(24, sampling=penalized))
+    caller.end()
+    assert caller.ids == built.greedy(ids, 24, repetition_penalty=1.3) != whole
+
+
+def test_logprobs_are_of_the_models_own_distribution(
+    triton_server: TritonServer, built: Built, llama: str
+) -> None:
+    [ids] = prompts(3, 20)
+    warm = Sampling(True, 2.0, 0.9, 40, 1.0)
+    caller = Caller(triton_server, llama, ids, options(12, sampling=warm, seed=3, logprobs=True))
+    caller.end()
+    rows = built.logits([*ids, *caller.ids]).log_softmax(-1)[len(ids) - 1 : -1]
+    own = rows.gather(1, torch.tensor(caller.ids)[:, None])[:, 0]
+    np.testing.assert_allclose(caller.logprobs, own.numpy(), atol=2e-3)
+
+
+def test_a_seed_gives_the_same_text_in_any_company(triton_server: TritonServer, llama: str) -> None:
+    sampling = Sampling(True, 1.5, 1.0, 0, 1.0)
+    [ids] = prompts(4, 12)
+
+    def sampled(seed: int, new: int = 24) -> Caller:
+        return Caller(triton_server, llama, ids, options(new, sampling=sampling, seed=seed))
+
+    alone = sampled(11)
+    alone.end()
+    company = [sampled(seed, 40) for seed in range(6)]
+    company[0].first.wait(20)
+    again = [sampled(11), sampled(12), sampled(11)]
+    more = [sampled(seed, 9) for seed in range(20, 26)]
+    for one in (*company, *again, *more):
+        one.end()
+    assert again[0].ids == alone.ids == again[2].ids
+    assert again[1].ids != alone.ids
+    assert len({tuple(one.ids) for one in company}) == len(company)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_p", "top_k"), [(0.8, 1.0, 5), (1.3, 0.7, 0), (1.0, 1.0, 0), (1.3, 0.8, 12)]
+)
+def test_samples_are_distributed_as_transformers_would(
+    triton_server: TritonServer,
+    built: Built,
+    llama: str,
+    temperature: float,
+    top_p: float,
+    top_k: int,
+) -> None:
+    """Chi-square over seeds, of the first token; rare ones are counted together."""
+    [ids] = prompts(5, 10)
+    count = 400
+    sampling = Sampling(True, temperature, top_p, top_k, 1.0)
+    callers = [
+        Caller(triton_server, llama, ids, options(1, sampling=sampling, seed=seed))
+        for seed in range(count)
+    ]
+    for one in callers:
+        one.end()
+    seen = Counter(one.ids[0] for one in callers)
+    chances = _chances(built.logits(ids)[-1], temperature, top_p, top_k)
+    assert all(chances[token] > 0 for token in seen)
+    common = [token for token in range(len(chances)) if chances[token] * count >= 5]
+    expected = [chances[token] * count for token in common]
+    observed = [seen[token] for token in common]
+    if count - sum(expected) >= 5:
+        expected.append(count - sum(expected))
+        observed.append(count - sum(observed))
+    assert len(expected) > 2
+    square = sum((o - e) ** 2 / e for o, e in zip(observed, expected, strict=True))
+    # Mean and deviation of chi-square; five of them are never exceeded by right samples.
+    free = len(expected) - 1
+    assert square < free + 5 * (2 * free) ** 0.5
+
+
+def _chances(logits: torch.Tensor, temperature: float, top_p: float, top_k: int) -> list[float]:
+    ids, scores = torch.zeros((1, 1), dtype=torch.int64), logits[None] / temperature
+    if top_k:
+        scores = transformers.TopKLogitsWarper(top_k)(ids, scores)
+    if top_p < 1:
+        scores = transformers.TopPLogitsWarper(top_p)(ids, scores)
+    return list(scores.softmax(-1)[0].tolist())
+
+
+def test_what_is_refused_has_its_reason_and_harms_nobody(
+    triton_server: TritonServer, built: Built, llama: str
+) -> None:
+    [ids] = prompts(6, 30)
+    beside = Caller(triton_server, llama, ids, options(100))
+    for bad, asked, said in (
+        ([5, -1], options(), "INVALID_ARG: input 'input_ids' has an id below 0"),
+        ([5, 10**6], options(), "the model's last"),
+        ([5] * POSITIONS, options(), f"the model has {POSITIONS} positions"),
+        ([5], b"{}", "'max_new_tokens' is missing"),
+    ):
+        wrong = Caller(triton_server, llama, bad, asked)
+        with pytest.raises(InferenceServerException, match=said):
+            wrong.end()
+    assert beside.end() is Finish.LENGTH
+    assert beside.ids == built.greedy(ids, 100)
+
+
+def test_who_leaves_frees_the_cache(triton_server: TritonServer, built: Built) -> None:
+    """Room for one: the second comes in when the first has gone."""
+    name = serve(triton_server, built, num_kv_blocks="16")
+    first, second = (
+        Caller(triton_server, name, [seed, 2, 3], options(POSITIONS - 3)) for seed in (1, 2)
+    )
+    assert first.first.wait(20)
+    assert not second.first.wait(0.2)
+    first.leave()
+    assert second.end() is Finish.LENGTH
+    until(triton_server, name, running=0, waiting=0, cancelled_total=1, cache_use=0)
+    third = Caller(triton_server, name, [9] * 10, options(POSITIONS))
+    with pytest.raises(InferenceServerException, match=f"the model has {POSITIONS} positions"):
+        third.end()
+    triton_server.client().unload_model(name)
+
+
+def test_a_hundred_streams_of_which_half_leave(
+    triton_server: TritonServer, built: Built, llama: str
+) -> None:
+    before = figures(triton_server, llama)
+    asked = prompts(8, *[3 + at % 40 for at in range(100)])
+    callers = [Caller(triton_server, llama, ids, options(60)) for ids in asked]
+    for at, one in enumerate(callers):
+        if at % 2:
+            one.first.wait(60)
+            one.leave()
+    for at, one in enumerate(callers):
+        if at % 2 == 0:
+            assert one.end() is Finish.LENGTH
+            assert len(one.ids) == 60
+            assert one.messages < 60
+    for at in (0, 42, 98):
+        assert callers[at].ids == built.greedy(asked[at], 60)
+    until(triton_server, llama, running=0, waiting=0, cache_use=0)
+    after = figures(triton_server, llama)
+    ended = after["finished_total"] + after["cancelled_total"]
+    assert ended - before["finished_total"] - before["cancelled_total"] == 100
+    assert after["cancelled_total"] > before["cancelled_total"]
+    assert after["failed_total"] == 0
+
+
+def test_a_prompt_that_came_before_is_not_computed_again(
+    triton_server: TritonServer, built: Built
+) -> None:
+    name = serve(triton_server, built, prefix_cache="on")
+    [ids] = prompts(9, 200)
+    for _ in range(3):
+        caller = Caller(triton_server, name, ids, options(10))
+        caller.end()
+        assert caller.ids == built.greedy(ids, 10)
+    triton_server.client().unload_model(name)
+
+
+def test_a_model_that_cannot_be_loaded_says_why(triton_server: TritonServer, built: Built) -> None:
+    with pytest.raises(InferenceServerException, match="'num_kv_blocks' must be a whole number"):
+        serve(triton_server, built, num_kv_blocks="many")
+    name = f"llama{next(_numbers)}"
+    folder = triton_server.repository / name / "1"
+    folder.mkdir(parents=True)
+    text = config_text(endpoint_of(built.source, LIMITS), built.files)
+    (folder.parent / "config.pbtxt").write_text(text)
+    with pytest.raises(InferenceServerException, match=r"'openvino_model\.xml' is missing"):
+        triton_server.client().load_model(name)
+
+
+def test_unloading_lets_a_stream_come_to_its_end(triton_server: TritonServer, built: Built) -> None:
+    name = serve(triton_server, built)
+    caller = Caller(triton_server, name, [1, 2, 3], options(400))
+    assert caller.first.wait(20)
+    triton_server.client().unload_model(name)
+    assert caller.end() is Finish.LENGTH
+    assert len(caller.ids) == 400
+    wait_until(lambda: not figures(triton_server, name), 20)

@@ -1,0 +1,94 @@
+"""What is read of a language model's folder before anything of it is loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.language_models import POSITIONS, WINDOW, save_language_model
+from transformer_serving.contract.generation import Sampling
+from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.source.language_model import open_language_model
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_language_model("mistral", tmp_path_factory.mktemp("model") / "tiny-mistral")
+
+
+@pytest.fixture
+def folder(saved: Path, tmp_path: Path) -> Path:
+    """A copy to change; its weights are the first one's."""
+    copy = tmp_path / saved.name
+    copy.mkdir()
+    for path in saved.iterdir():
+        (copy / path.name).hardlink_to(path)
+    return copy
+
+
+def change(folder: Path, name: str, **fields: Any) -> None:
+    path = folder / name
+    values = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    path.unlink(missing_ok=True)
+    path.write_text(json.dumps({**values, **fields}))
+
+
+def test_limits_and_defaults_of_a_plain_folder(folder: Path) -> None:
+    source = open_language_model(str(folder))
+    generation = source.generation
+    assert (source.name, source.revision, source.model_type) == ("tiny-mistral", None, "mistral")
+    assert source.window == WINDOW
+    assert (generation.max_positions, generation.max_new_tokens) == (POSITIONS, POSITIONS - 1)
+    assert generation.default_new_tokens == 256
+    assert generation.sampling == Sampling(False, 1.0, 1.0, 50, 1.0)
+    assert generation.special_tokens == {"bos_token": "<s>", "eos_token": "</s>"}
+    assert generation.chat_template is None
+    assert len(generation.eos_ids) == 1
+    # GPT-2 has none either: nothing is ever padded.
+    assert source.tokenizer.pad_token == ""
+
+
+def test_what_generation_config_and_the_tokenizer_say(folder: Path) -> None:
+    change(
+        folder, "generation_config.json", do_sample=True, temperature=0.7, top_k=0, top_p=0.9,
+        repetition_penalty=1.1, eos_token_id=[2, 5, 10**6], max_new_tokens=20,
+    )  # fmt: skip
+    change(folder, "tokenizer_config.json", chat_template="{{ messages }}")
+    generation = open_language_model(str(folder), max_length=100, name="other").generation
+    assert generation.sampling == Sampling(True, 0.7, 0.9, 0, 1.1)
+    assert generation.eos_ids == (2, 5)
+    assert generation.default_new_tokens == 20
+    assert generation.max_positions == 100
+    assert generation.chat_template == "{{ messages }}"
+
+
+def test_numbers_that_cannot_be_are_taken_as_unsaid(folder: Path) -> None:
+    change(folder, "generation_config.json", temperature=0.0, top_p=2, top_k=None)
+    sampling = open_language_model(str(folder)).generation.sampling
+    assert sampling == Sampling(False, 1.0, 1.0, 50, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "said"),
+    [
+        ("config.json", {"architectures": ["BertForMaskedLM"]}, "serves causal language models"),
+        ("generation_config.json", {"num_beams": 4}, "has 'num_beams', which the engine"),
+        ("generation_config.json", {"no_repeat_ngram_size": 2}, "'no_repeat_ngram_size'"),
+    ],
+)
+def test_what_is_not_served_is_refused(
+    folder: Path, name: str, fields: dict[str, Any], said: str
+) -> None:
+    change(folder, name, **fields)
+    with pytest.raises(ConversionRefused, match=said):
+        open_language_model(str(folder))
+
+
+def test_more_positions_than_the_model_has_are_refused(folder: Path) -> None:
+    with pytest.raises(ConversionRefused, match=f"from 2 to {POSITIONS} for this model, got 513"):
+        open_language_model(str(folder), max_length=513)
+    with pytest.raises(ConversionRefused, match="does not exist"):
+        open_language_model("/nowhere/at/all")

@@ -1,0 +1,174 @@
+"""A small language model converted whole: parity with transformers, and what the bundle holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.continuations import reports
+from tests.language_models import FAMILIES, POSITIONS, WINDOW, save_language_model
+from transformer_serving.contract.heads import GENERATION
+from transformer_serving.desk.builders.language_model import PRECISIONS
+from transformer_serving.desk.builders.table import ENGINES
+from transformer_serving.desk.bundle.folder import Bundle, open_bundle
+from transformer_serving.desk.bundle.writer import renew_bundle
+from transformer_serving.desk.convert import Converted, ConvertRequest, convert
+from transformer_serving.desk.deploy.endpoint import add_arguments
+from transformer_serving.desk.export import language_model as exporter
+from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.parity.continuations import TOLERANCES, ContinuationReport
+from transformer_serving.desk.source.language_model import open_language_model
+from transformer_serving.engine.model_config import from_text
+from transformer_serving.engine.proof.greedy_set import GreedyTolerance, read_greedy_set
+
+pytestmark = pytest.mark.slow
+
+
+def quiet(step: str, detail: str) -> None:
+    """No progress."""
+
+
+def converted(family: str, folder: Path, precision: str = "fp32") -> Converted:
+    model = save_language_model(family, folder / "model")
+    request = ConvertRequest(str(model), task=GENERATION, precision=precision, name=family)
+    return convert(request, folder / "bundle", quiet)
+
+
+@pytest.fixture(scope="module")
+def neo(tmp_path_factory: pytest.TempPathFactory) -> Converted:
+    """GPT-Neo: of its two layers one sees no further than WINDOW tokens."""
+    return converted("gpt_neo", tmp_path_factory.mktemp("neo"))
+
+
+def test_tokens_are_transformers_past_the_window_too(neo: Converted) -> None:
+    report = neo.parity
+    assert isinstance(report, ContinuationReport)
+    assert report.fault is None
+    assert report.equal_tokens == report.tokens
+    assert report.longest_tokens == POSITIONS - 24 > WINDOW
+    rows = read_greedy_set((neo.bundle.model_folder / "parity.json").read_bytes()).rows
+    assert {1, WINDOW + 19, 300} <= {len(row.prompt) for row in rows}
+    assert {row.repetition_penalty for row in rows} == {1.0, 1.3}
+    stopped = [row for row in rows if row.eos_ids]
+    assert stopped
+    assert all(row.continuation[-1] in row.eos_ids for row in stopped)
+
+
+def test_the_bundle_is_one_like_the_others(neo: Converted) -> None:
+    bundle = open_bundle(neo.bundle.folder)
+    endpoint, manifest = bundle.endpoint, bundle.manifest
+    assert (manifest.task, manifest.engine, manifest.precision) == (GENERATION, "openvino", "fp32")
+    names = {entry.path for entry in manifest.files}
+    assert {
+        "model/openvino_model.xml",
+        "model/openvino_model.bin",
+        "model/config.json",
+        "model/generation_config.json",
+        "model/parity.json",
+        "tokenizer.json",
+        "preprocess.py",
+    } <= names
+    assert endpoint.generation is not None
+    assert endpoint.generation.max_positions == POSITIONS
+    assert endpoint.generation.special_tokens["eos_token"] == "</s>"
+    assert manifest.tools["openvino-genai"] != "not installed"
+    golden = manifest.golden
+    assert golden.request["parameters"] == {"do_sample": False, "max_new_tokens": 8}
+    assert golden.answer["text"].startswith(golden.request["text"])
+    assert len(golden.answer["text"]) > len(golden.request["text"])
+    assert endpoint.recorded is not None
+    assert endpoint.recorded.answer == golden.answer
+
+
+def test_triton_is_told_what_the_backend_needs(neo: Converted) -> None:
+    config = from_text((neo.bundle.model_folder / "config.pbtxt").read_text("utf-8"))
+    assert config.backend == "openvino_generate"
+    assert config.max_batch_size == 0
+    assert config.model_transaction_policy.decoupled
+    assert [tensor.name for tensor in config.input] == ["input_ids", "options"]
+    assert [tensor.name for tensor in config.output] == ["token_ids", "logprobs", "state"]
+    parameters = {name: value.string_value for name, value in config.parameters.items()}
+    assert parameters["max_positions"] == str(POSITIONS)
+    # 64 whole sequences, which take less than the gigabyte.
+    assert parameters["num_kv_blocks"] == str(POSITIONS // 32 * 64)
+    line = " ".join(add_arguments(neo.bundle, "writer", "some-id"))
+    assert "--input-type int32 uint8" in line
+    assert 'backend="openvino_generate"' in line
+
+
+def test_a_bundle_can_be_renewed(neo: Converted, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    for path in neo.bundle.folder.rglob("*"):
+        if path.is_file():
+            target = copy / path.relative_to(neo.bundle.folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+    renewed: Bundle = renew_bundle(copy)
+    assert renewed.manifest.bundle_version == neo.bundle.manifest.bundle_version
+    assert (copy / "model/parity.json").read_bytes() == (
+        neo.bundle.model_folder / "parity.json"
+    ).read_bytes()
+
+
+def test_lesser_precisions_are_near_and_say_how_near(tmp_path: Path) -> None:
+    """Of one export, and without a window, as `make language-models` asks them."""
+    found = dict(zip(PRECISIONS, reports("llama", tmp_path), strict=True))
+    for name, report in found.items():
+        assert (report.precision, report.fault) == (name, None)
+        assert report.equal_tokens / report.tokens > 0.9
+    assert found["fp32"].equal_tokens == found["fp32"].tokens
+    differences = [found[name].largest_difference for name in PRECISIONS]
+    assert differences == sorted(differences)
+    sizes = {name: (tmp_path / name / "openvino_model.bin").stat().st_size for name in PRECISIONS}
+    assert sizes["int8"] < sizes["bf16"] / 2
+
+
+def test_auto_takes_the_next_safer_precision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TOLERANCES, "bf16", GreedyTolerance(1.0, 1e-9, 1e-9))
+    row = replace(ENGINES["openvino"], fastest=lambda: "bf16")
+    monkeypatch.setitem(ENGINES, "openvino", row)
+    done = converted("gpt2", tmp_path, "auto")
+    assert done.bundle.manifest.precision == "fp32"
+    [line] = done.refused
+    assert line.startswith("bf16 does not continue as transformers.generate does: a prompt of")
+
+
+def test_an_export_that_is_wrong_is_refused_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layer that sees one token too few of its window, as an off-by-one would."""
+    from transformer_serving.desk.export.attention import Masks
+
+    whole: Callable[[Masks, int | None], object] = Masks.of
+    monkeypatch.setattr(Masks, "of", lambda self, window: whole(self, window and window - 1))
+    with pytest.raises(ConversionRefused, match="fp32 does not continue as transformers.generate"):
+        converted("mistral", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_missing_weights_are_refused(tmp_path: Path) -> None:
+    folder = save_language_model("llama", tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
+    with pytest.raises(ConversionRefused, match="weights of .* parts of 'model' are missing"):
+        exporter.export_language_model(open_language_model(str(folder)))
+
+
+def test_other_engines_and_comparisons_are_refused(tmp_path: Path) -> None:
+    request = ConvertRequest("gpt2", task=GENERATION, engine="onnxruntime")
+    for one in (request, replace(request, engine="openvino", compare=("openvino",))):
+        with pytest.raises(ConversionRefused, match="--engine openvino alone"):
+            convert(one, tmp_path / "bundle", quiet)
+
+
+@pytest.mark.by_hand
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_passes(family: str, precision: str, tmp_path: Path) -> None:
+    assert converted(family, tmp_path, precision).parity.worst.batch >= 1

@@ -1,0 +1,66 @@
+"""config.pbtxt of a bundle, and its tensors as Triton and ClearML are told of them.
+
+Tested by tests/bundle/test_writer.py and tests/test_language_model.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.contract.generation import OPTIONS
+from transformer_serving.contract.heads import TOKEN_ROLES
+from transformer_serving.desk.builders.files import EngineFiles
+from transformer_serving.desk.builders.table import ENGINES, GENERATION_BACKEND
+from transformer_serving.engine.model_config import TensorConfig, build_config, to_text
+
+Tensors = tuple[TensorConfig, ...]
+
+
+def triton_tensors(endpoint: Endpoint) -> tuple[Tensors, Tensors]:
+    """Inputs and outputs; a language model is told of each sequence's options beside its ids."""
+    inputs = tuple(
+        TensorConfig(tensor.name, tensor.dtype, (-1,), tensor.role in TOKEN_ROLES)
+        for tensor in endpoint.inputs
+    )
+    if endpoint.generation is not None:
+        inputs = (*inputs, TensorConfig(OPTIONS, "UINT8", (-1,), per_token=False))
+    outputs = tuple(
+        TensorConfig(tensor.name, tensor.dtype, tensor.dims) for tensor in endpoint.outputs
+    )
+    return inputs, outputs
+
+
+def config_text(endpoint: Endpoint, engine: EngineFiles) -> str:
+    """config.pbtxt of the bundle. It has no model name: the controller gives it the endpoint's."""
+    inputs, outputs = triton_tensors(endpoint)
+    common: dict[str, Any] = {"name": "", "inputs": inputs, "outputs": outputs}
+    if endpoint.generation is not None:
+        config = build_config(
+            **common,
+            backend=GENERATION_BACKEND,
+            max_batch_size=0,
+            decoupled=True,
+            parameters={"precision": engine.precision, **engine.parameters},
+            kind="KIND_MODEL",
+            file_name=engine.files[0].name,
+        )
+        return to_text(config)
+    config = build_config(
+        **common,
+        backend=ENGINES[engine.engine].backend,
+        max_batch_size=endpoint.limits.max_batch_size,
+        parameters={"precision": engine.precision} if engine.engine == "openvino" else {},
+        warmup_lengths=endpoint.tokens.buckets,
+        profiles=_profiles(engine),
+        file_name=engine.files[0].name,
+        # fp16 is for a GPU where there is one; everywhere else it is a slower fp32.
+        kind="KIND_AUTO" if (engine.engine, engine.precision) == ("onnxruntime", "fp16") else None,
+    )
+    return to_text(config)
+
+
+def _profiles(engine: EngineFiles) -> tuple[str, ...]:
+    """All of a plan's optimization profiles: Triton would use only the first one it is not told."""
+    facts = engine.facts or {}
+    return tuple(str(index) for index in range(int(facts.get("profiles", 0))))

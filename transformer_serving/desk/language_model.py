@@ -1,0 +1,183 @@
+"""From a causal language model to a bundle: open, export, build, compare, write.
+
+Tested by tests/test_language_model.py.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from transformer_serving.contract.endpoint import (
+    Endpoint,
+    InputTensor,
+    Limits,
+    OutputTensor,
+    Tokens,
+)
+from transformer_serving.contract.generation import INPUT_IDS, LOGPROBS, STATE, TOKEN_IDS
+from transformer_serving.contract.heads import GENERATION
+from transformer_serving.contract.manifest import Golden
+from transformer_serving.desk.builders.files import EngineFiles
+from transformer_serving.desk.builders.language_model import build_language_model
+from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.bundle.writer import BundleContent, write_bundle
+from transformer_serving.desk.export.language_model import export_language_model
+from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.parity.continuations import (
+    ContinuationReport,
+    Continuations,
+    Reference,
+    compare_continuations,
+    prepare_continuations,
+)
+from transformer_serving.desk.parity.golden_continuation import golden_continuation
+from transformer_serving.desk.source.language_model import LanguageModelSource
+
+HEAD = "generation"
+# Prompts of one request, each a sequence of its own: the engine is called with one at a time.
+_MOST_PROMPTS = 64
+
+Progress = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class ConvertedLanguageModel:
+    """A finished bundle; `refused` is what was said of each faster precision that did not pass."""
+
+    bundle: Bundle
+    parity: ContinuationReport
+    refused: tuple[str, ...]
+
+
+def convert_language_model(
+    source: LanguageModelSource,
+    precisions: Sequence[str],
+    limits: Limits,
+    target: Path,
+    progress: Progress,
+) -> ConvertedLanguageModel:
+    """Make the bundle folder `target`, of the first of `precisions` that passes.
+
+    Raises ConversionRefused; then nothing is left behind.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".convert.", dir=target.parent) as scratch:
+        progress("export", f"{GENERATION}, {source.model_type}")
+        model = export_language_model(source)
+        reference = Reference(source)
+        case = prepare_continuations(source, reference)
+        refused: list[str] = []
+        for precision in precisions:
+            files, report = _built(source, model, case, precision, Path(scratch), progress)
+            if report.fault is None:
+                break
+            refused.append(_described(report))
+            progress("parity", refused[-1])
+        if report.fault is not None:
+            raise ConversionRefused(f"{refused[-1]}; {_advice(report.precision)}")
+        content = BundleContent(
+            endpoint=endpoint_of(source, limits),
+            tokenizer=source.tokenizer,
+            engine=files,
+            golden=_golden(source, reference),
+            parity={**asdict(report), "shapes": _shapes(case, report)},
+            source={
+                "model": source.name,
+                "revision": source.revision,
+                "model_type": source.model_type,
+            },
+            parity_set=case.kept(report.precision),
+        )
+        progress("bundle", str(target))
+        return ConvertedLanguageModel(write_bundle(content, target), report, tuple(refused))
+
+
+def endpoint_of(source: LanguageModelSource, limits: Limits) -> Endpoint:
+    """endpoint.json, its version and hash still empty."""
+    tokenizer, positions = source.tokenizer, source.generation.max_positions
+    return Endpoint(
+        bundle_version=0,
+        bundle_hash="",
+        task=GENERATION,
+        head=HEAD,
+        inputs=(InputTensor(INPUT_IDS, role="input_ids", dtype="INT32"),),
+        outputs=(
+            OutputTensor(TOKEN_IDS, "INT32", (-1,)),
+            OutputTensor(LOGPROBS, "FP32", (-1,)),
+            OutputTensor(STATE, "INT32", (3,)),
+        ),
+        tokens=Tokens(
+            max_length=positions,
+            buckets=(positions,),
+            pad_id=tokenizer.pad_id,
+            pad_token=tokenizer.pad_token,
+            pad_type_id=tokenizer.pad_type_id,
+            padding_side="right",
+            truncate=False,
+            truncation_side="left",
+            unk_id=tokenizer.unk_id,
+        ),
+        limits=replace(
+            limits,
+            max_texts=min(limits.max_texts, _MOST_PROMPTS),
+            max_batch_size=1,
+            max_call_tokens=None,
+        ),
+        classification=None,
+        embedding=None,
+        masks=None,
+        generation=source.generation,
+    )
+
+
+def _built(
+    source: LanguageModelSource,
+    model: Any,
+    case: Continuations,
+    precision: str,
+    scratch: Path,
+    progress: Progress,
+) -> tuple[EngineFiles, ContinuationReport]:
+    progress("build", f"openvino {precision}")
+    folder = scratch / precision
+    folder.mkdir()
+    files = build_language_model(precision, model, source, folder)
+    longest = max(len(row.prompt) for row in case.rows)
+    progress("parity", f"{len(case.rows)} prompts of up to {longest} tokens")
+    return files, compare_continuations(case, files)
+
+
+def _golden(source: LanguageModelSource, reference: Reference) -> Golden:
+    body, answer = golden_continuation(source, reference)
+    # Of texts nothing is a little different.
+    return Golden(body, answer, 0.0)
+
+
+def _shapes(case: Continuations, report: ContinuationReport) -> dict[str, Any]:
+    """As other bundles' manifests have it: what the engine was asked."""
+    return {
+        "calls": 2 * len(case.rows),
+        "lengths": len({len(row.prompt) for row in case.rows}),
+        "largest_difference": report.largest_difference,
+        "fault": report.fault,
+    }
+
+
+def _described(report: ContinuationReport) -> str:
+    return (
+        f"{report.precision} does not continue as {report.reference} does: {report.fault}; "
+        f"{report.equal_tokens} of {report.tokens} tokens are the same"
+    )
+
+
+def _advice(precision: str) -> str:
+    if precision == "fp32":
+        return (
+            "the exported graph does not compute what the model does; convert one of the families "
+            "of language models in docs/models.md"
+        )
+    return "convert with --precision fp32, or auto for the fastest that passes"

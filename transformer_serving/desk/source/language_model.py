@@ -1,0 +1,201 @@
+"""A causal language model on disk: its limits, its defaults, and what its chat template needs.
+
+Nothing here imports torch: what cannot be served is refused before anything is loaded.
+
+Tested by tests/source/test_language_model.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformer_serving.contract.generation import Generation, Sampling
+from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.source.json_files import read_json
+from transformer_serving.desk.source.model import locate_model, read_model_config
+from transformer_serving.desk.source.pickled_weights import refuse_pickles
+from transformer_serving.desk.source.tokenizer import (
+    TokenizerFile,
+    load_tokenizer,
+    read_tokenizer,
+)
+
+ARCHITECTURES = ("ForCausalLM", "LMHeadModel")
+# The cache of longer texts needs gigabytes; who wants it says so with --max-length.
+_LONGEST_UNASKED = 8192
+# What transformers' pipeline generates where nobody says how much.
+_NEW_UNASKED = 256
+# transformers' own defaults where generation_config.json is silent (5.2, configuration_utils.py).
+_TOP_K = 50
+# What would change the choice of tokens and the engine does not do, and the value that is none.
+_UNSERVED: dict[str, tuple[Any, ...]] = {
+    "num_beams": (1,),
+    "no_repeat_ngram_size": (0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "min_length": (0,),
+    "min_new_tokens": (0,),
+    "min_p": (0.0,),
+    "typical_p": (1.0,),
+    "bad_words_ids": ([],),
+    "suppress_tokens": ([],),
+    "begin_suppress_tokens": ([],),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": (),
+    "guidance_scale": (1.0, 1),
+}
+
+
+@dataclass(frozen=True)
+class LanguageModelSource:
+    """A language model, read but not loaded. `revision` is None for a folder.
+
+    `window` is the number of tokens that a layer with a sliding one sees, None where none has one.
+    """
+
+    name: str
+    revision: str | None
+    folder: Path
+    model_type: str
+    tokenizer: TokenizerFile
+    generation: Generation
+    window: int | None
+
+
+def open_language_model(
+    model: str,
+    *,
+    revision: str | None = None,
+    name: str | None = None,
+    max_length: int | None = None,
+    allow_pickle: bool = False,
+) -> LanguageModelSource:
+    """Find `model` (a folder, else a Hub id) and read what serving needs to know of it.
+
+    `max_length` are the positions of prompt and new tokens together, the model's own or 8192
+    unless given. Raises ConversionRefused when the model is not found, generates no text, has
+    pickled weights that are not allowed, or asks for what the engine does not do.
+    """
+    folder, found_name, found_revision = locate_model(model, revision, allow_pickle)
+    refuse_pickles(folder, allowed=allow_pickle)
+    config = read_model_config(folder)
+    _check_architecture(config)
+    defaults = read_json(folder / "generation_config.json") or {}
+    _check_served(defaults)
+    tokenizer = read_tokenizer(folder, pads=False)
+    return LanguageModelSource(
+        name=name or found_name,
+        revision=found_revision,
+        folder=folder,
+        model_type=str(config.get("model_type", "")),
+        tokenizer=tokenizer,
+        generation=_generation(folder, config, defaults, max_length),
+        window=_window(config),
+    )
+
+
+def _check_architecture(config: Mapping[str, Any]) -> None:
+    names = [str(name) for name in config.get("architectures") or ()]
+    if config.get("is_encoder_decoder") or (
+        names and not any(name.endswith(ARCHITECTURES) for name in names)
+    ):
+        raise ConversionRefused(
+            f"the model is {', '.join(names) or 'an encoder with a decoder'}, and text-generation "
+            f"serves causal language models, …{' or …'.join(ARCHITECTURES)}"
+        )
+
+
+def _check_served(defaults: Mapping[str, Any]) -> None:
+    for field, nothing in _UNSERVED.items():
+        value = defaults.get(field)
+        if value is not None and value not in nothing:
+            raise ConversionRefused(
+                f"generation_config.json has '{field}', which the engine does not do, so that its "
+                "text would be another one than transformers'; take the field out"
+            )
+
+
+def _generation(
+    folder: Path, config: Mapping[str, Any], defaults: Mapping[str, Any], max_length: int | None
+) -> Generation:
+    vocabulary = int(config.get("vocab_size") or 0)
+    positions = _positions(config, max_length)
+    asked = defaults.get("max_new_tokens")
+    new = asked if isinstance(asked, int) and asked > 0 else _NEW_UNASKED
+    loaded = load_tokenizer(folder)
+    return Generation(
+        engine="openvino",
+        vocabulary=vocabulary,
+        max_positions=positions,
+        max_new_tokens=positions - 1,
+        default_new_tokens=min(new, max(1, positions // 2)),
+        eos_ids=_eos_ids(config, defaults, vocabulary),
+        sampling=_sampling(defaults),
+        special_tokens={
+            name: str(text)
+            for name, text in loaded.special_tokens_map.items()
+            if isinstance(text, str)
+        },
+        chat_template=_chat_template(loaded.chat_template),
+    )
+
+
+def _positions(config: Mapping[str, Any], max_length: int | None) -> int:
+    """GPT-2 calls them n_positions and n_ctx; tables end there, and so does rotary training."""
+    names = ("max_position_embeddings", "n_positions")
+    own = next((config[name] for name in names if isinstance(config.get(name), int)), None)
+    if own is None:
+        raise ConversionRefused(
+            "config.json does not say how many positions the model has; add max_position_embeddings"
+        )
+    if max_length is not None and not 2 <= max_length <= own:
+        raise ConversionRefused(
+            f"--max-length must be from 2 to {own} for this model, got {max_length}"
+        )
+    return max_length or min(int(own), _LONGEST_UNASKED)
+
+
+def _eos_ids(
+    config: Mapping[str, Any], defaults: Mapping[str, Any], vocabulary: int
+) -> tuple[int, ...]:
+    found = defaults.get("eos_token_id", config.get("eos_token_id"))
+    ids = found if isinstance(found, list) else [found]
+    return tuple(one for one in ids if isinstance(one, int) and 0 <= one < vocabulary)
+
+
+def _sampling(defaults: Mapping[str, Any]) -> Sampling:
+    """Of the four numbers those that cannot be are taken as unsaid: greedy models' configs have a
+    temperature of 0."""
+
+    def number(name: str, unsaid: float, most: float) -> float:
+        value = defaults.get(name)
+        usable = isinstance(value, int | float) and 0 < value <= most
+        return float(value) if usable and value is not None else unsaid
+
+    top_k = defaults.get("top_k")
+    return Sampling(
+        do_sample=bool(defaults.get("do_sample")),
+        temperature=number("temperature", 1.0, 100.0),
+        top_p=number("top_p", 1.0, 1.0),
+        top_k=top_k if isinstance(top_k, int) and top_k >= 0 else _TOP_K,
+        repetition_penalty=number("repetition_penalty", 1.0, 100.0),
+    )
+
+
+def _chat_template(found: Any) -> str | None:
+    """A tokenizer may have several by name; the plain one is 'default'."""
+    if isinstance(found, Mapping):
+        found = found.get("default")
+    return found if isinstance(found, str) else None
+
+
+def _window(config: Mapping[str, Any]) -> int | None:
+    """Mistral's stands there where it has one; Qwen's counts only with use_sliding_window."""
+    if config.get("use_sliding_window") is False:
+        return None
+    for name in ("sliding_window", "window_size"):
+        if isinstance(config.get(name), int):
+            return int(config[name])
+    return None

@@ -1,0 +1,1 @@
+"""Text generation as one engine thread: calls are checked, admitted, stepped together, streamed."""

@@ -1,0 +1,249 @@
+"""The engine thread: lets calls in, steps them together, sends what came, sees who has left.
+
+One thread alone touches the pipeline; calls come to it through an inbox. Whatever happens, every
+call gets a last message.
+
+Tested by tests/engine/test_generation_engine.py.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from transformer_serving.contract.error_line import named_line
+from transformer_serving.contract.generation import Finish
+from transformer_serving.engine.backends.generation.calls import Call, CallRefused, Fault
+from transformer_serving.engine.backends.generation.sequences import (
+    Answers,
+    Part,
+    Pipeline,
+    Running,
+    Waiting,
+)
+from transformer_serving.engine.backends.generation.settings import GenerationSettings
+
+# Up to so many sequences each token is a message of its own, and who has left is asked at every
+# step: both cost a tenth of a millisecond or more, which only many sequences feel.
+_FEW = 4
+_LOOK_S = 0.1
+# By these words the controller knows an engine that must be loaded again (its dead_models).
+_DEAD = "the engine is not healthy"
+
+
+@dataclass
+class Counts:
+    """What came of the calls since the start; `running`, `waiting` and `cache_use` are of now."""
+
+    running: int = 0
+    waiting: int = 0
+    cache_use: float = 0.0
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    finished: int = 0
+    cancelled: int = 0
+    refused: int = 0
+    failed: int = 0
+    rebuilt: int = 0
+
+
+class Engine:
+    """`make` builds the pipeline, again after a step that raised; `log` takes lines for people."""
+
+    def __init__(
+        self,
+        make: Callable[[], Pipeline],
+        settings: GenerationSettings,
+        log: Callable[[str], None],
+        report: Callable[[Counts], None] = lambda counts: None,
+    ) -> None:
+        self.counts = Counts()
+        self._make = make
+        self._settings = settings
+        self._log = log
+        self._report = report
+        self._pipeline: Pipeline | None = make()
+        self._news = threading.Condition()
+        self._inbox: deque[Waiting] = deque()
+        self._ending = False
+        self._dead: str | None = None
+        # Of the engine thread alone.
+        self._waiting: deque[Waiting] = deque()
+        self._running: list[Running] = []
+        self._blocks = 0
+        self._looked = 0.0
+        self._thread = threading.Thread(target=self._run, name="generation", daemon=True)
+        self._thread.start()
+
+    def submit(self, call: Call, answers: Answers) -> None:
+        """Queue a checked call. Refuses it where too many wait, or where the engine is dead."""
+        with self._news:
+            refusal = self._no_room()
+            if refusal is None:
+                self._inbox.append(Waiting(call, answers))
+                self._news.notify()
+        if refusal is not None:
+            self.counts.refused += 1
+            answers.refuse(refusal)
+
+    def close(self) -> None:
+        """Return when every sequence has ended by itself."""
+        with self._news:
+            self._ending = True
+            self._news.notify()
+        self._thread.join()
+        self._pipeline = None
+
+    def _no_room(self) -> CallRefused | None:
+        if self._dead is not None:
+            return CallRefused(Fault.UNAVAILABLE, f"{_DEAD}: {self._dead}")
+        waiting, most = len(self._inbox) + len(self._waiting), self._settings.max_waiting
+        if waiting < most:
+            return None
+        return CallRefused(
+            Fault.UNAVAILABLE, f"{waiting} calls wait, and {most} may; come back later"
+        )
+
+    def _run(self) -> None:
+        while self._wait():
+            try:
+                self._turn()
+            except Exception as error:
+                # Nothing may end this thread: all that came later would wait for ever.
+                self._start_anew(named_line(error))
+            self._tell()
+        self._tell()
+
+    def _wait(self) -> bool:
+        """Until there is something to do; False when all is done and the end was asked for."""
+        with self._news:
+            while not (self._inbox or self._waiting or self._running or self._busy()):
+                if self._ending:
+                    return False
+                self._news.wait()
+            self._waiting += self._inbox
+            self._inbox.clear()
+        return True
+
+    def _busy(self) -> bool:
+        return self._pipeline is not None and self._pipeline.busy()
+
+    def _turn(self) -> None:
+        """One step of all sequences, and what comes before and after it."""
+        self._look_who_left()
+        self._let_in()
+        if self._busy():
+            assert self._pipeline is not None
+            self._pipeline.step()
+        now = time.monotonic()
+        gap = self._settings.send_gap_s if len(self._running) > _FEW else 0.0
+        for one in tuple(self._running):
+            self._give(one, now, gap)
+
+    def _let_in(self) -> None:
+        """In the order of their coming, as long as all of each fits beside all of the others.
+
+        So no sequence is ever pushed out of the cache by another one.
+        """
+        while self._waiting and len(self._running) < self._settings.max_running:
+            first = self._waiting[0]
+            if self._blocks + first.call.blocks > self._settings.kv_blocks:
+                return
+            self._waiting.popleft()
+            self._start(first)
+
+    def _start(self, waiting: Waiting) -> None:
+        assert self._pipeline is not None
+        try:
+            handle = self._pipeline.start(waiting.call)
+        except Exception as error:
+            self._refuse((waiting,), Fault.INTERNAL, f"the engine refused it: {_line(error)}")
+            return
+        self._running.append(Running(waiting.call, waiting.answers, handle))
+        self._blocks += waiting.call.blocks
+        self.counts.prompt_tokens += len(waiting.call.ids)
+
+    def _give(self, one: Running, now: float, gap: float) -> None:
+        """Send what is due: the first tokens and the last at once, others when the gap is over."""
+        before = one.generated
+        try:
+            finish = one.look().finish
+        except Exception as error:
+            one.handle.cancel()
+            self._drop(one)
+            self._refuse((one,), Fault.INTERNAL, f"the engine lost it: {_line(error)}")
+            return
+        self.counts.new_tokens += one.generated - before
+        if finish is not Finish.RUNNING:
+            self._drop(one)
+            self.counts.finished += 1
+            one.send(finish, now)
+        elif one.unsent and now - one.sent_at >= gap:
+            one.send(finish, now)
+
+    def _look_who_left(self) -> None:
+        now = time.monotonic()
+        if len(self._running) + len(self._waiting) > _FEW and now - self._looked < _LOOK_S:
+            return
+        self._looked = now
+        for one in tuple(self._running):
+            if one.answers.gone():
+                one.handle.cancel()
+                self._drop(one)
+                self.counts.cancelled += 1
+                one.send(Finish.CANCELLED, now)
+        for waiting in [one for one in self._waiting if one.answers.gone()]:
+            self._waiting.remove(waiting)
+            self.counts.cancelled += 1
+            waiting.answers.send(Part((), (), Finish.CANCELLED), len(waiting.call.ids), 0)
+
+    def _drop(self, one: Running) -> None:
+        self._running.remove(one)
+        self._blocks -= one.call.blocks
+
+    def _refuse(self, calls: Iterable[Running | Waiting], fault: Fault, reason: str) -> None:
+        for one in calls:
+            self.counts.failed += 1
+            one.answers.refuse(CallRefused(fault, reason))
+
+    def _start_anew(self, reason: str) -> None:
+        """End what runs, and build the pipeline again; where that fails, say so to everybody."""
+        self._log(f"the engine failed in a step ({_ascii(reason)}); it is built again")
+        running, self._running, self._blocks = self._running, [], 0
+        self._refuse(running, Fault.INTERNAL, f"the engine failed in a step: {_ascii(reason)}")
+        # Their handles, and the cache, are of the old one: it goes before another takes as much.
+        running.clear()
+        self._pipeline = None
+        try:
+            self._pipeline = self._make()
+            self.counts.rebuilt += 1
+        except Exception as error:
+            self._die(_line(error))
+
+    def _die(self, reason: str) -> None:
+        self._log(f"{_DEAD}: {reason}")
+        with self._news:
+            self._dead = reason
+            left = [*self._waiting, *self._inbox]
+            self._waiting.clear()
+            self._inbox.clear()
+        self._refuse(left, Fault.UNAVAILABLE, f"{_DEAD}: {reason}")
+
+    def _tell(self) -> None:
+        self.counts.running, self.counts.waiting = len(self._running), len(self._waiting)
+        # The pipeline's own is of its last step, before that freed what had ended.
+        using = self._pipeline if self._running else None
+        self.counts.cache_use = 0.0 if using is None else using.cache_use()
+        self._report(self.counts)
+
+
+def _line(error: Exception) -> str:
+    return _ascii(named_line(error))
+
+
+def _ascii(text: str) -> str:
+    """What the stub's log takes."""
+    return text.encode("ascii", "backslashreplace").decode()

@@ -1,0 +1,117 @@
+"""The Triton side of a language model: decoupled requests in, streams of tensors out.
+
+Runs only inside Triton's stub. Tensors cross by DLPack (tensors.py says why).
+
+Tested by tests/engine/test_openvino_generate.py.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from transformer_serving.contract.generation import LOGPROBS, STATE, TOKEN_IDS, Finish
+from transformer_serving.engine.backends.generation.calls import CallRefused, read_call
+from transformer_serving.engine.backends.generation.engine import Engine
+from transformer_serving.engine.backends.generation.figures import Figures
+from transformer_serving.engine.backends.generation.sequences import Part, Pipeline
+from transformer_serving.engine.backends.generation.settings import (
+    GenerationSettings,
+    read_generation_settings,
+)
+from transformer_serving.engine.backends.inherited_sockets import close_inherited_sockets
+from transformer_serving.engine.backends.model_settings import ModelError, read_settings
+from transformer_serving.engine.backends.tensors import triton_tensor
+
+# As early as our code runs in the stub, whose own names come into pb_utils later.
+close_inherited_sockets()
+
+
+class LanguageModel(ABC):
+    """One instance; `load` makes the pipeline, again where a step of it raised."""
+
+    @staticmethod
+    @abstractmethod
+    def load(folder: Path, settings: GenerationSettings) -> Pipeline:
+        """The pipeline of the version's folder. Raises ModelError for one that cannot be loaded."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        folder = Path(args["model_repository"]) / args["model_version"]
+        self._figures = Figures(args["model_name"], args["model_version"])
+        try:
+            self._settings = _settings(json.loads(args["model_config"]))
+            self._engine = Engine(
+                lambda: self.load(folder, self._settings),
+                self._settings,
+                pb_utils.Logger.log_error,
+                self._figures.tell,
+            )
+        except ModelError as error:
+            raise pb_utils.TritonModelException(str(error)) from None
+
+    def execute(self, requests: Sequence[Any]) -> None:
+        """Queue them: the answers are the engine thread's to send."""
+        for request in requests:
+            answers = _Answers(request.get_response_sender())
+            # Copied: the memory is Triton's once this returns.
+            tensors = {one.name(): np.from_dlpack(one).copy() for one in request.inputs()}
+            try:
+                call = read_call(self._settings, tensors)
+            except CallRefused as refusal:
+                answers.refuse(refusal)
+            else:
+                self._engine.submit(call, answers)
+
+    def finalize(self) -> None:
+        """Triton calls it when the last stream has ended."""
+        self._engine.close()
+        self._figures.close()
+
+
+def _settings(config: dict[str, Any]) -> GenerationSettings:
+    if not (config.get("model_transaction_policy") or {}).get("decoupled"):
+        raise ModelError("'model_transaction_policy.decoupled' must be true; convert again")
+    settings = read_settings(config)
+    if settings.instances != 1 or settings.max_batch_size:
+        raise ModelError("a language model has one instance and 'max_batch_size' 0; convert again")
+    return read_generation_settings(settings)
+
+
+class _Answers:
+    """One request's response sender. To a caller that has gone nothing can be sent, and nobody is
+    to be told."""
+
+    def __init__(self, sender: Any) -> None:
+        self._sender = sender
+
+    def send(self, part: Part, prompt: int, generated: int) -> None:
+        state = np.array([part.finish, prompt, generated], np.int32)
+        response = pb_utils.InferenceResponse(
+            output_tensors=[
+                triton_tensor(TOKEN_IDS, np.array(part.ids, np.int32)),
+                triton_tensor(LOGPROBS, np.array(part.logprobs, np.float32)),
+                triton_tensor(STATE, state),
+            ]
+        )
+        self._send(response, last=part.finish is not Finish.RUNNING)
+
+    def refuse(self, refusal: CallRefused) -> None:
+        code = getattr(pb_utils.TritonError, refusal.fault.name)
+        error = pb_utils.TritonError(str(refusal), code)
+        self._send(pb_utils.InferenceResponse(output_tensors=[], error=error), last=True)
+
+    def gone(self) -> bool:
+        return bool(self._sender.is_cancelled())
+
+    def _send(self, response: Any, *, last: bool) -> None:
+        flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0
+        try:
+            self._sender.send(response, flags=flags)
+        except pb_utils.TritonModelException as error:
+            pb_utils.Logger.log_warn(f"an answer could not be sent: {error}")

@@ -1,0 +1,1 @@
+"""The backend `openvino_generate`."""
