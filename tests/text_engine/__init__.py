@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import shutil
 from pathlib import Path
@@ -37,13 +36,43 @@ def tokenizer() -> bytes:
     return str(made.to_str()).encode()
 
 
-def fields(generation_fields: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """endpoint.json of the rule; `changes` are of its generation."""
-    made = copy.deepcopy(generation_fields)
-    made["bundle_version"] = VERSION
-    made["limits"]["max_texts"] = 8
-    made["generation"] |= {"chat_template": TEMPLATE, **changes}
-    return made
+def fields(**changes: Any) -> dict[str, Any]:
+    """endpoint.json of the rule, 64 positions; `changes` are of its generation."""
+    return {
+        "schema": 1,
+        "bundle_version": VERSION,
+        "bundle_hash": "ab" * 32,
+        "task": "text-generation",
+        "head": "generation",
+        "inputs": [{"name": "input_ids", "role": "input_ids", "dtype": "INT32"}],
+        "outputs": [
+            {"name": "token_ids", "dtype": "INT32", "dims": [-1]},
+            {"name": "logprobs", "dtype": "FP32", "dims": [-1]},
+            {"name": "state", "dtype": "INT32", "dims": [3]},
+        ],
+        "tokens": {
+            "max_length": 64, "buckets": [64], "pad_id": 0, "pad_token": "[PAD]",
+            "pad_type_id": 0, "padding_side": "right", "truncate": False,
+        },
+        "limits": {
+            "max_texts": 8, "max_characters": 10_000, "max_tokens": 2_000, "max_batch_size": 1,
+        },
+        "generation": {
+            "engine": "openvino",
+            "vocabulary": 80,
+            "max_positions": 64,
+            "max_new_tokens": 32,
+            "default_new_tokens": 16,
+            "eos_ids": [3],
+            "sampling": {
+                "do_sample": False, "temperature": 1.0, "top_p": 1.0, "top_k": 0,
+                "repetition_penalty": 1.0,
+            },
+            "special_tokens": {"eos_token": "</s>"},
+            "chat_template": TEMPLATE,
+            **changes,
+        },
+    }  # fmt: skip
 
 
 def write_model(repository: Path, name: str, version: int = VERSION) -> None:

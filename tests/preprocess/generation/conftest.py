@@ -34,5 +34,5 @@ def settings(text_triton: TritonServer, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def text(settings: Any, text_triton: TritonServer, generation_fields: dict[str, Any]) -> Asker:
-    return Asker("text", fields(generation_fields))
+def text(settings: Any, text_triton: TritonServer) -> Asker:
+    return Asker("text", fields())

@@ -130,9 +130,9 @@ async def test_an_error_in_the_middle_is_an_event_and_the_end(
     assert (got, whole) == (status, error)
 
 
-async def test_a_silence_is_given_up(settings: Any, text: Asker, generation_fields: Any) -> None:
+async def test_a_silence_is_given_up(settings: Any, text: Asker) -> None:
     settings(TOKEN_GAP_S="0.3", FIRST_TOKEN_S="0.4")
-    impatient = Asker("text", fields(generation_fields))
+    impatient = Asker("text", fields())
     name, error = (await impatient.events({"text": "hang w30"}))[-1]
     assert (error["code"], error["limit"]) == ("unavailable", "0.3 s")
     status, error = await impatient.refusal({"text": "never w30", "stream": True})
@@ -171,9 +171,9 @@ async def test_a_caller_that_leaves_frees_the_engine(
     assert seats.taken == 0
 
 
-async def test_no_more_run_than_may(settings: Any, text: Asker, generation_fields: Any) -> None:
+async def test_no_more_run_than_may(settings: Any, text: Asker) -> None:
     settings(MAX_STREAMS="2")
-    small = Asker("text", fields(generation_fields))
+    small = Asker("text", fields())
     streams = [await small.ask({"text": "slow w30", "stream": True}) for _ in range(2)]
     status, error = await small.refusal({"text": PROMPT})
     assert (status, error["code"], error["limit"]) == (503, "overloaded", 2)
