@@ -227,16 +227,23 @@ def test_curl_shows_events_as_they_come(door: Server) -> None:
     assert done.stdout.endswith(b"data: [DONE]\n\n")
 
 
-def test_figures(door: Server) -> None:
-    figures = door.ask("GET", "/metrics").raw.decode()
+def test_figures(door: Server, streaming: Streaming) -> None:
+    door.post("text", {"text": PROMPT, "stream": True})
+    before = streaming.cancelled()
+    with socket.create_connection(("127.0.0.1", door.port), timeout=20) as connection:
+        connection.sendall(asked("/serve/text", {**SLOW, "stream": True}))
+        connection.recv(1000)
+    wait_until(lambda: streaming.cancelled() == before + 1, 5)
     for name in ("first_token_seconds_count", "token_seconds_count", "generated_tokens_total"):
-        [row] = [
-            row for row in figures.splitlines() if row.startswith(f"transformer_serving_{name}{{")
-        ]
-        assert float(row.split()[-1]) > 0
-    [row] = [row for row in figures.splitlines() if "cut_sequences_total" in row and "disc" in row]
-    assert float(row.split()[-1]) >= 1
-    assert 'transformer_serving_running_streams{endpoint="text"} 0.0' in figures
+        assert figure(door, f'{name}{{endpoint="text"}}') > 0
+    assert figure(door, 'cut_sequences_total{endpoint="text",reason="disconnect"}') >= 1
+    assert figure(door, 'running_streams{endpoint="text"}') == 0
+
+
+def figure(server: Server, name: str) -> float:
+    rows = server.ask("GET", "/metrics").raw.decode().splitlines()
+    [row] = [row for row in rows if row.startswith(f"transformer_serving_{name} ")]
+    return float(row.split()[-1])
 
 
 def test_sigterm_lets_streams_end(streaming: Streaming, tmp_path: Path) -> None:
