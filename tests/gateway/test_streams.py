@@ -10,66 +10,27 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.engine.triton_server import TritonServer, running_triton, wait_until
-from tests.gateway.conftest import JSON, Server, Session, running
-from tests.gateway.text_serving import register
-from tests.text_engine import PROMPT, event_of, fields, lived, tokenizer, write_model
+from tests.engine.triton_server import wait_until
+from tests.gateway.conftest import JSON, Server, Session
+from tests.gateway.streaming import Streaming, running_streaming
+from tests.text_engine import PROMPT, event_of
 from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
-from transformer_serving.desk.bundle import preprocess_file
 from transformer_serving.gateway.access import KEYS_FILE
-from transformer_serving.gateway.settings import GENERATE_ENDPOINT
 
 pytestmark = pytest.mark.slow
 NEXT = " w20 w21 w22"
 SLOW = {"text": "slow w20", "parameters": {"max_new_tokens": 32}}
 
 
-@dataclass(frozen=True)
-class Streaming:
-    """The app in both ways, and the Triton behind it."""
-
-    session: Session
-    triton: TritonServer
-    servers: dict[str, Server]
-
-    def settings(self, **more: str) -> dict[str, str]:
-        return settings_of(self.triton, **more)
-
-    def cancelled(self) -> int:
-        return sum(row.startswith("cancelled") for row in lived(self.triton, "text"))
-
-
-def settings_of(triton: TritonServer, **more: str) -> dict[str, str]:
-    return {
-        "TRANSFORMER_SERVING_TRITON_GRPC": triton.grpc,
-        GENERATE_ENDPOINT.name: "text",
-        **more,
-    }
-
-
 @pytest.fixture(scope="module")
 def streaming(session: Session, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streaming]:
-    folder = tmp_path_factory.mktemp("streams")
-    endpoint = json.dumps(fields())
-    (folder / "text.py").write_text(preprocess_file.build(endpoint, tokenizer()))
-    with running_triton(folder / "triton") as triton:
-        write_model(triton.repository, "text")
-        client = triton.client()
-        client.load_model("text")
-        client.close()
-        task = register(session, folder, ["text"])
-        environment = {**session.environment, "CLEARML_SERVING_TASK_ID": task}
-        own = replace(session, environment=environment, folder=folder)
-        settings = settings_of(triton)
-        stock = own.uvicorn("clearml_serving.serving.main:app", **settings)
-        with running(own.gateway(**settings), stock) as servers:
-            yield Streaming(own, triton, servers)
+    with running_streaming(session, tmp_path_factory.mktemp("streams")) as made:
+        yield made
 
 
 @pytest.fixture(params=["gateway", "stock"])
