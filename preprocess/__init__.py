@@ -16,6 +16,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from preprocess.answers import TASKS
+from preprocess.card import card_of
 from preprocess.dialects import Conversation, needs_engine
 from preprocess.engine import Engine
 from preprocess.garbage import keep_collections_short
@@ -42,7 +43,7 @@ Collect = Callable[[dict[str, Any]], None] | None
 
 
 class Preprocess:
-    """One bundle as an endpoint of clearml-serving, from its two files.
+    """One bundle of any task but text-generation as an endpoint, from its two files.
 
     It knows of no other bundle: while one takes over from another, `Successor` in handover.py
     stands in front and says which of the two is asked.
@@ -67,6 +68,10 @@ class Preprocess:
         """Made at the first request: only then the host has said the endpoint's name."""
         named = self.model_endpoint
         return Engine(self.endpoint, self.settings, named.serving_url, named.version)
+
+    def card(self) -> dict[str, Any]:
+        """What the gateway tells of the endpoint."""
+        return card_of(self.endpoint, self.task)
 
     def turned_away(self, raw: bytes) -> Answer | None:
         """The refusal of a request that would wait too long, before its body is parsed.

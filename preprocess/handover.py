@@ -13,9 +13,11 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from preprocess import Collect, Preprocess
-from preprocess.card import card_of
 from preprocess.dialects import OPERATIONS, is_spoken_by
+from preprocess.generation import TextGeneration
+from transformer_serving.contract.endpoint import read_endpoint
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.heads import GENERATION
 from transformer_serving.contract.worker.process_wide import process_wide
 
 _PROBE_EVERY_S = 0.25
@@ -109,7 +111,10 @@ class Successor:
     operations = frozenset(OPERATIONS)
 
     def __init__(self, endpoint_json: bytes, tokenizer_json: Callable[[], bytes]) -> None:
-        self.own = Preprocess(endpoint_json, tokenizer_json)
+        is_text = read_endpoint(endpoint_json).task == GENERATION
+        own = TextGeneration if is_text else Preprocess
+        # Either; as different as their engines are, they are asked the same.
+        self.own: Any = own(endpoint_json, tokenizer_json)
         # The next bundle's code and the gateway look here.
         self.endpoint = self.own.endpoint
 
@@ -123,7 +128,8 @@ class Successor:
 
     def card(self) -> dict[str, Any]:
         """What the gateway tells of the endpoint."""
-        return card_of(self.own.endpoint, self.own.task)
+        card: dict[str, Any] = self.own.card()
+        return card
 
     @cached_property
     def handover(self) -> Handover:

@@ -81,6 +81,16 @@ def whole(low: int, high: int | None = None) -> Kind:
     )
 
 
+def number(above: float, most: float) -> Kind:
+    """Any number above one and at most the other."""
+
+    def fits(value: Any) -> bool:
+        return type(value) in (int, float) and above < value <= most
+
+    schema = {"type": "number", "exclusiveMinimum": above, "maximum": most}
+    return Kind(f"a number above {above:g}, at most {most:g}", fits, f"{most:g}", schema)
+
+
 def choice(names: Sequence[str]) -> Kind:
     """One of some names, in any case, as transformers' enumerations take them."""
     return Kind(

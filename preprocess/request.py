@@ -104,7 +104,7 @@ def read_body(body: Any, task: Task, limits: Limits) -> Request:
     """Check the body against the task and the limits. Raises ServingError (400, 413)."""
     form = task.form
     if isinstance(body, bytes | bytearray) and form.is_one_text:
-        body = {form.first.name: _decode(bytes(body))}
+        body = {form.first.name: decode_text(bytes(body))}
     check_object(body)
     pipeline_shape = "inputs" in body
     refuse_unknown(body, form.inference_api if pipeline_shape else form.own)
@@ -117,13 +117,13 @@ def read_body(body: Any, task: Task, limits: Limits) -> Request:
         many=found.many,
         pipeline_shape=pipeline_shape,
         parameters=task.read_parameters(_parameters(body, form)),
-        timeout_s=_timeout(body),
+        timeout_s=read_timeout(body),
         truncate=_truncate(body),
         objects=found.objects,
     )
 
 
-def _decode(raw: bytes) -> str:
+def decode_text(raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -217,7 +217,7 @@ def _texts(body: Mapping[str, Any], field: TextField, limits: Limits) -> tuple[s
         raise wrong(field.name, field.wanted, value)
     check_count(texts, field.name, limits)
     for text in texts:
-        _check_text(text, field, limits)
+        check_text(text, field, limits)
     return tuple(texts)
 
 
@@ -235,7 +235,7 @@ def check_count(texts: list[Any], field: str, limits: Limits) -> None:
         )  # fmt: skip
 
 
-def _check_text(text: Any, field: TextField, limits: Limits) -> None:
+def check_text(text: Any, field: TextField, limits: Limits) -> None:
     if not isinstance(text, str):
         raise wrong(field.name, field.wanted, text)
     if len(text) > limits.max_characters:
@@ -276,7 +276,7 @@ def _parameters(body: Mapping[str, Any], form: BodyForm) -> Mapping[str, Any]:
     return {**value, **beside} if beside else value
 
 
-def _timeout(body: Mapping[str, Any]) -> float | None:
+def read_timeout(body: Mapping[str, Any]) -> float | None:
     value = body.get("timeout_ms")
     if value is None:
         return None

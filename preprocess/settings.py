@@ -59,6 +59,26 @@ SETTINGS = (
         "Calls of one endpoint and worker that one Triton may have at the same time.",
     ),
     Setting(
+        "TRANSFORMER_SERVING_MAX_STREAMS",
+        "128",
+        "Sequences that text-generation may have running in one worker; beyond it 503.",
+    ),
+    Setting(
+        "TRANSFORMER_SERVING_GENERATION_TIMEOUT_S",
+        "600",
+        "Seconds that text-generation may take where the request brings no timeout_ms.",
+    ),
+    Setting(
+        "TRANSFORMER_SERVING_FIRST_TOKEN_S",
+        "60",
+        "Seconds that a sequence may wait for its first token; then 504.",
+    ),
+    Setting(
+        "TRANSFORMER_SERVING_TOKEN_GAP_S",
+        "30",
+        "Seconds without a token of a sequence that runs, after which it is given up as stalled.",
+    ),
+    Setting(
         "TRANSFORMER_SERVING_METRICS_PORT",
         "0",
         "Port with the worker's figures for Prometheus, where no gateway serves them "
@@ -74,14 +94,19 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class PreprocessSettings:
-    """`triton` is the address for the chosen transport."""
+    """`triton` is the address for the chosen transport, `triton_grpc` what streams come from."""
 
     transport: str
     triton: str
+    triton_grpc: str
     timeout_s: float
     max_wait_s: float
     max_waiting_tokens: int
     calls_in_flight: int
+    max_streams: int
+    generation_timeout_s: float
+    first_token_s: float
+    token_gap_s: float
     metrics_port: int
     metrics_host: str
 
@@ -95,10 +120,15 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> PreprocessSett
     return PreprocessSettings(
         transport=transport,
         triton=_ADDRESSES[transport](values, environment),
+        triton_grpc=_grpc_address(values, environment),
         timeout_s=_seconds(values, "TRANSFORMER_SERVING_TIMEOUT_S", 86_400),
         max_wait_s=_seconds(values, "TRANSFORMER_SERVING_MAX_WAIT_S", 86_400),
         max_waiting_tokens=_whole(values, "TRANSFORMER_SERVING_MAX_WAITING_TOKENS", 1, 10**9),
         calls_in_flight=_whole(values, "TRANSFORMER_SERVING_CALLS_IN_FLIGHT", 1, 64),
+        max_streams=_whole(values, "TRANSFORMER_SERVING_MAX_STREAMS", 1, 100_000),
+        generation_timeout_s=_seconds(values, "TRANSFORMER_SERVING_GENERATION_TIMEOUT_S", 86_400),
+        first_token_s=_seconds(values, "TRANSFORMER_SERVING_FIRST_TOKEN_S", 86_400),
+        token_gap_s=_seconds(values, "TRANSFORMER_SERVING_TOKEN_GAP_S", 86_400),
         metrics_port=_whole(values, "TRANSFORMER_SERVING_METRICS_PORT", 0, 65_535),
         metrics_host=values["TRANSFORMER_SERVING_METRICS_HOST"],
     )

@@ -39,19 +39,19 @@ class EndpointFigures:
         self._endpoint = endpoint
         self._requests: dict[int, Any] = {}
         self._abandoned: dict[str, tuple[Any, Any]] = {}
-        self._texts = _of(_counter("texts", "Texts answered."), endpoint)
-        self._tokens = _of(_counter("tokens", "Their tokens, special ones included."), endpoint)
-        seconds = _histogram(
+        self._texts = labelled(counter("texts", "Texts answered."), endpoint)
+        self._tokens = labelled(counter("tokens", "Their tokens, special ones included."), endpoint)
+        seconds = histogram(
             "stage_seconds", "Seconds a request spent in a stage.", ("stage",), _SECONDS
         )
-        self._stages = [_of(seconds, endpoint, stage) for stage in STAGES]
-        call_texts = _histogram(
+        self._stages = [labelled(seconds, endpoint, stage) for stage in STAGES]
+        call_texts = histogram(
             "call_texts", "Texts that went to the engine in one call.", (), _CALL_TEXTS
         )
-        self._call_texts = _of(call_texts, endpoint)
-        self._call_tokens = _of(_counter("call_tokens", "Tokens sent to the engine."), endpoint)
-        self._padding = _of(
-            _counter("call_padding_tokens", "Padding sent to the engine beside the tokens."),
+        self._call_texts = labelled(call_texts, endpoint)
+        self._call_tokens = labelled(counter("call_tokens", "Tokens sent to the engine."), endpoint)
+        self._padding = labelled(
+            counter("call_padding_tokens", "Padding sent to the engine beside the tokens."),
             endpoint,
         )
 
@@ -60,8 +60,8 @@ class EndpointFigures:
         tokens alone has no others.
         """
         if status not in self._requests:
-            requests = _counter("requests", "Answers by their status.", ("status",))
-            self._requests[status] = _of(requests, self._endpoint, str(status))
+            requests = counter("requests", "Answers by their status.", ("status",))
+            self._requests[status] = labelled(requests, self._endpoint, str(status))
         self._requests[status].inc()
         if status == 200:
             self._texts.inc(texts)
@@ -72,11 +72,11 @@ class EndpointFigures:
     def abandoned(self, reason: str, texts: int) -> None:
         """A request in the queue that nobody waits for any more, with texts not answered."""
         if reason not in self._abandoned:
-            requests = _counter("abandoned_requests", "Requests given up in the queue.", _WHY)
-            left = _counter("abandoned_texts", "Their texts without an answer.", _WHY)
+            requests = counter("abandoned_requests", "Requests given up in the queue.", _WHY)
+            left = counter("abandoned_texts", "Their texts without an answer.", _WHY)
             self._abandoned[reason] = (
-                _of(requests, self._endpoint, reason),
-                _of(left, self._endpoint, reason),
+                labelled(requests, self._endpoint, reason),
+                labelled(left, self._endpoint, reason),
             )
         for figure, count in zip(self._abandoned[reason], (1, texts), strict=True):
             figure.inc(count)
@@ -94,11 +94,16 @@ def waiting_tokens() -> Any:
     return _metric("Gauge", "waiting_tokens", text, (), multiprocess_mode="livesum")
 
 
-def _counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Any:
+def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Any:
     return _metric("Counter", name, text, ("endpoint", *labels))
 
 
-def _histogram(name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]) -> Any:
+def gauge(name: str, text: str) -> Any:
+    """Of one endpoint, the workers' values added up."""
+    return _metric("Gauge", name, text, ("endpoint",), multiprocess_mode="livesum")
+
+
+def histogram(name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]) -> Any:
     return _metric("Histogram", name, text, ("endpoint", *labels), buckets=buckets)
 
 
@@ -125,7 +130,7 @@ def _metric(kind: str, name: str, text: str, labels: tuple[str, ...], **options:
     return known[key]
 
 
-def _of(metric: Any, *labels: str) -> Any:
+def labelled(metric: Any, *labels: str) -> Any:
     return _made(lambda: metric.labels(*labels))
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from preprocess.settings import SETTINGS  # noqa: E402
 from preprocess.triton.errors import RULES, Rule  # noqa: E402
 from transformer_serving.contract.errors import KINDS, ErrorKind  # noqa: E402
 from transformer_serving.gateway.settings import (  # noqa: E402
@@ -48,6 +50,20 @@ no call holds yet. A request with `timeout_ms` that could not be answered by the
 504 when its turn comes and it cannot be any more.
 """
 
+_TEXT = """
+## While text is generated
+
+Before the first token an error has its status, of a stream too. After it the stream's last event is
+the error, `event: error` with the five keys, or as the protocol tells it, and nothing marks an end.
+What bounds a request, each a variable of the inference container:
+
+"""
+_OF_TEXT = (
+    "TRANSFORMER_SERVING_MAX_STREAMS",
+    "TRANSFORMER_SERVING_GENERATION_TIMEOUT_S",
+    "TRANSFORMER_SERVING_FIRST_TOKEN_S",
+    "TRANSFORMER_SERVING_TOKEN_GAP_S",
+)
 _BODIES = """
 ## What bounds a body
 
@@ -93,7 +109,19 @@ gets the error.
 
 def page() -> str:
     return "".join(
-        (_HEAD, *_kinds(), _AFTER_KINDS, _BODIES, *_settings(), _STOCK, _ENGINE, *_rules(), _AFTER)
+        (
+            _HEAD,
+            *_kinds(),
+            _AFTER_KINDS,
+            _BODIES,
+            *_settings(_BODY_SETTINGS),
+            _TEXT,
+            *_settings(row for row in SETTINGS if row.name in _OF_TEXT),
+            _STOCK,
+            _ENGINE,
+            *_rules(),
+            _AFTER,
+        )
     )
 
 
@@ -103,9 +131,9 @@ def _kinds() -> Iterator[str]:
         yield _kind(kind)
 
 
-def _settings() -> Iterator[str]:
+def _settings(rows: Iterable[Any]) -> Iterator[str]:
     yield "| variable | default | is |\n|---|---|---|\n"
-    for row in _BODY_SETTINGS:
+    for row in rows:
         yield f"| `{row.name}` | {row.default} | {row.help} |\n"
 
 

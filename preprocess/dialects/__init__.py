@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from preprocess.answers.work import Work
-from preprocess.dialects import cohere, hf, openai, tei, v1, v2
+from preprocess.dialects import cohere, generated, hf, openai, tei, v1, v2
 from preprocess.dialects.operation import Answered, Asked, Operation
 from preprocess.response import Answer, Reply, answer_body, error_response
 from transformer_serving.contract.dialects import OURS
@@ -19,10 +19,10 @@ from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.worker.request_context import current_operation
 
-_OURS = Operation(
+OURS_OPERATION = Operation(
     OURS.name, None, lambda asked: asked.body, lambda done: Reply(answer_body(done.answer))
 )
-_DIALECTS = (openai, tei, cohere, hf, v1, v2)
+_DIALECTS = (openai, tei, cohere, hf, v1, v2, generated)
 OPERATIONS = {row.name: row for dialect in _DIALECTS for row in dialect.OPERATIONS}
 # At /serve/NAME: whose a body is, and how it is known.
 _KNOWN_BY_BODY = ((v2.is_v2, v2.OPERATIONS[0]),)
@@ -47,7 +47,7 @@ class Conversation:
         tasks: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         named = current_operation.get()
-        self.operation = _by_body(body) if named is None else OPERATIONS[named[0]]
+        self.operation = operation_by_body(body) if named is None else OPERATIONS[named[0]]
         binary = b"" if named is None else named[1]
         self._asked = Asked(body, binary, task, endpoint, name, version)
         self.task = task
@@ -72,10 +72,11 @@ class Conversation:
         return error_response(error, headers, self.operation.dialect)
 
 
-def _by_body(body: Any) -> Operation:
-    return next((row for is_its, row in _KNOWN_BY_BODY if is_its(body)), _OURS)
+def operation_by_body(body: Any) -> Operation:
+    """Whose a body at /serve/NAME is."""
+    return next((row for is_its, row in _KNOWN_BY_BODY if is_its(body)), OURS_OPERATION)
 
 
 def is_spoken_by(preprocess: Any, operation: Operation) -> bool:
     """Whether another version of this code knows the operation."""
-    return operation is _OURS or operation.name in getattr(preprocess, "operations", ())
+    return operation is OURS_OPERATION or operation.name in getattr(preprocess, "operations", ())

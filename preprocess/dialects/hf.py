@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from preprocess.dialects.operation import Answered, Asked, Operation, given, read_fields
 from preprocess.request import wrong
 from preprocess.response import Reply, answer_body
-from transformer_serving.contract.heads import TASKS
+from transformer_serving.contract.heads import ENDPOINT_TASKS
 
 # `options` is about loading and caching, which there is none of.
 _FIELDS = ("inputs", "parameters", "options")
@@ -105,5 +105,5 @@ def _write(answered: Answered) -> Reply:
 
 
 OPERATIONS = (
-    Operation("hf.inference", frozenset(TASKS), _read, _write, _EMBEDDED),
+    Operation("hf.inference", frozenset(ENDPOINT_TASKS), _read, _write, _EMBEDDED),
 )  # fmt: skip

@@ -29,6 +29,7 @@ from preprocess.request import check_count, wrong
 from preprocess.response import Reply, answer_body
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.heads import TASKS
 
 _CUT = ("truncate", "truncation_direction")
 _EMBEDDED = {"inputs": "text", "prompt_name": "prompt_name", "dimensions": "truncate_dim"}
@@ -219,7 +220,7 @@ OPERATIONS = (
     _RERANK,
     _SIMILARITY,
     Operation(
-        "tei.tokenize", None, _tokenize, _as_it_is, _TEXT, TokenList, needs_engine=False
+        "tei.tokenize", frozenset(TASKS), _tokenize, _as_it_is, _TEXT, TokenList, needs_engine=False
     ),
     Operation(
         "tei.root", frozenset(_ROOT), lambda asked: _ROOT[asked.endpoint.task].read(asked),

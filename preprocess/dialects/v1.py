@@ -14,6 +14,7 @@ from preprocess.dialects.operation import Answered, Asked, Operation, read_field
 from preprocess.request import BodyForm, wrong
 from preprocess.response import Reply, answer_body
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.heads import TASKS
 
 
 def _read(asked: Asked) -> dict[str, Any]:
@@ -67,4 +68,4 @@ def _write(answered: Answered) -> Reply:
     return Reply(answer_body({"predictions": predictions}))
 
 
-OPERATIONS = (Operation("v1.predict", None, _read, _write),)
+OPERATIONS = (Operation("v1.predict", frozenset(TASKS), _read, _write),)

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, TypeVar, cast
 
 from preprocess.tensors import Array, Tensor
 from preprocess.triton.addresses import is_fixed, read_addresses, resolve
 from preprocess.triton.errors import AwayError
 from preprocess.triton.http import HttpTriton
+from preprocess.triton.member import Member, Model, Server, StreamingServer
+from preprocess.triton.replies import Replies
 from transformer_serving.contract.endpoint import OutputTensor
 from transformer_serving.contract.errors import ServingError, too_late
 
@@ -27,37 +28,7 @@ _RESOLVE_AT_MOST_EVERY_S = 1.0
 # A Triton that cannot load a version holds up an update no longer than this.
 _PATIENCE_S = 30.0
 
-# A model's name and version.
-Model = tuple[str, int]
-
-
-class Server(Protocol):
-    """One Triton, by whichever protocol."""
-
-    def __init__(self, address: str) -> None: ...
-
-    async def infer(
-        self, model: str, version: int, inputs: Sequence[Tensor], outputs: Sequence[OutputTensor]
-    ) -> list[Array]: ...
-
-    async def is_ready(self, model: str, version: int) -> bool: ...
-
-    async def is_live(self) -> bool: ...
-
-    def close(self) -> None: ...
-
-
-@dataclass(eq=False)
-class Member:
-    """One Triton of several. `aside` says for what it is not asked, and when to look again."""
-
-    server: Server
-    in_flight: int = 0
-    turn: int = 0
-    aside: dict[Model | None, float] = field(default_factory=dict)
-
-    def is_aside(self, model: Model | None = None) -> bool:
-        return None in self.aside or model in self.aside
+Answer = TypeVar("Answer")
 
 
 class TritonClient:
@@ -96,11 +67,43 @@ class TritonClient:
         left = deadline - time.monotonic()
         if left <= 0:
             raise too_late()
+
+        async def call(member: Member) -> list[Array]:
+            member.in_flight += 1
+            try:
+                return await member.server.infer(model, version, inputs, outputs)
+            finally:
+                member.in_flight -= 1
+
         try:
             async with asyncio.timeout(left):
-                return await self._infer((model, version), inputs, outputs)
+                return await self._ask((model, version), call)
         except TimeoutError:
             raise too_late() from None
+
+    async def open(
+        self, model: str, version: int, inputs: Sequence[Tensor], left_s: float
+    ) -> Replies:
+        """The answers of one request to exactly that model version, the first of which is here.
+
+        Only over gRPC. To be closed. Raises ServingError as `infer`; who waits sets the limit.
+        """
+
+        async def call(member: Member) -> Replies:
+            def ended() -> None:
+                member.in_flight -= 1
+
+            member.in_flight += 1
+            try:
+                server = cast("StreamingServer", member.server)
+                replies = await server.open(model, version, inputs, left_s)
+            except BaseException:
+                ended()
+                raise
+            replies.when_closed(ended)
+            return replies
+
+        return await self._ask((model, version), call)
 
     async def is_ready(self, model: str, version: int) -> bool:
         """Whether that version may be called: every Triton that can be reached has loaded it.
@@ -130,16 +133,14 @@ class TritonClient:
         self._members = {}
         self._resolved = float("-inf")
 
-    async def _infer(
-        self, model: Model, inputs: Sequence[Tensor], outputs: Sequence[OutputTensor]
-    ) -> list[Array]:
+    async def _ask(self, model: Model, call: Callable[[Member], Awaitable[Answer]]) -> Answer:
         await self._look_up()
         tried: set[Member] = set()
         begun = False
         while True:
             member = self._pick(model, tried)
             try:
-                return await self._call(member, model, inputs, outputs)
+                return await self._call(member, model, call)
             except AwayError as error:
                 self._set_aside(member, model, error)
                 tried.add(member)
@@ -148,18 +149,10 @@ class TritonClient:
                 begun = begun or error.begun
 
     async def _call(
-        self,
-        member: Member,
-        model: Model,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[OutputTensor],
-    ) -> list[Array]:
-        member.in_flight += 1
+        self, member: Member, model: Model, call: Callable[[Member], Awaitable[Answer]]
+    ) -> Answer:
         member.turn = next(self._turns)
-        try:
-            answer = await member.server.infer(*model, inputs, outputs)
-        finally:
-            member.in_flight -= 1
+        answer = await call(member)
         if member.aside:
             member.aside.pop(None, None)
             member.aside.pop(model, None)

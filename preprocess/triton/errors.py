@@ -41,6 +41,10 @@ class Rule:
     begun: bool = False
 
 
+# What the backend of language models puts before its own words, which says more than the status:
+# gRPC has UNAVAILABLE of servers that are gone, too.
+_OWN_UNAVAILABLE, _OWN_INVALID = "UNAVAILABLE: ", "INVALID_ARG: "
+
 RULES = (
     Rule((), "Exceeds maximum queue size", "overloaded", "the engine's queue is full"),
     Rule((), "Request timeout expired", "deadline", "the engine's queue was too long in time"),
@@ -50,6 +54,11 @@ RULES = (
     Rule((), "is not healthy", "unavailable", "the engine's backend is restarting", begun=True),
     Rule((), "is stopping", "unavailable", "the engine is stopping"),
     Rule((), "unexpected shape", "engine_failed", "the engine takes other shapes"),
+    Rule((), "calls wait, and", "overloaded", "the engine's queue is full"),
+    Rule((), _OWN_UNAVAILABLE, "unavailable", "the engine is not able to work"),
+    Rule((), "blocks of the cache", "too_large",
+         "the engine's cache does not hold prompt and new tokens together; ask for fewer"),
+    Rule((), _OWN_INVALID, "engine_failed", "the engine refused this input"),
     Rule(
         ("UNAVAILABLE",), "failed to connect", "unavailable",
         "the engine does not accept connections", whole=True,

@@ -8,7 +8,7 @@ Tested by tests/preprocess/test_triton_client.py and tests/preprocess/test_vanis
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
@@ -16,6 +16,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from preprocess.tensors import Array, RawOutput, Tensor, read_outputs
 from preprocess.triton.errors import error_of
+from preprocess.triton.replies import Outputs, Replies
 from transformer_serving.contract.endpoint import OutputTensor
 
 # A peer that vanished without a word is noticed in about ten seconds, as over HTTP. Only beside
@@ -26,6 +27,8 @@ _PING_AFTER_MS = 5_000
 _PING_LIMIT_MS = 5_000
 # For calls that still run on a channel nobody wants any more.
 _CLOSE_GRACE_S = 60.0
+# A stream that fails ends with gRPC's status; without this Triton sends the text alone.
+_WITH_STATUS = (("triton_grpc_error", "true"),)
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
@@ -54,27 +57,27 @@ class GrpcTriton:
         self, model: str, version: int, inputs: Sequence[Tensor], outputs: Sequence[OutputTensor]
     ) -> list[Array]:
         """The outputs of exactly that model version. Raises ServingError, AwayError."""
-        request = service_pb2.ModelInferRequest(
-            model_name=model,
-            model_version=str(version),
-            inputs=[
-                service_pb2.ModelInferRequest.InferInputTensor(
-                    name=tensor.name, datatype=tensor.dtype, shape=tensor.array.shape
-                )
-                for tensor in inputs
-            ],
-            outputs=[
-                service_pb2.ModelInferRequest.InferRequestedOutputTensor(name=output.name)
-                for output in outputs
-            ],
-            raw_input_contents=[tensor.raw() for tensor in inputs],
+        request = _request(model, version, inputs, [output.name for output in outputs])
+        return read_outputs(_outputs(await self._ask("ModelInfer", request)), outputs)
+
+    async def open(
+        self, model: str, version: int, inputs: Sequence[Tensor], left_s: float
+    ) -> Replies:
+        """The answers of one request to exactly that model version, the first of which is here.
+
+        The engine is told that nobody waits for longer than `left_s` seconds. Raises ServingError,
+        AwayError.
+        """
+        call = self._stub().ModelStreamInfer(
+            _once(_request(model, version, inputs, ())), timeout=left_s, metadata=_WITH_STATUS
         )
-        reply = await self._ask("ModelInfer", request)
-        found = {
-            row.name: RawOutput(row.datatype, row.shape, raw)
-            for row, raw in zip(reply.outputs, reply.raw_output_contents, strict=True)
-        }
-        return read_outputs(found, outputs)
+        replies = Replies(_answers(call), call.cancel)
+        try:
+            await replies.begin()
+        except BaseException:
+            replies.close()
+            raise
+        return replies
 
     async def is_ready(self, model: str, version: int) -> bool:
         request = service_pb2.ModelReadyRequest(name=model, version=str(version))
@@ -110,3 +113,44 @@ class GrpcTriton:
             channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
             self._channels[loop] = channel, service_pb2_grpc.GRPCInferenceServiceStub(channel)
         return self._channels[loop][1]
+
+
+def _request(
+    model: str, version: int, inputs: Sequence[Tensor], outputs: Sequence[str]
+) -> service_pb2.ModelInferRequest:
+    return service_pb2.ModelInferRequest(
+        model_name=model,
+        model_version=str(version),
+        inputs=[
+            service_pb2.ModelInferRequest.InferInputTensor(
+                name=tensor.name, datatype=tensor.dtype, shape=tensor.array.shape
+            )
+            for tensor in inputs
+        ],
+        outputs=[
+            service_pb2.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in outputs
+        ],
+        raw_input_contents=[tensor.raw() for tensor in inputs],
+    )
+
+
+def _outputs(reply: Any) -> Outputs:
+    return {
+        row.name: RawOutput(row.datatype, row.shape, raw)
+        for row, raw in zip(reply.outputs, reply.raw_output_contents, strict=True)
+    }
+
+
+async def _once(request: Any) -> AsyncIterator[Any]:
+    yield request
+
+
+async def _answers(call: Any) -> AsyncIterator[Outputs]:
+    """Raises ServingError, AwayError."""
+    try:
+        async for message in call:
+            if message.error_message:
+                raise error_of("", message.error_message)
+            yield _outputs(message.infer_response)
+    except grpc.aio.AioRpcError as error:
+        raise error_of(error.code().name, error.details() or "") from error

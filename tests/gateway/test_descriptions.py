@@ -85,11 +85,14 @@ NEAR = [
     ("GET", "/tei", "tei"),
     ("DELETE", "/tei/texts/versions/2/embed", "tei"),
     ("GET", "/v1/embeddings", "openai"),
-    ("POST", "/v1/chat/completions", "openai"),
+    ("POST", "/v1/chat/messages", "openai"),
+    ("GET", "/v1/chat/completions", "openai"),
     ("GET", "/v1/rerank", "cohere"),
     ("GET", "/v2/rerank", "cohere"),
     ("POST", "/v2", "v2"),
-    ("POST", "/v2/models/texts/generate", "v2"),
+    ("GET", "/v2/models/texts/generate", "v2"),
+    ("POST", "/v2/models/texts/generation", "v2"),
+    ("GET", "/tgi/texts/generate", "tgi"),
     ("GET", "/hf/texts", "hf"),
 ]
 

@@ -79,6 +79,26 @@ _TEI_STATUSES = {
 }  # fmt: skip
 
 
+def _tgi(error: ServingError) -> ErrorBody:
+    """text-generation-inference 3: ErrorResponse of router/src/lib.rs."""
+    return {"error": sentence(error), "error_type": _TGI_TYPES.get(error.kind.code, "generation")}
+
+
+def _tgi_status(error: ServingError) -> int:
+    return _TGI_STATUSES.get(error.kind.code, error.kind.status)
+
+
+_TGI_TYPES = {
+    "malformed_body": "validation", "invalid_field": "validation", "too_large": "validation",
+    "impossible": "validation", "refused": "validation", "unauthorized": "validation",
+    "forbidden": "validation", "unknown_endpoint": "validation", "overloaded": "overloaded",
+}  # fmt: skip
+# Of its server; a body that is too large keeps 413, and an engine that is not there 503.
+_TGI_STATUSES = {
+    "invalid_field": 422, "overloaded": 429, "engine_failed": 424, "internal": 424,
+}  # fmt: skip
+
+
 def _message(error: ServingError) -> ErrorBody:
     return {"message": sentence(error)}
 
@@ -109,6 +129,7 @@ DIALECTS = {
         Dialect("openai", _openai),
         Dialect("tei", _tei, _tei_status),
         Dialect("tei_openai", _tei_openai, _tei_status),
+        Dialect("tgi", _tgi, _tgi_status),
         Dialect("cohere", _message),
         Dialect("hf", _error),
     )

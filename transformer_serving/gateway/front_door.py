@@ -27,9 +27,15 @@ from transformer_serving.gateway.json_body import Parser
 from transformer_serving.gateway.keys import WITHOUT_KEY, Keys, check_may_ask
 from transformer_serving.gateway.metrics import PATH as METRICS, Metrics
 from transformer_serving.gateway.page.files import PageFiles
-from transformer_serving.gateway.routes import Call, call_of
+from transformer_serving.gateway.routes import GENERATE, Call, call_of
 from transformer_serving.gateway.settings import GatewaySettings
-from transformer_serving.gateway.short_way import Kind, ShortWay, send_response
+from transformer_serving.gateway.short_way import (
+    Kind,
+    RequestedEndpoint,
+    ShortWay,
+    is_stream,
+    send_response,
+)
 from transformer_serving.gateway.shutdown import Shutdown
 
 _UNKNOWN = "unknown_endpoint"
@@ -57,6 +63,8 @@ class FrontDoor:
         self._health = Health(host, self._rounds, self._shutdown)
         self._cards = Cards(host, self._short_way)
         self._page = PageFiles(shown=settings.page)
+        named = settings.generate_endpoint
+        self._generate = Call(RequestedEndpoint.of(named), None) if named else None
         write_json_lines()
 
     def not_ready(self) -> str | None:
@@ -76,7 +84,7 @@ class FrontDoor:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange.of(scope, receive, send)
-        call = call_of(scope)
+        call = call_of(scope) or self._by_setting(scope)
         if call is not None:
             exchange.enter(call.operation)
         elif (file := self._page.file(scope)) is not None:
@@ -98,6 +106,11 @@ class FrontDoor:
             await self._metrics.answer(adding(send, exchange.answer_headers))
         else:
             await self._host.app(scope, receive, adding(send, exchange.answer_headers))
+
+    def _by_setting(self, scope: Scope) -> Call | None:
+        """What a path asks for whose endpoint a setting names."""
+        is_asked = scope["path"] == GENERATE and scope["method"] == "POST"
+        return self._generate if is_asked else None
 
     def _key_of(self, call: Call | None, exchange: Exchange) -> Key | None:
         """The key that lets the request in, None where none is asked for.
@@ -163,6 +176,12 @@ class FrontDoor:
                 return None
             del raw
             response = await self._answer(asked)
+            if is_stream(response):
+                share.give_back(share.held)
+                del asked
+                # Its caller is watched to its end.
+                await self._forward(response, exchange, caller.receive)
+                return None
         finally:
             self._callers.leave(caller)
         await self._send(response, exchange, left=caller.left.done())
@@ -179,9 +198,12 @@ class FrontDoor:
     async def _send(self, response: Response, exchange: Exchange, *, left: bool) -> None:
         # Nobody reads the answer of one who left; a server may even object to it.
         if not left or response.background is not None:
-            await send_response(
-                response, exchange.scope, exchange.receive, exchange.send, exchange.answer_headers
-            )
+            await self._forward(response, exchange, exchange.receive)
+
+    async def _forward(self, response: Response, exchange: Exchange, receive: Receive) -> None:
+        await send_response(
+            response, exchange.scope, receive, exchange.send, exchange.answer_headers
+        )
 
     def _started_or_ended(self, send: Send) -> Send:
         async def forward(message: Message) -> None:

@@ -69,10 +69,38 @@ def _tei(base: str) -> tuple[Route, ...]:
     )
 
 
+def _tgi(base: str) -> tuple[Route, ...]:
+    """Those of text-generation-inference's server, which has OpenAI's chat beside its own."""
+    events = "text/event-stream"
+    return (
+        Route("POST", base, "tgi.root"),
+        Route("POST", f"{base}/", "tgi.root"),
+        Route("POST", f"{base}/generate", "tgi.generate"),
+        Route("POST", f"{base}/generate_stream", "tgi.generate_stream", media_type=events),
+        Route("POST", f"{base}/v1/completions", "openai.completions"),
+        Route("POST", f"{base}/v1/chat/completions", "openai.chat"),
+        Route("GET", f"{base}/health", "tgi.health", media_type="text/plain"),
+    )
+
+
+def _generate(base: str) -> tuple[Route, ...]:
+    """Triton's extension of the protocol for text."""
+    events = "text/event-stream"
+    return (
+        Route("POST", f"{base}/generate", "v2.generate"),
+        Route("POST", f"{base}/generate_stream", "v2.generate_stream", media_type=events),
+    )
+
+
+# The generation recipe's own path, of the endpoint that a setting names.
+GENERATE = "/generate"
+
 ROUTES = (
     Route("GET", "/openapi.json", "ours.openapi", summary="This document"),
     Route("GET", "/page/endpoints", "ours.endpoints", summary="What the page at / shows"),
     Route("POST", "/v1/embeddings", "openai.embeddings", named_in="model"),
+    Route("POST", "/v1/completions", "openai.completions", named_in="model"),
+    Route("POST", "/v1/chat/completions", "openai.chat", named_in="model"),
     Route("GET", "/v1/models", "openai.models"),
     Route("GET", "/v2", "v2.server"),
     Route("GET", "/v2/health/live", "v2.live"),
@@ -91,6 +119,11 @@ ROUTES = (
     Route("POST", "/v2/rerank", "cohere.rerank_v2", named_in="model"),
     Route("POST", "/hf/{name}", "hf.inference"),
     Route("POST", "/hf/{name}/{version}", "hf.inference"),
+    Route("POST", "/hf/{name}/v1/chat/completions", "openai.chat"),
+    *_generate("/v2/models/{name}"),
+    *_generate("/v2/models/{name}/versions/{version}"),
+    *_tgi("/tgi/{name}"),
+    *_tgi("/tgi/{name}/versions/{version}"),
     *_tei("/tei/{name}"),
     *_tei("/tei/{name}/versions/{version}"),
 )  # fmt: skip
@@ -134,6 +167,7 @@ _NEAR = tuple(
         ("/v1/", "openai"),
         ("/v2/", "v2"),
         ("/tei/", "tei"),
+        ("/tgi/", "tgi"),
         ("/hf/", "hf"),
     )
 )

@@ -76,6 +76,14 @@ GRPC_PORT = Setting(
     65_535,
     "Port of the Open Inference Protocol's gRPC, on the front's own address; 0: none.",
 )
+GENERATE_ENDPOINT = Setting(
+    "TRANSFORMER_SERVING_GENERATE_ENDPOINT",
+    "",
+    # A name, and no number.
+    0,
+    0,
+    "Name of the endpoint, or NAME/VERSION, that POST /generate asks; empty: none.",
+)
 SETTINGS = (
     MAX_BODY_BYTES,
     MAX_BODY_ELEMENTS,
@@ -85,6 +93,7 @@ SETTINGS = (
     DRAIN_SECONDS,
     PAGE,
     GRPC_PORT,
+    GENERATE_ENDPOINT,
 )
 
 
@@ -98,6 +107,7 @@ class GatewaySettings:
     drain_seconds: float
     page: bool = True
     grpc_port: int = 0
+    generate_endpoint: str = ""
 
 
 def read_settings(environment: Mapping[str, str] = os.environ) -> GatewaySettings:
@@ -111,6 +121,7 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> GatewaySetting
         drain_seconds=_number(environment, DRAIN_SECONDS),
         page=_number(environment, PAGE) == 1,
         grpc_port=int(_number(environment, GRPC_PORT)),
+        generate_endpoint=environment.get(GENERATE_ENDPOINT.name, GENERATE_ENDPOINT.default),
     )
     if settings.body_memory_bytes < settings.max_body_bytes:
         raise ValueError(f"{BODY_MEMORY_BYTES.name} must be at least {MAX_BODY_BYTES.name}")

@@ -183,6 +183,11 @@ class ShortWay:
             return host_error_response(self._host, self._errors, error)
 
 
+def is_stream(response: Response) -> bool:
+    """Whether it is one of ours that goes on for as long as its caller is there."""
+    return getattr(response, "is_stream", False) is True
+
+
 async def send_response(
     response: Response,
     scope: Scope,

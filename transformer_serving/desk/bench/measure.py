@@ -55,9 +55,19 @@ def address(url: str, headers: Sequence[str], key: str | None = None) -> Address
 
 
 def payloads(
-    body: Path | None, text: str | None, texts: int, words: Sequence[int]
+    body: Path | None, text: str | None, texts: int, words: Sequence[int], *, stream: bool = False
 ) -> tuple[load.Payload, ...]:
-    """What to send: a file's content as it is, or texts. Raises Failure for both at once."""
+    """What to send: a file's content as it is, or texts. Raises Failure for both at once.
+
+    A stream has one text.
+    """
+    if stream and (texts != 1 or len(words) > 1):
+        raise Failure(
+            "--stream sends one text; leave out --texts, and give --words once", exit_code=2
+        )
+    if stream and body is None:
+        said = text or (of_words(words[0]) if words else TEXT)
+        return (load.Payload("stream", json.dumps({"text": said, "stream": True}).encode()),)
     if body is not None:
         if text is not None or words or texts != 1:
             raise Failure("--body goes without --text, --texts and --words", exit_code=2)

@@ -16,9 +16,11 @@ import click
 from transformer_serving.desk.cli.options import json_option, key_option
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
-    from transformer_serving.desk.bench.measure import Measured
+    from transformer_serving.desk.bench.measure import Bench, Measured
+    from transformer_serving.desk.bench.streams import StreamLoad
 
 
 @click.command()
@@ -36,13 +38,18 @@ if TYPE_CHECKING:
               help="Clients of a closed loop; repeatable.  [default: 1, 8, 32, 128]")  # fmt: skip
 @click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N",
               help="Requests a second of the open loop.  [default: 70 % of the best]")  # fmt: skip
+@click.option(
+    "--stream",
+    is_flag=True,
+    help="Ask for streams of generated text; time to the first piece, and between two.",
+)
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True,
               help="Length of each load.")  # fmt: skip
 @key_option
 @json_option
 def bench(url: str, text: str | None, texts: int, words: tuple[int, ...], body: Path | None,
           headers: tuple[str, ...], concurrency: tuple[int, ...], rate: float | None,
-          seconds: float, key: str | None, as_json: bool) -> None:  # fmt: skip
+          stream: bool, seconds: float, key: str | None, as_json: bool) -> None:  # fmt: skip
     """Load the endpoint at URL and show answers a second and latencies."""
     from rich.console import Console
 
@@ -55,11 +62,14 @@ def bench(url: str, text: str | None, texts: int, words: tuple[int, ...], body: 
     )
     from transformer_serving.desk.cli.progress import Phases
 
+    sent = payloads(body, text, texts, words, stream=stream)
     wanted = Bench(
-        address(url, headers, key), payloads(body, text, texts, words), concurrency or CONCURRENCY,
-        rate, seconds,
+        address(url, headers, key), sent, concurrency or CONCURRENCY, rate, seconds,
     )  # fmt: skip
     console = Console(stderr=as_json)
+    if stream:
+        _bench_streams(wanted, concurrency, as_json, console)
+        return
     with Phases(console).phase("measuring") as phases:
         measured = measure(wanted, phases.report)
     if as_json:
@@ -68,6 +78,49 @@ def bench(url: str, text: str | None, texts: int, words: tuple[int, ...], body: 
         console.print(table(measured))
         for note in notes(measured):
             console.print(note)
+
+
+def _bench_streams(
+    wanted: Bench, concurrency: tuple[int, ...], as_json: bool, console: Console
+) -> None:
+    """Closed loops; a body of --body's is sent as it is, and must ask for a stream itself."""
+    from transformer_serving.desk.bench import streams
+    from transformer_serving.desk.cli.progress import Phases
+
+    with Phases(console).phase("measuring") as phases:
+        loads = streams.measure_streams(
+            wanted.address, wanted.payloads[0], concurrency or streams.CONCURRENCY,
+            wanted.seconds, phases.report,
+        )  # fmt: skip
+    if as_json:
+        click.echo(json.dumps([asdict(row) for row in loads], indent=2))
+        return
+    console.print(stream_table(loads))
+    for row in loads:
+        if row.others:
+            counts = ", ".join(f"{why}: {count}" for why, count in row.others.items())
+            console.print(f"{row.load}: not whole: {counts}")
+
+
+def stream_table(loads: Sequence[StreamLoad]) -> Table:
+    from rich.table import Table
+
+    rows = Table(box=None, header_style="bold")
+    columns = ("load", "streams", "tokens/s", "first ms p50", "p90", "p99", "gap ms p50", "p90")
+    for name in (*columns, "p99"):
+        rows.add_column(name, justify="left" if name == "load" else "right")
+    for row in loads:
+        times = [
+            text
+            for found in (row.first, row.gap)
+            for text in (
+                [f"{value:.1f}" for value in (found.p50, found.p90, found.p99)]
+                if found
+                else ["-"] * 3
+            )
+        ]
+        rows.add_row(row.load, str(row.whole), f"{row.tokens:.0f}", *times)
+    return rows
 
 
 def table(measured: Sequence[Measured]) -> Table:

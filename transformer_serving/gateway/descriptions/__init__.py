@@ -21,10 +21,12 @@ DESCRIPTIONS: dict[str, Description] = {
     "tei.info": tei.info,
     "tei.health": tei.health,
     "tei.metrics": tei.metrics,
+    "tgi.health": tei.health,
     # Of paths that are near those of a dialect (gateway/routes.py).
     "openai.nothing": nothing,
     "cohere.nothing": nothing,
     "v2.nothing": nothing,
     "tei.nothing": nothing,
+    "tgi.nothing": nothing,
     "hf.nothing": nothing,
 }

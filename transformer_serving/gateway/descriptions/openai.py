@@ -10,7 +10,7 @@ from typing import Any
 from transformer_serving.gateway.descriptions.description import KIT, Question
 from transformer_serving.gateway.keys import endpoint_url
 
-_OPERATION = "openai.embeddings"
+_OPERATIONS = frozenset({"openai.embeddings", "openai.completions"})
 
 
 def _row(name: str) -> dict[str, Any]:
@@ -19,9 +19,11 @@ def _row(name: str) -> dict[str, Any]:
 
 
 async def models(question: Question) -> tuple[int, Any]:
-    """Those that /v1/embeddings can be asked of."""
+    """Those that /v1/embeddings or /v1/completions can be asked of."""
     cards = await question.cards.all(question.key)
-    rows = [_row(name) for name, card in cards.items() if _OPERATION in card["operations"]]
+    rows = [
+        _row(name) for name, card in cards.items() if not _OPERATIONS.isdisjoint(card["operations"])
+    ]
     return 200, {"object": "list", "data": rows}
 
 

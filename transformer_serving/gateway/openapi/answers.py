@@ -69,5 +69,8 @@ _ANSWERS: dict[str, _Answer] = {
     "feature-extraction": _Answer(_NUMBER, (2, 3, 4)),
     "sentence-embedding": _Answer({"anyOf": [_object({"embedding": _NUMBERS}), _NUMBERS]}, (0, 1)),
     "sentence-similarity": _Answer({"anyOf": [_object({"scores": _NUMBERS}), _NUMBERS]}, (0,)),
+    "text-generation": _Answer(
+        {"anyOf": [_object({"text": _TEXT}), _object({"generated_text": _TEXT})]}, (0, 1, 2)
+    ),
     "rerank": _Answer(_object({"index": _WHOLE, "score": _NUMBER}, {"text": _TEXT}), (1,)),
 }

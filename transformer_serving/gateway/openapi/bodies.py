@@ -27,13 +27,18 @@ _COMMON: dict[str, Schema] = {
         "description": "milliseconds after which the answer is 504",
     },
 }
+_OF_TEXT: dict[str, Schema] = {
+    "stream": {"type": ["boolean", "null"], "description": "whether the answer comes in events"},
+    "timeout_ms": _COMMON["timeout_ms"],
+}
+GENERATION = "text-generation"
 
 
 def request_body(card: Card) -> Schema:
     """The request of POST /serve/NAME with a body that it can answer as its example."""
     content: Schema = {
         "application/json": {
-            "schema": {"anyOf": [_own_form(card), _inference_api(card)]},
+            "schema": {"anyOf": list(_forms(card))},
             "example": example(card),
         }
     }
@@ -45,6 +50,19 @@ def request_body(card: Card) -> Schema:
 def example(card: Card) -> Any:
     """The bundle's golden request; where it has none any short text will do."""
     return card["golden"] or {card["fields"][0]["name"]: "A short text."}
+
+
+def _forms(card: Card) -> Iterable[Schema]:
+    yield _own_form(card)
+    yield _inference_api(card)
+    if card["task"] == GENERATION:
+        message = {
+            "type": "object",
+            "properties": {"role": {"type": "string"}},
+            "required": ["role", "content"],
+        }
+        messages = {"type": "array", "items": message, "minItems": 1}
+        yield _object({"messages": messages, **_beside(card)}, ["messages"], "A conversation")
 
 
 def _own_form(card: Card) -> Schema:
@@ -105,7 +123,8 @@ def _beside(card: Card) -> dict[str, Schema]:
     """What any body of the endpoint may have beside its texts."""
     rows = {row["name"]: _parameter(row) for row in card["parameters"]}
     parameters = {"anyOf": [_object(rows, []), _NULL]}
-    return {"parameters": parameters, **{name: rows[name] for name in card["beside"]}, **_COMMON}
+    common = _OF_TEXT if card["task"] == GENERATION else _COMMON
+    return {"parameters": parameters, **{name: rows[name] for name in card["beside"]}, **common}
 
 
 def _needed(card: Card) -> Schema:

@@ -14,7 +14,7 @@ from transformer_serving.contract.dialects import OURS, dialect_of
 from transformer_serving.contract.keys import Key
 from transformer_serving.gateway.keys import WITHOUT_KEY
 from transformer_serving.gateway.openapi.answers import answer_schema
-from transformer_serving.gateway.openapi.bodies import request_body
+from transformer_serving.gateway.openapi.bodies import GENERATION, request_body
 from transformer_serving.gateway.openapi.responses import (
     SCHEMAS,
     add_errors,
@@ -78,8 +78,15 @@ def _own(name: str, card: Card) -> dict[str, Any]:
         "summary": f"Ask {name}",
         "description": f"{card['task']}, bundle {card['bundle_version']}",
         "requestBody": request_body(card),
-        "responses": responses(answer_schema(card["task"])),
+        "responses": _answers(card["task"]),
     }
+
+
+def _answers(task: str) -> dict[str, Any]:
+    found = responses(answer_schema(task))
+    if task == GENERATION:
+        found["200"]["content"]["text/event-stream"] = {}
+    return found
 
 
 def _of_the_host(name: str) -> dict[str, Any]:

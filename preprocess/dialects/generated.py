@@ -1,0 +1,36 @@
+"""What only text-generation answers: the names of its operations, and of their fields.
+
+Their bodies and answers are preprocess/generation/dialects/; a bundle of another task refuses them.
+
+Tested by tests/preprocess/test_dialects.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from preprocess.dialects.operation import Operation
+from preprocess.response import Reply, answer_body
+from transformer_serving.contract.heads import GENERATION
+
+_OPENAI = {"max_tokens": "max_new_tokens", "n": "num_return_sequences"}
+_TGI = {"inputs": "text"}
+_GENERATE = {"text_input": "text", "max_tokens": "max_new_tokens"}
+
+
+def _row(name: str, names: Mapping[str, str]) -> Operation:
+    return Operation(
+        name, frozenset({GENERATION}), lambda asked: asked.body,
+        lambda answered: Reply(answer_body(answered.answer)), names,
+    )  # fmt: skip
+
+
+OPERATIONS = (
+    _row("openai.completions", {"prompt": "text", **_OPENAI}),
+    _row("openai.chat", _OPENAI),
+    _row("tgi.root", _TGI),
+    _row("tgi.generate", _TGI),
+    _row("tgi.generate_stream", _TGI),
+    _row("v2.generate", _GENERATE),
+    _row("v2.generate_stream", _GENERATE),
+)

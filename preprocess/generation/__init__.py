@@ -1,0 +1,186 @@
+"""The way of a request for text, one screen: as Preprocess, without rows, buckets and coalescing.
+
+The engine batches token by token itself, so each sequence is a stream of its own: its first tokens
+are awaited before a status is chosen, and what comes after them is sent as it comes.
+
+Tested by tests/preprocess/generation/test_text_generation.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+from preprocess.card import card_of
+from preprocess.dialects.operation import Answered, Asked, Operation
+from preprocess.garbage import keep_collections_short
+from preprocess.generation.answer import StreamAnswer
+from preprocess.generation.dialects import NO_WORK, Way, binary_part, operation_of, way_of
+from preprocess.generation.engine import TextEngine, unless_left
+from preprocess.generation.events import close_all, events_of, read_all
+from preprocess.generation.prompt import Prompt, read_prompts
+from preprocess.generation.request import TextTask, Wanted, read_wanted
+from preprocess.generation.sequence import Sequence
+from preprocess.generation.voice import Spoken
+from preprocess.metrics_port import open_metrics_port
+from preprocess.passage import Passage, internal_error
+from preprocess.response import Answer, answer_response, error_response
+from preprocess.settings import read_settings
+from preprocess.threads import threads
+from preprocess.tokens import Tokenizer, shared_tokenizer
+from transformer_serving.contract.endpoint import Endpoint, read_endpoint
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.generation import Generation
+from transformer_serving.contract.naming import VERSION_HEADER
+from transformer_serving.contract.panics import ENDS
+from transformer_serving.contract.worker.log_lines import write_json_lines
+
+Collect = Callable[[dict[str, Any]], None] | None
+SEED_HEADER = "x-seed"
+
+
+class Conversation(NamedTuple):
+    """What a request is, in whose words."""
+
+    operation: Operation
+    asked: Asked
+
+
+class Generated(NamedTuple):
+    """Sequences whose first tokens are here, or that are whole, and who tells of them."""
+
+    sequences: list[Sequence]
+    way: Way
+    spoken: Spoken
+    deadline: float
+
+
+class TextGeneration:
+    """One bundle as an endpoint of clearml-serving; what Preprocess is for the other tasks."""
+
+    model_endpoint: Any = None  # set by the host after construction
+
+    def __init__(self, endpoint_json: bytes, tokenizer_json: Callable[[], bytes]) -> None:
+        keep_collections_short()
+        self.endpoint: Endpoint = read_endpoint(endpoint_json)
+        assert self.endpoint.generation is not None, "read_endpoint asks it of this task"
+        self.generation: Generation = self.endpoint.generation
+        self.settings = read_settings()
+        self.task = TextTask(self.generation)
+        self.tokenizer = shared_tokenizer(Tokenizer, tokenizer_json(), self.endpoint.tokens)
+        write_json_lines()
+        open_metrics_port(self.settings.metrics_host, self.settings.metrics_port)
+
+    @cached_property
+    def engine(self) -> TextEngine:
+        """Made at the first request: only then the host has said the endpoint's name."""
+        named = self.model_endpoint
+        return TextEngine(
+            self.endpoint, self.generation, self.settings, named.serving_url, named.version
+        )
+
+    def card(self) -> dict[str, Any]:
+        return card_of(self.endpoint, self.task)
+
+    def turned_away(self, raw: bytes) -> None:
+        """Nobody, before the body is read: how much is asked stands in it."""
+
+    def begin(self, body: Any, state: dict[str, Any]) -> Conversation:
+        """What the request is and the dialect that it is in, kept for the steps after it."""
+        state["passage"] = Passage(body)
+        named = self.model_endpoint
+        url, version = getattr(named, "serving_url", ""), getattr(named, "version", None)
+        asked = Asked(body, binary_part(), self.task, self.endpoint, url, version)
+        state["conversation"] = conversation = Conversation(operation_of(body), asked)
+        return conversation
+
+    def preprocess(self, body: Any, state: dict[str, Any], collect: Collect = None) -> Any:
+        """What is wanted, checked, or the ServingError that `postprocess` will answer."""
+        operation, asked = self.begin(body, state)
+        try:
+            return read_wanted(way_of(operation).read(asked), self.task, self.endpoint.limits)
+        except ServingError as error:
+            return error.without_frames()
+
+    async def process(self, wanted: Any, state: dict[str, Any], collect: Collect = None) -> Any:
+        """The sequences, whole where no stream is wanted, or an error."""
+        if isinstance(wanted, ServingError):
+            return wanted
+        passage: Passage = state["passage"]
+        passage.own_deadline = wanted.timeout_s is not None
+        limit_s = wanted.timeout_s or self.settings.generation_timeout_s
+        try:
+            return await self._generate(wanted, state, passage.arrived + limit_s)
+        except ServingError as error:
+            return error.without_frames()
+        except ENDS:
+            raise
+        except BaseException as error:
+            return internal_error(error, passage)
+
+    async def _generate(self, wanted: Wanted, state: dict[str, Any], deadline: float) -> Generated:
+        passage: Passage = state["passage"]
+        conversation: Conversation = state["conversation"]
+        prompts = await self._tokenize(wanted, passage, deadline)
+        passage.texts, passage.tokens = len(prompts), sum(len(row.ids) for row in prompts)
+        passage.tokenized = time.monotonic()
+        library = self.tokenizer.library
+        sequences = await self.engine.start(prompts, wanted, library, deadline, passage)
+        # What a caller waits for before anything comes is, of a stream, its first tokens.
+        passage.left = time.monotonic()
+        if not wanted.stream:
+            await unless_left(read_all(sequences), passage.caller)
+        passage.answered = time.monotonic()
+        asked = conversation.asked
+        body = asked.body if isinstance(asked.body, dict) else {}
+        spoken = Spoken(body, wanted, asked.name, asked.version, passage.request_id)
+        return Generated(sequences, way_of(conversation.operation), spoken, deadline)
+
+    async def _tokenize(self, wanted: Wanted, passage: Passage, deadline: float) -> list[Prompt]:
+        read = partial(read_prompts, wanted, self.tokenizer, self.generation)
+        return await threads.run(
+            wanted.characters, read, passage, deadline, self.settings.max_wait_s
+        )
+
+    def postprocess(self, outcome: Any, state: dict[str, Any], collect: Collect = None) -> Any:
+        """The answer, a stream where one is wanted, or the error's body."""
+        passage: Passage = state["passage"]
+        if not isinstance(outcome, ServingError):
+            try:
+                return self._answer(outcome, state)
+            except ServingError as error:
+                outcome = error.without_frames()
+            except ENDS:
+                raise
+            except BaseException as error:
+                outcome = internal_error(error, passage)
+        conversation: Conversation = state["conversation"]
+        refusal = conversation.operation.in_their_words(outcome)
+        headers = self._headers(passage, refusal)
+        return error_response(refusal, headers, conversation.operation.dialect)
+
+    def _answer(self, generated: Generated, state: dict[str, Any]) -> Answer | StreamAnswer:
+        sequences, way, spoken, deadline = generated
+        passage: Passage = state["passage"]
+        voice = way.voice(spoken)
+        if not spoken.wanted.stream:
+            answer = voice.whole(sequences)
+            conversation: Conversation = state["conversation"]
+            reply = way.write(Answered(answer, conversation.asked, NO_WORK))
+            return answer_response(answer, reply, self._seeded(passage, spoken))
+        # It holds all that it needs itself: the bundle may be replaced while it runs.
+        return StreamAnswer(
+            events_of(sequences, voice, passage), self._seeded(passage, spoken), {},
+            partial(close_all, sequences), deadline,
+        )  # fmt: skip
+
+    def _seeded(self, passage: Passage, spoken: Spoken) -> dict[str, str]:
+        return {**self._headers(passage), SEED_HEADER: str(spoken.wanted.parameters.seed)}
+
+    def _headers(self, passage: Passage, error: ServingError | None = None) -> dict[str, str]:
+        status = error.kind.status if error else 200
+        headers = self.engine.departures.headers(passage, status, error)
+        headers[VERSION_HEADER] = str(self.endpoint.bundle_version)
+        return headers

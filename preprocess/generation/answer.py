@@ -1,0 +1,72 @@
+"""A stream of server-sent events as a Response, which the host passes through.
+
+Tested by tests/preprocess/generation/test_text_generation.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, KeysView, Mapping
+from contextlib import suppress
+from typing import Any
+
+from starlette.responses import StreamingResponse
+
+# For what is already on its way when the deadline comes.
+_LAST_WORDS_S = 5.0
+_EVENTS = {
+    "cache-control": "no-cache",
+    # nginx and its like would gather events otherwise.
+    "x-accel-buffering": "no",
+}
+
+
+class StreamAnswer(StreamingResponse):
+    """Sends `events` until they end, the caller leaves or `deadline`; `close` is called then.
+
+    It reads like a dict of `scalars`, as clearml-serving's metric logging does. A gateway that
+    finds its caller gone calls `close` itself.
+    """
+
+    # The gateway watches the connection for as long as the answer takes.
+    is_stream = True
+
+    def __init__(
+        self, events: AsyncIterator[bytes], headers: dict[str, str], scalars: Mapping[str, Any],
+        close: Callable[[], None], deadline: float,
+    ) -> None:  # fmt: skip
+        super().__init__(events, 200, {**headers, **_EVENTS}, "text/event-stream")
+        self._scalars = scalars
+        self._deadline = deadline
+        self.close = close
+
+    def keys(self) -> KeysView[str]:
+        return self._scalars.keys()
+
+    def __getitem__(self, name: str) -> Any:
+        return self._scalars[name]
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Not starlette's own: servers differ in what `send` does once the caller has gone."""
+        sending = asyncio.ensure_future(self.stream_response(send))
+        leaving = asyncio.ensure_future(_left(receive))
+        left_s = max(0.0, self._deadline - time.monotonic()) + _LAST_WORDS_S
+        try:
+            await asyncio.wait(
+                {sending, leaving}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if sending.done():
+                # An OSError is a caller that left.
+                with suppress(OSError):
+                    sending.result()
+        finally:
+            for task in (sending, leaving):
+                task.cancel()
+            await asyncio.gather(sending, leaving, return_exceptions=True)
+            self.close()
+
+
+async def _left(receive: Any) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

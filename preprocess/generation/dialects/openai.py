@@ -1,0 +1,105 @@
+"""OpenAI's completions and chat completions: what its API reference has of them, where it can.
+
+Beside its fields those that vLLM's server takes of transformers' terms. Sampling is its default; a
+temperature of 0 takes the likeliest token. Log-probabilities are the chosen tokens' alone.
+
+Tested by tests/preprocess/generation/test_voices.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from preprocess.dialects.operation import Asked, given, read_fields, read_flag
+from preprocess.request import wrong
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.generation import MAX_SEED
+
+_TAKEN = {
+    "max_tokens": "max_new_tokens", "max_completion_tokens": "max_new_tokens",
+    "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "seed": "seed",
+    "repetition_penalty": "repetition_penalty", "n": "num_return_sequences", "stop": "stop",
+    "ignore_eos": "ignore_eos",
+}  # fmt: skip
+# About the caller and its billing.
+_UNHEARD = (
+    "user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
+    "parallel_tool_calls",
+)  # fmt: skip
+# What this engine does not have, and the values that ask for nothing.
+_LACKS: Mapping[str, tuple[Any, ...]] = {
+    "best_of": (None, 1), "frequency_penalty": (None, 0), "presence_penalty": (None, 0),
+    "logit_bias": (None, {}), "suffix": (None, ""), "tools": (None, []), "functions": (None, []),
+    "tool_choice": (None, "none", "auto"), "function_call": (None, "none", "auto"),
+    "response_format": (None, {"type": "text"}), "top_logprobs": (None, 0),
+    "modalities": (None, ["text"]), "audio": (None,), "prediction": (None,),
+    "reasoning_effort": (None, "none"), "web_search_options": (None,),
+}  # fmt: skip
+_COMMON = ("model", "stream", "stream_options", "logprobs", *_TAKEN, *_UNHEARD, *_LACKS)
+
+
+def read_completion(asked: Asked) -> dict[str, Any]:
+    body = read_fields(asked.body, ("prompt", "echo", *_COMMON))
+    prompt = body.get("prompt")
+    rows = prompt if isinstance(prompt, list) else [prompt]
+    if any(type(row) in (int, list) for row in rows):
+        raise ServingError(
+            "invalid_field",
+            "field 'prompt' holds token ids, which may be another tokenizer's, and must hold texts",
+            field="prompt",
+        )
+    echo = read_flag(body, "echo")
+    logprobs = body.get("logprobs")
+    if logprobs not in (None, 0, 1) or isinstance(logprobs, bool):
+        raise ServingError(
+            "impossible", "parameter 'logprobs' gives those of the chosen tokens alone; send 1 or "
+            "leave it out", field="logprobs", limit=1,
+        )  # fmt: skip
+    own = _read(body, echo=echo, logprobs=logprobs is not None)
+    # A list of one is no reason to refuse a stream.
+    own["text"] = rows[0] if len(rows) == 1 else prompt
+    return own
+
+
+def read_chat(asked: Asked) -> dict[str, Any]:
+    body = read_fields(asked.body, ("messages", *_COMMON))
+    own = _read(body, echo=False, logprobs=read_flag(body, "logprobs"))
+    own["messages"] = body.get("messages")
+    return own
+
+
+def _read(body: Mapping[str, Any], *, echo: bool, logprobs: bool) -> dict[str, Any]:
+    for name, allowed in _LACKS.items():
+        if body.get(name) not in allowed:
+            raise ServingError(
+                "impossible", f"field '{name}' is not supported; leave it out", field=name
+            )
+    if not isinstance(body.get("model"), str | None):
+        raise wrong("model", "a string", body["model"])
+    _check_stream_options(body)
+    parameters = given(body, _TAKEN)
+    temperature = parameters.get("temperature")
+    parameters["do_sample"] = not _is_zero(temperature)
+    if _is_zero(temperature):
+        del parameters["temperature"]
+    seed = parameters.get("seed")
+    if type(seed) is int and -MAX_SEED - 1 <= seed < 0:
+        # Any of 64 bits, there.
+        parameters["seed"] = seed + MAX_SEED + 1
+    parameters |= {"return_full_text": echo, "logprobs": logprobs}
+    return {"parameters": parameters, "stream": read_flag(body, "stream")}
+
+
+def _is_zero(value: Any) -> bool:
+    return type(value) in (int, float) and value == 0
+
+
+def _check_stream_options(body: Mapping[str, Any]) -> None:
+    options = body.get("stream_options")
+    if options is None:
+        return
+    if not isinstance(options, Mapping):
+        raise wrong("stream_options", "an object", options)
+    for name in ("include_usage", "include_obfuscation"):
+        read_flag(options, name)

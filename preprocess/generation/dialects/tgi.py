@@ -1,0 +1,161 @@
+"""text-generation-inference: /tgi/NAME/generate, /generate_stream, and its root.
+
+Fields and answers are those of its openapi.json, as npm's @huggingface/tasks has them in types.
+A stop string ends the text and is not part of it.
+
+Tested by tests/preprocess/generation/test_voices.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence as Rows
+from typing import Any
+
+from preprocess.dialects.operation import Asked, given, read_fields, read_flag
+from preprocess.generation.sequence import Piece, Sequence, Token
+from preprocess.generation.voice import Spoken, ending_of, event
+from preprocess.request import wrong
+from transformer_serving.contract.dialects import dialect_of
+from transformer_serving.contract.errors import ServingError
+
+_FIELDS = ("inputs", "parameters", "stream")
+_TAKEN = {
+    name: name
+    for name in (
+        "do_sample", "max_new_tokens", "repetition_penalty", "return_full_text", "seed", "stop",
+        "temperature", "top_k", "top_p", "truncate",
+    )
+}  # fmt: skip
+# What this engine does not have, and the values that ask for nothing.
+_LACKS: Mapping[str, tuple[Any, ...]] = {
+    "adapter_id": (None,), "best_of": (None, 1), "frequency_penalty": (None, 0),
+    "grammar": (None,), "top_n_tokens": (None, 0), "typical_p": (None, 1),
+    "watermark": (None, False), "decoder_input_details": (None, False),
+}  # fmt: skip
+_OWN = ("details", "num_return_sequences")
+# Who gives one of these means to sample, as its router takes it.
+_OF_SAMPLING = ("temperature", "top_k", "top_p")
+
+
+def read_whole(asked: Asked) -> dict[str, Any]:
+    return _read(asked, stream=False, full_text=False)
+
+
+def read_stream(asked: Asked) -> dict[str, Any]:
+    return _read(asked, stream=True, full_text=False)
+
+
+def read_root(asked: Asked, *, full_text: bool = False) -> dict[str, Any]:
+    body = read_fields(asked.body, _FIELDS)
+    return _read(asked, stream=read_flag(body, "stream"), full_text=full_text)
+
+
+def _read(asked: Asked, *, stream: bool, full_text: bool) -> dict[str, Any]:
+    body = read_fields(asked.body, _FIELDS)
+    parameters = body.get("parameters")
+    if not isinstance(parameters, dict | None):
+        raise wrong("parameters", "an object", parameters)
+    parameters = parameters or {}
+    refuse_others(parameters, (*_TAKEN, *_OWN), _LACKS)
+    details = read_flag(parameters, "details")
+    own = given(parameters, _TAKEN)
+    if any(name in own for name in _OF_SAMPLING):
+        own.setdefault("do_sample", True)
+    own.setdefault("return_full_text", full_text)
+    own["logprobs"] = details or stream
+    return {"text": body.get("inputs"), "parameters": own, "stream": stream}
+
+
+def refuse_others(
+    parameters: Mapping[str, Any], taken: Rows[str], lacks: Mapping[str, tuple[Any, ...]]
+) -> None:
+    """Raises ServingError (400) for a parameter that nobody knows, (422) for what is not here."""
+    for name, value in parameters.items():
+        if name in lacks and value not in lacks[name]:
+            raise ServingError(
+                "impossible", f"parameter '{name}' is not supported; leave it out", field=name
+            )
+        if name not in lacks and name not in taken:
+            raise ServingError(
+                "invalid_field", f"an unknown parameter; allowed are {', '.join(taken)}",
+                field="parameters",
+            )  # fmt: skip
+
+
+class TgiVoice:
+    """An object with the text, its details where they were asked for; an event a token."""
+
+    def __init__(self, spoken: Spoken) -> None:
+        self._spoken = spoken
+        parameters = spoken.body.get("parameters") or {}
+        self._details = bool(parameters.get("details"))
+        self._told = 0
+
+    def whole(self, sequences: Rows[Sequence]) -> Any:
+        return self._answer(0, sequences[0])
+
+    def _answer(self, at: int, sequence: Sequence) -> dict[str, Any]:
+        answer: dict[str, Any] = {"generated_text": self._spoken.text(at, sequence)}
+        if self._details:
+            tokens = [_token(one) for one in sequence.tokens]
+            answer["details"] = {**_end(sequence), "prefill": [], "tokens": tokens}
+        return answer
+
+    def begin(self) -> bytes:
+        return b""
+
+    def piece(self, at: int, piece: Piece, sequence: Sequence) -> bytes:
+        """An event a token; that of the last carries the whole text."""
+        tokens = piece.tokens or (Token(0, piece.text, None, False),)
+        events = []
+        for token in tokens:
+            self._told += 1
+            is_last = sequence.ending is not None and token is tokens[-1]
+            events.append(self._event(at, token, sequence if is_last else None))
+        return b"".join(events)
+
+    def _event(self, at: int, token: Token, ended: Sequence | None) -> bytes:
+        return event(
+            {
+                "index": self._told,
+                "token": _token(token),
+                "generated_text": None if ended is None else self._spoken.text(at, ended),
+                "details": None if ended is None else {
+                    **_end(ended), "input_length": ended.prompt_tokens,
+                },
+            }
+        )  # fmt: skip
+
+    def end(self, at: int, sequence: Sequence) -> bytes:
+        if self._told:
+            return b""
+        # No token at all: its clients wait for the text of the end all the same.
+        self._told += 1
+        return self._event(at, Token(0, "", None, True), sequence)
+
+    def last(self, sequences: Rows[Sequence]) -> bytes:
+        return b""
+
+    def fault(self, error: ServingError) -> bytes:
+        return event(dialect_of("tgi").error_body(error))
+
+
+class RootVoice(TgiVoice):
+    """As the Inference API answers: a list."""
+
+    def whole(self, sequences: Rows[Sequence]) -> Any:
+        return [self._answer(at, one) for at, one in enumerate(sequences)]
+
+
+def _token(token: Token) -> dict[str, Any]:
+    return {
+        "id": token.id, "text": token.text, "logprob": token.logprob, "special": token.special,
+    }  # fmt: skip
+
+
+def _end(sequence: Sequence) -> dict[str, Any]:
+    return {
+        "finish_reason": ending_of(sequence),
+        "generated_tokens": sequence.new_tokens,
+        "seed": sequence.seed,
+    }

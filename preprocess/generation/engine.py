@@ -1,0 +1,157 @@
+"""The engine of a language model: sequences opened at its Triton, as many as may run here.
+
+Tested by tests/preprocess/generation/test_text_generation.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Sequence as Rows
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import numpy as np
+
+from preprocess.generation.figures import TextFigures
+from preprocess.generation.prompt import Prompt
+from preprocess.generation.request import Wanted
+from preprocess.generation.seats import seats
+from preprocess.generation.sequence import Patience, Sequence
+from preprocess.passage import Departures, Passage
+from preprocess.settings import PreprocessSettings
+from preprocess.tensors import Tensor
+from preprocess.tracing import tracer
+from preprocess.triton.client import shared_client
+from preprocess.triton.replies import Replies
+from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.contract.errors import ServingError, caller_left, too_late
+from transformer_serving.contract.generation import (
+    INPUT_IDS,
+    MAX_SEED,
+    OPTIONS,
+    Generation,
+    Options,
+)
+from transformer_serving.contract.naming import triton_model_name
+
+Result = TypeVar("Result")
+
+
+class TextEngine:
+    """One bundle's engine under the endpoint's name, `serving_url` and the host's `version`."""
+
+    def __init__(
+        self, endpoint: Endpoint, generation: Generation, settings: PreprocessSettings,
+        serving_url: str, version: str | None,
+    ) -> None:  # fmt: skip
+        self._endpoint = endpoint
+        self._generation = generation
+        self._settings = settings
+        self.model = triton_model_name(serving_url, version)
+        self._client = shared_client("grpc", settings.triton_grpc)
+        name = f"{serving_url}/{version}" if version else serving_url
+        self.departures = Departures(name, tracer())
+        self.figures = TextFigures(name)
+
+    async def is_ready(self) -> bool:
+        """Whether Triton has this bundle's version."""
+        return await self._client.is_ready(self.model, self._endpoint.bundle_version)
+
+    async def start(
+        self, prompts: Rows[Prompt], wanted: Wanted, library: Any, deadline: float, passage: Passage
+    ) -> list[Sequence]:
+        """Each prompt's sequences in order, the first tokens of all of them here.
+
+        Raises ServingError, also `left` when the caller does meanwhile.
+        """
+        rows = [
+            (prompt, self._options(prompt, wanted, at * wanted.parameters.sequences + one))
+            for at, prompt in enumerate(prompts)
+            for one in range(wanted.parameters.sequences)
+        ]
+        taken = seats.take(len(rows), self._settings.max_streams, always=passage.golden)
+        opening = [self._open(prompt, options, deadline) for prompt, options in rows]
+        try:
+            replies = await unless_left(_all(opening), passage.caller)
+        except BaseException:
+            taken.give_back(len(rows))
+            raise
+        self.figures.first(time.monotonic() - passage.arrived)
+        patience = Patience(deadline, self._settings.token_gap_s)
+        return [
+            Sequence(
+                taken.with_seat(one), library, prompt.ids, wanted.parameters.stop,
+                options.eos_ids, options.seed, patience, self.figures,
+            )
+            for (prompt, options), one in zip(rows, replies, strict=True)
+        ]  # fmt: skip
+
+    def _options(self, prompt: Prompt, wanted: Wanted, at: int) -> Options:
+        asked = wanted.parameters
+        return Options(
+            max_new_tokens=prompt.new_tokens,
+            eos_ids=() if asked.ignore_eos else self._generation.eos_ids,
+            sampling=asked.sampling,
+            seed=(asked.seed + at) % (MAX_SEED + 1),
+            logprobs=asked.logprobs,
+        )
+
+    async def _open(self, prompt: Prompt, options: Options, deadline: float) -> Replies:
+        ids = np.array(prompt.ids, np.int32)
+        told = np.frombuffer(options.to_json(), np.uint8)
+        inputs = [Tensor(INPUT_IDS, "INT32", ids), Tensor(OPTIONS, "UINT8", told)]
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise too_late()
+        first_s = self._settings.first_token_s
+        try:
+            async with asyncio.timeout(min(left, first_s)):
+                return await self._client.open(
+                    self.model, self._endpoint.bundle_version, inputs, left
+                )
+        except TimeoutError:
+            if left <= first_s:
+                raise too_late() from None
+            raise ServingError(
+                "deadline",
+                "the first token did not come in time; TRANSFORMER_SERVING_FIRST_TOKEN_S sets how "
+                "long is waited",
+                limit=f"{first_s:g} s",
+            ) from None
+
+
+async def _all(opening: Rows[Coroutine[Any, Any, Replies]]) -> list[Replies]:
+    """Every one of them; where one fails none stays open."""
+    if len(opening) == 1:
+        return [await opening[0]]
+    tasks = [asyncio.ensure_future(one) for one in opening]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        for done in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(done, Replies):
+                done.close()
+        raise
+
+
+async def unless_left(
+    work: Coroutine[Any, Any, Result], caller: asyncio.Future[None] | None
+) -> Result:
+    """The work's result. Raises ServingError `left` when the caller leaves before."""
+    if caller is None:
+        return await work
+    task = asyncio.ensure_future(work)
+    try:
+        awaited: set[asyncio.Future[Any]] = {task, caller}
+        await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise caller_left()
+        return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            with suppress(asyncio.CancelledError, ServingError):
+                await task

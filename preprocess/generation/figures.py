@@ -1,0 +1,56 @@
+"""What was generated, for Prometheus: times of tokens, their number, and what runs.
+
+Tested by tests/preprocess/generation/test_text_generation.py.
+"""
+
+from __future__ import annotations
+
+from preprocess.stats import counter, gauge, histogram, labelled
+
+_FIRST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_GAP_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+DISCONNECT = "disconnect"
+
+
+class TextFigures:
+    """Those of one endpoint."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+        first = histogram(
+            "first_token_seconds", "From a request's coming to its first token.", (), _FIRST_S
+        )
+        gap = histogram(
+            "token_seconds", "Between a token and the one before it; a message's share the time.",
+            (), _GAP_S,
+        )  # fmt: skip
+        self._first = labelled(first, endpoint)
+        self._gap = labelled(gap, endpoint)
+        self._running = labelled(
+            gauge("running_streams", "Sequences that are generated now."), endpoint
+        )
+        self._tokens = labelled(counter("generated_tokens", "Tokens generated."), endpoint)
+
+    def first(self, seconds: float) -> None:
+        self._first.observe(seconds)
+
+    def gap(self, seconds: float, tokens: int) -> None:
+        """A message of that many tokens, after the one before it."""
+        for _ in range(tokens):
+            self._gap.observe(seconds / tokens)
+
+    def began(self) -> None:
+        self._running.inc()
+
+    def ended(self, tokens: int) -> None:
+        self._running.dec()
+        self._tokens.inc(tokens)
+
+    def left(self) -> None:
+        """A sequence whose caller left before its end."""
+        self.failed(DISCONNECT)
+
+    def failed(self, reason: str) -> None:
+        """A sequence that was cut short, by the code of its error."""
+        cut = counter("cut_sequences", "Sequences that ended before they were whole.", ("reason",))
+        labelled(cut, self._endpoint, reason).inc()

@@ -1,0 +1,250 @@
+"""From the body that the host parsed to what is to be generated: checks only.
+
+Tested by tests/preprocess/generation/test_request.py.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from preprocess.parameters import (
+    FLAG,
+    Kind,
+    Parameter,
+    Parameters,
+    is_unicode,
+    number,
+    read_parameters,
+    whole,
+)
+from preprocess.request import (
+    BodyForm,
+    TextField,
+    check_count,
+    check_object,
+    check_text,
+    decode_text,
+    read_timeout,
+    refuse_unknown,
+    wrong,
+)
+from transformer_serving.contract.endpoint import Limits
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.generation import MAX_SEED, Generation, Sampling
+
+# What the prompt may stand in, one of them: ours, the Inference API's, and a conversation.
+_PROMPTS = ("text", "inputs", "messages")
+_FIELDS = (*_PROMPTS, "parameters", "stream", "timeout_ms")
+_MOST_STOPS, _STOP_CHARACTERS = 16, 256
+_MOST_SEQUENCES = 64
+# A seed that is drawn is exact in every client's JSON.
+_DRAWN_BITS = 53
+
+Message = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class TextParameters(Parameters):
+    """None where the request does not say. `seed` is the first sequence's, drawn where none came;
+    the next have the numbers after it.
+    """
+
+    max_new_tokens: int | None
+    sampling: Sampling
+    seed: int
+    stop: tuple[str, ...]
+    return_full_text: bool | None
+    sequences: int
+    truncate: int | None
+    logprobs: bool
+    ignore_eos: bool
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Continuations of each of `prompts`, or of the conversation `messages`.
+
+    `many` tells a list from a single prompt, `pipeline_shape` the Inference API's `inputs`.
+    """
+
+    prompts: tuple[str, ...]
+    messages: tuple[Message, ...] | None
+    many: bool
+    pipeline_shape: bool
+    stream: bool
+    timeout_s: float | None
+    parameters: TextParameters
+
+    @property
+    def characters(self) -> int:
+        """Of all prompts together: what tokenizing will cost."""
+        rows = self.messages or ()
+        return sum(map(len, self.prompts)) + sum(len(row["content"]) for row in rows)
+
+    @property
+    def with_prompt(self) -> bool:
+        """Whether the answer begins with the prompt, as it does where nobody says otherwise."""
+        given = self.parameters.return_full_text
+        return self.messages is None if given is None else given
+
+
+class TextTask:
+    """What others may know of the task: its body's form, its parameters."""
+
+    form = BodyForm(TextField("text"))
+
+    def __init__(self, generation: Generation) -> None:
+        self.parameters = _table(generation)
+
+    def read_parameters(self, values: Mapping[str, Any]) -> TextParameters:
+        """Raises ServingError `invalid_field`."""
+        read = read_parameters(values, self.parameters)
+        stop, seed = read["stop"] or (), read["seed"]
+        return TextParameters(
+            max_new_tokens=read["max_new_tokens"],
+            sampling=Sampling(
+                read["do_sample"], float(read["temperature"]), float(read["top_p"]), read["top_k"],
+                float(read["repetition_penalty"]),
+            ),
+            seed=secrets.randbits(_DRAWN_BITS) if seed is None else seed,
+            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            return_full_text=read["return_full_text"],
+            sequences=read["num_return_sequences"],
+            truncate=read["truncate"],
+            logprobs=read["logprobs"],
+            ignore_eos=read["ignore_eos"],
+        )  # fmt: skip
+
+
+def _table(generation: Generation) -> tuple[Parameter, ...]:
+    """What may be asked; the model's own defaults."""
+    usual = generation.sampling
+    return (
+        Parameter("max_new_tokens", whole(1, generation.max_new_tokens)),
+        Parameter("do_sample", FLAG, usual.do_sample),
+        Parameter("temperature", number(0, 100), usual.temperature),
+        Parameter("top_p", number(0, 1), usual.top_p),
+        Parameter("top_k", whole(0, 2**31 - 1), usual.top_k),
+        Parameter("repetition_penalty", number(0, 100), usual.repetition_penalty),
+        Parameter("seed", whole(0, MAX_SEED)),
+        Parameter("stop", _STOPS),
+        Parameter("return_full_text", FLAG),
+        Parameter("num_return_sequences", whole(1, _MOST_SEQUENCES), 1),
+        Parameter("truncate", whole(1, generation.max_positions)),
+        Parameter("logprobs", FLAG, False),
+        Parameter("ignore_eos", FLAG, False),
+    )
+
+
+def _are_stops(value: Any) -> bool:
+    stops = value if isinstance(value, list) else [value]
+    return len(stops) <= _MOST_STOPS and all(
+        isinstance(stop, str) and 0 < len(stop) <= _STOP_CHARACTERS and is_unicode(stop)
+        for stop in stops
+    )
+
+
+_STOPS = Kind(
+    f"a string or at most {_MOST_STOPS} of them, each of 1 to {_STOP_CHARACTERS} characters",
+    _are_stops,
+    _MOST_STOPS,
+    {
+        "anyOf": [
+            {"type": "string", "minLength": 1, "maxLength": _STOP_CHARACTERS},
+            {"type": "array", "items": {"type": "string"}, "maxItems": _MOST_STOPS},
+        ]
+    },
+)
+
+
+def read_wanted(body: Any, task: TextTask, limits: Limits) -> Wanted:
+    """Check the body against the task and the limits. Raises ServingError (400, 413, 422)."""
+    if isinstance(body, bytes | bytearray):
+        body = {"text": decode_text(bytes(body))}
+    check_object(body)
+    refuse_unknown(body, _FIELDS)
+    named = [name for name in _PROMPTS if name in body]
+    if len(named) != 1:
+        raise ServingError(
+            "invalid_field", f"one of the fields {', '.join(_PROMPTS)} must hold the prompt",
+            field="text", limit=1, got=len(named),
+        )  # fmt: skip
+    messages = None
+    prompts: tuple[str, ...] = ()
+    if named == ["messages"]:
+        messages = _messages(body["messages"], limits)
+    else:
+        prompts = _prompts(body[named[0]], named[0], limits)
+    many = isinstance(body[named[0]], list) and messages is None
+    parameters = task.read_parameters(_parameters(body))
+    stream = _stream(body)
+    if stream and (len(prompts) > 1 or (many and named == ["inputs"])):
+        raise ServingError(
+            "impossible", "a stream has one prompt; send several requests", field=named[0],
+            limit=1, got=len(prompts),
+        )  # fmt: skip
+    return Wanted(
+        prompts, messages, many, named == ["inputs"], stream, read_timeout(body), parameters
+    )
+
+
+def _prompts(value: Any, name: str, limits: Limits) -> tuple[str, ...]:
+    rows = value if isinstance(value, list) else [value]
+    check_count(rows, name, limits)
+    for row in rows:
+        check_text(row, TextField(name), limits)
+    return tuple(rows)
+
+
+def _messages(value: Any, limits: Limits) -> tuple[Message, ...]:
+    """Role and content of each, the texts of content's parts as one."""
+    if not isinstance(value, list) or not value:
+        raise wrong("messages", "a list of objects with role and content", value)
+    rows = tuple(map(_message, value))
+    characters = sum(len(row["content"]) for row in rows)
+    if characters > limits.max_characters:
+        raise ServingError(
+            "too_large", "the messages have too many characters together", field="messages",
+            limit=limits.max_characters, got=characters,
+        )  # fmt: skip
+    return rows
+
+
+def _message(value: Any) -> Message:
+    if not isinstance(value, Mapping):
+        raise wrong("messages", "a list of objects with role and content", value)
+    role, content = value.get("role"), value.get("content")
+    if isinstance(content, list) and all(map(_is_text_part, content)):
+        content = "\n".join(part["text"] for part in content)
+    if not isinstance(role, str) or not isinstance(content, str):
+        raise ServingError(
+            "invalid_field", "each of the 'messages' must have a role and a content of text",
+            field="messages",
+        )  # fmt: skip
+    if not is_unicode(role + content):
+        raise ServingError("invalid_field", "a message holds a lone surrogate", field="messages")
+    return {"role": role, "content": content}
+
+
+def _is_text_part(part: Any) -> bool:
+    return (
+        isinstance(part, Mapping) and part.get("type") == "text"
+        and isinstance(part.get("text"), str)
+    )  # fmt: skip
+
+
+def _stream(body: Mapping[str, Any]) -> bool:
+    value = body.get("stream")
+    if not isinstance(value, bool | None):
+        raise wrong("stream", "true or false", value)
+    return bool(value)
+
+
+def _parameters(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    value = body.get("parameters")
+    if not isinstance(value, Mapping | None):
+        raise wrong("parameters", "an object", value)
+    return value or {}

@@ -1,0 +1,55 @@
+"""How many sequences run in this worker, whichever endpoint's and bundle's they are.
+
+Tested by tests/preprocess/generation/test_text_generation.py.
+"""
+
+from __future__ import annotations
+
+from preprocess.triton.replies import Replies
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.worker.process_wide import process_wide
+
+_TAKEN = "taken"
+
+
+class Seats:
+    """A count that every version of this code in the process shares."""
+
+    def __init__(self, counts: dict[str, int]) -> None:
+        self._counts = counts
+
+    @property
+    def taken(self) -> int:
+        return self._counts.get(_TAKEN, 0)
+
+    def take(self, sequences: int, most: int, *, always: bool = False) -> Seats:
+        """Count them. Raises ServingError: `too_large` for more than may run at all, `overloaded`.
+
+        `always` is for a health check, which must not turn anybody away nor be.
+        """
+        if sequences > most:
+            raise ServingError(
+                "too_large",
+                "the request asks for more sequences than may run at the same time; "
+                "TRANSFORMER_SERVING_MAX_STREAMS sets how many",
+                limit=most, got=sequences,
+            )  # fmt: skip
+        if self.taken + sequences > most and not always:
+            raise ServingError(
+                "overloaded",
+                "too many sequences run; TRANSFORMER_SERVING_MAX_STREAMS sets how many may",
+                limit=most, got=self.taken + sequences,
+            )  # fmt: skip
+        self._counts[_TAKEN] = self.taken + sequences
+        return self
+
+    def give_back(self, sequences: int) -> None:
+        self._counts[_TAKEN] = self.taken - sequences
+
+    def with_seat(self, replies: Replies) -> Replies:
+        """The replies, which give their seat back when they are closed."""
+        replies.when_closed(lambda: self.give_back(1))
+        return replies
+
+
+seats = Seats(process_wide("text_seats", dict))

@@ -1,0 +1,191 @@
+"""One sequence as it comes: the engine's tokens, the text of each, and why it ended.
+
+Tested by tests/preprocess/generation/test_text_generation.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+from preprocess.generation.detokenizer import Detokenizer, silent_tokens
+from preprocess.generation.figures import TextFigures
+from preprocess.generation.step import EngineStep, read_step
+from preprocess.generation.stops import Stops
+from preprocess.triton.replies import Replies
+from transformer_serving.contract.errors import ServingError, too_late
+from transformer_serving.contract.generation import Finish
+
+
+class Ending(Enum):
+    """Why a sequence is whole, in TGI's words."""
+
+    EOS = "eos_token"
+    STOP = "stop_sequence"
+    LENGTH = "length"
+
+
+_ENDINGS = {Finish.STOP: Ending.EOS, Finish.LENGTH: Ending.LENGTH}
+
+
+class Token(NamedTuple):
+    """`text` is what became certain with it; `logprob` None where none were asked for."""
+
+    id: int
+    text: str
+    logprob: float | None
+    special: bool
+
+
+class Piece(NamedTuple):
+    """What came at once."""
+
+    text: str
+    tokens: tuple[Token, ...]
+
+
+@dataclass(frozen=True)
+class Patience:
+    """`deadline` is on time.monotonic's clock, `gap_s` the longest silence."""
+
+    deadline: float
+    gap_s: float
+
+
+class Sequence:
+    """To be read once, by `pieces`, and closed. `ending` is None until it is whole."""
+
+    def __init__(
+        self, replies: Replies, library: Any, prompt: list[int], stop: tuple[str, ...],
+        eos_ids: tuple[int, ...], seed: int, patience: Patience, figures: TextFigures,
+    ) -> None:  # fmt: skip
+        self.seed = seed
+        self.prompt_tokens = len(prompt)
+        self.new_tokens = 0
+        self.text = ""
+        self.tokens: list[Token] = []
+        self.ending: Ending | None = None
+        self._replies = replies
+        self._library = library
+        self._silent = silent_tokens(library)
+        self._detokenizer = Detokenizer(library, prompt)
+        self._stops = Stops(stop)
+        self._eos_ids = eos_ids
+        self._patience = patience
+        self._figures = figures
+        self._last = time.monotonic()
+        self._open = True
+        self._failed = False
+        figures.began()
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """As they come. Raises ServingError: `deadline`, `unavailable` for a stall, and others."""
+        outputs = self._replies.first
+        try:
+            while True:
+                if outputs is None:
+                    raise ServingError(
+                        "engine_failed", "the engine's answers ended before the sequence did"
+                    )
+                step = read_step(outputs)
+                piece = self._piece(step)
+                if piece.tokens or piece.text:
+                    yield piece
+                if self.ending is not None:
+                    return
+                _check(step.finish)
+                outputs = await self._next()
+        except ServingError as error:
+            self._failed = True
+            self._figures.failed(error.kind.code)
+            raise
+        finally:
+            self.close()
+
+    async def whole(self) -> None:
+        """Read it to its end. Raises as `pieces` does."""
+        async for _ in self.pieces():
+            pass
+
+    def close(self) -> None:
+        """Let the engine stop, where it is not done."""
+        if not self._open:
+            return
+        self._open = False
+        self._replies.close()
+        self._figures.ended(self.new_tokens)
+        if self.ending is None and not self._failed:
+            self._figures.left()
+
+    def __del__(self) -> None:
+        # One that nobody came to read: its engine and its seat are not held for it.
+        self.close()
+
+    async def _next(self) -> Any:
+        patience = self._patience
+        left = patience.deadline - time.monotonic()
+        try:
+            async with asyncio.timeout(max(0.0, min(left, patience.gap_s))):
+                return await self._replies.next()
+        except TimeoutError:
+            if left <= patience.gap_s:
+                raise too_late() from None
+            raise ServingError(
+                "unavailable",
+                "the engine has sent nothing of this sequence for too long; "
+                "TRANSFORMER_SERVING_TOKEN_GAP_S sets how long is waited",
+                limit=f"{patience.gap_s:g} s",
+            ) from None
+
+    def _piece(self, step: EngineStep) -> Piece:
+        """The step's tokens up to a stop string; at the end with all that was held back."""
+        self._told(len(step.ids))
+        texts = [self._stops.feed(self._text(at, step)) for at in range(len(step.ids))]
+        self.new_tokens = step.new_tokens
+        self.ending = Ending.STOP if self._stops.found else _ENDINGS.get(step.finish)
+        rest = ""
+        if self.ending is not None:
+            rest = self._stops.feed(self._detokenizer.rest()) + self._stops.rest()
+            if self._stops.found:
+                self.ending = Ending.STOP
+        if texts:
+            texts[-1] += rest
+        tokens = tuple(self._token(at, text, step) for at, text in enumerate(texts))
+        piece = Piece("".join(texts) if texts else rest, tokens)
+        self.text += piece.text
+        self.tokens.extend(tokens)
+        return piece
+
+    def _text(self, at: int, step: EngineStep) -> str:
+        token = step.ids[at]
+        is_end = step.finish is Finish.STOP and at == len(step.ids) - 1 and token in self._eos_ids
+        return "" if is_end else self._detokenizer.step(token)
+
+    def _token(self, at: int, text: str, step: EngineStep) -> Token:
+        logprob = step.logprobs[at] if step.logprobs else None
+        return Token(step.ids[at], text, logprob, step.ids[at] in self._silent)
+
+    def _told(self, tokens: int) -> None:
+        now = time.monotonic()
+        if self.new_tokens:
+            self._figures.gap(now - self._last, tokens)
+        self._last = now
+
+    def token_text(self, token: int) -> str:
+        """A token alone, as a list of tokens names it."""
+        text: str = self._library.decode([token], skip_special_tokens=False)
+        return text
+
+
+def _check(finish: Finish) -> None:
+    """Raises ServingError where the engine gave the sequence up."""
+    if finish is Finish.CACHE_FULL:
+        raise ServingError(
+            "overloaded", "the engine's cache is full; ask for fewer tokens, or come back later"
+        )
+    if finish is not Finish.RUNNING:
+        raise ServingError("unavailable", "the engine gave the sequence up; try again shortly")

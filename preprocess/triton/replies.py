@@ -1,0 +1,43 @@
+"""The answers to one request, as a decoupled model sends them.
+
+Tested by tests/preprocess/generation/test_text_generation.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+
+from preprocess.tensors import RawOutput
+
+# An answer's tensors by name.
+Outputs = Mapping[str, RawOutput]
+
+
+class Replies:
+    """One RPC. `first` is there after `begin`; `cancel` ends the RPC, wherever it is.
+
+    To be closed, which lets the engine stop within its next step.
+    """
+
+    def __init__(self, answers: AsyncIterator[Outputs], cancel: Callable[[], object]) -> None:
+        self._answers = answers
+        self._cancel = cancel
+        self._ended: list[Callable[[], None]] = []
+        self.first: Outputs | None = None
+
+    async def begin(self) -> None:
+        """Wait for the first answer. Raises ServingError."""
+        self.first = await self.next()
+
+    async def next(self) -> Outputs | None:
+        """None after the last. Raises ServingError."""
+        return await anext(self._answers, None)
+
+    def when_closed(self, ended: Callable[[], None]) -> None:
+        """`ended` is called once."""
+        self._ended.append(ended)
+
+    def close(self) -> None:
+        self._cancel()
+        while self._ended:
+            self._ended.pop()()

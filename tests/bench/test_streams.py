@@ -1,0 +1,130 @@
+"""Streams timed against a real web server that sends pieces at known moments."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import uvicorn
+from click.testing import CliRunner
+
+from transformer_serving.desk.bench import load
+from transformer_serving.desk.bench.connection import Address
+from transformer_serving.desk.bench.streams import measure_streams
+from transformer_serving.desk.cli import main
+from transformer_serving.desk.failure import Failure
+
+FIRST_S, GAP_S, PIECES = 0.06, 0.03, 4
+BODY = load.Payload("stream", b'{"text": "a", "stream": true}')
+
+
+class Speaking:
+    """Four pieces; every other stream at /half ends in an error event."""
+
+    def __init__(self) -> None:
+        self.bodies: list[Any] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        self.bodies.append(json.loads((await receive())["body"]))
+        status = 503 if scope["path"] == "/full" and len(self.bodies) > 1 else 200
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        if status == 200:
+            await asyncio.sleep(FIRST_S)
+            for at in range(PIECES):
+                await self.send(send, {"index": 0, "text": f" {at}"})
+                await asyncio.sleep(GAP_S)
+            if scope["path"] == "/half" and len(self.bodies) % 2 == 0:
+                await send(piece(b"event: error\ndata: {}\n\n"))
+            elif scope["path"] != "/never":
+                await self.send(send, {"index": 0, "text": "", "generated_tokens": 9})
+                await send(piece(b"data: [DONE]\n\n"))
+        await send({"type": "http.response.body", "body": b""})
+
+    async def send(self, send: Any, data: Any) -> None:
+        await send(piece(b"data: " + json.dumps(data).encode() + b"\n\n"))
+
+
+def piece(body: bytes) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": body, "more_body": True}
+
+
+@pytest.fixture
+def speaking() -> Iterator[tuple[Speaking, int]]:
+    app = Speaking()
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    running = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+    thread = threading.Thread(target=running.run, args=([listener],))
+    thread.start()
+    yield app, listener.getsockname()[1]
+    running.should_exit = True
+    thread.join()
+    listener.close()
+
+
+def at(port: int, path: str) -> Address:
+    return Address.of(f"http://127.0.0.1:{port}{path}")
+
+
+def test_first_pieces_and_gaps_are_timed(speaking: tuple[Speaking, int]) -> None:
+    _, port = speaking
+    one, several = measure_streams(at(port, "/"), BODY, (1, 4), 0.5)
+    assert (one.clients, several.clients) == (1, 4)
+    assert several.whole >= one.whole >= 1
+    for row in (one, several):
+        assert not row.others
+        assert row.first is not None
+        assert row.gap is not None
+        assert row.first.p50 >= 1000 * FIRST_S
+        assert row.gap.count == row.whole * PIECES
+        assert row.gap.mean >= 1000 * GAP_S * 0.9
+        # What the answer counts, not its events.
+        assert row.tokens == pytest.approx(9 * row.whole / row.elapsed_s)
+
+
+def test_what_is_not_whole_is_counted_apart(speaking: tuple[Speaking, int]) -> None:
+    app, port = speaking
+    [row] = measure_streams(at(port, "/half"), BODY, (1,), 0.7)
+    assert row.others["cut off"] in (row.whole, row.whole + 1)
+    app.bodies.clear()
+    [row] = measure_streams(at(port, "/full"), BODY, (1,), 0.1)
+    assert set(row.others) == {"503"}
+    assert (row.whole, row.first, row.tokens) == (0, None, 0)
+
+
+def test_an_endpoint_that_does_not_stream_is_told_so(speaking: tuple[Speaking, int]) -> None:
+    _, port = speaking
+    with pytest.raises(Failure, match="no whole stream"):
+        measure_streams(at(port, "/never"), BODY, (1,), 0.1)
+    with pytest.raises(Failure, match="nothing answers"):
+        measure_streams(at(free_port(), "/"), BODY, (1,), 0.1)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def test_the_command(speaking: tuple[Speaking, int]) -> None:
+    app, port = speaking
+    url = f"http://127.0.0.1:{port}/"
+    options = ["bench", url, "--stream", "-c", "2", "--seconds", "0.2"]
+    done = CliRunner().invoke(main, [*options, "--words", "3", "--json"])
+    assert done.exit_code == 0, done.output
+    [row] = json.loads(done.stdout)
+    assert (row["clients"], row["others"]) == (2, {})
+    assert app.bodies[-1]["stream"] is True
+    assert len(app.bodies[-1]["text"].split()) == 3
+    shown = CliRunner().invoke(main, options)
+    assert "first ms p50" in shown.output
+    refused = CliRunner().invoke(main, [*options, "--texts", "2"])
+    assert refused.exit_code == 2

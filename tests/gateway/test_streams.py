@@ -1,0 +1,229 @@
+"""Text in the real clearml-serving app, behind the gateway and as it is, from a real Triton."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.triton_server import wait_until
+from tests.gateway.conftest import JSON, Server, Session
+from tests.gateway.streaming import Streaming, running_streaming
+from tests.text_engine import PROMPT, event_of
+from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
+from transformer_serving.gateway.access import KEYS_FILE
+
+pytestmark = pytest.mark.slow
+NEXT = " w20 w21 w22"
+SLOW = {"text": "slow w20", "parameters": {"max_new_tokens": 32}}
+
+
+@pytest.fixture(scope="module")
+def streaming(session: Session, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streaming]:
+    with running_streaming(session, tmp_path_factory.mktemp("streams")) as made:
+        yield made
+
+
+@pytest.fixture(params=["gateway", "stock"])
+def server(request: pytest.FixtureRequest, streaming: Streaming) -> Server:
+    return streaming.servers[request.param]
+
+
+@pytest.fixture
+def door(streaming: Streaming) -> Server:
+    return streaming.servers["gateway"]
+
+
+def asked(path: str, body: Any) -> bytes:
+    raw = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(raw)}\r\n\r\n".encode() + raw
+
+
+def events_of(raw: bytes) -> list[Any]:
+    return [event_of(row) for row in raw.decode().split("\n\n") if row]
+
+
+def test_an_answer_is_whole_or_comes_in_events(server: Server) -> None:
+    body = {"text": PROMPT, "parameters": {"max_new_tokens": 3, "seed": 4}}
+    reply = server.post("text", body)
+    assert (reply.status, reply.json) == (200, {"text": PROMPT + NEXT})
+    assert (reply.headers["x-seed"], reply.headers["x-bundle-version"]) == ("4", "77")
+    reply = server.post("text", {**body, "stream": True})
+    assert reply.status == 200
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    assert (reply.headers["cache-control"], reply.headers["x-seed"]) == ("no-cache", "4")
+    assert reply.headers["x-request-id"]
+    *events, end, done = events_of(reply.raw)
+    assert "".join(row["text"] for row in events) == NEXT
+    assert (end["finish_reason"], done) == ("length", "[DONE]")
+
+
+def test_events_come_while_others_are_still_made(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        connection.sendall(asked("/serve/text", {**SLOW, "stream": True}))
+        begun = time.monotonic()
+        received = b""
+        while b"data: " not in received:
+            received += connection.recv(65_536)
+        assert b"[DONE]" not in received
+        first = time.monotonic() - begun
+        while b"[DONE]" not in received:
+            received += connection.recv(65_536)
+        # 32 tokens of 50 ms.
+        assert time.monotonic() - begun > first + 0.5
+
+
+def test_errors_have_a_status_before_the_first_token(server: Server) -> None:
+    for stream in (False, True):
+        reply = server.post("text", {"text": "full w20", "stream": stream})
+        assert (reply.status, reply.json["code"]) == (503, "overloaded")
+        assert reply.headers["retry-after"]
+    reply = server.post("text", {"text": "fail w20", "stream": True})
+    name, error = events_of(reply.raw)[-1]
+    assert (reply.status, name, error["code"]) == (200, "error", "engine_failed")
+
+
+def test_a_caller_that_leaves_a_stream_cancels_it(server: Server, streaming: Streaming) -> None:
+    before = streaming.cancelled()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        connection.sendall(asked("/serve/text", {**SLOW, "stream": True}))
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+    wait_until(lambda: streaming.cancelled() == before + 1, 5)
+
+
+def test_a_caller_that_leaves_before_the_answer_cancels_it_behind_the_gateway(
+    door: Server, streaming: Streaming
+) -> None:
+    before = streaming.cancelled()
+    with socket.create_connection(("127.0.0.1", door.port), timeout=20) as connection:
+        connection.sendall(asked("/serve/text", SLOW))
+        time.sleep(0.3)
+    wait_until(lambda: streaming.cancelled() == before + 1, 5)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "found"),
+    [
+        ("/generate", {"text": PROMPT}, lambda told: told["text"]),
+        (
+            "/v1/completions", {"model": "text", "prompt": PROMPT, "echo": True, "temperature": 0},
+            lambda told: told["choices"][0]["text"],
+        ),
+        (
+            "/v1/chat/completions",
+            {"model": "text", "messages": [{"role": "user", "content": PROMPT}], "temperature": 0},
+            lambda told: PROMPT + told["choices"][0]["message"]["content"],
+        ),
+        (
+            "/tgi/text/v1/chat/completions",
+            {"model": "tgi", "messages": [{"role": "user", "content": PROMPT}], "temperature": 0},
+            lambda told: PROMPT + told["choices"][0]["message"]["content"],
+        ),
+        ("/tgi/text/generate", {"inputs": PROMPT}, lambda told: PROMPT + told["generated_text"]),
+        ("/tgi/text", {"inputs": PROMPT}, lambda told: PROMPT + told[0]["generated_text"]),
+        ("/hf/text", {"inputs": PROMPT}, lambda told: told[0]["generated_text"]),
+        ("/v2/models/text/generate", {"text_input": PROMPT}, lambda told: told["text_output"]),
+        (
+            "/v2/models/text/infer",
+            {"inputs": [{"name": "args", "shape": [1], "datatype": "BYTES", "data": [PROMPT]}]},
+            lambda told: json.loads(told["outputs"][0]["data"][0])["generated_text"],
+        ),
+    ],
+)  # fmt: skip
+def test_paths_of_other_protocols(door: Server, path: str, body: Any, found: Any) -> None:
+    reply = door.ask("POST", path, json.dumps(body), JSON)
+    assert reply.status == 200, reply.raw
+    # The model's own number of new tokens.
+    assert found(reply.json) == PROMPT + (NEXT * 6).removesuffix(" w21 w22")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"model": "text", "prompt": PROMPT, "stream": True}),
+        ("/tgi/text/generate_stream", {"inputs": PROMPT}),
+        ("/v2/models/text/generate_stream", {"text_input": PROMPT}),
+    ],
+)
+def test_their_streams_are_events(door: Server, path: str, body: Any) -> None:
+    reply = door.ask("POST", path, json.dumps(body), {**JSON, "x-request-id": "mine"})
+    assert reply.status == 200
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    assert reply.headers["x-request-id"] == "mine"
+    assert len(events_of(reply.raw)) >= 16
+
+
+def test_what_it_says_of_itself(door: Server) -> None:
+    models = door.ask("GET", "/v1/models").json["data"]
+    assert [row["id"] for row in models] == ["text"]
+    paths = door.ask("GET", "/openapi.json").json["paths"]
+    assert {"/v1/completions", "/tgi/{name}/generate", "/hf/{name}"} <= set(paths)
+    content = paths["/serve/text"]["post"]["responses"]["200"]["content"]
+    assert "text/event-stream" in content
+    # No operation of another task.
+    assert "/v1/embeddings" not in paths
+
+
+def test_curl_shows_events_as_they_come(door: Server) -> None:
+    curl = shutil.which("curl")
+    assert curl, "curl is of the tests' own needs"
+    done = subprocess.run(
+        [
+            curl, "-sN", "-X", "POST", f"http://127.0.0.1:{door.port}/generate",
+            "-H", "Content-Type: application/json",
+            "-d", json.dumps({"text": PROMPT, "stream": True}),
+        ],
+        capture_output=True, timeout=30, check=True,
+    )  # fmt: skip
+    assert done.stdout.endswith(b"data: [DONE]\n\n")
+
+
+def test_figures(door: Server, streaming: Streaming) -> None:
+    door.post("text", {"text": PROMPT, "stream": True})
+    before = streaming.cancelled()
+    with socket.create_connection(("127.0.0.1", door.port), timeout=20) as connection:
+        connection.sendall(asked("/serve/text", {**SLOW, "stream": True}))
+        connection.recv(1000)
+    wait_until(lambda: streaming.cancelled() == before + 1, 5)
+    for name in ("first_token_seconds_count", "token_seconds_count", "generated_tokens_total"):
+        assert figure(door, f'{name}{{endpoint="text"}}') > 0
+    assert figure(door, 'cut_sequences_total{endpoint="text",reason="disconnect"}') >= 1
+    assert figure(door, 'running_streams{endpoint="text"}') == 0
+
+
+def figure(server: Server, name: str) -> float:
+    rows = server.ask("GET", "/metrics").raw.decode().splitlines()
+    [row] = [row for row in rows if row.startswith(f"transformer_serving_{name} ")]
+    return float(row.split()[-1])
+
+
+def test_sigterm_lets_streams_end(streaming: Streaming, tmp_path: Path) -> None:
+    """Behind keys, which a stream asks for as any answer does."""
+    key = new_key()
+    file = tmp_path / "keys.json"
+    file.write_text(keys_text((Key("bound", digest_of(key), now(), ("text",)),)))
+    server = streaming.session.gateway(**streaming.settings(**{KEYS_FILE.name: str(file)}))
+    server.start()
+    try:
+        server.wait_for("/health/ready")
+        assert server.ask("POST", "/generate", json.dumps(SLOW), JSON).status == 401
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        headers = {**JSON, "authorization": f"Bearer {key}"}
+        connection.request("POST", "/generate", json.dumps({**SLOW, "stream": True}), headers)
+        answer = connection.getresponse()
+        assert answer.status == 200
+        server.process.send_signal(signal.SIGTERM)
+        assert events_of(answer.read())[-1] == "[DONE]"
+        connection.close()
+    finally:
+        server.stop()

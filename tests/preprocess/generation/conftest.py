@@ -1,0 +1,38 @@
+"""One Triton with a language model that is a rule, for the tests of all that asks it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from preprocess.triton.client import close_clients
+from tests.engine.triton_server import TritonServer, running_triton
+from tests.text_engine import Asker, fields, write_model
+
+
+@pytest.fixture(scope="session")
+def text_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+    with running_triton(tmp_path_factory.mktemp("text")) as server:
+        write_model(server.repository, "text")
+        client = server.client()
+        client.load_model("text")
+        client.close()
+        yield server
+
+
+@pytest.fixture
+def settings(text_triton: TritonServer, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def choose(**values: str) -> None:
+        for name, value in values.items():
+            monkeypatch.setenv(f"TRANSFORMER_SERVING_{name}", value)
+
+    choose(TRITON_GRPC=text_triton.grpc)
+    yield choose
+    close_clients()
+
+
+@pytest.fixture
+def text(settings: Any, text_triton: TritonServer) -> Asker:
+    return Asker("text", fields())

@@ -1,0 +1,133 @@
+"""Pieces together are what decoding everything at once gives, and none has half a character."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings, strategies as st
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
+
+from preprocess.generation.detokenizer import BROKEN, Detokenizer
+
+CORPUS = [
+    "the quick brown fox 狐狸 跳过 the lazy dog",
+    "Ünïcödé, naïve café – ‘tea’ 👩‍👩‍👧 🎉🎉 ok",
+]
+SPECIAL = ["<s>", "</s>"]
+TEXTS = st.text(
+    st.one_of(st.characters(codec="utf-8"), st.sampled_from("ab  狐👩🎉é\u200d\n")), max_size=60
+)
+
+
+def byte_level() -> Tokenizer:
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=330, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+    )
+    made.train_from_iterator(CORPUS, trainer)
+    return made
+
+
+def sentence_piece() -> Tokenizer:
+    """As Llama's: a space before the text, bytes for what the vocabulary lacks."""
+    pieces = [*SPECIAL, "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    pieces += ["▁", "a", "b", "t", "h", "e", "▁t", "▁th", "▁the", "狐", "q", "▁q"]
+    merges = [("▁", "t"), ("▁t", "h"), ("▁th", "e"), ("▁", "q")]
+    vocabulary = {piece: at for at, piece in enumerate(pieces)}
+    made = Tokenizer(
+        models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
+    made.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    made.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )  # fmt: skip
+    made.add_special_tokens([AddedToken(word, special=True) for word in SPECIAL])
+    return made
+
+
+TOKENIZERS = {"byte-level": byte_level(), "SentencePiece": sentence_piece()}
+
+
+def pieces_of(tokenizer: Tokenizer, prompt: list[int], tokens: list[int]) -> list[str]:
+    detokenizer = Detokenizer(tokenizer, prompt)
+    return [*(detokenizer.step(token) for token in tokens), detokenizer.rest()]
+
+
+def decoded(tokenizer: Tokenizer, tokens: list[int]) -> str:
+    text: str = tokenizer.decode(tokens, skip_special_tokens=True)
+    return text
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@given(data=st.data())
+@settings(max_examples=150)
+def test_pieces_of_any_text_are_the_whole(name: str, data: st.DataObject) -> None:
+    tokenizer = TOKENIZERS[name]
+    tokens = tokenizer.encode(data.draw(TEXTS), add_special_tokens=False).ids
+    for at in data.draw(st.lists(st.integers(0, len(tokens)), max_size=3)):
+        tokens.insert(at, data.draw(st.sampled_from([0, 1])))
+    cut = data.draw(st.integers(0, len(tokens)))
+    # A prompt is a text, and ends with a whole character.
+    while decoded(tokenizer, tokens[:cut]).endswith(BROKEN):
+        cut -= 1
+    pieces = pieces_of(tokenizer, tokens[:cut], tokens[cut:])
+    whole = decoded(tokenizer, tokens)
+    assert decoded(tokenizer, tokens[:cut]) + "".join(pieces) == whole
+    if BROKEN not in whole:
+        assert BROKEN not in "".join(pieces)
+
+
+@given(tokens=st.lists(st.integers(0, 329), max_size=120))
+@settings(max_examples=150)
+def test_bytes_that_are_no_text_are_given_as_the_whole_has_them(tokens: list[int]) -> None:
+    tokenizer = TOKENIZERS["byte-level"]
+    assert "".join(pieces_of(tokenizer, [], tokens)) == decoded(tokenizer, tokens)
+
+
+@given(tokens=st.lists(st.integers(0, 270), max_size=120))
+@settings(max_examples=150)
+def test_no_tokens_break_it(tokens: list[int]) -> None:
+    """SentencePiece's decoder takes a whole row of bytes back when one of it is wrong."""
+    "".join(pieces_of(TOKENIZERS["SentencePiece"], [], tokens)).encode()
+
+
+def test_a_character_comes_when_it_is_whole() -> None:
+    tokenizer = TOKENIZERS["SentencePiece"]
+    tokens = tokenizer.encode("a🎉b", add_special_tokens=False).ids
+    pieces = pieces_of(tokenizer, [], tokens)
+    assert [piece for piece in pieces if piece] == ["a", "🎉", "b"]
+
+
+def test_the_space_before_the_first_new_word_stays() -> None:
+    tokenizer = TOKENIZERS["SentencePiece"]
+    the = tokenizer.token_to_id("▁the")
+    assert pieces_of(tokenizer, [the], [the])[0] == " the"
+    # Behind a special token too, where decoding the new tokens alone would strip it.
+    assert pieces_of(tokenizer, [the, 1], [the])[0] == " the"
+
+
+def test_endless_broken_bytes_are_not_held_for_ever() -> None:
+    tokenizer = TOKENIZERS["byte-level"]
+    broken = tokenizer.token_to_id("Ä")  # 0xC4, the beginning of two bytes
+    pieces = pieces_of(tokenizer, [], [broken] * 100)
+    assert any(pieces[:40])
+    assert "".join(pieces) == BROKEN * 100
+
+
+def test_ids_outside_the_vocabulary_have_no_text() -> None:
+    assert pieces_of(TOKENIZERS["byte-level"], [], [9999]) == ["", ""]

@@ -1,0 +1,242 @@
+"""Bodies, conversations and prompts, checked before anybody is asked for a token."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from preprocess.generation.chat import render_chat
+from preprocess.generation.prompt import Prompt, read_prompts
+from preprocess.generation.request import TextTask, Wanted, read_wanted
+from preprocess.tokens import Tokenizer
+from tests.text_engine import TEMPLATE, fields, tokenizer
+from transformer_serving.contract.endpoint import Endpoint, read_endpoint
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.generation import Generation, Sampling
+
+PROMPT = "w20 w21"
+# Llama 3's form, with what templates of its time use: loop controls, filters, a mark.
+LLAMA = """{{- bos_token }}
+{%- for message in messages %}
+    {%- if message.role == 'tool' %}{% continue %}{% endif %}
+    {%- generation %}
+    {{- '<|' + message['role'] + '|>' + message['content'] | trim + eos_token }}
+    {%- endgeneration %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"""
+
+
+@pytest.fixture
+def endpoint() -> Endpoint:
+    return read_endpoint(json.dumps(fields()))
+
+
+@pytest.fixture
+def generation(endpoint: Endpoint) -> Generation:
+    assert endpoint.generation is not None
+    return endpoint.generation
+
+
+def read(body: Any, endpoint: Endpoint) -> Wanted:
+    assert endpoint.generation is not None
+    return read_wanted(body, TextTask(endpoint.generation), endpoint.limits)
+
+
+def test_what_nobody_says_is_the_models_own(endpoint: Endpoint) -> None:
+    wanted = read({"text": PROMPT}, endpoint)
+    assert wanted.prompts == (PROMPT,)
+    assert (wanted.many, wanted.pipeline_shape, wanted.stream) == (False, False, False)
+    parameters = wanted.parameters
+    assert parameters.sampling == Sampling(False, 1.0, 1.0, 0, 1.0)
+    assert (parameters.max_new_tokens, parameters.sequences, parameters.stop) == (None, 1, ())
+    assert wanted.with_prompt
+
+
+def test_seeds_are_drawn_anew(endpoint: Endpoint) -> None:
+    seeds = {read({"text": PROMPT}, endpoint).parameters.seed for _ in range(20)}
+    assert len(seeds) == 20
+    assert all(0 <= seed < 2**53 for seed in seeds)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "field"),
+    [
+        ([], "malformed_body", None),
+        ({}, "invalid_field", "text"),
+        ({"text": PROMPT, "inputs": PROMPT}, "invalid_field", "text"),
+        ({"text": PROMPT, "temprature": 1}, "invalid_field", None),
+        ({"text": 1}, "invalid_field", "text"),
+        ({"text": []}, "invalid_field", "text"),
+        ({"text": "\ud800"}, "invalid_field", "text"),
+        ({"text": "a" * 10_001}, "too_large", "text"),
+        ({"text": ["a"] * 9}, "too_large", "text"),
+        ({"text": PROMPT, "stream": 1}, "invalid_field", "stream"),
+        ({"text": [PROMPT, PROMPT], "stream": True}, "impossible", "text"),
+        ({"text": PROMPT, "timeout_ms": 0}, "invalid_field", "timeout_ms"),
+        ({"text": PROMPT, "parameters": 1}, "invalid_field", "parameters"),
+        ({"text": PROMPT, "parameters": {"max_length": 1}}, "invalid_field", "parameters"),
+        ({"messages": []}, "invalid_field", "messages"),
+        ({"messages": [{"role": "user"}]}, "invalid_field", "messages"),
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, "invalid_field", "messages"),
+        ({"messages": [{"role": "user", "content": "a" * 10_001}]}, "too_large", "messages"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "invalid_field", "messages",
+        ),
+    ],
+)  # fmt: skip
+def test_a_body_that_is_none_is_refused(
+    endpoint: Endpoint, body: Any, code: str, field: str | None
+) -> None:
+    with pytest.raises(ServingError) as refusal:
+        read(body, endpoint)
+    assert (refusal.value.kind.code, refusal.value.field) == (code, field)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_new_tokens", 0), ("max_new_tokens", 33), ("max_new_tokens", True),
+        ("do_sample", 1), ("temperature", 0), ("temperature", 101), ("temperature", True),
+        ("top_p", 0), ("top_p", 1.1), ("top_k", -1), ("repetition_penalty", 0),
+        ("seed", -1), ("seed", 2**63), ("stop", ""), ("stop", ["a"] * 17), ("stop", "a" * 257),
+        ("stop", [1]), ("num_return_sequences", 0), ("truncate", 0), ("return_full_text", "no"),
+    ],
+)  # fmt: skip
+def test_a_parameter_out_of_its_range_is_named(endpoint: Endpoint, name: str, value: Any) -> None:
+    with pytest.raises(ServingError) as refusal:
+        read({"text": PROMPT, "parameters": {name: value}}, endpoint)
+    assert refusal.value.kind.code == "invalid_field"
+    assert refusal.value.field == name
+    assert name in refusal.value.message
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["role", "content", "type", "text", "seed"]), inner)
+    ),
+    max_leaves=8,
+)
+FIELDS = ("text", "inputs", "messages", "parameters", "stream", "timeout_ms", "x")
+
+
+@given(body=st.dictionaries(st.sampled_from(FIELDS), JSON) | JSON)
+def test_any_body_is_read_or_refused(body: Any) -> None:
+    endpoint = read_endpoint(json.dumps(fields()))
+    try:
+        wanted = read(body, endpoint)
+        assert wanted.prompts or wanted.messages
+        read_prompts(wanted, TOKENIZER, endpoint.generation)  # type: ignore[arg-type]
+    except ServingError:
+        pass
+
+
+TOKENIZER: Tokenizer
+
+
+@pytest.fixture(autouse=True)
+def _of_all(endpoint: Endpoint) -> None:
+    global TOKENIZER
+    TOKENIZER = Tokenizer(tokenizer(), endpoint.tokens)
+
+
+def prompts(body: Any, endpoint: Endpoint) -> list[Prompt]:
+    assert endpoint.generation is not None
+    return read_prompts(read(body, endpoint), TOKENIZER, endpoint.generation)
+
+
+def test_prompts_are_tokens_and_the_room_that_is_left(endpoint: Endpoint) -> None:
+    assert prompts({"text": PROMPT}, endpoint) == [Prompt([20, 21], 16)]
+    long = " ".join(["w20"] * 61)
+    # Longer than the tokenizer's own limit, too, every token counts.
+    assert prompts({"text": long}, endpoint)[0].new_tokens == 3
+    cut = {"text": long + " w30", "parameters": {"truncate": 2, "max_new_tokens": 32}}
+    assert prompts(cut, endpoint) == [Prompt([20, 30], 32)]
+
+
+@pytest.mark.parametrize(("words", "new", "got"), [(64, None, 65), (100, None, 101), (60, 5, 65)])
+def test_what_has_no_room_is_told_both_numbers(
+    endpoint: Endpoint, words: int, new: int | None, got: int
+) -> None:
+    body = {"text": " ".join(["w20"] * words), "parameters": {"max_new_tokens": new}}
+    with pytest.raises(ServingError, match=f"prompt's {words} tokens and {new or 1} ") as refusal:
+        prompts(body, endpoint)
+    error = refusal.value
+    assert (error.kind.code, error.limit, error.got) == ("too_large", 64, got)
+
+
+def test_a_prompt_without_tokens_is_impossible(endpoint: Endpoint) -> None:
+    with pytest.raises(ServingError, match="no tokens"):
+        prompts({"text": ""}, endpoint)
+
+
+CHAT = [
+    {"role": "user", "content": " What is <tea>? "},
+    {"role": "tool", "content": "left out"},
+    {"role": "assistant", "content": "A drink."},
+    {"role": "user", "content": "Ünd?"},
+]
+
+
+def with_template(generation: Generation, template: str | None) -> Generation:
+    special = {"bos_token": "<s>", "eos_token": "</s>"}
+    return Generation(**{**vars(generation), "chat_template": template, "special_tokens": special})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "template",
+    [
+        LLAMA,
+        TEMPLATE,
+        "{{ messages | tojson }} {{ messages | tojson(indent=2) }}",
+        "{% for row in messages %}\n  {% if loop.first %}\n{{ row.content }}\n  {% endif %}\n"
+        "{% if row.role == 'assistant' %}{% break %}{% endif %}{% endfor %}",
+        "{% set seen = namespace(n=0) %}{% for row in messages %}{% set seen.n = seen.n + 1 %}"
+        "{% endfor %}{{ seen.n }} {{ strftime_now('%Y') }} {{ tools is none }}",
+    ],
+)
+def test_conversations_are_rendered_as_transformers_does(
+    generation: Generation, template: str
+) -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    made = with_template(generation, template)
+    special: dict[str, Any] = dict(made.special_tokens)
+    rendered: Any = render_jinja_template(
+        [CHAT], chat_template=template, add_generation_prompt=True, **special
+    )
+    assert [render_chat(CHAT, made)] == rendered[0]
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        (None, "no chat template"),
+        ("{{ raise_exception('x' + messages[0].content) }}", "refuses these messages"),
+        ("{{ messages[9].content.nothing }}", "refuses these messages"),
+        ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "refuses these messages"),
+        ("{{ messages.append(1) }}", "refuses these messages"),
+        ("{{ 1 / 0 }}", "refuses these messages"),
+        ("{% if %}", "refuses these messages"),
+    ],
+)
+def test_what_cannot_be_rendered_is_impossible(
+    generation: Generation, template: str | None, said: str
+) -> None:
+    with pytest.raises(ServingError, match=said) as refusal:
+        render_chat(CHAT, with_template(generation, template))
+    assert refusal.value.kind.code == "impossible"
+    assert "<tea>" not in refusal.value.message
+
+
+def test_a_conversations_special_tokens_are_not_added_twice(endpoint: Endpoint) -> None:
+    body = {"messages": [{"role": "user", "content": [{"type": "text", "text": PROMPT}]}]}
+    wanted = read(body, endpoint)
+    assert not wanted.with_prompt
+    assert prompts(body, endpoint)[0].ids == [20, 21]

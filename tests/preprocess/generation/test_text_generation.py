@@ -1,0 +1,217 @@
+"""The whole way in one worker: from a body to text, by a real decoupled model in a real Triton."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from preprocess.generation.seats import seats
+from preprocess.triton.client import close_clients
+from tests.engine.triton_server import TritonServer
+from tests.text_engine import PROMPT, Asker, fields, lived
+from transformer_serving.contract.worker.request_context import current_caller
+
+pytestmark = pytest.mark.slow
+
+
+def asked(new: int, **parameters: Any) -> dict[str, Any]:
+    return {"text": PROMPT, "parameters": {"max_new_tokens": new, **parameters}}
+
+
+async def test_the_seeds_body_is_answered_with_prompt_and_continuation(text: Asker) -> None:
+    assert await text.answer(asked(4)) == {"text": "w20 w21 w22 w20 w21 w22 w20"}
+    assert (await text.answer({"text": PROMPT}))["text"].count("w20") == 1 + 6
+    assert await text.answer(PROMPT.encode()) == await text.answer({"text": PROMPT})
+
+
+async def test_the_pipelines_shapes(text: Asker) -> None:
+    parameters = {"max_new_tokens": 1}
+    one = {"generated_text": "w20 w21 w22 w20"}
+    assert await text.answer({"inputs": PROMPT, "parameters": parameters}) == [one]
+    assert await text.answer({"inputs": [PROMPT, PROMPT], "parameters": parameters}) == [[one]] * 2
+    several = {"inputs": PROMPT, "parameters": {**parameters, "num_return_sequences": 2}}
+    assert await text.answer(several) == [one, one]
+    without = {"inputs": PROMPT, "parameters": {**parameters, "return_full_text": False}}
+    assert await text.answer(without) == [{"generated_text": " w20"}]
+
+
+async def test_events_are_pieces_and_the_end(text: Asker) -> None:
+    events = await text.events(asked(3, seed=5))
+    assert events[:-2] == [{"index": 0, "text": f" w2{at}"} for at in range(3)]
+    assert events[-2:] == [
+        {
+            "index": 0, "text": "", "finish_reason": "length", "prompt_tokens": 3,
+            "generated_tokens": 3, "seed": 5,
+        },
+        "[DONE]",
+    ]  # fmt: skip
+
+
+async def test_an_end_token_ends_it_and_has_no_text(text: Asker) -> None:
+    body = {"text": "w20 w21 </s>"}
+    assert (await text.answer(body))["text"] == "w20 w21 </s> w20 w21"
+    assert (await text.events(body))[-2]["finish_reason"] == "eos_token"
+    ignoring = {**body, "parameters": {"ignore_eos": True, "max_new_tokens": 4}}
+    assert (await text.answer(ignoring))["text"] == "w20 w21 </s> w20 w21 w20"
+
+
+async def test_a_stop_string_ends_it_at_the_engine_too(
+    text: Asker, text_triton: TritonServer
+) -> None:
+    before = len(lived(text_triton, "text"))
+    body = {"text": "slow w30 w31", "parameters": {"stop": "1 s", "max_new_tokens": 32}}
+    assert (await text.answer(body))["text"] == "slow w30 w31 slow w30 w3"
+    await until(lambda: len(lived(text_triton, "text")) > before)
+    assert lived(text_triton, "text")[-1].startswith("cancelled")
+    assert seats.taken == 0
+
+
+async def test_seeds_are_given_back_and_repeat(text: Asker) -> None:
+    body = asked(6, do_sample=True)
+    first = await text.ask(body)
+    seed = int(first.headers["x-seed"])
+    again = await text.ask(asked(6, do_sample=True, seed=seed))
+    other = await text.ask(asked(6, do_sample=True, seed=seed + 1))
+    assert first.body == again.body != other.body
+
+
+async def test_several_sequences_have_seeds_of_their_own(text: Asker) -> None:
+    body = asked(4, do_sample=True, num_return_sequences=3, seed=7)
+    rows = await text.answer(body)
+    alone = [await text.answer(asked(4, do_sample=True, seed=7 + at)) for at in range(3)]
+    assert rows == alone
+    events = await text.events(body)
+    for at in range(3):
+        streamed = "".join(row["text"] for row in events[:-1] if row["index"] == at)
+        assert PROMPT + streamed == alone[at]["text"]
+
+
+async def test_too_many_tokens_are_told_with_both_numbers(text: Asker) -> None:
+    long = " ".join(["w30"] * 40)
+    body = {"text": long, "parameters": {"max_new_tokens": 25}}
+    status, error = await text.refusal(body)
+    assert (status, error["code"], error["limit"], error["got"]) == (413, "too_large", 64, 65)
+    assert "40 tokens and 25" in error["message"]
+    # Where nobody asked for a number there is room for what there is room for.
+    short = {"text": " ".join(["w30"] * 60)}
+    assert (await text.answer(short))["text"].count("w30") == 64
+    cut = {"text": long, "parameters": {"max_new_tokens": 32, "truncate": 2}}
+    assert (await text.answer(cut))["text"].count("w30") == 72
+
+
+@pytest.mark.parametrize(
+    ("word", "status", "code"),
+    [("full", 503, "overloaded"), ("refuse", 502, "engine_failed")],
+)
+async def test_what_the_engine_refuses_has_a_status(
+    text: Asker, word: str, status: int, code: str
+) -> None:
+    for stream in (False, True):
+        got, error = await text.refusal({"text": f"{word} w30", "stream": stream})
+        assert (got, error["code"]) == (status, code)
+    assert seats.taken == 0
+
+
+@pytest.mark.parametrize(
+    ("word", "status", "code"), [("fail", 502, "engine_failed"), ("cache", 503, "overloaded")]
+)
+async def test_an_error_in_the_middle_is_an_event_and_the_end(
+    text: Asker, word: str, status: int, code: str
+) -> None:
+    events = await text.events({"text": f"{word} w30"})
+    assert [row["text"] for row in events[:-1]] == [f" {word}", " w30", f" {word}"]
+    name, error = events[-1]
+    assert (name, error["code"]) == ("error", code)
+    assert set(error) == {"code", "message", "field", "limit", "got"}
+    got, whole = await text.refusal({"text": f"{word} w30"})
+    assert (got, whole) == (status, error)
+
+
+async def test_a_silence_is_given_up(settings: Any, text: Asker) -> None:
+    settings(TOKEN_GAP_S="0.3", FIRST_TOKEN_S="0.4")
+    impatient = Asker("text", fields())
+    name, error = (await impatient.events({"text": "hang w30"}))[-1]
+    assert (error["code"], error["limit"]) == ("unavailable", "0.3 s")
+    status, error = await impatient.refusal({"text": "never w30", "stream": True})
+    assert (status, error["code"], error["limit"]) == (504, "deadline", "0.4 s")
+    assert seats.taken == 0
+
+
+async def test_the_deadline_ends_it(text: Asker, text_triton: TritonServer) -> None:
+    begun = time.monotonic()
+    status, error = await text.refusal({"text": "slow w30", "timeout_ms": 300})
+    assert (status, error["code"]) == (504, "deadline")
+    name, error = (await text.events({"text": "slow w30", "timeout_ms": 300}))[-1]
+    assert (name, error["code"]) == ("error", "deadline")
+    assert time.monotonic() - begun < 3
+
+
+async def test_a_caller_that_leaves_frees_the_engine(
+    text: Asker, text_triton: TritonServer
+) -> None:
+    """Before the first token, while nothing is streamed, and in the middle of a stream."""
+    before = len(lived(text_triton, "text"))
+    left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    token = current_caller.set(left)
+    try:
+        asking = asyncio.ensure_future(text.ask({"text": "slow w30"}))
+        await asyncio.sleep(0.2)
+        left.set_result(None)
+        assert (await asking).status_code == 499
+    finally:
+        current_caller.reset(token)
+    await until(lambda: len(lived(text_triton, "text")) == before + 1)
+    response = await text.ask({"text": "slow w30", "stream": True})
+    await served(response, leaves_after=3)
+    await until(lambda: len(lived(text_triton, "text")) == before + 2)
+    assert all(row.startswith("cancelled") for row in lived(text_triton, "text")[before:])
+    assert seats.taken == 0
+
+
+async def test_no_more_run_than_may(settings: Any, text: Asker) -> None:
+    settings(MAX_STREAMS="2")
+    small = Asker("text", fields())
+    streams = [await small.ask({"text": "slow w30", "stream": True}) for _ in range(2)]
+    status, error = await small.refusal({"text": PROMPT})
+    assert (status, error["code"], error["limit"]) == (503, "overloaded", 2)
+    for stream in streams:
+        stream.close()
+    assert (await small.ask({"text": PROMPT})).status_code == 200
+    status, error = await small.refusal(asked(1, num_return_sequences=3))
+    assert (status, error["code"]) == (413, "too_large")
+
+
+async def test_a_stream_needs_nothing_of_its_endpoint(text: Asker) -> None:
+    """A live update drops the endpoint's object; what runs ends on the old bundle."""
+    response = await text.ask({"text": "slow w30", "stream": True})
+    del text.endpoint
+    close_clients()
+    raw = b"".join([chunk async for chunk in response.body_iterator])
+    assert raw.endswith(b"data: [DONE]\n\n")
+
+
+async def served(response: Any, leaves_after: int) -> None:
+    """Send it to a caller who leaves after so many messages."""
+    gone = asyncio.Event()
+    messages: list[Any] = []
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+        if len(messages) >= leaves_after:
+            gone.set()
+
+    async def receive() -> Any:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    await response({"type": "http"}, receive, send)
+
+
+async def until(condition: Any, seconds: float = 5) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)

@@ -1,0 +1,251 @@
+"""Other protocols' bodies for text, and answers in their forms, whole and as events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from preprocess.dialects import OPERATIONS
+from preprocess.dialects.generated import OPERATIONS as GENERATED
+from preprocess.generation.dialects import WAYS
+from preprocess.generation.seats import seats
+from tests.text_engine import PROMPT, Asker
+from transformer_serving.contract.heads import GENERATION
+
+pytestmark = pytest.mark.slow
+NEXT = " w20 w21 w22"
+COMPLETIONS, CHAT = "openai.completions", "openai.chat"
+GREEDY = {"model": "text", "temperature": 0, "max_tokens": 3}
+MESSAGES = [{"role": "user", "content": PROMPT}]
+
+
+def test_every_operation_of_text_has_a_way() -> None:
+    assert {row.name for row in GENERATED} <= set(WAYS)
+    known = {name for name, row in OPERATIONS.items() if GENERATION in (row.tasks or ())}
+    assert known | {"v2.infer", "ours"} == set(WAYS)
+
+
+async def test_what_others_answer_is_refused(text: Asker) -> None:
+    status, error = await text.refusal({"input": "x", "model": "text"}, "openai.embeddings")
+    assert (status, error["error"]["code"]) == (422, "refused")
+
+
+async def test_a_completion(text: Asker) -> None:
+    answer = await text.answer({**GREEDY, "prompt": PROMPT, "user": "me"}, COMPLETIONS)
+    assert answer["object"] == "text_completion"
+    assert answer["id"].startswith("cmpl-")
+    assert answer["model"] == "text"
+    assert answer["choices"] == [
+        {"index": 0, "text": NEXT, "logprobs": None, "finish_reason": "length"}
+    ]
+    assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
+
+
+async def test_several_completions(text: Asker) -> None:
+    body = {**GREEDY, "prompt": [PROMPT, "w30"], "n": 2, "echo": True}
+    answer = await text.answer(body, COMPLETIONS)
+    texts = [row["text"] for row in answer["choices"]]
+    assert texts == [PROMPT + NEXT] * 2 + ["w30 w30 w30 w30"] * 2
+    assert [row["index"] for row in answer["choices"]] == [0, 1, 2, 3]
+    assert answer["usage"] == {"prompt_tokens": 4, "completion_tokens": 12, "total_tokens": 16}
+
+
+async def test_a_completion_in_chunks(text: Asker) -> None:
+    body = {
+        **GREEDY, "prompt": PROMPT, "stream": True, "stream_options": {"include_usage": True},
+    }  # fmt: skip
+    *chunks, usage, done = await text.events(body, COMPLETIONS)
+    assert done == "[DONE]"
+    assert "".join(row["choices"][0]["text"] for row in chunks) == NEXT
+    assert [row["choices"][0]["finish_reason"] for row in chunks] == [None] * 3 + ["length"]
+    assert all(row["usage"] is None and row["id"] == usage["id"] for row in chunks)
+    assert (usage["choices"], usage["usage"]["total_tokens"]) == ([], 6)
+
+
+async def test_a_chat(text: Asker) -> None:
+    answer = await text.answer({**GREEDY, "messages": MESSAGES}, CHAT)
+    assert answer["object"] == "chat.completion"
+    [choice] = answer["choices"]
+    assert choice["message"] == {"role": "assistant", "content": NEXT, "refusal": None}
+    status, error = await text.refusal(
+        {**GREEDY, "messages": [{"role": "system", "content": "x"}]}, CHAT
+    )
+    assert (status, error["error"]["param"]) == (422, "messages")
+
+
+async def test_a_chat_in_chunks(text: Asker) -> None:
+    body = {**GREEDY, "messages": MESSAGES, "stream": True, "n": 2, "max_completion_tokens": 2}
+    del body["max_tokens"]
+    begin, *chunks, done = await text.events(body, CHAT)
+    assert [row["delta"]["role"] for row in begin["choices"]] == ["assistant"] * 2
+    for at in range(2):
+        rows = [row["choices"][0] for row in chunks if row["choices"][0]["index"] == at]
+        assert "".join(row["delta"].get("content", "") for row in rows) == " w20 w21"
+        assert rows[-1]["finish_reason"] == "length"
+    assert done == "[DONE]"
+
+
+async def test_logprobs_are_the_chosen_tokens(text: Asker) -> None:
+    answer = await text.answer({**GREEDY, "prompt": PROMPT, "logprobs": 1}, COMPLETIONS)
+    listed = answer["choices"][0]["logprobs"]
+    assert listed["tokens"] == ["w20", "w21", "w22"]
+    assert listed["token_logprobs"] == [-1.5, -0.5, -1.0]
+    assert listed["text_offset"] == [0, 4, 8]
+    answer = await text.answer({**GREEDY, "messages": MESSAGES, "logprobs": True}, CHAT)
+    row = answer["choices"][0]["logprobs"]["content"][0]
+    assert row == {"token": "w20", "logprob": -1.5, "bytes": list(b"w20"), "top_logprobs": []}
+    status, _ = await text.refusal({**GREEDY, "prompt": PROMPT, "logprobs": 5}, COMPLETIONS)
+    assert status == 422
+
+
+async def test_sampling_is_openais_default_and_negative_seeds_are_taken(text: Asker) -> None:
+    sampled = {"model": "text", "prompt": PROMPT, "max_tokens": 4, "seed": -3}
+    one = await text.answer(sampled, COMPLETIONS)
+    assert one["choices"] == (await text.answer(sampled, COMPLETIONS))["choices"]
+    assert one["choices"][0]["text"] != NEXT + " w20"
+
+
+async def test_stop_and_eos_are_both_stop(text: Asker) -> None:
+    body = {**GREEDY, "prompt": PROMPT, "stop": [" w21"]}
+    answer = await text.answer(body, COMPLETIONS)
+    assert answer["choices"][0] == {
+        "index": 0, "text": " w20", "logprobs": None, "finish_reason": "stop"
+    }  # fmt: skip
+    answer = await text.answer({**GREEDY, "prompt": "w30 </s>"}, COMPLETIONS)
+    assert answer["choices"][0]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "field"),
+    [
+        ({"max_tokens": 0}, 400, "max_tokens"),
+        ({"max_tokens": 33}, 400, "max_tokens"),
+        ({"n": 0}, 400, "n"),
+        ({"prompt": [1, 2]}, 400, "prompt"),
+        ({"prompt": None}, 400, "prompt"),
+        ({"suffix": "x"}, 422, "suffix"),
+        ({"best_of": 2}, 422, "best_of"),
+        ({"presence_penalty": 0.5}, 422, "presence_penalty"),
+        ({"logit_bias": {"1": 2}}, 422, "logit_bias"),
+        ({"stream_options": 1}, 400, "stream_options"),
+        ({"nothing": 1}, 400, None),
+        ({"prompt": "full"}, 503, None),
+    ],
+)
+async def test_errors_are_openais(
+    text: Asker, more: dict[str, Any], status: int, field: str | None
+) -> None:
+    body = {**GREEDY, "prompt": PROMPT, **more}
+    got, error = await text.refusal(body, COMPLETIONS)
+    assert (got, error["error"]["param"]) == (status, field)
+    assert set(error["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_an_error_in_openais_stream_is_its_last_event(text: Asker) -> None:
+    body = {**GREEDY, "prompt": "fail w30", "max_tokens": 9, "stream": True}
+    assert (await text.events(body, COMPLETIONS))[-1]["error"]["code"] == "engine_failed"
+    assert seats.taken == 0
+
+
+DETAILS = {"max_new_tokens": 3, "details": True, "seed": 4}
+
+
+async def test_tgi(text: Asker) -> None:
+    body = {"inputs": PROMPT, "parameters": DETAILS}
+    answer = await text.answer(body, "tgi.generate")
+    assert answer["generated_text"] == NEXT
+    details = answer["details"]
+    assert (details["finish_reason"], details["generated_tokens"], details["seed"]) == (
+        "length", 3, 4,
+    )  # fmt: skip
+    assert details["tokens"][0] == {"id": 20, "text": " w20", "logprob": -1.5, "special": False}
+    assert await text.answer(body, "tgi.root") == [answer]
+    whole = {**body, "parameters": {"max_new_tokens": 3, "return_full_text": True}}
+    assert await text.answer(whole, "tgi.root") == [{"generated_text": PROMPT + NEXT}]
+
+
+@pytest.mark.parametrize("prompt", [PROMPT, "every w20 w21 w22"])
+async def test_tgis_stream_is_an_event_a_token(text: Asker, prompt: str) -> None:
+    body = {"inputs": prompt, "parameters": {"max_new_tokens": 7, "seed": 5}}
+    events = await text.events(body, "tgi.generate_stream")
+    assert [row["index"] for row in events] == list(range(1, 8))
+    told = "".join(row["token"]["text"] for row in events)
+    assert [row["generated_text"] for row in events] == [None] * 6 + [told]
+    details = events[-1]["details"]
+    assert (details["finish_reason"], details["generated_tokens"]) == ("length", 7)
+    assert details["input_length"] == len(prompt.split())
+    assert await text.events({**body, "stream": True}, "tgi.root") == events
+
+
+async def test_tgis_stream_ends_at_a_stop_string(text: Asker) -> None:
+    body = {"inputs": PROMPT, "parameters": {"stop": ["w22"], "max_new_tokens": 9}}
+    events = await text.events(body, "tgi.generate_stream")
+    assert events[-1]["generated_text"] == " w20 w21 "
+    assert events[-1]["details"]["finish_reason"] == "stop_sequence"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "status"),
+    [
+        ({"max_new_tokens": 0}, 422), ({"nothing": 1}, 422), ({"watermark": True}, 422),
+        ({"best_of": 2}, 422), ({"typical_p": 0.5}, 422),
+    ],
+)  # fmt: skip
+async def test_errors_are_tgis(text: Asker, parameters: dict[str, Any], status: int) -> None:
+    body = {"inputs": PROMPT, "parameters": parameters}
+    got, error = await text.refusal(body, "tgi.generate")
+    assert (got, error["error_type"]) == (status, "validation")
+    assert set(error) == {"error", "error_type"}
+
+
+async def test_tgi_is_overloaded_with_429_and_fails_in_its_stream(text: Asker) -> None:
+    status, error = await text.refusal({"inputs": "full"}, "tgi.generate")
+    assert (status, error["error_type"]) == (429, "overloaded")
+    events = await text.events({"inputs": "fail w30"}, "tgi.generate_stream")
+    assert events[-1]["error_type"] == "generation"
+
+
+async def test_nothing_new_is_an_event_of_tgi_all_the_same(text: Asker) -> None:
+    [event] = await text.events({"inputs": "</s>"}, "tgi.generate_stream")
+    assert (event["generated_text"], event["details"]["finish_reason"]) == ("", "eos_token")
+
+
+async def test_the_inference_api_has_the_prompt_in_its_answer(text: Asker) -> None:
+    body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 3}, "options": {"use_cache": False}}
+    assert await text.answer(body, "hf.inference") == [{"generated_text": PROMPT + NEXT}]
+
+
+def tensors(*prompts: str, **parameters: Any) -> dict[str, Any]:
+    row = {"name": "args", "shape": [len(prompts)], "datatype": "BYTES", "data": list(prompts)}
+    return {"id": "7", "inputs": [row], "parameters": parameters}
+
+
+async def test_v2_has_a_row_a_prompt_as_mlserver_has(text: Asker) -> None:
+    answer = await text.answer(tensors(PROMPT, max_new_tokens=3), "v2.infer")
+    assert (answer["model_name"], answer["id"]) == ("text", "7")
+    [output] = answer["outputs"]
+    assert output["data"] == [f'{{"generated_text":"{PROMPT}{NEXT}"}}']
+    answer = await text.answer(tensors(PROMPT, "w30", max_new_tokens=1), "v2.infer")
+    assert answer["outputs"][0]["data"] == [
+        f'[{{"generated_text":"{PROMPT} w20"}}]', '[{"generated_text":"w30 w30"}]',
+    ]  # fmt: skip
+    # At /serve/NAME its body says what it is.
+    assert (await text.answer(tensors(PROMPT, max_new_tokens=3)))["outputs"] == [output]
+
+
+async def test_tritons_generate(text: Asker) -> None:
+    body = {"text_input": PROMPT, "parameters": {"max_tokens": 3, "temperature": 0}, "id": "9"}
+    answer = await text.answer(body, "v2.generate")
+    assert answer == {
+        "id": "9", "model_name": "text", "model_version": "1", "text_output": PROMPT + NEXT,
+    }  # fmt: skip
+    without = {"text_input": PROMPT, "max_tokens": 3, "exclude_input_in_output": True}
+    assert (await text.answer(without, "v2.generate"))["text_output"] == NEXT
+    events = await text.events(body, "v2.generate_stream")
+    assert "".join(row["text_output"] for row in events) == NEXT
+    status, error = await text.refusal({"text_input": 1}, "v2.generate")
+    assert (status, error["code"]) == (400, "invalid_field")
+    assert "text_input" in error["error"]
+    failed = await text.events({"text_input": "fail w30"}, "v2.generate_stream")
+    assert failed[-1]["code"] == "engine_failed"

@@ -1,0 +1,109 @@
+"""A decoupled model that answers tokens by a rule, for tests of what stands before it.
+
+The tokens are those of the prompt once more, one after the other and over again; the prompt's first
+token says how: see the marks. Slow steps, errors and silences come at the fourth token.
+"""
+
+import ctypes
+import json
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+RUNNING, STOP, LENGTH, CANCELLED, CACHE_FULL = range(5)
+# Ids of the tests' tokenizer's first tokens.
+EOS, SLOW, FAIL, HANG, FULL, CACHE, REFUSE, EVERY, NEVER = 3, 4, 5, 6, 7, 8, 9, 10, 11
+
+
+REFUSALS = {
+    FULL: ("UNAVAILABLE", "3 calls wait, and 3 may; come back later"),
+    REFUSE: ("INVALID_ARG", "something of the input"),
+}
+
+_set_name = ctypes.pythonapi.PyCapsule_SetName
+_set_name.argtypes = (ctypes.py_object, ctypes.c_char_p)
+
+
+def tensor_of(name: str, array: np.ndarray) -> Any:
+    # The stub's own numpy conversion was built for numpy 1.
+    capsule = array.__dlpack__()
+    tensor = pb_utils.Tensor.from_dlpack(name, capsule)
+    _set_name(capsule, b"used_dltensor")
+    return tensor
+
+
+class TritonPythonModel:
+    def initialize(self, args: dict[str, str]) -> None:
+        self.lived = Path(args["model_repository"]) / "lived"
+
+    def execute(self, requests: Sequence[Any]) -> None:
+        for request in requests:
+            tensors = {one.name(): np.from_dlpack(one).copy() for one in request.inputs()}
+            arguments = (request.get_response_sender(), tensors)
+            threading.Thread(target=self.answer, args=arguments, daemon=True).start()
+
+    def answer(self, sender: Any, tensors: dict[str, Any]) -> None:
+        ids = [int(one) for one in tensors["input_ids"].reshape(-1)]
+        options = json.loads(tensors["options"].tobytes())
+        mark = ids[0]
+        if mark in REFUSALS:
+            self.refuse(sender, *REFUSALS[mark])
+        elif mark != NEVER:
+            self.generate(sender, ids, options)
+
+    def generate(self, sender: Any, ids: list[int], options: dict[str, Any]) -> None:
+        mark, most = ids[0], options["max_new_tokens"]
+        size = 3 if mark == EVERY else 1
+        made = 0
+        for at in range(0, most, size):
+            if mark == SLOW:
+                time.sleep(0.05)
+            if sender.is_cancelled():
+                self.note("cancelled", made)
+                return self.send(sender, [], options, (CANCELLED, len(ids), made))
+            if at == 3 and mark in (FAIL, HANG, CACHE):
+                return self.give_up(sender, mark, options, (CACHE_FULL, len(ids), made))
+            new = [ids[(at + one) % len(ids)] for one in range(min(size, most - at))]
+            stops = [one for one in new if one in options["eos_ids"]]
+            if stops:
+                new = new[: new.index(stops[0]) + 1]
+            made += len(new)
+            done = STOP if stops else LENGTH if made >= most else RUNNING
+            self.send(sender, new, options, (done, len(ids), made))
+            if done:
+                return self.note("ended", made)
+        return None
+
+    def give_up(self, sender: Any, mark: int, options: Any, state: tuple[int, int, int]) -> None:
+        """HANG: without a word."""
+        if mark == FAIL:
+            self.refuse(sender, "INTERNAL", "the step failed")
+        elif mark == CACHE:
+            self.send(sender, [], options, state)
+
+    def send(self, sender: Any, new: list[int], options: Any, state: tuple[int, int, int]) -> None:
+        logprobs = [-0.5 * (1 + one % 3) for one in new] if options["logprobs"] else []
+        seeded = options["seed"] if options["sampling"]["do_sample"] else None
+        if seeded is not None:
+            new = [12 + (one + seeded) % 20 for one in new]
+        tensors = [
+            tensor_of("token_ids", np.array(new, np.int32)),
+            tensor_of("logprobs", np.array(logprobs, np.float32)),
+            tensor_of("state", np.array(state, np.int32)),
+        ]
+        answer = pb_utils.InferenceResponse(output_tensors=tensors)
+        sender.send(answer, flags=FINAL if state[0] else 0)
+
+    def refuse(self, sender: Any, code: str, text: str) -> None:
+        error = pb_utils.TritonError(f"{code}: {text}", getattr(pb_utils.TritonError, code))
+        sender.send(pb_utils.InferenceResponse(output_tensors=[], error=error), flags=FINAL)
+
+    def note(self, what: str, tokens: int) -> None:
+        with self.lived.open("a") as file:
+            file.write(f"{what} {tokens}\n")
