@@ -27,7 +27,7 @@ help:
 	@echo 'make reliability-demo     its faults with the demo model only, 5 minutes'
 	@echo 'make test-compose   the containers, on a real Docker Engine; then make compose-figures'
 	@echo 'make test-clients  other protocols asked by their own client libraries; check-clients: the large ones too'
-	@echo 'make example-env   renew docker/example.env from the settings'
+	@echo 'make example-env   renew docker/example.env and the chart from the settings'
 	@echo 'make screenshots   renew the pictures of docs/page.md; a Chromium is needed'
 	@echo 'make check   format, lint and types'
 	@echo 'make docs    renew the pages that are made from the code'
@@ -123,6 +123,7 @@ format: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python scripts/errors_page.py
 	$(BIN)/python scripts/decisions_index.py
+	$(BIN)/python scripts/chart_values.py
 
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.gateway.fuzzing --requests 100000 $(if $(SEED),--seed $(SEED))
