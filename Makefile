@@ -13,7 +13,7 @@ BESIDE := --numprocesses=2 --dist=loadfile
 	check-clients compose-figures screenshots \
 	example-env check check-ort check-ensemble compare-table compare-int8 compare-hints lint format \
 	types docs fuzz soak lock reliability reliability-demo models check-processors check-upgrade \
-	attack bench bench-all bench-tables budgets tune flames notebooks clean help
+	attack autoscaling bench bench-all bench-tables budgets tune flames notebooks clean help
 
 help:
 	@echo 'make up      install, build the demo models, start the stack, deploy, show curl lines'
@@ -40,6 +40,7 @@ help:
 	@echo 'make check-ort  load what convert writes with the ONNX Runtime of the pinned image'
 	@echo 'make compare-table, compare-int8, compare-hints  engines and int8 on MiniLM'
 	@echo 'make bench   the kit beside its peers, 15 minutes; make bench-all, make tune: docs/performance.md'
+	@echo 'make autoscaling  a computed day of load on Kubernetes, the table of docs/kubernetes.md'
 	@echo 'make budgets cold starts, memory, a neighbour, starts of the stack; 10 minutes'
 	@echo 'make notebooks  run the notebooks against the running stack and keep their outputs'
 	@echo 'make check-ensemble  raw text through the ensemble of a plain Triton'
@@ -174,6 +175,10 @@ compare-int8: $(VENV)/.dev
 
 compare-hints: $(VENV)/.dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m scripts.compare_hints
+
+# Computed, nothing is measured: docs/kubernetes.md.
+autoscaling: $(VENV)/.dev
+	$(BIN)/python -m benchmarks autoscaling
 
 bench-tables: $(VENV)/.dev
 	$(BIN)/python -m benchmarks tables

@@ -96,17 +96,17 @@ def test_the_threshold_is_tokens_a_second_times_the_time_allowed(url: str) -> No
     assert advice["tokens_per_answer"] == TOKENS
     assert advice["alone_s"] >= TAKES_S
     assert advice["waiting_tokens"] == round(rate * 0.25)
+    assert advice["wanted_per_second"] == round(rate * 0.7)
 
 
 def test_what_is_printed_are_values_of_the_chart(url: str) -> None:
     printed = bench(url).output
     values = yaml.safe_load(printed[printed.index("# ") :])
-    waiting = values["triton"]["autoscaling"]["waitingTokens"]
+    wanted = values["triton"]["autoscaling"]
     keda = {"triton": {"autoscaling": {"enabled": True, "prometheus": "http://p"}}}
-    (trigger,) = one(rendered(CLEARML, keda, values), "ScaledObject", "demo-triton")["spec"][
-        "triggers"
-    ]
-    assert trigger["metadata"]["threshold"] == str(waiting)
+    scaled = one(rendered(CLEARML, keda, values), "ScaledObject", "demo-triton")
+    thresholds = [int(each["metadata"]["threshold"]) for each in scaled["spec"]["triggers"]]
+    assert thresholds == [wanted["waitingTokens"], wanted["tokensPerSecond"]]
 
 
 def test_a_time_that_no_triton_answers_in_is_refused(url: str) -> None:

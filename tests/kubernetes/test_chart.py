@@ -106,19 +106,21 @@ def test_a_dead_prometheus_does_not_look_like_nobody_asking() -> None:
     spec = one(objects, "ScaledObject", "demo-triton")["spec"]
     assert spec["minReplicaCount"] == 0
     assert spec["fallback"] == {"failureThreshold": 3, "replicas": 2}
-    waiting, asked = (trigger["metadata"] for trigger in spec["triggers"])
-    assert waiting["ignoreNullValues"] == asked["ignoreNullValues"] == "false"
+    waiting, answered, asked = (trigger["metadata"] for trigger in spec["triggers"])
+    assert all(each["metadata"]["ignoreNullValues"] == "false" for each in spec["triggers"])
     assert waiting["query"] == (
         'sum(transformer_serving_waiting_tokens{namespace="serving",pod=~"demo-inference-.*"})'
     )
-    assert waiting["threshold"] == "1200"
+    assert waiting["threshold"] == "6000"
+    assert answered["threshold"] == "8400"
     # No request ever is an empty answer of a Prometheus that lives.
-    assert asked["query"].endswith("or vector(0)")
+    for each in (answered, asked):
+        assert each["query"].endswith("or vector(0)")
 
 
 def test_only_a_triton_that_scales_to_zero_is_woken_by_requests() -> None:
     objects = rendered(CLEARML, {"triton": {"autoscaling": KEDA}})
-    assert len(one(objects, "ScaledObject", "demo-triton")["spec"]["triggers"]) == 1
+    assert len(one(objects, "ScaledObject", "demo-triton")["spec"]["triggers"]) == 2
 
 
 @pytest.mark.parametrize(("drain", "grace"), [(0, 55), (5, 60), ("7.5", 63), (120, 175)])

@@ -1,4 +1,4 @@
-"""What an autoscaler is told: how many tokens may wait for each Triton.
+"""What an autoscaler is told: how many tokens may wait for each Triton, and how many it answers.
 
 By Little's law a number of tokens that wait or are computed is a time: the tokens that are answered
 in a second, times the seconds that each of them is there. So it is measured and not guessed.
@@ -20,6 +20,8 @@ from transformer_serving.desk.failure import Failure
 
 _TOKENS = "transformer_serving_tokens_total"
 _REQUESTS = "transformer_serving_requests_total"
+# The share of what a Triton can do that it shall do: waits grow without bounds towards all of it.
+BUSY = 0.7
 _TIMEOUT_S = 10.0
 # Of answers that somebody else got, or that another pod counted.
 _STRANGERS = 0.02
@@ -27,7 +29,10 @@ _STRANGERS = 0.02
 
 @dataclass(frozen=True)
 class Scaling:
-    """`waiting_tokens` is for each Triton; `alone_s` is what a text takes with none before it."""
+    """`waiting_tokens` is for each Triton; `alone_s` is what a text takes with none before it.
+
+    `wanted_per_second` is the share of `tokens_per_second` that a Triton shall have to do.
+    """
 
     clients: int
     tokens_per_answer: float
@@ -35,13 +40,15 @@ class Scaling:
     alone_s: float
     within_s: float
     waiting_tokens: int
+    wanted_per_second: int
 
     def values(self) -> str:
         """The lines for the chart's values."""
         return (
             f"# {self.tokens_per_second:.0f} tokens a second with {self.clients} clients and "
             f"{self.tokens_per_answer:.0f} an answer; {self.within_s:g} s to wait and be computed\n"
-            f"triton: {{autoscaling: {{waitingTokens: {self.waiting_tokens}}}}}"
+            f"triton: {{autoscaling: {{waitingTokens: {self.waiting_tokens}, "
+            f"tokensPerSecond: {self.wanted_per_second}}}}}"
         )
 
 
@@ -77,8 +84,15 @@ def scaling(
     _alone(after.answers - before.answers, answers)
     tokens = after.tokens - before.tokens
     rate = tokens / run.elapsed_s
-    waiting = max(1, round(rate * within_s))
-    return Scaling(clients, tokens / answers, rate, alone_s, within_s, waiting)
+    return Scaling(
+        clients,
+        tokens / answers,
+        rate,
+        alone_s,
+        within_s,
+        max(1, round(rate * within_s)),
+        max(1, round(rate * BUSY)),
+    )
 
 
 def metrics_address(url: str) -> str:

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True,
               help="Length of each load.")  # fmt: skip
 @click.option("--for-scaling", is_flag=True,
-              help="And print how many tokens may wait for each Triton: the chart's values. URL is "
-              "that of one pod with one Triton, and nobody else asks it.")  # fmt: skip
+              help="And print the thresholds for an autoscaler of Tritons, as values of the chart. "
+              "URL is that of one pod with one Triton, and nobody else asks it.")  # fmt: skip
 @click.option("--within", "within_s", type=click.FloatRange(0, min_open=True), default=0.5,
               show_default=True, metavar="SECONDS",
               help="In which a text shall have waited and been computed.")  # fmt: skip
