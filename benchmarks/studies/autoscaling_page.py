@@ -9,7 +9,6 @@ from typing import Any
 import matplotlib
 from matplotlib import pyplot
 
-# It has chosen the backend.
 from benchmarks.report import plots
 from benchmarks.studies.autoscaling import ENGINES, JUMP_AT_S, JUMP_LASTS_S, Course
 from scripts.generated_part import write_part
