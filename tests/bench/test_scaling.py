@@ -135,6 +135,7 @@ def test_an_address_without_figures_is_refused(
     assert said in done.output
 
 
+@pytest.mark.slow
 def test_a_key_for_figures_comes_from_the_environment(
     app: Counting, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

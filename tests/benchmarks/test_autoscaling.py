@@ -85,6 +85,7 @@ def test_pods_go_after_ten_quiet_minutes_a_quarter_a_minute() -> None:
     assert course.replicas[-1] == 1
 
 
+@pytest.mark.slow
 def test_what_waits_and_what_is_answered_belong_together() -> None:
     """The reason for the chart's two triggers, on the engine of docs/kubernetes.md."""
     engine = ENGINES[0]
@@ -117,6 +118,7 @@ def test_the_autoscaler_is_the_charts() -> None:
     assert scaling.BUSY == BUSY
 
 
+@pytest.mark.slow
 def test_a_picture_is_drawn(tmp_path: Path) -> None:
     course = constant(500, BOTH, 50_000)
     found = {(engine.title, scaler.title): course for engine in ENGINES for scaler in SCALERS}

@@ -56,7 +56,7 @@ def test_what_is_not_explained_says_itself() -> None:
     }
     assert silent <= {
         "affinity", "annotations", "className", "enabled", "extraEnv", "host", "hostnames",
-        "interval", "limits", "maxReplicas", "maxUnavailable", "minReplicas", "nodeSelector",
+        "limits", "maxReplicas", "maxUnavailable", "minReplicas", "nodeSelector",
         "podAnnotations", "priorityClassName", "requests", "size", "tolerations",
         "TRANSFORMER_SERVING_DRAIN_SECONDS",
     }  # fmt: skip

@@ -167,6 +167,7 @@ OPTIONS: dict[str, strategies.SearchStrategy[Any]] = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(values=some(*OPTIONS), base=strategies.sampled_from([LOCAL, CLEARML]))
 def test_options_go_together(values: dict[str, Any], base: dict[str, Any]) -> None:
