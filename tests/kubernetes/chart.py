@@ -27,6 +27,16 @@ CLEARML = {
 }
 
 
+class _Strict(yaml.CSafeLoader):  # type: ignore[misc]
+    """A key that comes twice is an error, as it is to an API server's strict decoding."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        names = [self.construct_object(key, deep) for key, _ in node.value]
+        twice = {name for name in names if names.count(name) > 1}
+        assert not twice, f"twice in one map: {twice}"
+        return super().construct_mapping(node, deep)
+
+
 @functools.cache
 def chart() -> helm_python.Chart:
     return helm_python.Chart.load(CHART)
@@ -48,7 +58,7 @@ def rendered(*layers: Mapping[str, Any], name: str = "demo") -> list[Manifest]:
     objects: list[Manifest] = []
     for path, text in texts.items():
         if path.endswith(".yaml"):
-            objects += [one for one in yaml.load_all(text, yaml.CSafeLoader) if one]
+            objects += [one for one in yaml.load_all(text, _Strict) if one]
     return objects
 
 

@@ -179,6 +179,10 @@ def test_options_go_together(values: dict[str, Any], base: dict[str, Any]) -> No
     for pod in pods(objects).values():
         chosen = pod["metadata"]["labels"]
         assert chosen["app.kubernetes.io/instance"] == "demo"
+        for each in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]):
+            # Helm's server-side apply refuses a name that comes twice.
+            given = [variable["name"] for variable in each.get("env", ())]
+            assert len(given) == len(set(given))
         mounts = [mount["mountPath"] for mount in pod["spec"]["containers"][0]["volumeMounts"]]
         assert len(mounts) == len(set(mounts))
 
