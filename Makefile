@@ -14,7 +14,7 @@ BESIDE := --numprocesses=2 --dist=loadfile
 	example-env check check-ort check-ensemble compare-table compare-int8 compare-hints lint format \
 	types docs fuzz soak lock reliability reliability-demo models language-models \
 	check-processors check-upgrade \
-	attack bench bench-all bench-tables budgets tune flames notebooks clean help
+	attack autoscaling bench bench-all bench-tables budgets tune flames notebooks clean help
 
 help:
 	@echo 'make up      install, build the demo models, start the stack, deploy, show curl lines'
@@ -28,7 +28,7 @@ help:
 	@echo 'make reliability-demo     its faults with the demo model only, 5 minutes'
 	@echo 'make test-compose   the containers, on a real Docker Engine; then make compose-figures'
 	@echo 'make test-clients  other protocols asked by their own client libraries; check-clients: the large ones too'
-	@echo 'make example-env   renew docker/example.env from the settings'
+	@echo 'make example-env   renew docker/example.env and the chart from the settings'
 	@echo 'make screenshots   renew the pictures of docs/page.md; a Chromium is needed'
 	@echo 'make check   format, lint and types'
 	@echo 'make docs    renew the pages that are made from the code'
@@ -42,6 +42,7 @@ help:
 	@echo 'make check-ort  load what convert writes with the ONNX Runtime of the pinned image'
 	@echo 'make compare-table, compare-int8, compare-hints  engines and int8 on MiniLM'
 	@echo 'make bench   the kit beside its peers, 15 minutes; make bench-all, make tune: docs/performance.md'
+	@echo 'make autoscaling  a computed day of load on Kubernetes, the table of docs/kubernetes.md'
 	@echo 'make budgets cold starts, memory, a neighbour, starts of the stack; 10 minutes'
 	@echo 'make notebooks  run the notebooks against the running stack and keep their outputs'
 	@echo 'make check-ensemble  raw text through the ensemble of a plain Triton'
@@ -125,6 +126,7 @@ format: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python scripts/errors_page.py
 	$(BIN)/python scripts/decisions_index.py
+	$(BIN)/python scripts/chart_values.py
 
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.gateway.fuzzing --requests 100000 $(if $(SEED),--seed $(SEED))
@@ -179,6 +181,10 @@ compare-int8: $(VENV)/.dev
 
 compare-hints: $(VENV)/.dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m scripts.compare_hints
+
+# Computed, nothing is measured: docs/kubernetes.md.
+autoscaling: $(VENV)/.dev
+	$(BIN)/python -m benchmarks autoscaling
 
 bench-tables: $(VENV)/.dev
 	$(BIN)/python -m benchmarks tables

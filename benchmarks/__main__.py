@@ -202,6 +202,19 @@ def flames(out: Path, seconds: float) -> None:
 
 @main.command()
 @_out
+def autoscaling(out: Path) -> None:
+    """A computed day of load under several autoscalers, into docs/kubernetes.md; half a minute."""
+    from benchmarks.studies import autoscaling_page as page
+    from benchmarks.studies.autoscaling import courses
+
+    found = courses()
+    page.write(found)
+    for path in page.draw(found, out / PLOTS):
+        _report(str(path))
+
+
+@main.command()
+@_out
 def tables(out: Path) -> None:
     """Write README's and docs/performance.md's tables again from the stored results."""
     from benchmarks.report import documents, plots

@@ -17,8 +17,8 @@ from benchmarks.runs.results import Results, Row
 
 _COLOURS = {"ours": "#1f6fb2", "peer": "#b0b4ba", "limit": "#e2a03f"}
 _KINDS = {"ours": "ours", "peer": "others", "limit": "limit: the engine or the web layer alone"}
-_WIDTH = 8.0
-_STYLE: Any = {
+WIDTH = 8.0
+STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -31,25 +31,25 @@ def draw(results: Results, folder: Path) -> list[Path]:
     """Every picture that the run has figures for; the files written."""
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         for load, title in results.loads.items():
             for computes, name in ((True, load), (False, f"{load}-no-engine")):
                 rows = results.measured(load, computes=computes)
                 if rows and load != "mixed":
                     drawn = _bars(results, rows, load, title if computes else f"{title}, no engine")
-                    written += _save(drawn, folder / f"throughput-{name}")
+                    written += save(drawn, folder / f"throughput-{name}")
         for peer in ("gateway", "app"):
             if results.classes(peer):
-                written += _save(_classes(results, peer), folder / f"mixed-{peer}")
+                written += save(_classes(results, peer), folder / f"mixed-{peer}")
         for name, curve in results.values.get("curves", {}).items():
             if curve["points"]:
-                written += _save(_curve(curve), folder / f"curve-{name}")
+                written += save(_curve(curve), folder / f"curve-{name}")
     return written
 
 
 def _bars(results: Results, rows: Sequence[Row], load: str, title: str) -> Any:
     """Medians as bars, the bounds as whiskers, the number at the end."""
-    figure, axes = pyplot.subplots(figsize=(_WIDTH, 1.2 + 0.32 * len(rows)), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(WIDTH, 1.2 + 0.32 * len(rows)), layout="constrained")
     spreads = [found for row in rows if (found := results.spread(row.name, load))]
     ordered = sorted(zip(rows, spreads, strict=True), key=lambda pair: pair[1].median)
     medians = [found.median for _, found in ordered]
@@ -82,7 +82,7 @@ def _bars(results: Results, rows: Sequence[Row], load: str, title: str) -> Any:
 def _classes(results: Results, peer: str) -> Any:
     """The 99th percentile of each length class: alone on an idle server, and in the mix."""
     found = results.classes(peer)
-    figure, axes = pyplot.subplots(figsize=(_WIDTH, 3.2), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(WIDTH, 3.2), layout="constrained")
     places = range(len(found))
     series = (
         ("idle_p99", "idle server", "#b0b4ba", -0.2),
@@ -111,7 +111,7 @@ def _curve(curve: Mapping[str, Any]) -> Any:
         ("cpu_ms", "CPU ms a text"),
         ("memory_mib", "memory, MiB"),
     )
-    figure, grid = pyplot.subplots(2, 2, figsize=(_WIDTH, 5.0), layout="constrained", sharex=True)
+    figure, grid = pyplot.subplots(2, 2, figsize=(WIDTH, 5.0), layout="constrained", sharex=True)
     points = curve["points"]
     places = [point["at"] for point in points]
     for axes, (key, label) in zip(grid.flat, panels, strict=True):
@@ -127,7 +127,7 @@ def _curve(curve: Mapping[str, Any]) -> Any:
     return figure
 
 
-def _save(figure: Any, path: Path) -> list[Path]:
+def save(figure: Any, path: Path) -> list[Path]:
     """As SVG and PNG; without the date, so that the same figures give the same file."""
     paths = [path.with_suffix(".svg"), path.with_suffix(".png")]
     figure.savefig(paths[0], metadata={"Date": None})

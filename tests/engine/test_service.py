@@ -15,6 +15,7 @@ from tritonclient.utils import InferenceServerException
 from tests.engine.serving import FIELDS, Serving, preprocess_of, serving, write_bundle
 from tests.engine.text_models import expected, write_onnx
 from tests.engine.triton_server import TritonServer, running_triton, wait_until
+from transformer_serving.engine.controller.first_loads import TRITON_AWAY, awaited
 from transformer_serving.engine.endpoint_config import TensorFields
 
 IDS = np.array([[3, 1, 4, 1]], np.int32)
@@ -196,6 +197,8 @@ def test_refusals_name_the_cause(one: Serving, tmp_path: Path) -> None:
     ):
         assert not one.wait_reason(endpoint, reason)["ready"]
     one.wait("a/b", ready=True)
+    # A rollout of pods is not held up by what cannot be loaded.
+    assert awaited(one.status()) is None
 
 
 def test_nothing_to_serve_is_fine_and_a_stranger_is_left_alone(
@@ -206,6 +209,7 @@ def test_nothing_to_serve_is_fine_and_a_stranger_is_left_alone(
     since = time.time()
     wait_until(lambda: (one.status().get("controller", {}).get("last_sync") or 0) > since, 60)
     assert one.status()["controller"]["last_sync_ok"]
+    assert awaited(one.status()) is None
     assert (stranger / "1" / "model.onnx").is_file()
 
 
@@ -225,6 +229,7 @@ def test_restarts_come_back_with_the_last_good_state_without_a_control_plane(
         server.kill()
         one.wait("kept", ready=False)
         assert not one.status()["controller"]["triton"]["ready"]
+        assert awaited(one.status()) == TRITON_AWAY
         server.start()
         one.wait("kept", ready=True, versions_loaded=[101, 202])
         one.wait("file", ready=True)

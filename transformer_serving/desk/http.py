@@ -20,6 +20,8 @@ from transformer_serving.desk.failure import Failure
 
 UNIX = "unix:"
 KEY_VARIABLE = "TRANSFORMER_SERVING_KEY"
+# Of a gateway's figures, which no other key opens.
+METRICS_KEY_VARIABLE = "TRANSFORMER_SERVING_METRICS_KEY"
 # The gateway takes a key here too; Authorization may be a proxy's.
 _KEY_HEADER = "x-api-key"
 UNAUTHORIZED, FORBIDDEN = 401, 403

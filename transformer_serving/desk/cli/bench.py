@@ -1,6 +1,6 @@
 """`bench URL`: what an endpoint answers in a second, and how fast.
 
-Tested by tests/bench/test_load.py.
+Tested by tests/bench/test_load.py and tests/bench/test_scaling.py.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from transformer_serving.desk.cli.options import json_option, key_option
+from transformer_serving.desk.http import METRICS_KEY_VARIABLE
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,11 +46,20 @@ if TYPE_CHECKING:
 )
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True,
               help="Length of each load.")  # fmt: skip
+@click.option("--for-scaling", is_flag=True,
+              help="And print the thresholds for an autoscaler of Tritons, as values of the chart. "
+              "URL is that of one pod with one Triton, and nobody else asks it.")  # fmt: skip
+@click.option("--within", "within_s", type=click.FloatRange(0, min_open=True), default=0.5,
+              show_default=True, metavar="SECONDS",
+              help="In which a text shall have waited and been computed.")  # fmt: skip
+@click.option("--metrics-key", envvar=METRICS_KEY_VARIABLE, show_envvar=True,
+              metavar="KEY", help="Key for the gateway's figures.")  # fmt: skip
 @key_option
 @json_option
 def bench(url: str, text: str | None, texts: int, words: tuple[int, ...], body: Path | None,
           headers: tuple[str, ...], concurrency: tuple[int, ...], rate: float | None,
-          stream: bool, seconds: float, key: str | None, as_json: bool) -> None:  # fmt: skip
+          stream: bool, seconds: float, for_scaling: bool, within_s: float,
+          metrics_key: str | None, key: str | None, as_json: bool) -> None:  # fmt: skip
     """Load the endpoint at URL and show answers a second and latencies."""
     from rich.console import Console
 
@@ -60,8 +70,11 @@ def bench(url: str, text: str | None, texts: int, words: tuple[int, ...], body: 
         measure,
         payloads,
     )
+    from transformer_serving.desk.bench.scaling import metrics_address, scaling
     from transformer_serving.desk.cli.progress import Phases
 
+    if stream and for_scaling:
+        raise click.UsageError("--for-scaling measures whole answers: give it without --stream")
     sent = payloads(body, text, texts, words, stream=stream)
     wanted = Bench(
         address(url, headers, key), sent, concurrency or CONCURRENCY, rate, seconds,
@@ -72,12 +85,19 @@ def bench(url: str, text: str | None, texts: int, words: tuple[int, ...], body: 
         return
     with Phases(console).phase("measuring") as phases:
         measured = measure(wanted, phases.report)
+        advice = None
+        if for_scaling:
+            phases.report("counting tokens")
+            advice = scaling(wanted, measured, metrics_address(url), metrics_key, within_s)
     if as_json:
-        click.echo(json.dumps([asdict(row) for row in measured], indent=2))
+        rows = [asdict(row) for row in measured]
+        click.echo(json.dumps([*rows, asdict(advice)] if advice else rows, indent=2))
     else:
         console.print(table(measured))
         for note in notes(measured):
             console.print(note)
+        if advice is not None:
+            click.echo(advice.values())
 
 
 def _bench_streams(

@@ -1,4 +1,4 @@
-"""`python -m transformer_serving.desk.compose`: example.env, and the settings in compose.yaml.
+"""`python -m transformer_serving.desk.compose`: example.env, compose.yaml's settings, the chart's.
 
 Tested by tests/test_compose_files.py.
 """
@@ -9,11 +9,13 @@ import textwrap
 from pathlib import Path
 
 from transformer_serving.contract.replacement import replace_file
+from transformer_serving.desk.compose.chart import with_variables
 from transformer_serving.desk.compose.variables import IN_CONTAINERS, sections, settings
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "docker" / "example.env"
 COMPOSE = ROOT / "compose" / "compose.yaml"
+CHART_SCHEMA = ROOT / "kubernetes" / "chart" / "values.schema.json"
 HEAD = (
     "# Every variable of the compose files. Made by `make example-env`; copy it, change the copy,\n"
     "# keep the copy out of git, and name it with --env-file: docs/compose.md has the commands.\n"
@@ -25,6 +27,7 @@ _END = "      # To here.\n"
 def main() -> None:
     replace_file(EXAMPLE, example_env())
     replace_file(COMPOSE, with_settings(COMPOSE.read_text("utf-8")))
+    replace_file(CHART_SCHEMA, with_variables(CHART_SCHEMA.read_text("utf-8")))
 
 
 def example_env() -> str:

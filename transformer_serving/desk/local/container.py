@@ -1,10 +1,11 @@
-"""The control plane in a container, for compose's profile local.
+"""The control plane in a container, for compose's profile local and the chart's local.enabled.
 
 `serve` runs it with credentials that it made at its first start, `create-service` creates the
 serving service once, `env` prints what a shell on the host needs. Credentials and the service's id
-lie as files in a volume that the other containers read.
+lie as files in a volume. Compose's other containers read them there. Pods share no volume: their
+credentials come from a Secret, as variables, and `find-service` asks the control plane for the id.
 
-Tested by tests/test_compose_files.py.
+Tested by tests/control_plane/test_serving_service.py.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ import os
 import secrets
 import shlex
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from transformer_serving.control_plane.settings import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE
+from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
+from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.record import write_private
 
 SHARED = Path("/run/local")
@@ -29,6 +33,9 @@ SERVICE = "transformer-serving"
 # Where a shell on the host reaches what compose publishes.
 CONTROL_PLANE_URL = "TRANSFORMER_SERVING_CONTROL_PLANE_URL"
 SERVE_URL = "CLEARML_DEFAULT_BASE_SERVE_URL"
+# A control plane that is new on a slow disk; then the container ends and is started again.
+_FIND_S = 300.0
+_PAUSE_S = 1.0
 
 
 @click.group()
@@ -41,8 +48,8 @@ def serve() -> None:
     """Serve the ClearML API and files on every address of the container."""
     environment = {
         **os.environ,
-        ACCESS_KEY_VARIABLE: _once("access-key", lambda: secrets.token_hex(10).upper()),
-        SECRET_KEY_VARIABLE: _once("secret-key", lambda: secrets.token_urlsafe(32)),
+        ACCESS_KEY_VARIABLE: access_key(),
+        SECRET_KEY_VARIABLE: secret_key(),
     }
     command = [sys.executable, "-P", "-m", "transformer_serving.control_plane"]
     command += ["--host=0.0.0.0", f"--port={PORT}", f"--data={DATA}"]
@@ -54,6 +61,32 @@ def create_service() -> None:
     """Create the serving service, unless it was created before."""
     created = _once("serving-id", lambda: ClearmlCli(os.environ).create_service(SERVICE))
     click.echo(f"serving service {created}")
+
+
+@main.command("find-service")
+def find_service() -> None:
+    """Wait for the serving service and write its id where the other containers read it."""
+    found = _once("serving-id", lambda: found_service(ClearmlApi(os.environ), _FIND_S))
+    click.echo(f"serving service {found}")
+
+
+def found_service(api: ClearmlApi, seconds: float) -> str:
+    """The id of the first service of our name. Raises Failure where there is none in that time."""
+    deadline = time.monotonic() + seconds
+    api.wait(seconds)
+    while True:
+        rows = api.call(
+            "tasks.get_all", name=f"^{SERVICE}$", type=["service"], order_by=["created"],
+            only_fields=["id"], page=0, page_size=1,
+        )["tasks"]  # fmt: skip
+        if rows:
+            return str(rows[0]["id"])
+        if time.monotonic() > deadline:
+            raise Failure(
+                f"{api.host} has no serving service {SERVICE} after {seconds:.0f} s; see the log "
+                "of the control plane's container"
+            )
+        time.sleep(_PAUSE_S)
 
 
 @main.command()
@@ -69,11 +102,21 @@ def host_environment() -> dict[str, str]:
         "CLEARML_WEB_HOST": control_plane,
         "CLEARML_API_HOST": control_plane,
         "CLEARML_FILES_HOST": control_plane,
-        "CLEARML_API_ACCESS_KEY": (SHARED / "access-key").read_text("utf-8").strip(),
-        "CLEARML_API_SECRET_KEY": (SHARED / "secret-key").read_text("utf-8").strip(),
+        "CLEARML_API_ACCESS_KEY": access_key(),
+        "CLEARML_API_SECRET_KEY": secret_key(),
         "CLEARML_SERVING_TASK_ID": (SHARED / "serving-id").read_text("utf-8").strip(),
         "CLEARML_DEFAULT_BASE_SERVE_URL": os.environ[SERVE_URL],
     }
+
+
+def access_key() -> str:
+    given = os.environ.get(ACCESS_KEY_VARIABLE)
+    return given or _once("access-key", lambda: secrets.token_hex(10).upper())
+
+
+def secret_key() -> str:
+    given = os.environ.get(SECRET_KEY_VARIABLE)
+    return given or _once("secret-key", lambda: secrets.token_urlsafe(32))
 
 
 def _once(name: str, make: Callable[[], str]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from transformer_serving.engine.controller.control_plane import Problem, Served
+from transformer_serving.engine.controller.first_loads import IN_PROOF, LOADING, TRITON_AWAY
 from transformer_serving.engine.controller.proofs import Passed
 from transformer_serving.engine.controller.records import FailedChange, ModelRecord, Version
 
@@ -96,8 +97,8 @@ def _row(
     ready = current is not None and current.number in (loaded or ())
     reason, since = (failure.reason, failure.at) if failure is not None else (None, None)
     if reason is None and not ready:
-        step = "its answers are being proven" if model in proving.now else "loading"
-        reason = "Triton does not answer" if loaded is None else step
+        step = IN_PROOF if model in proving.now else LOADING
+        reason = TRITON_AWAY if loaded is None else step
     return EndpointStatus(
         endpoint=served.endpoint if served is not None else record.endpoint if record else model,
         model=model,

@@ -1,0 +1,83 @@
+{{/* What values.schema.json cannot see: values that do not go together. Each is one sentence. */}}
+{{- define "serving.checks" -}}
+{{- $v := .Values -}}
+{{- if gt (len .Release.Name) 40 }}
+  {{- fail (printf "the release's name may have 40 characters and has %d: names of Services end at 63" (len .Release.Name)) }}
+{{- end }}
+{{- include "serving.checkClearml" . }}
+{{- include "serving.checkAccess" . }}
+{{- range $part := list "inference" "triton" }}
+  {{- $auto := (index $v $part).autoscaling }}
+  {{- if and $auto.enabled (gt (int $auto.minReplicas) (int $auto.maxReplicas)) }}
+    {{- fail (printf "%s.autoscaling.minReplicas is %d and maxReplicas %d: the first must not be more" $part (int $auto.minReplicas) (int $auto.maxReplicas)) }}
+  {{- end }}
+{{- end }}
+{{- if and $v.triton.autoscaling.enabled (not $v.triton.autoscaling.prometheus) }}
+  {{- fail "triton.autoscaling.enabled needs triton.autoscaling.prometheus, the address at which KEDA asks for the waiting tokens" }}
+{{- end }}
+{{- if and $v.triton.autoscaling.enabled (gt (int $v.triton.autoscaling.fallbackReplicas) (int $v.triton.autoscaling.maxReplicas)) }}
+  {{- fail (printf "triton.autoscaling.fallbackReplicas is %d and maxReplicas %d: the first must not be more" (int $v.triton.autoscaling.fallbackReplicas) (int $v.triton.autoscaling.maxReplicas)) }}
+{{- end }}
+{{- if eq (include "serving.grpcPort" .) "8080" }}
+  {{- fail "inference.settings.TRANSFORMER_SERVING_GRPC_PORT is 8080, which HTTP has: take another, such as 8001" }}
+{{- end }}
+{{- if and $v.ingress.enabled (not $v.ingress.host) }}
+  {{- fail "ingress.enabled needs ingress.host, the name that callers use" }}
+{{- end }}
+{{- if and $v.route.enabled (not $v.route.parentRefs) }}
+  {{- fail "route.enabled needs route.parentRefs, the gateways that the route belongs to" }}
+{{- end }}
+{{- end }}
+
+{{- define "serving.checkClearml" -}}
+{{- $v := .Values -}}
+{{- if and $v.existingSecret $v.credentials }}
+  {{- fail "existingSecret and credentials are both set: put all keys into the Secret, or leave its name empty" }}
+{{- end }}
+{{- if $v.local.enabled }}
+  {{- if $v.clearml }}
+    {{- fail "local.enabled brings a control plane of its own: leave clearml empty, or set local.enabled=false" }}
+  {{- end }}
+{{- else }}
+  {{- range $name := list "CLEARML_WEB_HOST" "CLEARML_API_HOST" "CLEARML_FILES_HOST" }}
+    {{- if not (index $v.clearml $name) }}
+      {{- fail (printf "clearml.%s is empty: give your ClearML server's, or set local.enabled=true for a cluster without one" $name) }}
+    {{- end }}
+  {{- end }}
+  {{- if not $v.existingSecret }}
+    {{- if not $v.clearml.CLEARML_SERVING_TASK_ID }}
+      {{- fail "clearml.CLEARML_SERVING_TASK_ID is empty: give the id that 'clearml-serving create' printed" }}
+    {{- end }}
+    {{- range $name := list "CLEARML_API_ACCESS_KEY" "CLEARML_API_SECRET_KEY" }}
+      {{- if not (index $v.credentials $name) }}
+        {{- fail (printf "credentials.%s is empty: give it, or name a Secret that has it in existingSecret" $name) }}
+      {{- end }}
+    {{- end }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "serving.checkAccess" -}}
+{{- $v := .Values -}}
+{{- if and (not $v.access.open) (not $v.access.keysSecret) }}
+  {{- fail "there are no keys: name a Secret with keys.json in access.keysSecret, or set access.open=true to let everybody ask who reaches the Service" }}
+{{- end }}
+{{- if and $v.access.open $v.access.keysSecret }}
+  {{- fail "access.open and access.keysSecret are both set: with keys it is not open; leave one out" }}
+{{- end }}
+{{- if and $v.access.callersSecret (not $v.access.tlsSecret) }}
+  {{- fail "access.callersSecret needs access.tlsSecret: certificates are shown over TLS only" }}
+{{- end }}
+{{- if and $v.access.tlsSecret (or $v.ingress.enabled $v.route.enabled) }}
+  {{- fail "access.tlsSecret does not go with an ingress or a route: TLS ends there, with the certificate that stands there" }}
+{{- end }}
+{{- if and $v.monitoring.podMonitors $v.access.keysSecret (not $v.access.metricsKeySecret) }}
+  {{- fail "monitoring.podMonitors with keys needs access.metricsKeySecret: a Secret whose entry 'key' is one of 'transformer-serving keys add NAME --metrics'" }}
+{{- end }}
+{{- end }}
+
+{{/* The port of gRPC as text; "0" where there is none. */}}
+{{- define "serving.grpcPort" -}}
+{{- $port := index .Values.inference.settings "TRANSFORMER_SERVING_GRPC_PORT" | default 0 -}}
+{{- ternary $port (toJson $port) (kindIs "string" $port) -}}
+{{- end }}

@@ -1,0 +1,72 @@
+{{/* Names and labels: each takes (list $ COMPONENT). */}}
+{{- define "serving.name" -}}
+{{- printf "%s-%s" (index . 0).Release.Name (index . 1) -}}
+{{- end }}
+
+{{- define "serving.chosenBy" -}}
+app.kubernetes.io/name: {{ (index . 0).Chart.Name }}
+app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{- define "serving.labels" -}}
+{{ include "serving.chosenBy" . }}
+app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ (index . 0).Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Version }}
+{{- end }}
+
+{{- define "serving.metadata" -}}
+name: {{ include "serving.name" . }}
+namespace: {{ (index . 0).Release.Namespace }}
+labels:
+  {{- include "serving.labels" . | nindent 2 }}
+{{- end }}
+
+{{/* (list $ NAME): an image's whole reference. */}}
+{{- define "serving.image" -}}
+{{- $images := (index . 0).Values.images -}}
+{{- with $images.registry }}{{ trimSuffix "/" . }}/{{ end }}{{ index $images (index . 1) }}
+{{- end }}
+
+{{/* The Secret with ClearML's keys. */}}
+{{- define "serving.credentials" -}}
+{{- .Values.existingSecret | default (include "serving.name" (list . "credentials")) -}}
+{{- end }}
+
+{{- define "serving.pollMinutes" -}}
+{{- ternary .Values.local.pollMinutes .Values.pollMinutes .Values.local.enabled -}}
+{{- end }}
+
+{{/* What ClearML's own tools read, as lines of a ConfigMap. */}}
+{{- define "serving.clearml" -}}
+{{- if .Values.local.enabled }}
+{{- $address := printf "http://%s:8008" (include "serving.name" (list . "control-plane")) }}
+CLEARML_WEB_HOST: {{ $address | quote }}
+CLEARML_API_HOST: {{ $address | quote }}
+CLEARML_FILES_HOST: {{ $address | quote }}
+# The init container writes it there.
+CLEARML_SERVING_TASK_ID_FILE: /run/local/serving-id
+{{- else }}
+{{- range $name, $value := .Values.clearml }}
+{{ $name }}: {{ $value | quote }}
+{{- end }}
+{{- end }}
+TRANSFORMER_SERVING_REQUIRED: CLEARML_API_HOST CLEARML_API_ACCESS_KEY CLEARML_API_SECRET_KEY CLEARML_SERVING_TASK_ID
+{{- with .Values.trustedKeys }}
+TRANSFORMER_SERVING_TRUSTED_KEYS: {{ . | quote }}
+{{- end }}
+{{- if .Values.access.keysSecret }}
+TRANSFORMER_SERVING_KEYS_FILE: /run/keys/keys.json
+{{- end }}
+{{- if .Values.googleSecret }}
+GOOGLE_APPLICATION_CREDENTIALS: /run/google/key.json
+{{- end }}
+{{- end }}
+
+{{/* A map of settings as lines: JSON, so that large numbers keep their digits. */}}
+{{- define "serving.settings" -}}
+{{- range $name, $value := . }}
+{{ $name }}: {{ ternary $value (toJson $value) (kindIs "string" $value) | quote }}
+{{- end }}
+{{- end }}

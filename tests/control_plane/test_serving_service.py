@@ -1,0 +1,81 @@
+"""The container where pods share no volume: keys are variables, the service's id is asked for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.control_plane.conftest import ACCESS_KEY, SECRET_KEY, ServerProcess
+from transformer_serving.control_plane.settings import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE
+from transformer_serving.desk.clearml_tools.api import ClearmlApi
+from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.local import container
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(container, "SHARED", tmp_path)
+    for name in (ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def api(own_server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> ClearmlApi:
+    own_server.start()
+    for name, value in {
+        "CLEARML_API_HOST": own_server.url,
+        "CLEARML_API_ACCESS_KEY": ACCESS_KEY,
+        "CLEARML_API_SECRET_KEY": SECRET_KEY,
+    }.items():
+        monkeypatch.setenv(name, value)
+    return ClearmlApi(os.environ)
+
+
+def test_the_oldest_service_of_our_name_is_found_and_written_down(
+    api: ClearmlApi, shared: Path
+) -> None:
+    def made(name: str, kind: str = "service") -> str:
+        return str(api.call("tasks.create", name=name, type=kind)["id"])
+
+    made(container.SERVICE, "training")
+    made(f"{container.SERVICE} of others")
+    wanted = made(container.SERVICE)
+    made(container.SERVICE)
+    done = CliRunner().invoke(container.main, ["find-service"])
+    assert done.exit_code == 0, done.output
+    assert (shared / "serving-id").read_text() == f"{wanted}\n"
+
+
+def test_without_a_service_it_says_where_to_look(api: ClearmlApi) -> None:
+    with pytest.raises(Failure, match="has no serving service transformer-serving after 0 s"):
+        container.found_service(api, 0)
+
+
+def test_keys_are_made_once_unless_they_are_given(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = container.access_key(), container.secret_key()
+    assert (container.access_key(), container.secret_key()) == made
+    assert (shared / "access-key").read_text().strip() == made[0]
+    monkeypatch.setenv(ACCESS_KEY_VARIABLE, "given")
+    monkeypatch.setenv(SECRET_KEY_VARIABLE, "as well")
+    assert (container.access_key(), container.secret_key()) == ("given", "as well")
+
+
+def test_a_shell_gets_the_keys_that_were_given(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shared / "serving-id").write_text("id\n")
+    monkeypatch.setenv(ACCESS_KEY_VARIABLE, "given")
+    monkeypatch.setenv(SECRET_KEY_VARIABLE, "a 'quoted' one")
+    monkeypatch.setenv(container.CONTROL_PLANE_URL, "http://127.0.0.1:8008")
+    monkeypatch.setenv(container.SERVE_URL, "http://127.0.0.1:8080/serve")
+    lines = CliRunner().invoke(container.main, ["env"]).output.splitlines()
+    assert "export CLEARML_API_ACCESS_KEY=given" in lines
+    assert """export CLEARML_API_SECRET_KEY='a '"'"'quoted'"'"' one'""" in lines
+    assert "export CLEARML_SERVING_TASK_ID=id" in lines
+    assert not (shared / "access-key").exists()

@@ -1,0 +1,96 @@
+"""A pod's startup probe, on states as the controller writes them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transformer_serving.engine.controller.control_plane import Problem
+from transformer_serving.engine.controller.first_loads import awaited
+from transformer_serving.engine.controller.records import FailedChange, ModelRecord, Version
+from transformer_serving.engine.controller.status import Proving, as_json, endpoint_rows
+
+MODULE = "transformer_serving.engine.controller.first_loads"
+UNPROVEN = Proving((), lambda _: None)
+
+
+def record(model: str) -> ModelRecord:
+    version = Version(1, "t", "", "openvino_text", 1, True, "m", "c", 0.0)
+    return ModelRecord(model, model, "f", (version,), "")
+
+
+def state(
+    loaded: Mapping[str, frozenset[int]] | None,
+    *,
+    failed: bool = False,
+    problem: bool = False,
+    synced: bool = True,
+    models: tuple[str, ...] = ("a", "b"),
+    proving: Proving = UNPROVEN,
+) -> dict[str, Any]:
+    """What a controller with these models and this Triton publishes."""
+    failures = {"b": FailedChange("f", "its files are damaged", 1.0, 1, 11.0)} if failed else {}
+    problems = [Problem("c", "c", "m", "no model of that id")] if problem else []
+    records = {name: record(name) for name in models}
+    rows = endpoint_rows(None, problems, records, failures, loaded, proving)
+    controller = {"last_sync": 5.0 if synced else None, "triton": {"ready": loaded is not None}}
+    return {"controller": controller, "endpoints": as_json(rows)}
+
+
+ONE, BOTH = {"a": frozenset({1})}, {"a": frozenset({1}), "b": frozenset({1})}
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        state(BOTH),
+        state(ONE, failed=True),
+        state(BOTH, problem=True),
+        state({}, models=()),
+        # A container that was started again, with the control plane away.
+        state(BOTH, synced=False),
+    ],
+)
+def test_the_first_loads_are_over(over: dict[str, Any]) -> None:
+    assert awaited(over) is None
+
+
+@pytest.mark.parametrize(
+    ("waiting", "what"),
+    [
+        (state(ONE), "not loaded yet: b"),
+        (state({}), "not loaded yet: a, b"),
+        (state(ONE, proving=Proving(("b",), lambda _: None)), "not loaded yet: b"),
+        (state(None), "Triton does not answer"),
+        (state(None, failed=True), "Triton does not answer"),
+        (state({}, models=(), synced=False), "no endpoints have been read yet"),
+    ],
+)
+def test_the_first_loads_are_waited_for(waiting: dict[str, Any], what: str) -> None:
+    assert awaited(waiting) == what
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (None, 1),
+        ({"models": {}}, 1),
+        (state(ONE), 1),
+        (state(BOTH), 0),
+    ],
+)
+def test_as_the_kubelet_runs_it(content: dict[str, Any] | None, code: int, tmp_path: Path) -> None:
+    path = tmp_path / "controller.json"
+    if content is not None:
+        path.write_text(json.dumps(content))
+    command = [sys.executable, "-m", MODULE, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert bool(done.stdout) == bool(code)
+    assert done.stderr == ""

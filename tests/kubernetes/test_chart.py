@@ -1,0 +1,323 @@
+"""What the chart renders: the objects, and what must hold for each of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.kubernetes.chart import (
+    CLEARML,
+    LOCAL,
+    ROOT,
+    chart,
+    container,
+    kinds,
+    one,
+    pods,
+    rendered,
+)
+from tests.test_compose_files import service
+from transformer_serving.contract.gate.release import kit_version
+from transformer_serving.gateway.shutdown import LEAVE_S
+
+KEDA = {"enabled": True, "prometheus": "http://prometheus:9090"}
+
+
+def test_images_are_those_that_compose_builds() -> None:
+    images = chart().values["images"]
+    for value, name in (
+        ("inference", "inference"),
+        ("triton", "triton"),
+        ("controlPlane", "control-plane"),
+    ):
+        assert images[value] == service("compose.yaml", name)["image"]
+    assert chart().version == chart().metadata["appVersion"] == kit_version()
+
+
+def test_a_registry_stands_before_every_image() -> None:
+    objects = rendered(LOCAL, {"images": {"registry": "registry.example/team/"}})
+    used = [
+        each["image"]
+        for pod in pods(objects).values()
+        for each in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"])
+    ]
+    assert len(used) == 5
+    assert all(image.startswith("registry.example/team/transformer-serving/") for image in used)
+
+
+@pytest.mark.parametrize("values", [LOCAL, CLEARML], ids=["local", "clearml"])
+def test_every_pod_is_confined(values: dict[str, Any]) -> None:
+    for pod in pods(rendered(values)).values():
+        spec = pod["spec"]
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["enableServiceLinks"] is False
+        assert spec["securityContext"]["runAsUser"] == 10001
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        for each in (*spec.get("initContainers", ()), *spec["containers"]):
+            confined = each["securityContext"]
+            assert confined["readOnlyRootFilesystem"] is True
+            assert confined["allowPrivilegeEscalation"] is False
+            assert confined["capabilities"] == {"drop": ["ALL"]}
+            assert {"memory"} <= set(each["resources"]["limits"])
+
+
+@pytest.mark.parametrize("values", [LOCAL, CLEARML], ids=["local", "clearml"])
+def test_what_is_mounted_is_there(values: dict[str, Any]) -> None:
+    for object_ in rendered(values):
+        if object_["kind"] not in ("Deployment", "StatefulSet"):
+            continue
+        spec = object_["spec"]["template"]["spec"]
+        claimed = object_["spec"].get("volumeClaimTemplates", ())
+        volumes = {each["name"] for each in spec["volumes"]}
+        volumes |= {each["metadata"]["name"] for each in claimed}
+        mounted = {
+            mount["name"]
+            for each in (*spec.get("initContainers", ()), *spec["containers"])
+            for mount in each["volumeMounts"]
+        }
+        assert mounted == volumes
+
+
+def test_an_autoscaler_owns_the_number_of_pods() -> None:
+    """`replicas` beside it would put the number back at every upgrade."""
+    own = rendered(CLEARML, {"triton": {"autoscaling": KEDA}})
+    for name in ("demo-inference", "demo-triton"):
+        assert "replicas" not in one(own, "Deployment", name)["spec"]
+    fixed = rendered(CLEARML, {"inference": {"autoscaling": {"enabled": False}, "replicas": 3}})
+    assert one(fixed, "Deployment", "demo-inference")["spec"]["replicas"] == 3
+    assert one(fixed, "Deployment", "demo-triton")["spec"]["replicas"] == 1
+    assert not kinds(fixed) & {"HorizontalPodAutoscaler", "ScaledObject"}
+
+
+def test_inference_scales_on_cpu_and_a_pod_is_one_worker() -> None:
+    objects = rendered(CLEARML)
+    spec = one(objects, "HorizontalPodAutoscaler", "demo-inference")["spec"]
+    target = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 65}}
+    assert spec["metrics"] == [{"type": "Resource", "resource": target}]
+    worker = container(objects, "demo-inference")
+    assert worker["args"] == ["--workers=1"]
+    assert worker["resources"]["requests"]["cpu"] == "1"
+    assert "cpu" not in worker["resources"]["limits"]
+
+
+def test_a_dead_prometheus_does_not_look_like_nobody_asking() -> None:
+    objects = rendered(CLEARML, {"triton": {"autoscaling": {**KEDA, "minReplicas": 0}}})
+    spec = one(objects, "ScaledObject", "demo-triton")["spec"]
+    assert spec["minReplicaCount"] == 0
+    assert spec["fallback"] == {"failureThreshold": 3, "replicas": 2}
+    waiting, answered, asked = (trigger["metadata"] for trigger in spec["triggers"])
+    assert all(each["metadata"]["ignoreNullValues"] == "false" for each in spec["triggers"])
+    workers = '{namespace="serving",pod=~"demo-inference-.*"}'
+    # Workers without a figure yet are 0; no worker that is scraped is no answer.
+    none = f" or sum(0 * (up{workers} == 1))"
+    assert waiting["query"] == f"sum(transformer_serving_waiting_tokens{workers}){none}"
+    assert waiting["threshold"] == "6000"
+    assert answered["threshold"] == "8400"
+    assert answered["query"] == f"sum(rate(transformer_serving_tokens_total{workers}[1m])){none}"
+    assert asked["query"] == f"sum(rate(transformer_serving_requests_total{workers}[2m])){none}"
+
+
+def test_only_a_triton_that_scales_to_zero_is_woken_by_requests() -> None:
+    objects = rendered(CLEARML, {"triton": {"autoscaling": KEDA}})
+    assert len(one(objects, "ScaledObject", "demo-triton")["spec"]["triggers"]) == 2
+
+
+@pytest.mark.parametrize(("drain", "grace"), [(0, 55), (5, 60), ("7.5", 63), (120, 175)])
+def test_a_pod_is_given_the_time_that_leaving_takes(drain: float | str, grace: int) -> None:
+    settings = {"TRANSFORMER_SERVING_DRAIN_SECONDS": drain}
+    objects = rendered(CLEARML, {"inference": {"settings": settings}})
+    spec = pods(objects)["demo-inference"]["spec"]
+    assert spec["terminationGracePeriodSeconds"] == grace
+    # 30 s is the gateway's --graceful-seconds.
+    assert grace >= float(drain) + 30 + LEAVE_S
+    rollout = one(objects, "Deployment", "demo-inference")["spec"]["strategy"]["rollingUpdate"]
+    assert rollout["maxUnavailable"] == 0
+
+
+def test_probes_of_inference_are_the_health_routes() -> None:
+    worker = container(rendered(CLEARML), "demo-inference")
+    for probe, path in (("startup", "live"), ("readiness", "ready"), ("liveness", "live")):
+        asked = worker[f"{probe}Probe"]["httpGet"]
+        assert asked == {"path": f"/health/{path}", "port": "http", "scheme": "HTTP"}
+    # The gateway's own supervisor replaces a hung worker after a minute.
+    liveness = worker["livenessProbe"]
+    assert liveness["periodSeconds"] * liveness["failureThreshold"] > 60
+
+
+def test_with_tls_the_kubelet_asks_over_tls_and_with_callers_certificates_health_py() -> None:
+    tls = {"access": {"tlsSecret": "tls"}}
+    worker = container(rendered(CLEARML, tls), "demo-inference")
+    assert worker["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
+    objects = rendered(CLEARML, tls, {"access": {"callersSecret": "callers"}})
+    worker = container(objects, "demo-inference")
+    script = "/opt/transformer-serving/health.py"
+    assert worker["readinessProbe"]["exec"]["command"][1] == script
+    for name in ("python", "triton"):
+        text = (ROOT / "docker" / name / "Dockerfile").read_text("utf-8")
+        assert "docker/health.py /opt/transformer-serving/" in text
+    data = one(objects, "ConfigMap", "demo-inference")["data"]
+    folders = {mount["mountPath"] for mount in worker["volumeMounts"]}
+    for name in ("TLS_CERT", "TLS_KEY", "TLS_CLIENT_CA", "HEALTH_CERT", "HEALTH_KEY"):
+        assert data[f"TRANSFORMER_SERVING_{name}"].rpartition("/")[0] in folders
+
+
+def test_a_private_key_is_mounted_where_it_is_used_only() -> None:
+    objects = rendered(CLEARML, {"access": {"tlsSecret": "tls"}})
+    mounts = container(objects, "demo-triton")["volumeMounts"]
+    assert "/run/tls" not in {mount["mountPath"] for mount in mounts}
+
+
+def test_triton_starts_when_its_models_have_and_has_shared_memory() -> None:
+    objects = rendered(CLEARML, {"triton": {"startupSeconds": 61}})
+    triton = container(objects, "demo-triton")
+    startup = triton["startupProbe"]
+    assert startup["exec"]["command"][2] == "transformer_serving.engine.controller.first_loads"
+    assert startup["failureThreshold"] * startup["periodSeconds"] >= 61
+    volumes = {each["name"]: each for each in pods(objects)["demo-triton"]["spec"]["volumes"]}
+    assert volumes["shared-memory"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "1Gi"}
+
+
+def test_gpus_are_a_limit_beside_the_others() -> None:
+    objects = rendered(CLEARML, {"triton": {"gpus": 2, "strategy": "Recreate"}})
+    limits = container(objects, "demo-triton")["resources"]["limits"]
+    assert limits == {"nvidia.com/gpu": 2, "memory": "8Gi"}
+    assert one(objects, "Deployment", "demo-triton")["spec"]["strategy"] == {"type": "Recreate"}
+    without = container(rendered(CLEARML), "demo-triton")["resources"]["limits"]
+    assert "nvidia.com/gpu" not in without
+
+
+def test_triton_is_headless_and_found_where_the_workers_look() -> None:
+    objects = rendered(CLEARML)
+    spec = one(objects, "Service", "demo-triton")["spec"]
+    assert spec["clusterIP"] == "None"
+    ports = {each["name"]: each["port"] for each in spec["ports"]}
+    data = one(objects, "ConfigMap", "demo-inference")["data"]
+    assert data["TRANSFORMER_SERVING_TRITON_HTTP"] == f"demo-triton:{ports['http']}"
+    assert data["TRANSFORMER_SERVING_TRITON_GRPC"] == f"demo-triton:{ports['grpc']}"
+    assert data["CLEARML_DEFAULT_TRITON_GRPC_ADDR"] == f"demo-triton:{ports['grpc']}"
+
+
+@pytest.mark.parametrize(("minutes", "grace"), [(1, 150), (0.1, 42), (2.5, 330)])
+def test_the_previous_bundle_serves_on_for_more_than_both_polls(minutes: float, grace: int) -> None:
+    objects = rendered(CLEARML, {"pollMinutes": minutes})
+    triton = one(objects, "ConfigMap", "demo-triton")["data"]
+    assert float(triton["CLEARML_TRITON_POLL_FREQ"]) == minutes
+    worker = one(objects, "ConfigMap", "demo-inference")["data"]
+    assert float(worker["CLEARML_SERVING_POLL_FREQ"]) == minutes
+    assert int(triton["TRANSFORMER_SERVING_GRACE_SECONDS"]) == grace > 2 * 60 * minutes
+
+
+def test_keys_come_from_a_secret_and_stand_nowhere_else() -> None:
+    objects = rendered(CLEARML, {"credentials": {"CLEARML_API_SECRET_KEY": "only-in-the-secret"}})
+    holding = [each["kind"] for each in objects if "only-in-the-secret" in str(each)]
+    assert holding == ["Secret"]
+    own = rendered({**CLEARML, "credentials": {}, "existingSecret": "mine"})
+    assert "Secret" not in kinds(own)
+    for name in ("demo-inference", "demo-triton"):
+        assert {"secretRef": {"name": "mine"}} in container(own, name)["envFrom"]
+
+
+def test_new_settings_or_keys_are_new_pods() -> None:
+    def annotations(*layers: dict[str, Any]) -> dict[str, str]:
+        found: dict[str, str] = pods(rendered(*layers))["demo-triton"]["metadata"]["annotations"]
+        return found
+
+    before = annotations(CLEARML)
+    changed = annotations(CLEARML, {"pollMinutes": 2})
+    assert before["checksum/settings"] != changed["checksum/settings"]
+    other = annotations(CLEARML, {"credentials": {"CLEARML_API_ACCESS_KEY": "B"}})
+    assert before["checksum/credentials"] != other["checksum/credentials"]
+    # A made key differs in every rendering without a cluster; it is no reason for new pods.
+    assert annotations(LOCAL) == annotations(LOCAL)
+
+
+def test_without_an_account_there_is_a_control_plane_with_a_volume() -> None:
+    objects = rendered(LOCAL)
+    spec = one(objects, "StatefulSet", "demo-control-plane")["spec"]
+    assert spec["replicas"] == 1
+    assert spec["volumeClaimTemplates"][0]["spec"]["accessModes"] == ["ReadWriteOnce"]
+    for part in ("inference", "triton"):
+        data = one(objects, "ConfigMap", f"demo-{part}")["data"]
+        assert data["CLEARML_API_HOST"] == "http://demo-control-plane:8008"
+        assert data["CLEARML_SERVING_TASK_ID_FILE"] == "/run/local/serving-id"
+        (first,) = pods(objects)[f"demo-{part}"]["spec"]["initContainers"]
+        assert first["args"] == ["find-service"]
+    assert not kinds(rendered(CLEARML)) & {"StatefulSet"}
+
+
+def test_triton_is_reached_by_inference_alone() -> None:
+    objects = rendered(CLEARML)
+    policy = one(objects, "NetworkPolicy", "demo-triton")["spec"]
+    inference, figures = policy["ingress"]
+    (peer,) = inference["from"]
+    labels = pods(objects)["demo-inference"]["metadata"]["labels"]
+    assert peer["podSelector"]["matchLabels"].items() <= labels.items()
+    assert [each["port"] for each in inference["ports"]] == ["http", "grpc"]
+    assert [each["port"] for each in figures["ports"]] == ["metrics"]
+
+
+def test_what_is_asked_outside_are_clearmls_ports() -> None:
+    spec = one(rendered(CLEARML), "NetworkPolicy", "demo-triton")["spec"]
+    ports = {each["port"] for rule in spec["egress"] for each in rule["ports"]}
+    assert ports == {53, 443, 8008, 80}
+
+
+def test_metrics_do_not_pass_the_front_door() -> None:
+    objects = rendered(
+        CLEARML,
+        {
+            "ingress": {"enabled": True, "host": "serving.example", "tlsSecret": "front"},
+            "route": {"enabled": True, "parentRefs": [{"name": "public"}]},
+        },
+    )
+    rules = one(objects, "Ingress", "demo-inference")["spec"]["rules"]
+    paths = [each["path"] for each in rules[0]["http"]["paths"]]
+    assert "/serve" in paths
+    assert not {"/", "/metrics"} & set(paths)
+    rules = one(objects, "HTTPRoute", "demo-inference")["spec"]["rules"]
+    matches = [match["path"]["value"] for rule in rules for match in rule["matches"]]
+    assert matches == paths
+
+
+def test_a_port_of_grpc_is_opened_everywhere_at_once() -> None:
+    settings = {"TRANSFORMER_SERVING_GRPC_PORT": 8001}
+    objects = rendered(CLEARML, {"inference": {"settings": settings}})
+    assert one(objects, "ConfigMap", "demo-inference")["data"][next(iter(settings))] == "8001"
+    ports = container(objects, "demo-inference")["ports"]
+    assert {"name": "grpc", "containerPort": 8001, "protocol": "TCP"} in ports
+    ports = one(objects, "Service", "demo-inference")["spec"]["ports"]
+    assert [each["name"] for each in ports] == ["http", "grpc"]
+    policy = one(objects, "NetworkPolicy", "demo-inference")["spec"]
+    assert [each["port"] for each in policy["ingress"][0]["ports"]] == ["http", "grpc"]
+
+
+def test_large_numbers_keep_their_digits() -> None:
+    settings = {"TRANSFORMER_SERVING_BODY_MEMORY_BYTES": 134217728}
+    data = one(
+        rendered(CLEARML, {"inference": {"settings": settings}}), "ConfigMap", "demo-inference"
+    )["data"]
+    assert data["TRANSFORMER_SERVING_BODY_MEMORY_BYTES"] == "134217728"
+
+
+def test_prometheus_shows_the_key_for_metrics() -> None:
+    monitored = {"monitoring": {"podMonitors": True, "labels": {"release": "prometheus"}}}
+    objects = rendered(CLEARML, monitored, {"access": {"metricsKeySecret": "metrics-key"}})
+    for part, port in (("inference", "http"), ("triton", "metrics")):
+        monitor = one(objects, "PodMonitor", f"demo-{part}")
+        assert monitor["metadata"]["labels"]["release"] == "prometheus"
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        assert endpoint["port"] == port
+        assert endpoint["authorization"]["credentials"]["name"] == "metrics-key"
+    assert "PrometheusRule" not in kinds(objects)
+
+
+def test_each_part_has_a_budget_and_is_spread() -> None:
+    objects = rendered(CLEARML)
+    for part in ("inference", "triton"):
+        budget = one(objects, "PodDisruptionBudget", f"demo-{part}")["spec"]
+        assert budget["maxUnavailable"] == 1
+        pod = pods(objects)[f"demo-{part}"]
+        assert budget["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        keys = [each["topologyKey"] for each in pod["spec"]["topologySpreadConstraints"]]
+        assert keys == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]

@@ -1,0 +1,107 @@
+"""kubernetes/clearml-serving-values.yaml on the official chart, and that chart's faults.
+
+OFFICIAL_CHART is the folder charts/clearml-serving of a checkout of clearml/clearml-helm-charts;
+with 1.5.10 of 2025-03-12 (747c018a) all holds.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import pytest
+import yaml
+
+from tests.kubernetes.chart import ROOT, Manifest, merged, one
+from tests.kubernetes.test_schemas import VERSIONS, faults
+from tests.test_compose_files import service
+from transformer_serving.contract.keys import VARIABLE
+from transformer_serving.desk.compose.variables import variables
+
+FOLDER = "OFFICIAL_CHART"
+VALUES = ROOT / "kubernetes" / "clearml-serving-values.yaml"
+INFERENCE, TRITON = "demo-clearml-serving-inference", "demo-clearml-serving-triton"
+by_hand = [
+    pytest.mark.long,
+    pytest.mark.by_hand,
+    pytest.mark.skipif(FOLDER not in os.environ, reason=f"{FOLDER} is not set"),
+]
+
+
+def values() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(VALUES.read_text("utf-8"))
+    return found
+
+
+def test_the_images_are_those_that_compose_builds() -> None:
+    for part in ("inference", "triton"):
+        image = values()[f"clearml_serving_{part}"]["image"]
+        assert f"{image['repository']}:{image['tag']}" == service("compose.yaml", part)["image"]
+
+
+def test_every_variable_is_one_of_compose() -> None:
+    known = {row.name for row in variables()} | {VARIABLE}
+    for part in ("inference", "triton"):
+        given = {each["name"] for each in values()[f"clearml_serving_{part}"]["extraEnvironment"]}
+        assert given <= known | set(service("compose.yaml", part)["environment"])
+
+
+@pytest.fixture
+def official() -> Path:
+    return Path(os.environ[FOLDER])
+
+
+def rendered(folder: Path, *layers: dict[str, Any]) -> list[Manifest]:
+    with helm_python.Chart.load(folder) as chart:
+        texts = chart.render(merged(values(), *layers), name="demo", namespace="serving")
+    return [
+        each
+        for path, text in texts.items()
+        if path.endswith(".yaml")
+        for each in yaml.load_all(text, yaml.CSafeLoader)
+        if each
+    ]
+
+
+class TestOnTheOfficialChart:
+    pytestmark = by_hand
+
+    def test_it_is_taken_by_every_version(self, official: Path) -> None:
+        objects = rendered(official)
+        assert {each["kind"] for each in objects} == {"Deployment", "Service"}
+        for version in VERSIONS:
+            assert [fault for each in objects for fault in faults(each, version)] == []
+
+    def test_no_key_stands_in_a_variable(self, official: Path) -> None:
+        for name in (INFERENCE, TRITON):
+            pod = one(rendered(official), "Deployment", name)["spec"]["template"]["spec"]
+            (container,) = pod["containers"]
+            given = {each["name"]: each["value"] for each in container["env"]}
+            # Helm's server-side apply refuses a name that comes twice.
+            assert len(given) == len(container["env"])
+            (mount,) = container["volumeMounts"]
+            for key in ("ACCESS", "SECRET"):
+                assert given[f"CLEARML_API_{key}_KEY"] == ""
+                assert given[f"CLEARML_API_{key}_KEY_FILE"].startswith(f"{mount['mountPath']}/")
+            assert pod["volumes"][0]["secret"]["secretName"] == "transformer-serving"
+
+    def test_the_workers_call_the_port_that_the_service_has(self, official: Path) -> None:
+        objects = rendered(official)
+        (port,) = one(objects, "Service", TRITON)["spec"]["ports"]
+        pod = one(objects, "Deployment", INFERENCE)["spec"]["template"]["spec"]
+        given = {each["name"]: each["value"] for each in pod["containers"][0]["env"]}
+        assert given["TRANSFORMER_SERVING_TRANSPORT"] == "grpc"
+        assert given["CLEARML_DEFAULT_TRITON_GRPC_ADDR"] == f"{TRITON}:{port['port']}"
+
+    def test_its_faults_are_there(self, official: Path) -> None:
+        """One that is gone need not be worked around any longer."""
+        with helm_python.Chart.load(official) as chart:
+            assert "< 1.33" in chart.metadata["kubeVersion"]
+        chosen = {"clearml_serving_inference": {"nodeSelector": {"pool": "cpu"}}}
+        found = [fault for each in rendered(official, chosen) for fault in faults(each, "1.37")]
+        assert "nodeSelector" in found[0]
+        deployment = one(rendered(official), "Deployment", INFERENCE)["spec"]
+        assert deployment["replicas"] == 1
+        assert "readinessProbe" not in deployment["template"]["spec"]["containers"][0]

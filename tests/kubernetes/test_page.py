@@ -1,0 +1,102 @@
+"""docs/kubernetes.md: its values are the chart's, and what it shows is taken by it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+import helm_python
+import yaml
+
+from scripts.chart_values import PAGE, PART, VALUES, table, values
+from tests.kubernetes.chart import CHART, CLEARML, chart, container, one, rendered
+from tests.kubernetes.test_refusals import ALONE, TOGETHER
+from transformer_serving.desk.local import container as control_plane
+
+TEXT = PAGE.read_text("utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+
+
+def value_at(path: str) -> Any:
+    found: Any = chart().values
+    for name in path.split("."):
+        found = found[name]
+    return found
+
+
+def test_the_table_is_as_it_is_made_now() -> None:
+    """`make docs` renews it."""
+    made = f"<!-- {PART}: made by `make {PART}` -->\n{table(VALUES.read_text('utf-8'))}\n<!-- end"
+    assert made in TEXT
+
+
+def test_the_table_has_every_value_and_its_default() -> None:
+    rows = {value.path: value.default for value in values(VALUES.read_text("utf-8"))}
+    for path, default in rows.items():
+        assert value_at(path) == (yaml.safe_load(default) if default else ""), path
+
+    def leaves(found: Any, path: str) -> set[str]:
+        if path in rows or not isinstance(found, dict):
+            return {path}
+        return {leaf for name in found for leaf in leaves(found[name], f"{path}.{name}".strip("."))}
+
+    assert leaves(chart().values, "") == set(rows)
+
+
+def test_what_is_not_explained_says_itself() -> None:
+    """A value without a sentence is one of these, or a Kubernetes field of that name."""
+    silent = {
+        value.path.rpartition(".")[2]
+        for value in values(VALUES.read_text("utf-8"))
+        if not value.sentence
+    }
+    assert silent <= {
+        "affinity", "annotations", "className", "enabled", "extraEnv", "host", "hostnames",
+        "limits", "maxReplicas", "maxUnavailable", "minReplicas", "nodeSelector",
+        "podAnnotations", "priorityClassName", "requests", "size", "tolerations",
+        "TRANSFORMER_SERVING_DRAIN_SECONDS",
+    }  # fmt: skip
+
+
+def test_the_first_command_installs_the_local_variant() -> None:
+    command = shlex.split(blocks("bash")[0].splitlines()[0])
+    assert command[:4] == ["helm", "install", "demo", "kubernetes/chart"]
+    assert (CHART.parent.parent / command[3]).samefile(CHART)
+    objects = rendered(helm_python.parse_set_string(command[command.index("--set") + 1]))
+    one(objects, "StatefulSet", "demo-control-plane")
+    one(objects, "Service", "demo-inference")
+    # What the third command runs there, and the ports that the second one forwards.
+    assert "env" in control_plane.main.commands
+    plane = container(objects, "demo-control-plane")
+    given = {each["name"]: each.get("value") for each in plane["env"]}
+    for name in (control_plane.CONTROL_PLANE_URL, control_plane.SERVE_URL):
+        host = str(given[name]).removeprefix("http://").partition("/")[0]
+        address, port = host.split(":")
+        assert address == "127.0.0.1"
+        assert re.search(rf"port-forward service/demo-[a-z-]+ {port}\b", TEXT)
+
+
+def test_the_values_that_are_shown_are_taken() -> None:
+    own_server, scaling = map(yaml.safe_load, blocks("yaml"))
+    assert rendered(own_server)
+    assert one(
+        rendered(CLEARML, {"access": {"metricsKeySecret": "m"}}, scaling),
+        "ScaledObject",
+        "demo-triton",
+    )
+
+
+def test_the_notes_after_an_install_name_what_is_there() -> None:
+    notes = chart().render(
+        {"local": {"enabled": True}, "access": {"open": True}}, name="demo", namespace="serving"
+    )["transformer-serving/templates/NOTES.txt"]
+    for name in ("service/demo-control-plane 8008", "service/demo-inference 8080"):
+        assert f"--namespace serving port-forward {name}" in notes
+
+
+def test_the_page_counts_what_is_refused() -> None:
+    assert f"refuses {len(TOGETHER) + len(ALONE)} wrong sets of values" in TEXT

@@ -1,0 +1,109 @@
+"""Values that must be refused, each by a sentence that names the value and what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import helm_python
+import pytest
+
+from tests.kubernetes.chart import CLEARML, LOCAL, rendered
+
+TOGETHER: dict[str, tuple[dict[str, Any], str]] = {
+    "no server": ({"access": {"open": True}}, "clearml.CLEARML_WEB_HOST is empty"),
+    "no service": (
+        {**CLEARML, "clearml": {**CLEARML["clearml"], "CLEARML_SERVING_TASK_ID": ""}},
+        "the id that 'clearml-serving create' printed",
+    ),
+    "no keys of ClearML": ({**CLEARML, "credentials": {}}, "name a Secret that has it"),
+    "two places for keys": ({**CLEARML, "existingSecret": "mine"}, "both set"),
+    "two control planes": (
+        {**LOCAL, "clearml": {"CLEARML_API_HOST": "https://a.example"}},
+        "set local.enabled=false",
+    ),
+    "nobody is kept out": ({**CLEARML, "access": {}}, "access.keysSecret, or set access.open=true"),
+    "open and closed": (
+        {**CLEARML, "access": {"open": True, "keysSecret": "keys"}}, "leave one out",
+    ),
+    "callers without TLS": (
+        {**CLEARML, "access": {"open": True, "callersSecret": "c"}}, "needs access.tlsSecret",
+    ),
+    "TLS twice": (
+        {
+            **CLEARML,
+            "access": {"open": True, "tlsSecret": "tls"},
+            "ingress": {"enabled": True, "host": "a.example"},
+        },
+        "TLS ends there",
+    ),
+    "figures without a key": (
+        {**CLEARML, "monitoring": {"podMonitors": True}}, "needs access.metricsKeySecret",
+    ),
+    "minimum above maximum": (
+        {**CLEARML, "inference": {"autoscaling": {"minReplicas": 11}}},
+        "inference.autoscaling.minReplicas is 11 and maxReplicas 10",
+    ),
+    "KEDA without Prometheus": (
+        {**CLEARML, "triton": {"autoscaling": {"enabled": True}}},
+        "needs triton.autoscaling.prometheus",
+    ),
+    "fallback above maximum": (
+        {
+            **CLEARML,
+            "triton": {
+                "autoscaling": {
+                    "enabled": True, "prometheus": "http://p", "fallbackReplicas": 9,
+                }
+            },
+        },
+        "triton.autoscaling.fallbackReplicas is 9 and maxReplicas 4",
+    ),
+    "one port twice": (
+        {**CLEARML, "inference": {"settings": {"TRANSFORMER_SERVING_GRPC_PORT": "8080"}}},
+        "take another, such as 8001",
+    ),
+    "ingress without a host": ({**CLEARML, "ingress": {"enabled": True}}, "needs ingress.host"),
+    "route without a gateway": ({**CLEARML, "route": {"enabled": True}}, "needs route.parentRefs"),
+}  # fmt: skip
+ALONE: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown value": ({"replicaCount": 2}, "'replicaCount' not allowed"),
+    "an unknown setting": ({"inference": {"settings": {"TIMEOUT": 1}}}, "'TIMEOUT' not allowed"),
+    "a setting out of bounds": (
+        {"inference": {"settings": {"TRANSFORMER_SERVING_GRPC_PORT": 70_000}}},
+        "'/inference/settings/TRANSFORMER_SERVING_GRPC_PORT'",
+    ),
+    "a text for a number": ({"inference": {"replicas": "two"}}, "got string, want integer"),
+    "negative replicas": ({"triton": {"replicas": -1}}, "'/triton/replicas'"),
+    "no size": ({"triton": {"store": {"size": "much"}}}, "'/triton/store/size'"),
+    "no strategy": ({"triton": {"strategy": "BlueGreen"}}, "'/triton/strategy'"),
+    "no image": ({"images": {"triton": "Triton Image"}}, "'/images/triton'"),
+    "metrics outside": ({"publicPaths": ["/metrics"]}, "'/publicPaths/0'"),
+    "everything outside": ({"publicPaths": ["/"]}, "'/publicPaths/0'"),
+    "polls without a pause": ({"pollMinutes": 0}, "'/pollMinutes'"),
+    "a Prometheus without a scheme": (
+        {"triton": {"autoscaling": {"prometheus": "prometheus:9090"}}},
+        "'/triton/autoscaling/prometheus'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TOGETHER)
+def test_values_that_do_not_go_together(case: str) -> None:
+    values, sentence = TOGETHER[case]
+    with pytest.raises(helm_python.HelmError) as refused:
+        rendered(values)
+    assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize("case", ALONE)
+def test_values_that_are_wrong_by_themselves(case: str) -> None:
+    values, sentence = ALONE[case]
+    with pytest.raises(helm_python.HelmError) as refused:
+        rendered(CLEARML, values)
+    assert sentence in str(refused.value)
+
+
+def test_a_release_with_too_long_a_name() -> None:
+    with pytest.raises(helm_python.HelmError, match="may have 40 characters and has 41"):
+        rendered(LOCAL, name="a" * 41)
+    assert rendered(LOCAL, name="a" * 40)

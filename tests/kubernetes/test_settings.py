@@ -1,0 +1,92 @@
+"""The chart's environment variables against the tables that they are declared in."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import preprocess.settings
+from tests.kubernetes.chart import CHART, CLEARML, LOCAL, merged, one, rendered
+from tests.kubernetes.test_schemas import EVERYTHING, TLS
+from tests.test_compose_files import service
+from transformer_serving.desk.compose.__main__ import CHART_SCHEMA
+from transformer_serving.desk.compose.chart import with_variables
+from transformer_serving.desk.compose.variables import variables
+from transformer_serving.gateway import settings as gateway_settings
+from transformer_serving.gateway.access import ACCESS
+
+# Of compose's containers, what a pod has no use for.
+NOT_IN_A_POD = {
+    "CLEARML_INFERENCE_TASK_ID": "a task of one container; pods come and go",
+    "CLEARML_DEFAULT_KAFKA_SERVE_URL": "inference.extraEnv takes it, with an image that can",
+    "CLEARML_EXTRA_PYTHON_PACKAGES": "no pip at a pod's start: an image of your own",
+    "CLEARML_API_ACCESS_KEY_FILE": "a Secret is variables here",
+    "CLEARML_API_SECRET_KEY_FILE": "a Secret is variables here",
+    "TRANSFORMER_SERVING_PUBLISHED": "what a Service reaches is never this machine alone",
+}
+
+
+def given(*layers: dict[str, Any], part: str) -> set[str]:
+    """The names that a part's pods get from the chart."""
+    objects = rendered(*layers)
+    names = set(one(objects, "ConfigMap", f"demo-{part}")["data"])
+    secrets = [each for each in objects if each["kind"] == "Secret"]
+    return names | {name for each in secrets for name in each["stringData"]}
+
+
+def test_the_schema_is_as_it_is_made_now() -> None:
+    """`make example-env` renews it."""
+    text = CHART_SCHEMA.read_text("utf-8")
+    assert text == with_variables(text)
+
+
+def test_every_setting_may_be_given_and_reaches_the_workers() -> None:
+    rows = (*preprocess.settings.SETTINGS, *gateway_settings.SETTINGS)
+    settings = {row.name: row.default for row in rows if row.default}
+    assert set(settings) <= given(CLEARML, {"inference": {"settings": settings}}, part="inference")
+    addresses = {row.name: "triton.example:1" for row in rows if not row.default}
+    objects = rendered(CLEARML, {"inference": {"settings": addresses}})
+    data = one(objects, "ConfigMap", "demo-inference")["data"]
+    assert {name: data[name] for name in addresses} == addresses
+
+
+def test_what_compose_gives_its_containers_a_pod_gets() -> None:
+    storage = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "c"}
+    azure = {"AZURE_STORAGE_ACCOUNT": "d", "AZURE_STORAGE_KEY": "e"}
+    rows = (*preprocess.settings.SETTINGS, *gateway_settings.SETTINGS)
+    every = {
+        "credentials": {**storage, **azure},
+        "googleSecret": "google",
+        "trustedKeys": "a:b",
+        "inference": {"settings": {row.name: row.default or "a:1" for row in rows}},
+        "triton": {
+            "settings": {
+                "TRANSFORMER_SERVING_ENDPOINTS": "*",
+                "TRANSFORMER_SERVING_VERSION_COMPATIBLE": "1",
+                "TRANSFORMER_SERVING_COMPUTE_CAPABILITY": "8.6",
+            }
+        },
+    }
+    # Its settings' lines stand for themselves; the rest of an environment is these.
+    for part in ("inference", "triton"):
+        wanted = set(service("compose.yaml", part)["environment"])
+        has = given(CLEARML, TLS, every, part=part) | given(LOCAL, part=part)
+        has |= {"TRANSFORMER_SERVING_OPEN"}
+        assert wanted - set(NOT_IN_A_POD) <= has, part
+
+
+def test_the_chart_knows_no_name_that_is_declared_nowhere() -> None:
+    declared = {row.name for row in variables()} | {row.name for row in ACCESS}
+    for name in ("inference", "triton"):
+        declared |= set(service("compose.yaml", name)["environment"])
+    for part in ("inference", "triton"):
+        for layers in ((CLEARML, TLS), (merged(CLEARML, EVERYTHING),), (LOCAL,)):
+            assert given(*layers, part=part) <= declared
+    texts = [path.read_text("utf-8") for path in sorted((CHART / "templates").glob("*"))]
+    texts.append((CHART / "values.yaml").read_text("utf-8"))
+    named = set(
+        re.findall(r"\b(?:CLEARML|TRANSFORMER_SERVING|AWS|AZURE)_[A-Z_]+\b", " ".join(texts))
+    )
+    control_plane = set(service("compose.yaml", "control-plane")["environment"])
+    control_plane |= {"TRANSFORMER_SERVING_ACCESS_KEY", "TRANSFORMER_SERVING_SECRET_KEY"}
+    assert named <= declared | control_plane

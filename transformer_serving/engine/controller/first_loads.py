@@ -1,0 +1,50 @@
+"""`first_loads STATE`: ends with 0 once every endpoint's model has been loaded or refused, else 1.
+
+A pod's startup probe: Triton itself is ready with no model at all, and a rollout that counted on
+that would end the pod that serves. An endpoint that cannot be loaded holds nothing up: it would
+not be loaded in the pod before either.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+# Why an endpoint is not ready yet, as the state file says it; any other reason stays.
+LOADING = "loading"
+IN_PROOF = "its answers are being proven"
+TRITON_AWAY = "Triton does not answer"
+_PASSING = frozenset({LOADING, IN_PROOF, TRITON_AWAY})
+
+
+def main() -> int:
+    try:
+        state = json.loads(Path(sys.argv[1]).read_text("utf-8"))
+        waiting = awaited(state)
+    except (FileNotFoundError, KeyError):
+        # Records of a previous start alone are no state yet.
+        waiting = "the controller has not started"
+    if waiting is not None:
+        print(waiting)  # noqa: T201 - the probe's event shows it
+    return 0 if waiting is None else 1
+
+
+def awaited(state: Mapping[str, Any]) -> str | None:
+    """What is waited for, in a controller's state; None when it is all over.
+
+    Without a first sync there is nothing to wait for but what the volume already held.
+    """
+    rows, controller = state["endpoints"], state["controller"]
+    if not controller["triton"]["ready"]:
+        return TRITON_AWAY
+    if controller["last_sync"] is None and not rows:
+        return "no endpoints have been read yet"
+    waiting = [row["endpoint"] for row in rows if not row["ready"] and row["reason"] in _PASSING]
+    return f"not loaded yet: {', '.join(waiting)}" if waiting else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
