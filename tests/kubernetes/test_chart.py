@@ -19,6 +19,7 @@ from tests.kubernetes.chart import (
 )
 from tests.test_compose_files import service
 from transformer_serving.contract.gate.release import kit_version
+from transformer_serving.desk.local import container as control_plane
 from transformer_serving.gateway.shutdown import LEAVE_S
 
 KEDA = {"enabled": True, "prometheus": "http://prometheus:9090"}
@@ -237,6 +238,10 @@ def test_without_an_account_there_is_a_control_plane_with_a_volume() -> None:
     spec = one(objects, "StatefulSet", "demo-control-plane")["spec"]
     assert spec["replicas"] == 1
     assert spec["volumeClaimTemplates"][0]["spec"]["accessModes"] == ["ReadWriteOnce"]
+    mounts = container(objects, "demo-control-plane")["volumeMounts"]
+    kept = {each["mountPath"]: each["subPath"] for each in mounts if each["name"] == "data"}
+    assert set(kept) == {str(control_plane.DATA), str(control_plane.SHARED)}
+    assert len(set(kept.values())) == 2
     for part in ("inference", "triton"):
         data = one(objects, "ConfigMap", f"demo-{part}")["data"]
         assert data["CLEARML_API_HOST"] == "http://demo-control-plane:8008"
