@@ -29,6 +29,7 @@ SHAPES = {
     "openai": {"error": {"message", "type", "param", "code"}},
     "tei": {"error", "error_type"},
     "tei_openai": {"message", "code", "type"},
+    "tgi": {"error", "error_type"},
     "cohere": {"message"},
     "hf": {"error"},
     "v1": {"error"},

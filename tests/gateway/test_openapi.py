@@ -12,8 +12,10 @@ from jsonschema_rs import Draft202012Validator, meta
 
 from preprocess.answers import TASKS
 from preprocess.card import card_of
+from preprocess.generation.request import TextTask, read_wanted
 from preprocess.request import read_body
 from tests.gateway.conftest import Server
+from tests.text_engine import fields as text_fields
 from transformer_serving.contract.dialects import DIALECTS
 from transformer_serving.contract.endpoint import Endpoint, read_endpoint
 from transformer_serving.contract.errors import KINDS, ServingError
@@ -244,3 +246,30 @@ def test_endpoints_of_other_kinds_are_there_too(gateway: Server) -> None:
         "title": "transformer-serving", "version": found["info"]["version"],
         "description": found["info"]["description"],
     }  # fmt: skip
+
+
+TEXT_BODIES: tuple[Any, ...] = (
+    {"text": "a"}, {"text": ["a", "b"]}, {"inputs": "a", "stream": True}, {"text": "a" * 10_001},
+    {"messages": [{"role": "user", "content": "a"}]}, {"messages": []}, {"messages": [{}]}, {},
+    {"text": "a", "truncate": True}, {"text": "a", "stream": None, "timeout_ms": 5},
+    {"text": "a", "parameters": {"max_new_tokens": 3, "stop": ["a", "b"], "top_p": 0.5}},
+    {"text": "a", "parameters": {"max_new_tokens": 0}}, {"text": "a", "parameters": {"top_p": 0}},
+    {"text": "a", "parameters": {"temperature": 100}}, {"text": "a", "parameters": {"stop": ""}},
+    {"text": "a", "parameters": {"seed": 2**63}}, {"text": "a", "parameters": {"nothing": 1}},
+    {"text": "a", "stream": 1}, {"text": 1}, {"text": []},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("body", TEXT_BODIES, ids=lambda body: json.dumps(body)[:60])
+def test_bodies_of_text_generation_too(body: Any) -> None:
+    made = read_endpoint(json.dumps(text_fields()))
+    assert made.generation is not None
+    task = TextTask(made.generation)
+    schema = request_body(json.loads(json.dumps(card_of(made, task))))
+    validator = Draft202012Validator(schema["content"]["application/json"]["schema"])
+    try:
+        read_wanted(body, task, made.limits)
+    except ServingError:
+        assert not validator.is_valid(body)
+    else:
+        assert validator.is_valid(body)

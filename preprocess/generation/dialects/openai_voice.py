@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Rows
 from typing import Any
 
+from preprocess.generation.detokenizer import BROKEN
 from preprocess.generation.sequence import Ending, Piece, Sequence, Token
 from preprocess.generation.voice import DONE, Spoken, event, usage_of
 from transformer_serving.contract.dialects import dialect_of
@@ -149,7 +150,8 @@ class ChatVoice(_OpenAIVoice):
                 {
                     "token": text,
                     "logprob": token.logprob,
-                    "bytes": list(text.encode()),
+                    # A token of a part of a character has bytes that the text does not tell.
+                    "bytes": None if BROKEN in text else list(text.encode()),
                     "top_logprobs": [],
                 }
             )
