@@ -78,8 +78,10 @@ RELIED_ON = (
     ),
     Relied(
         "starlette", "starlette/responses.py", "StreamingResponse",
-        "__init__(content,status_code,headers,media_type,background) __call__(scope,receive,send)",
-        "control_plane/files/downloads.py: a file that is closed wherever its download ends",
+        "__init__(content,status_code,headers,media_type,background) __call__(scope,receive,send) "
+        "stream_response(send)",
+        "control_plane/files/downloads.py: a file that is closed wherever its download ends; "
+        "preprocess/generation/answer.py: a stream that ends when its caller leaves",
     ),
     Relied(
         "python-multipart", "python_multipart/multipart.py", "MultipartCallbacks",
