@@ -90,6 +90,11 @@ RELIED_ON = (
         "control_plane/files/uploads.py: parts go to files while they come",
     ),
     Relied(
+        "jinja2", "jinja2/ext.py", "Extension",
+        "parse(parser) tags",
+        "preprocess/generation/chat.py: the mark around what an assistant said",
+    ),
+    Relied(
         "click", "click/core.py", "Group",
         "invoke(ctx)",
         "desk/cli/__init__.py: a Failure is one line and an exit code",
