@@ -78,14 +78,21 @@ RELIED_ON = (
     ),
     Relied(
         "starlette", "starlette/responses.py", "StreamingResponse",
-        "__init__(content,status_code,headers,media_type,background) __call__(scope,receive,send)",
-        "control_plane/files/downloads.py: a file that is closed wherever its download ends",
+        "__init__(content,status_code,headers,media_type,background) __call__(scope,receive,send) "
+        "stream_response(send)",
+        "control_plane/files/downloads.py: a file that is closed wherever its download ends; "
+        "preprocess/generation/answer.py: a stream that ends when its caller leaves",
     ),
     Relied(
         "python-multipart", "python_multipart/multipart.py", "MultipartCallbacks",
         "on_part_begin on_header_field on_header_value on_header_end on_headers_finished "
         "on_part_data on_end",
         "control_plane/files/uploads.py: parts go to files while they come",
+    ),
+    Relied(
+        "jinja2", "jinja2/ext.py", "Extension",
+        "parse(parser) tags",
+        "preprocess/generation/chat.py: the mark around what an assistant said",
     ),
     Relied(
         "click", "click/core.py", "Group",
