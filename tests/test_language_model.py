@@ -127,6 +127,7 @@ def test_lesser_precisions_are_near_and_say_how_near(tmp_path: Path) -> None:
     assert sizes["int8"] < sizes["bf16"] / 2
 
 
+@pytest.mark.long
 def test_auto_takes_the_next_safer_precision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

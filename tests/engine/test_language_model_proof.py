@@ -118,6 +118,7 @@ def test_it_is_proven_then_served_and_comes_back_when_its_process_dies(
     assert [other.pid for other in stubs(one.server)] != [stub.pid]
 
 
+@pytest.mark.long
 def test_one_that_writes_otherwise_is_not_served(
     one: Serving, bundle: Bundle, tmp_path: Path
 ) -> None:
