@@ -13,10 +13,10 @@ from transformer_serving.desk.demo import (
     CLASSIFIER,
     encoder_folder,
     models_hash,
-    packing_hash,
     sentences_file,
     sentiment,
 )
+from transformer_serving.desk.demo.kept import packing_hash
 from transformer_serving.desk.step_report import StepReport
 
 # What runs the model in Triton, by the name of its bundle's folder; precision None: by the CPU.

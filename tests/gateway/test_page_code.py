@@ -17,9 +17,16 @@ pytestmark = pytest.mark.skipif(NODE is None, reason="no node on this machine")
 SHOW = """
 import { callOf, languages } from "./code.mjs";
 const call = callOf("vectors", process.argv[2], "http://here/", false);
-const rows = languages({ operations: ["openai.embeddings"] }, call);
+const rows = languages(JSON.parse(process.argv[3]), call);
 console.log(JSON.stringify(Object.fromEntries(rows.map((row) => [row.name, row.write(call)]))));
 """
+
+
+VECTORS = {"operations": ["openai.embeddings"]}
+TEXT = {
+    "operations": ["openai.chat", "openai.completions", "v2.infer"],
+    "parameters": [{"name": "do_sample", "default": False}],
+}
 
 
 @pytest.fixture
@@ -30,10 +37,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def shown(folder: Path, body: str) -> dict[str, str]:
+def shown(folder: Path, body: str, card: Any = VECTORS) -> dict[str, str]:
     done = subprocess.run(
-        [str(NODE), str(folder / "show.mjs"), body], capture_output=True, timeout=60, check=False
-    )
+        [str(NODE), str(folder / "show.mjs"), body, json.dumps(card)],
+        capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found: dict[str, str] = json.loads(done.stdout)
     return found
@@ -51,10 +59,14 @@ def shown(folder: Path, body: str) -> dict[str, str]:
     ],
 )
 def test_openais_call_is_the_same_one(folder: Path, body: Any, lines: list[str]) -> None:
-    code = shown(folder, json.dumps(body))["openai"]
+    assert asked(shown(folder, json.dumps(body))["openai"]) == ['model="vectors",', *lines]
+
+
+def asked(code: str) -> list[str]:
+    """The arguments of the call that the code makes of openai's client."""
     compile(code, "shown", "exec")
     inner = code.partition("create(\n")[2].partition("\n)\n")[0]
-    assert [line.strip() for line in inner.splitlines()] == ['model="vectors",', *lines]
+    return [line.strip() for line in inner.splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -78,3 +90,51 @@ def test_openais_call_is_the_same_one(folder: Path, body: Any, lines: list[str])
 )
 def test_a_call_that_openai_has_not_is_not_shown_as_its(folder: Path, body: str) -> None:
     assert shown(folder, body).keys() == {"curl", "Python"}
+
+
+@pytest.mark.parametrize(
+    ("body", "lines"),
+    [
+        ({"text": "a"}, ['prompt="a",', "temperature=0,", "echo=True,"]),
+        ({"text": "a", "stream": True}, ['prompt="a",', "temperature=0,", "stream=True,"]),
+        (
+            {
+                "inputs": "a",
+                "parameters": {
+                    "max_new_tokens": 4, "do_sample": True, "temperature": 0.5, "seed": 7,
+                    "return_full_text": False, "top_k": None,
+                },
+            },
+            ['prompt="a",', "max_tokens=4,", "temperature=0.5,", "seed=7,"],
+        ),
+    ],
+)  # fmt: skip
+def test_openais_completion_is_the_same_one(folder: Path, body: Any, lines: list[str]) -> None:
+    code = shown(folder, json.dumps(body), TEXT)
+    assert asked(code["openai"]) == ['model="vectors",', *lines]
+    assert ("for piece in answer" in code["openai"]) is body.get("stream", False)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "no JSON",
+        '{"text": ["a", "b"]}',
+        '{"messages": [{"role": "user", "content": "a"}]}',
+        '{"text": "a", "timeout_ms": 100}',
+        '{"text": "a", "parameters": {"top_k": 4}}',
+        '{"text": "a", "parameters": {"num_return_sequences": 2}}',
+    ],
+)
+def test_a_text_that_openai_has_not_is_not_shown_as_its(folder: Path, body: str) -> None:
+    assert shown(folder, body, TEXT).keys() == {"curl", "Python", "tritonclient"}
+
+
+def test_a_stream_is_read_as_it_comes(folder: Path) -> None:
+    body = json.dumps({"text": "a", "stream": True})
+    code = shown(folder, body, TEXT)
+    assert code.keys() == {"curl", "Python", "openai"}
+    assert code["curl"].startswith("curl -sN 'http://here/serve/vectors'")
+    assert "stream=True" in code["Python"]
+    assert "iter_lines" in code["Python"]
+    assert code["Python"] != shown(folder, json.dumps({"text": "a"}), TEXT)["Python"]

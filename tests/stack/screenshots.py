@@ -1,8 +1,10 @@
-"""`make screenshots`: the pictures of docs/page.md, of a stack of its own with every task."""
+"""`make screenshots`: the pictures of docs/page.md, of a stack of its own with every task and the
+demo's language model."""
 
 from __future__ import annotations
 
 import io
+import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +16,8 @@ from PIL import Image
 from tests.browser import Tab, browser
 from tests.stack.conftest import ROOT, started
 from tests.stack.shown_tasks import BODIES, NAMES, deploy_all
+from transformer_serving.desk.demo import GENERATOR
+from transformer_serving.desk.demo.generation import PROMPT
 
 FOLDER = ROOT / "docs" / "images"
 # Enough for text on few grounds, and a third of the bytes.
@@ -31,6 +35,10 @@ class Shot:
     width: int = 1100
     height: int = 960
 
+    @property
+    def endpoint(self) -> str:
+        return NAMES.get(self.task, GENERATOR)
+
 
 LONG = '{"text": "' + "tea in Oslo " * 8 + '"}'
 SHOTS = (
@@ -39,6 +47,7 @@ SHOTS = (
     Shot("page-error.png", "fill-mask", '{"text": "nothing to fill in"}'),
     Shot("page-long.png", "feature-extraction", LONG, "dark"),
     Shot("page-narrow.png", "text-classification", BODIES["text-classification"], width=360),
+    Shot("page-text.png", "text-generation", json.dumps({"text": PROMPT, "stream": True})),
     Shot("page-docs.png", "question-answering", None),
 )
 
@@ -47,7 +56,7 @@ def take(shot: Shot, tab: Tab, address: str) -> bytes:
     """The PNG of it."""
     tab.prefer(shot.scheme)
     tab.resize(shot.width, 400)
-    name = NAMES[shot.task]
+    name = shot.endpoint
     if shot.body is None:
         tab.open(f"{address}docs")
         at = f"[...document.querySelectorAll('.path')].find(e => e.innerText === '/serve/{name}')"
@@ -63,6 +72,7 @@ def take(shot: Shot, tab: Tab, address: str) -> bytes:
             tab.evaluate("document.querySelector('#answered').hidden = true")
             tab.press("Enter", control=True)
             tab.until("!document.querySelector('#answered').hidden")
+            tab.until("!document.querySelector('#send').disabled")
         tab.evaluate("document.activeElement.blur()")
     whole = tab.evaluate("document.documentElement.scrollHeight")
     tab.resize(shot.width, min(whole, shot.height))
@@ -93,6 +103,7 @@ def main() -> None:
         place = Path(folder)
         with started(place / "state") as stack, browser(place) as new:
             deploy_all(stack, place)
+            stack.run("up", "--demo", "generation")
             take_all(new, f"http://127.0.0.1:{stack.base}/", FOLDER)
 
 

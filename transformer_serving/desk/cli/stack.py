@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rich.console import Console, Group
 
     from transformer_serving.desk.cli.progress import Phases
+    from transformer_serving.desk.demo import DemoBundle
     from transformer_serving.desk.deploy.endpoint import Deployed
 
 _GOLDEN_S = 120.0
@@ -41,13 +42,17 @@ _WATCH_S = 1.0
 @click.option("--open-inference", type=click.IntRange(1024, 65535), metavar="PORT",
               help="Let every program of this machine call Triton's HTTP at 127.0.0.1:PORT, for "
               "inference only. Without it Triton has no port.")  # fmt: skip
-@click.option("--demo/--no-demo", default=False, help="Also build and deploy the two demo models.")
+@click.option("--demo", is_flag=False, flag_value="texts", metavar="[NAME]",
+              type=click.Choice(["texts", "generation"]),
+              help="Also build and deploy demo models: texts, which plain --demo means, is a "
+              "classifier and an embedder; generation a small language model that recites pages of "
+              "this project.")  # fmt: skip
 @json_option
 def up(
     state: str | None,
     port_base: int | None,
     open_inference: int | None,
-    demo: bool,
+    demo: str | None,
     as_json: bool,
 ) -> None:
     """Start the whole stack on this machine and wait until every part answers."""
@@ -62,7 +67,7 @@ def up(
     folder = state_directory(state)
     phases = Phases(Console(stderr=as_json))
     ports = None if port_base is None else Ports.from_base(port_base)
-    bundles = _demo_bundles(phases) if demo else []
+    bundles = _demo_bundles(demo, phases) if demo else []
     with phases.phase("start the stack"):
         running = stack.start(folder, ports, phases.report, open_inference=open_inference)
     deployed = []
@@ -72,7 +77,7 @@ def up(
                 running.target(), open_bundle(bundle.path), bundle.endpoint,
                 timeout_s=_GOLDEN_S, report=phases.report,
             )  # fmt: skip
-        deployed.append((done, bundle.request))
+        deployed.append((done, bundle))
     if as_json:
         rows = [asdict(done) for done, _ in deployed]
         times = dict(phases.times)
@@ -86,26 +91,36 @@ def up(
             "machine; its control is not",
             soft_wrap=True,
         )
-    for done, request in deployed:
-        _show_curl(phases.console, done, request)
+    for done, bundle in deployed:
+        _show_curl(phases.console, done, bundle)
     phases.console.print("see it with [bold]transformer-serving status[/]")
 
 
-def _demo_bundles(phases: Phases) -> list[Any]:
+def _demo_bundles(demo: str, phases: Phases) -> list[DemoBundle]:
     with phases.phase("build the demo models"):
-        from transformer_serving.desk.demo import build_demo_models
+        from transformer_serving.desk.demo import build_demo_models, build_generation_demo
 
+        if demo == "generation":
+            folder = Path("build/demo-generation")
+            return build_generation_demo(folder, precision=None, report=phases.report)
         return build_demo_models(Path("build/demo"), precision=None, report=phases.report)
 
 
-def _show_curl(console: Console, done: Deployed, request: dict[str, Any]) -> None:
+def _show_curl(console: Console, done: Deployed, bundle: DemoBundle) -> None:
     """The curl line as one can paste it, and what it answers right now."""
     from transformer_serving.desk.deploy.golden import ask
 
+    request = bundle.request
     body = shlex.quote(json.dumps(request))
-    line = f'curl -X POST {done.url} -H "Content-Type: application/json" -d {body}'
-    answer = json.dumps(ask(done.url, request).body)
+    # Without -N curl shows events when it has a page full of them.
+    options = "-N -X" if request.get("stream") else "-X"
+    line = f'curl {options} POST {done.url} -H "Content-Type: application/json" -d {body}'
+    # What comes as events is shown whole.
+    whole = {name: value for name, value in request.items() if name != "stream"}
+    answer = json.dumps(ask(done.url, whole).body)
     console.print()
+    if bundle.about:
+        console.print(bundle.about, soft_wrap=True, highlight=False)
     console.print(line, style="bold", soft_wrap=True, highlight=False, markup=False)
     shown = answer if len(answer) <= 200 else f"{answer[:160]} ... ({len(answer)} characters)"
     console.print(shown, soft_wrap=True, highlight=False, markup=False)

@@ -70,7 +70,7 @@ def train(encoder: Path, sentences: Sequence[Sentence], target: Path) -> Trained
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    with quiet(), _one_thread():
+    with quiet(), one_thread():
         torch.manual_seed(_SEED)
         tokenizer = AutoTokenizer.from_pretrained(str(encoder))
         model = AutoModelForSequenceClassification.from_pretrained(
@@ -94,7 +94,7 @@ def train(encoder: Path, sentences: Sequence[Sentence], target: Path) -> Trained
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """So small a model gains nothing from a second thread, and on a busy machine loses much.
 
     Beside other work on two cores: 32 s with one thread, 130 s with two. The sums are also added

@@ -19,10 +19,12 @@ function python(value, indent = "") {
   return `${open}\n${rows.map((row) => `${deeper}${row},\n`).join("")}${indent}${close}`;
 }
 
+const streams = ({ body }) => body?.stream === true;
+
 function curl(call) {
   const key = call.hasKey ? ' \\\n  -H "Authorization: Bearer $KEY"' : "";
   return (
-    `curl -s ${quoted(call.url)}${key} \\\n` +
+    `curl ${streams(call) ? "-sN" : "-s"} ${quoted(call.url)}${key} \\\n` +
     `  -H 'Content-Type: application/json' \\\n  -d ${quoted(call.text)}`
   );
 }
@@ -35,6 +37,13 @@ function requests(call) {
     call.body === undefined
       ? `    data=${string(call.text)}.encode(),\n`
       : `    json=${python(call.body, "    ")},\n`;
+  if (streams(call)) {
+    return (
+      `${importsOf(call)}import requests\n\n` +
+      `reply = requests.post(\n    ${string(call.url)},\n${headersOf(call)}${body}    stream=True,\n    timeout=30,\n)\n` +
+      "reply.raise_for_status()\nfor line in reply.iter_lines():\n    print(line.decode())\n"
+    );
+  }
   return (
     `${importsOf(call)}import requests\n\n` +
     `reply = requests.post(\n    ${string(call.url)},\n${headersOf(call)}${body}    timeout=30,\n)\n` +
@@ -67,6 +76,37 @@ function openai(call) {
   );
 }
 
+// What is the same at OpenAI's completions, under its names.
+const COMPLETION = { max_new_tokens: "max_tokens", temperature: "temperature", top_p: "top_p", seed: "seed", stop: "stop" };
+
+// What OpenAI's completions are asked, where that is the same call; undefined where it is not.
+function completionOf({ body }, card) {
+  const { text, inputs, parameters, stream, ...others } = body ?? {};
+  const prompt = text ?? inputs;
+  if (typeof prompt !== "string" || (text !== undefined && inputs !== undefined)) return undefined;
+  const { do_sample: asked, return_full_text: full, ...rows } = parameters ?? {};
+  const given = Object.entries(rows).filter(([, value]) => value !== null);
+  if (Object.values(others).some((value) => value !== null) || given.some(([name]) => !(name in COMPLETION))) return undefined;
+  const named = Object.fromEntries(given.map(([name, value]) => [COMPLETION[name], value]));
+  // There, a temperature of 0 says that the likeliest token is taken, and a stream has no prompt either.
+  const draws = asked ?? card.parameters.find(({ name }) => name === "do_sample").default;
+  const drawn = draws ? {} : { temperature: 0 };
+  return { prompt, ...named, ...drawn, ...(stream ? { stream: true } : full === false ? {} : { echo: true }) };
+}
+
+function completion(call, card) {
+  const key = call.hasKey ? 'os.environ["KEY"]' : '"none"';
+  const asked = Object.entries(completionOf(call, card));
+  const named = asked.map(([name, value]) => `    ${name}=${python(value, "    ")},\n`).join("");
+  const shown = streams(call)
+    ? 'for piece in answer:\n    print(piece.choices[0].text, end="", flush=True)\n'
+    : "print(answer.choices[0].text)\n";
+  return (
+    `${importsOf(call)}from openai import OpenAI\n\nclient = OpenAI(base_url=${string(new URL("v1", call.base).href)}, api_key=${key})\n` +
+    `answer = client.completions.create(\n    model=${string(call.name)},\n${named})\n${shown}`
+  );
+}
+
 function tritonclient(call) {
   const { parameters = {}, truncate, timeout_ms, ...fields } = call.body ?? {};
   const base = new URL(call.base);
@@ -96,12 +136,14 @@ const LANGUAGES = [
   { name: "curl", write: curl },
   { name: "Python", write: requests },
   { name: "openai", operation: "openai.embeddings", write: openai, fits: ({ body }) => embeddingsOf(body) !== undefined },
-  { name: "tritonclient", operation: "v2.infer", write: tritonclient },
+  { name: "openai", operation: "openai.completions", write: completion, fits: (call, card) => completionOf(call, card) !== undefined },
+  { name: "tritonclient", operation: "v2.infer", write: tritonclient, fits: (call) => !streams(call) },
 ];
 
 export function languages(card, call) {
   const known = LANGUAGES.filter((row) => !row.operation || card?.operations.includes(row.operation));
-  return known.filter((row) => !row.fits || row.fits(call));
+  const fit = known.filter((row) => !row.fits || row.fits(call, card));
+  return fit.map((row) => ({ name: row.name, write: (made) => row.write(made, card) }));
 }
 
 // `text` is the body as it will be sent, `body` its value where it is JSON.

@@ -21,7 +21,15 @@ FILES = {
     "/redoc": "docs.html",
     **{
         f"/page/{name}": name
-        for name in ("style.css", "script.js", "docs.js", "door.js", "code.js", "icon.svg")
+        for name in (
+            "style.css",
+            "script.js",
+            "docs.js",
+            "door.js",
+            "code.js",
+            "events.js",
+            "icon.svg",
+        )  # fmt: skip
     },
 }
 _TYPES = {

@@ -2,6 +2,7 @@
 
 import { callOf, languages } from "./code.js";
 import { $, ask, enter, hasKey, make, notice, pretty } from "./door.js";
+import { Told, reader } from "./events.js";
 
 // A longer answer is cut for the eye; nobody reads a million numbers.
 const SHOWN = 100_000;
@@ -10,6 +11,8 @@ const BASE = document.baseURI.replace(/#.*$/, "");
 let endpoints = [];
 let chosen = null;
 let language = "curl";
+// Ends the request that is under way.
+let leave = () => {};
 
 function factsOf(card) {
   if (!card) return ["an endpoint whose code is not of this kit"];
@@ -30,6 +33,7 @@ function listEndpoints() {
 function choose() {
   const wanted = decodeURIComponent(location.hash.slice(1));
   if (wanted === "main" && chosen) return;
+  leave();
   chosen = endpoints.find(({ name }) => name === wanted) ?? endpoints[0];
   $("main").hidden = !chosen;
   if (!chosen) return;
@@ -46,8 +50,11 @@ function choose() {
   reset();
 }
 
+// Text comes as it is made; the golden request asks for a few words of it, at once.
+const exampleOf = ({ card, example }) => (card?.task === "text-generation" ? { text: example.text, stream: true } : example);
+
 function reset() {
-  $("body").value = pretty(chosen.example);
+  $("body").value = pretty(exampleOf(chosen));
   $("body").rows = Math.min(14, Math.max(4, $("body").value.split("\n").length + 1));
   showCode();
 }
@@ -124,7 +131,10 @@ async function send(event) {
   event.preventDefault();
   const asked = chosen;
   const { url } = call();
+  const leaving = new AbortController();
+  leave = () => leaving.abort();
   $("send").disabled = true;
+  $("stop").hidden = false;
   $("outcome").replaceChildren("waiting");
   const began = performance.now();
   try {
@@ -132,34 +142,79 @@ async function send(event) {
       method: "POST",
       headers: { "content-type": "application/json" },
       body: $("body").value,
+      signal: leaving.signal,
     });
-    const text = await reply.text();
-    if (asked === chosen) showAnswer(reply, text, performance.now() - began);
+    if (reply.headers.get("content-type")?.startsWith("text/event-stream")) {
+      await showEvents(reply, new Told(began), () => asked === chosen);
+    } else {
+      const text = await reply.text();
+      if (asked === chosen) showAnswer(reply, text, performance.now() - began);
+    }
   } catch (error) {
     if (asked === chosen) showFailure(error);
   } finally {
     $("send").disabled = false;
+    $("stop").hidden = true;
   }
 }
 
 function showAnswer(reply, text, milliseconds) {
   notice("");
-  const state = reply.ok ? "good" : "bad";
-  const size = text.length < 10_000 ? `${text.length} characters` : `${Math.round(text.length / 1000)}k characters`;
-  $("outcome").replaceChildren(make("span", { class: `status ${state}` }, String(reply.status)), `${milliseconds.toFixed(1)} ms · ${size}`);
-  const whole = formatted(text);
-  const more = whole.length - SHOWN;
-  $("answer").textContent = more > 0 ? `${whole.slice(0, SHOWN)}\n… and ${more} more characters` : whole;
-  $("answer").classList.toggle("bad", !reply.ok);
+  showOutcome(String(reply.status), reply.ok, milliseconds, text.length);
+  $("pace").replaceChildren();
+  showText(formatted(text), !reply.ok);
   showTiming(reply.headers.get("server-timing"));
   $("answered").hidden = false;
 }
 
+function showOutcome(status, isGood, milliseconds, length) {
+  const size = length < 10_000 ? `${length} characters` : `${Math.round(length / 1000)}k characters`;
+  $("outcome").replaceChildren(make("span", { class: `status ${isGood ? "good" : "bad"}` }, status), `${milliseconds.toFixed(1)} ms · ${size}`);
+}
+
+function showText(whole, isBad) {
+  const more = whole.length - SHOWN;
+  $("answer").textContent = more > 0 ? `${whole.slice(0, SHOWN)}\n… and ${more} more characters` : whole;
+  $("answer").classList.toggle("bad", isBad);
+}
+
+// A text as it comes, for as long as its endpoint is chosen.
+async function showEvents(reply, told, isChosen) {
+  notice("");
+  showTiming(reply.headers.get("server-timing"));
+  showTold(told);
+  $("answered").hidden = false;
+  const read = reader();
+  const pieces = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+  let broken = "ended early";
+  try {
+    for (let piece = await pieces.read(); !piece.done; piece = await pieces.read()) {
+      for (const event of read(piece.value)) told.add(event, performance.now());
+      showTold(told);
+    }
+  } catch (error) {
+    broken = error.name === "AbortError" ? "stopped" : error.message;
+  }
+  if (!isChosen()) return;
+  const status = told.error?.code ?? (told.isWhole ? String(reply.status) : broken);
+  showOutcome(status, told.isWhole && !told.error, performance.now() - told.began, told.text.length);
+}
+
+function showTold(told) {
+  $("pace").replaceChildren(...told.pace.map((row) => make("span", {}, row)));
+  // An error stands behind what came before it.
+  const rows = told.error ? [told.text, pretty(told.error)] : [told.text];
+  const isAtEnd = $("answer").scrollTop + $("answer").clientHeight >= $("answer").scrollHeight - 4;
+  showText(rows.filter(Boolean).join("\n\n"), told.error !== null);
+  if (isAtEnd) $("answer").scrollTop = $("answer").scrollHeight;
+}
+
 function showFailure(error) {
-  $("outcome").replaceChildren(make("span", { class: "status bad" }, "no answer"));
+  $("outcome").replaceChildren(make("span", { class: "status bad" }, error.name === "AbortError" ? "stopped" : "no answer"));
   $("answer").textContent = error.message;
   $("answer").classList.add("bad");
   $("timing").replaceChildren();
+  $("pace").replaceChildren();
   $("answered").hidden = false;
 }
 
@@ -183,6 +238,7 @@ $("body").addEventListener("keydown", (event) => {
     if (!$("send").disabled) $("request").requestSubmit();
   }
 });
+$("stop").addEventListener("click", () => leave());
 $("reset").addEventListener("click", reset);
 $("copy").addEventListener("click", copy);
 $("languages").addEventListener("click", (event) => event.target.role === "tab" && select(event.target));
