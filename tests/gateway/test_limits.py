@@ -15,6 +15,7 @@ import orjson
 import pytest
 
 from tests.gateway.conftest import JSON, LIMIT, Reply, Server
+from transformer_serving.desk.http import ask
 
 KEYS = {"code", "message", "field", "limit", "got"}
 HEAD = b"POST /serve/ours HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
@@ -35,6 +36,15 @@ def until_closed(connection: socket.socket) -> bytes:
     while piece := connection.recv(65536):
         received += piece
     return received
+
+
+def test_who_sends_all_before_reading_gets_the_refusal(gateway: Server) -> None:
+    """One in three lost it to a reset: the connection was closed with the answer's last byte."""
+    url = f"http://127.0.0.1:{gateway.port}/serve/ours"
+    # As much as a socket takes at once, or little more.
+    raw = b'{"text": "%s"}' % (b"a" * 2_200_000)
+    statuses = Counter(ask(url, raw, JSON, timeout_s=30).status for _ in range(100))
+    assert statuses == {413: 100}
 
 
 @pytest.mark.parametrize("path", ["ours", "other", "nothing", "ours/2"])

@@ -19,9 +19,10 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 async def send_json(
-    send: Send, status: int, body: Any, headers: Headers = (), *, end: bool = True
-) -> None:
-    """Answer in JSON. With `end` False the caller still has to send the last, empty piece."""
+    send: Send, status: int, body: Any, headers: Headers = (), *,
+    before_the_end: Callable[[], Awaitable[None]] | None = None,
+) -> None:  # fmt: skip
+    """Answer in JSON; the last byte is sent when `before_the_end` has returned."""
     raw = orjson.dumps(body)
     own = [
         (b"content-type", b"application/json"),
@@ -29,7 +30,11 @@ async def send_json(
         *headers,
     ]
     await send({"type": "http.response.start", "status": status, "headers": own})
-    await send({"type": "http.response.body", "body": raw, "more_body": not end})
+    if before_the_end is not None:
+        await send({"type": "http.response.body", "body": raw[:-1], "more_body": True})
+        await before_the_end()
+        raw = raw[-1:]
+    await send({"type": "http.response.body", "body": raw, "more_body": False})
 
 
 def adding(send: Send, more: Callable[[], Headers]) -> Send:

@@ -22,11 +22,10 @@ from transformer_serving.gateway.settings import (
     Setting,
 )
 
-# After a refusal the connection lives on as long as the body comes, so that a caller still sending
-# does not lose the answer to a reset; what comes is dropped. In all, and without a byte: nginx's
-# lingering_time and lingering_timeout. Two seconds in all were too few where a machine stood still.
+# A refused body is let come and dropped before the refusal's last byte: for so long in all (nginx's
+# lingering_time), and without a byte. Who stops sending at the status waits for the latter.
 _LINGER_SECONDS = 30.0
-_LINGER_STALL_SECONDS = 5.0
+_LINGER_STALL_SECONDS = 1.0
 # Bytes inflated in the event loop, 0.1 ms of work; a thread costs as much to ask. Inflating lets
 # go of the interpreter's lock, so the rest of a larger body holds nobody up.
 _INLINE = 65_536

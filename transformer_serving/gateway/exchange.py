@@ -6,6 +6,7 @@ Tested by tests/gateway/test_front_door.py.
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from transformer_serving.contract.dialects import current_dialect
@@ -29,6 +30,7 @@ from transformer_serving.gateway.request_id import HEADER, request_id
 
 _TRACE = b"traceparent"
 _CLOSE = (b"connection", b"close")
+_EXPECT = b"expect"
 _CUT_OFF = ServingError("malformed_body", "the body ended before it was whole")
 _CHALLENGE = (b"www-authenticate", b"Bearer")
 _UNAUTHORIZED = 401
@@ -94,19 +96,19 @@ class Exchange(NamedTuple):
             headers.append(_CHALLENGE)
         if error.kind.retry_after_s is not None:
             headers.append((b"retry-after", b"%d" % error.kind.retry_after_s))
-        await self._send_error(error, headers, end=not incoming.open)
-        if incoming.open:
-            await incoming.drop()
-            await self.send({"type": "http.response.body", "body": b""})
+        # Granian closes the connection with the answer's last byte, and one that is still being
+        # sent to would lose the answer to a reset. Who waits for "100 Continue" sends nothing.
+        comes = incoming.open and _EXPECT not in self.headers
+        await self._send_error(error, headers, incoming.drop if comes else None)
 
     async def tell_cut_off(self) -> None:
         """Who has left does not read it; who sent chunks that are none does."""
-        await self._send_error(_CUT_OFF, [*self.answer_headers(), _CLOSE], end=True)
+        await self._send_error(_CUT_OFF, [*self.answer_headers(), _CLOSE])
 
     async def _send_error(
-        self, error: ServingError, headers: list[tuple[bytes, bytes]], *, end: bool
-    ) -> None:
+        self, error: ServingError, headers: list[tuple[bytes, bytes]],
+        before_the_end: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:  # fmt: skip
         dialect = current_dialect()
-        await send_json(
-            self.send, dialect.status(error), dialect.error_body(error), headers, end=end
-        )
+        status, body = dialect.status(error), dialect.error_body(error)
+        await send_json(self.send, status, body, headers, before_the_end=before_the_end)
