@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import (
@@ -24,6 +25,19 @@ _WORDS = (
     "twice ! , . "
     "i do not like it at all best purchase year would buy again tomorrow ok so good"
 )
+
+
+def set_weights(model: Any, seed: int) -> None:
+    """Weights of the same spread as the model's own, the same on every processor.
+
+    For one seed torch draws others without AVX-512, and how far int8 is from fp32 depends on them.
+    """
+    random = np.random.default_rng(seed)
+    with torch.no_grad():
+        for weights in model.parameters():
+            if weights.dim() > 1:
+                drawn = random.normal(0.0, model.config.initializer_range, tuple(weights.shape))
+                weights.copy_(torch.from_numpy(drawn))
 
 
 def save_tokenizer(folder: Path, *, token_types: bool = True) -> None:
@@ -69,11 +83,12 @@ def bert_config(**changes: Any) -> BertConfig:
     return BertConfig(**{**sizes, **changes})
 
 
-def save_classifier(folder: Path, **changes: Any) -> Path:
-    torch.manual_seed(7)
+def save_classifier(folder: Path, *, seed: int = 7, **changes: Any) -> Path:
     labels = {0: "bad", 1: "fair", 2: "good"}
     config = bert_config(id2label=labels, label2id={v: k for k, v in labels.items()}, **changes)
-    BertForSequenceClassification(config).save_pretrained(str(folder))
+    model = BertForSequenceClassification(config)
+    set_weights(model, seed)
+    model.save_pretrained(str(folder))
     save_tokenizer(folder)
     return folder
 
