@@ -125,7 +125,7 @@ async def test_no_more_than_the_total_is_held_of_what_is_not_whole() -> None:
         await asyncio.gather(*running)
     assert sorted(str(caller.status) for caller in stalled) == ["400"] * 3 + ["503"] * 7
     refused = next(caller for caller in stalled if caller.status == 503)
-    answer = orjson.loads(refused.sent[1]["body"])
+    answer = orjson.loads(b"".join(part["body"] for part in refused.sent[1:]))
     assert (answer["code"], answer["limit"]) == ("overloaded", TOTAL)
     assert "TRANSFORMER_SERVING_BODY_MEMORY_BYTES" in answer["message"]
     assert (b"retry-after", b"1") in refused.sent[0]["headers"]
