@@ -40,7 +40,9 @@ function choose() {
   [...$("endpoints").children].forEach((row, at) => {
     if (endpoints[at] === chosen) {
       row.setAttribute("aria-current", "true");
-      row.scrollIntoView({ block: "nearest", inline: "nearest" });
+      // Chromium 150 goes on with Tab from what was scrolled to. Where no endpoint is named it is
+      // the first one, in sight anyway, and the first Tab is to lead to the page's beginning.
+      if (wanted) row.scrollIntoView({ block: "nearest", inline: "nearest" });
     } else row.removeAttribute("aria-current");
   });
   document.title = `${chosen.name} · transformer-serving`;
