@@ -100,7 +100,11 @@ def test_it_is_proven_then_served_and_comes_back_when_its_process_dies(
     asked = Caller(one.server, "writer", known.prompt, options(len(known.continuation)))
     assert asked.end() is Finish.LENGTH
     assert tuple(asked.ids) == known.continuation
-    wait_until(lambda: len(stubs(one.server)) == 1, 30)
+    wait_until(
+        lambda: len(stubs(one.server)) == 1,
+        60,
+        lambda: str([other.cmdline() for other in stubs(one.server)]),
+    )
     [stub] = stubs(one.server)
     stub.kill()
     lost = Caller(one.server, "writer", [1, 2], options(4))
