@@ -20,6 +20,7 @@ from preprocess.generation.voice import Spoken, Voice
 from preprocess.request import Request
 from preprocess.response import Reply, answer_body
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.heads import GENERATION
 from transformer_serving.contract.worker.request_context import current_operation
 
 
@@ -69,6 +70,6 @@ def way_of(operation: Operation) -> Way:
     if way is None:
         raise ServingError(
             "refused", "the endpoint cannot answer this: its model generates text",
-            got="text-generation",
+            got=GENERATION,
         )  # fmt: skip
     return way

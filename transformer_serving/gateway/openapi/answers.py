@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from transformer_serving.contract.heads import GENERATION
+
 Schema = dict[str, Any]
 
 _TEXT: Schema = {"type": "string"}
@@ -69,7 +71,7 @@ _ANSWERS: dict[str, _Answer] = {
     "feature-extraction": _Answer(_NUMBER, (2, 3, 4)),
     "sentence-embedding": _Answer({"anyOf": [_object({"embedding": _NUMBERS}), _NUMBERS]}, (0, 1)),
     "sentence-similarity": _Answer({"anyOf": [_object({"scores": _NUMBERS}), _NUMBERS]}, (0,)),
-    "text-generation": _Answer(
+    GENERATION: _Answer(
         {"anyOf": [_object({"text": _TEXT}), _object({"generated_text": _TEXT})]}, (0, 1, 2)
     ),
     "rerank": _Answer(_object({"index": _WHOLE, "score": _NUMBER}, {"text": _TEXT}), (1,)),

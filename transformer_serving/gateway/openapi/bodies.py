@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from transformer_serving.contract.heads import GENERATION
+
 Schema = dict[str, Any]
 Card = Mapping[str, Any]
 
@@ -31,7 +33,6 @@ _OF_TEXT: dict[str, Schema] = {
     "stream": {"type": ["boolean", "null"], "description": "whether the answer comes in events"},
     "timeout_ms": _COMMON["timeout_ms"],
 }
-GENERATION = "text-generation"
 
 
 def request_body(card: Card) -> Schema:

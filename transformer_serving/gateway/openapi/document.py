@@ -11,10 +11,11 @@ from typing import Any
 from urllib.parse import quote
 
 from transformer_serving.contract.dialects import OURS, dialect_of
+from transformer_serving.contract.heads import GENERATION
 from transformer_serving.contract.keys import Key
 from transformer_serving.gateway.keys import WITHOUT_KEY
 from transformer_serving.gateway.openapi.answers import answer_schema
-from transformer_serving.gateway.openapi.bodies import GENERATION, request_body
+from transformer_serving.gateway.openapi.bodies import request_body
 from transformer_serving.gateway.openapi.responses import (
     SCHEMAS,
     add_errors,
