@@ -5,6 +5,7 @@ Tested by tests/preprocess/generation/test_voices.py.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence as Rows
 from typing import Any
 
@@ -17,7 +18,7 @@ from transformer_serving.contract.errors import ServingError
 _REASONS = {Ending.EOS: "stop", Ending.STOP: "stop", Ending.LENGTH: "length", None: None}
 
 
-class _OpenAIVoice:
+class _OpenAIVoice(ABC):
     """What both have in common: the frame, its chunks and the usage."""
 
     kind = chunk_kind = prefix = ""
@@ -35,14 +36,17 @@ class _OpenAIVoice:
         ]
         return {**self._frame(self.kind), "choices": choices, "usage": self._usage(sequences)}
 
+    @abstractmethod
     def choice(self, at: int, sequence: Sequence) -> dict[str, Any]:
-        raise NotImplementedError
+        """A sequence that is whole."""
 
+    @abstractmethod
     def delta(self, at: int, text: str, logprobs: Any) -> dict[str, Any]:
-        raise NotImplementedError
+        """What came of one."""
 
+    @abstractmethod
     def listed(self, tokens: Rows[Token], sequence: Sequence, offset: int) -> Any:
-        raise NotImplementedError
+        """Tokens with their log-probabilities; `offset` characters are before them."""
 
     def _frame(self, kind: str) -> dict[str, Any]:
         spoken = self.spoken
