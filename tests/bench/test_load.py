@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from click.testing import CliRunner
 from hypothesis import given, strategies as st
 
+from tests.bench.served import served
 from transformer_serving.desk.bench import load, measure
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.figures import figures, percentile
@@ -68,16 +68,8 @@ class Server:
 @pytest.fixture
 def server() -> Iterator[Server]:
     app = Played()
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    listener.listen()
-    running = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
-    thread = threading.Thread(target=running.run, args=([listener],))
-    thread.start()
-    yield Server(app, listener.getsockname()[1])
-    running.should_exit = True
-    thread.join()
-    listener.close()
+    with served(app) as port:
+        yield Server(app, port)
 
 
 def test_a_closed_loop_sends_as_many_requests_as_it_says(server: Server) -> None:

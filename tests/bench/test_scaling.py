@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import uvicorn
 import yaml
 from click.testing import CliRunner, Result
 
+from tests.bench.served import served
 from tests.kubernetes.chart import CLEARML, one, rendered
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.http import METRICS_KEY_VARIABLE
@@ -67,16 +65,8 @@ def app() -> Counting:
 
 @pytest.fixture
 def url(app: Counting) -> Iterator[str]:
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    listener.listen()
-    running = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
-    thread = threading.Thread(target=running.run, args=([listener],))
-    thread.start()
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}/serve/a"
-    running.should_exit = True
-    thread.join()
-    listener.close()
+    with served(app) as port:
+        yield f"http://127.0.0.1:{port}/serve/a"
 
 
 def bench(url: str, *options: str) -> Result:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import uvicorn
 from click.testing import CliRunner
 
+from tests.bench.served import served
 from transformer_serving.desk.bench import load
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.streams import measure_streams
@@ -58,16 +57,8 @@ def piece(body: bytes) -> dict[str, Any]:
 @pytest.fixture
 def speaking() -> Iterator[tuple[Speaking, int]]:
     app = Speaking()
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    listener.listen()
-    running = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
-    thread = threading.Thread(target=running.run, args=([listener],))
-    thread.start()
-    yield app, listener.getsockname()[1]
-    running.should_exit = True
-    thread.join()
-    listener.close()
+    with served(app) as port:
+        yield app, port
 
 
 def at(port: int, path: str) -> Address:
