@@ -30,7 +30,6 @@ from preprocess.tokens import shared_tokenizer
 from preprocess.triton.client import close_clients
 from transformer_serving.contract.endpoint import Endpoint, read_endpoint
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.contract.panics import ENDS
 from transformer_serving.contract.worker.log_lines import write_json_lines
 from transformer_serving.contract.worker.request_context import current_operation
@@ -143,20 +142,14 @@ class Preprocess:
             try:
                 answer = conversation.task.render(outcome, state["work"])
                 reply = conversation.reply(answer, state["work"])
-                return answer_response(answer, reply, self._headers(passage))
+                return answer_response(answer, reply, self.engine.departures.headers(passage))
             except ServingError as error:
                 outcome = error.without_frames()
             except ENDS:
                 raise
             except BaseException as error:
                 outcome = internal_error(error, passage)
-        return conversation.refusal(outcome, self._headers(passage, outcome))
-
-    def _headers(self, passage: Passage, error: ServingError | None = None) -> dict[str, str]:
-        status = error.kind.status if error else 200
-        headers = self.engine.departures.headers(passage, status, error)
-        headers[VERSION_HEADER] = str(self.endpoint.bundle_version)
-        return headers
+        return conversation.refusal(outcome, self.engine.departures.headers(passage, outcome))
 
 
 def close() -> None:

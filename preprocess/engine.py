@@ -56,7 +56,7 @@ class Engine:
         self._client = shared_client(settings.transport, settings.triton)
         self._coalescer: Coalescer | None = None
         name = f"{serving_url}/{version}" if version else serving_url
-        self.departures = Departures(name, tracer())
+        self.departures = Departures(name, endpoint.bundle_version, tracer())
 
     async def is_ready(self) -> bool:
         """Whether Triton has this bundle's version."""

@@ -12,6 +12,7 @@ from preprocess.stats import STAGES, EndpointFigures
 from preprocess.ticket import Stay
 from preprocess.tracing import record
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.contract.worker.log_lines import trace_of
 from transformer_serving.contract.worker.request_context import current_caller, current_request
 
@@ -76,14 +77,16 @@ class Passage:
 class Departures:
     """What is told of each request of one endpoint: headers, figures, spans, and log lines."""
 
-    def __init__(self, endpoint: str, tracer: Any) -> None:
+    def __init__(self, endpoint: str, bundle_version: int, tracer: Any) -> None:
         self._endpoint = endpoint
+        self._bundle_version = str(bundle_version)
         self._tracer = tracer
         self.figures = EndpointFigures(endpoint)
         self._faults: dict[str, tuple[float, int]] = {}
 
-    def headers(self, passage: Passage, status: int, error: ServingError | None) -> dict[str, str]:
+    def headers(self, passage: Passage, error: ServingError | None = None) -> dict[str, str]:
         """Count the answer, log and trace it; the headers it leaves with."""
+        status = error.kind.status if error else 200
         stages = passage.stages()
         if not passage.golden:
             self.figures.request(status, passage.texts, passage.tokens, stages)
@@ -98,6 +101,7 @@ class Departures:
         }
         if not passage.from_gateway:
             headers["x-request-id"] = passage.request_id
+        headers[VERSION_HEADER] = self._bundle_version
         return headers
 
     def _log(self, passage: Passage, error: ServingError) -> None:

@@ -33,7 +33,6 @@ from preprocess.tokens import Tokenizer, shared_tokenizer
 from transformer_serving.contract.endpoint import Endpoint, read_endpoint
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.generation import Generation
-from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.contract.panics import ENDS
 from transformer_serving.contract.worker.log_lines import write_json_lines
 
@@ -158,7 +157,7 @@ class TextGeneration:
                 outcome = internal_error(error, passage)
         conversation: Conversation = state["conversation"]
         refusal = conversation.operation.in_their_words(outcome)
-        headers = self._headers(passage, refusal)
+        headers = self.engine.departures.headers(passage, refusal)
         return error_response(refusal, headers, conversation.operation.dialect)
 
     def _answer(self, generated: Generated, state: dict[str, Any]) -> Answer | StreamAnswer:
@@ -177,10 +176,7 @@ class TextGeneration:
         )  # fmt: skip
 
     def _seeded(self, passage: Passage, spoken: Spoken) -> dict[str, str]:
-        return {**self._headers(passage), SEED_HEADER: str(spoken.wanted.parameters.seed)}
-
-    def _headers(self, passage: Passage, error: ServingError | None = None) -> dict[str, str]:
-        status = error.kind.status if error else 200
-        headers = self.engine.departures.headers(passage, status, error)
-        headers[VERSION_HEADER] = str(self.endpoint.bundle_version)
-        return headers
+        return {
+            **self.engine.departures.headers(passage),
+            SEED_HEADER: str(spoken.wanted.parameters.seed),
+        }

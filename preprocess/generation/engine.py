@@ -51,7 +51,7 @@ class TextEngine:
         self.model = triton_model_name(serving_url, version)
         self._client = shared_client("grpc", settings.triton_grpc)
         name = f"{serving_url}/{version}" if version else serving_url
-        self.departures = Departures(name, tracer())
+        self.departures = Departures(name, endpoint.bundle_version, tracer())
         self.figures = TextFigures(name)
 
     async def is_ready(self) -> bool:
