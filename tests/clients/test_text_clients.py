@@ -1,4 +1,4 @@
-"""Clients of generated text, unmodified: openai, and huggingface_hub's InferenceClient."""
+"""Clients of generated text, unmodified: openai, huggingface_hub's, langchain-openai."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.gateway.conftest import running_session
 from tests.gateway.streaming import Streaming, running_streaming
 from tests.text_engine import PROMPT
 
-ENVIRONMENTS = ("openai", "huggingface")
+ENVIRONMENTS = ("openai", "huggingface", "langchain")
 NEXT = " w20 w21 w22 w20"
 GREEDY = {"model": "text", "temperature": 0, "max_tokens": 4}
 MESSAGES = [{"role": "user", "content": PROMPT}]
@@ -92,6 +92,11 @@ def openai(given: Any, streaming: Streaming, environments: Environments) -> Any:
 @pytest.fixture(scope="module")
 def huggingface(given: Any, environments: Environments) -> Any:
     return environments.ask("huggingface", "huggingface_text_client", **given, calls=HUGGINGFACE)
+
+
+@pytest.fixture(scope="module")
+def langchain(given: Any, environments: Environments) -> Any:
+    return environments.ask("langchain", "langchain_text_client", **given, prompt=PROMPT)
 
 
 def test_openais_text(openai: Any) -> None:
@@ -178,3 +183,25 @@ def test_huggingfaces_chat(huggingface: Any) -> None:
 def test_huggingfaces_errors(huggingface: Any) -> None:
     assert "watermark" in huggingface["refused"]["message"]
     assert "failed on this input" in huggingface["fails"]["message"]
+
+
+def test_langchains_text(langchain: Any) -> None:
+    assert langchain["text"] == "".join(langchain["text in chunks"]) == NEXT
+    assert len(langchain["text in chunks"]) > 1
+    assert langchain["several"] == [NEXT] * 2
+    assert langchain["stop"] == " w20"
+
+
+def test_langchains_chat(langchain: Any) -> None:
+    usage = {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}
+    assert langchain["chat"] == "".join(langchain["chat in chunks"]) == NEXT
+    assert langchain["chain"] == "".join(langchain["chain in chunks"]) == NEXT
+    assert langchain["finish"] == "length"
+    for counted in (langchain["usage"], *langchain["usage of chunks"]):
+        assert {name: counted[name] for name in usage} == usage
+    assert len(langchain["usage of chunks"]) == 1
+
+
+def test_langchains_errors(langchain: Any) -> None:
+    assert "62 tokens and 4" in langchain["no room"]["message"]
+    assert "failed on this input" in langchain["fails"]["message"]
