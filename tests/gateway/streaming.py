@@ -40,7 +40,8 @@ def settings_of(triton: TritonServer, **more: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def running_streaming(session: Session, folder: Path) -> Iterator[Streaming]:
+def running_streaming(session: Session, folder: Path, **more: str) -> Iterator[Streaming]:
+    """`more` are settings of both servers."""
     (folder / "text.py").write_text(preprocess_file.build(json.dumps(fields()), tokenizer()))
     with running_triton(folder / "triton") as triton:
         write_model(triton.repository, "text")
@@ -50,7 +51,7 @@ def running_streaming(session: Session, folder: Path) -> Iterator[Streaming]:
         task = register(session, folder, ["text"])
         environment = {**session.environment, "CLEARML_SERVING_TASK_ID": task}
         own = replace(session, environment=environment, folder=folder)
-        settings = settings_of(triton)
+        settings = settings_of(triton, **more)
         stock = own.uvicorn("clearml_serving.serving.main:app", **settings)
         with running(own.gateway(**settings), stock) as servers:
             yield Streaming(own, triton, servers)

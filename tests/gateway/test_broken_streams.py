@@ -1,0 +1,196 @@
+"""Streams under which something dies or is exchanged: each ends with a word, or goes on."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.engine.triton_server import wait_until
+from tests.gateway.conftest import JSON, Server, Session
+from tests.gateway.streaming import Streaming, running_streaming
+from tests.text_engine import event_of, fields, tokenizer, write_model
+from transformer_serving.desk.bundle import preprocess_file
+
+pytestmark = pytest.mark.long
+SLOW = {"text": "slow w20", "parameters": {"max_new_tokens": 32}, "stream": True}
+AT_ONCE = 6
+
+
+class Stream:
+    """One stream over a connection of its own, read up to its first event."""
+
+    def __init__(self, port: int) -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        self.connection.request("POST", "/serve/text", json.dumps(SLOW), JSON)
+        self.answer = self.connection.getresponse()
+        assert self.answer.status == 200, self.answer.read()
+        self.version = self.answer.headers["x-bundle-version"]
+        self.begun = self.answer.readline() + self.answer.readline()
+
+    def events(self) -> list[Any]:
+        """All of them, to the end. Raises HTTPException where the connection is cut."""
+        try:
+            raw = self.begun + self.answer.read()
+        finally:
+            self.answer.close()
+            self.connection.close()
+        return [event_of(row) for row in raw.decode().split("\n\n") if row]
+
+
+def begun(server: Server) -> list[Stream]:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(lambda _: Stream(server.port), range(AT_ONCE)))
+
+
+def ends(streams: list[Stream]) -> list[Any]:
+    """The last event of each. Fails by their time limit where one hangs."""
+    with ThreadPoolExecutor(len(streams)) as pool:
+        return list(pool.map(lambda stream: stream.events()[-1], streams))
+
+
+def serves(server: Server) -> bool:
+    reply = server.post("text", {"text": "w20", "parameters": {"max_new_tokens": 2}})
+    return reply.status == 200 and bool(reply.json["text"] == "w20 w20 w20")
+
+
+def loaded(streaming: Streaming, *, again: bool = False) -> None:
+    """Have Triton load the model, as the controller does where it is missing or dead."""
+    client = streaming.triton.client()
+    if again:
+        client.unload_model("text")
+        wait_until(lambda: not client.is_model_ready("text"), 30)
+    client.load_model("text")
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def streaming(session: Session, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streaming]:
+    folder = tmp_path_factory.mktemp("broken")
+    gap = {"TRANSFORMER_SERVING_TOKEN_GAP_S": "3"}
+    with running_streaming(session, folder, **gap) as made:
+        yield made
+
+
+@pytest.fixture(params=["gateway", "stock"])
+def server(request: pytest.FixtureRequest, streaming: Streaming) -> Server:
+    return streaming.servers[request.param]
+
+
+def stubs(streaming: Streaming) -> list[psutil.Process]:
+    assert streaming.triton.process is not None
+    return psutil.Process(streaming.triton.process.pid).children(recursive=True)
+
+
+def test_a_killed_model_process_ends_them_and_is_reloaded(
+    server: Server, streaming: Streaming
+) -> None:
+    """Triton says nothing of it to a stream that has begun: the limit on the gap does."""
+    streams = begun(server)
+    for stub in stubs(streaming):
+        stub.kill()
+    for name, error in ends(streams):
+        assert name == "error"
+        assert error["code"] in ("unavailable", "engine_failed")
+        assert set(error) == {"code", "message", "field", "limit", "got"}
+    assert server.post("text", {"text": "w20"}).status == 503
+    loaded(streaming, again=True)
+    wait_until(lambda: serves(server), 60)
+
+
+def test_a_killed_triton_ends_them_at_once(server: Server, streaming: Streaming) -> None:
+    streams = begun(server)
+    streaming.triton.kill()
+    try:
+        for name, error in ends(streams):
+            assert (name, error["code"]) == ("error", "unavailable")
+        assert server.post("text", {"text": "w20"}).status == 503
+    finally:
+        streaming.triton.start()
+    loaded(streaming)
+    wait_until(lambda: serves(server), 60)
+
+
+def test_a_stopped_triton_ends_them(server: Server, streaming: Streaming) -> None:
+    assert streaming.triton.process is not None
+    streams = begun(server)
+    streaming.triton.process.send_signal(signal.SIGSTOP)
+    stopped = stubs(streaming)
+    for stub in stopped:
+        stub.suspend()
+    try:
+        assert {(name, error["code"]) for name, error in ends(streams)} == {
+            ("error", "unavailable")
+        }
+    finally:
+        for stub in stopped:
+            stub.resume()
+        streaming.triton.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: serves(server), 60)
+
+
+def test_a_killed_worker_takes_only_its_own(streaming: Streaming) -> None:
+    """Their connections are cut before the end of the body, which no client takes for an answer."""
+    server = streaming.session.gateway("--workers=2", **streaming.settings())
+    server.start()
+    try:
+        server.wait_for("/health/ready")
+        before = streaming.cancelled()
+        streams = [*begun(server), *begun(server)]
+        workers = server.workers()
+        assert len(workers) == 2
+        os.kill(workers[0].pid, signal.SIGKILL)
+        whole = cut = 0
+        for stream in streams:
+            try:
+                assert stream.events()[-1] == "[DONE]"
+                whole += 1
+            except (http.client.HTTPException, ConnectionError):
+                cut += 1
+        assert cut > 0
+        assert whole + cut == len(streams)
+        # Triton learns of each that was cut.
+        wait_until(lambda: streaming.cancelled() == before + cut, 10)
+        wait_until(lambda: len(server.workers()) == 2, 60)
+        wait_until(lambda: serves(server), 60)
+    finally:
+        server.stop()
+
+
+def test_an_update_lets_running_streams_end_on_the_old_bundle(
+    streaming: Streaming, tmp_path: Path
+) -> None:
+    servers = list(streaming.servers.values())
+    write_model(streaming.triton.repository, "text", 78)
+    new = tmp_path / "text.py"
+    new.write_text(
+        preprocess_file.build(json.dumps(fields() | {"bundle_version": 78}), tokenizer())
+    )
+    streams = [stream for server in servers for stream in begun(server)]
+    loaded(streaming)
+    streaming.session.clearml_serving(
+        "model", "add", "--engine", "triton", "--endpoint", "text", "--preprocess", str(new),
+        "--input-size", "[1]", "--input-type", "int32", "--input-name", "a",
+        "--output-size", "[1]", "--output-type", "float32", "--output-name", "b",
+    )  # fmt: skip
+    assert {stream.version for stream in streams} == {"77"}
+    for stream in streams:
+        *events, end, done = stream.events()
+        assert (end["finish_reason"], done) == ("length", "[DONE]")
+        assert "".join(row["text"] for row in events) == " slow w20" * 16
+
+    def updated(server: Server) -> bool:
+        reply = server.post("text", {"text": "w20", "parameters": {"max_new_tokens": 2}})
+        assert reply.status == 200
+        return reply.headers["x-bundle-version"] == "78"
+
+    for server in servers:
+        wait_until(lambda server=server: updated(server), 20)
