@@ -12,7 +12,7 @@ BESIDE := --numprocesses=2 --dist=loadfile
 .PHONY: up down status test test-quick test-failed test-stack test-by-hand test-compose test-clients \
 	check-clients compose-figures screenshots \
 	example-env check check-ort check-ensemble compare-table compare-int8 compare-hints lint format \
-	types docs fuzz soak lock reliability reliability-demo models language-models \
+	types docs fuzz soak soak-streams lock reliability reliability-demo models language-models \
 	check-processors check-upgrade \
 	attack autoscaling bench bench-all bench-tables budgets tune flames notebooks clean help
 
@@ -39,6 +39,7 @@ help:
 	@echo 'make check-upgrade FROM=commit  a stack with its data goes from there to here and back'
 	@echo 'make attack  what attacks on a stack found, tried again: the table of docs/security.md; 6 minutes'
 	@echo 'make soak    ten minutes of load; the worker must not grow'
+	@echo 'make soak-streams  ten minutes of streams, of which half leave; nothing may stay behind'
 	@echo 'make check-ort  load what convert writes with the ONNX Runtime of the pinned image'
 	@echo 'make compare-table, compare-int8, compare-hints  engines and int8 on MiniLM'
 	@echo 'make bench   the kit beside its peers, 15 minutes; make bench-all, make tune: docs/performance.md'
@@ -151,6 +152,10 @@ attack: $(VENV)/.dev
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m tests.gateway.soak
+
+# Options: make soak-streams SOAK="--seconds 60"
+soak-streams: $(VENV)/.dev
+	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.stack.stream_soak $(SOAK)
 
 # In an environment of its own below build/, made once; `make test` leaves it out.
 check-ort: $(VENV)/.dev
