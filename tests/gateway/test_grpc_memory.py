@@ -13,6 +13,7 @@ import grpc
 from tritonclient.grpc import service_pb2 as messages, service_pb2_grpc
 
 from tests.gateway.conftest import free_port
+from transformer_serving.contract.errors import ServingError
 from transformer_serving.gateway.body_memory import body_memory
 from transformer_serving.gateway.grpc_port.port import GrpcPort
 from transformer_serving.gateway.settings import read_settings
@@ -26,11 +27,17 @@ _END_HEADERS = 4
 class Held:
     """An app that counts each body as the front door does, and answers once `go` is set."""
 
+    is_known = True
+
     def __init__(self, total: int) -> None:
         self.bodies = body_memory(total)
         self.go = asyncio.Event()
 
-    async def __call__(self, _: Any, receive: Any, send: Any) -> None:
+    def check_key(self, _: Any) -> None:
+        if not self.is_known:
+            raise ServingError("unauthorized", "played")
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         with self.bodies.share() as share:
             share.take(len((await receive())["body"]), is_here=True)
             await self.go.wait()
@@ -45,7 +52,7 @@ async def serving(total: int = TOTAL, stall_s: float = 60) -> AsyncIterator[tupl
         read_settings({}), max_body_bytes=MOST, body_memory_bytes=total, body_stall_seconds=stall_s
     )
     app, port = Held(total), free_port()
-    served = GrpcPort(app, f"127.0.0.1:{port}", settings, app.bodies, graceful_seconds=1)
+    served = GrpcPort(app, f"127.0.0.1:{port}", settings, graceful_seconds=1)
     await served.start()
     try:
         yield app, port
@@ -126,6 +133,23 @@ async def answered(reader: asyncio.StreamReader) -> None:
         await reader.readexactly(int.from_bytes(head[:3], "big"))
         if head[3] == _HEADERS and int.from_bytes(head[5:], "big") == 1:
             return
+
+
+async def test_a_message_of_a_stranger_is_not_read() -> None:
+    """Its refusal waits neither for the rest of it nor for a turn."""
+    async with asyncio.timeout(60), serving(MOST) as (app, port):
+        app.is_known = False
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(stalled_call())
+            await writer.drain()
+            await answered(reader)
+            writer.close()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            error = await refused(stub.ModelInfer(large()))
+            assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert app.bodies.held == 0
 
 
 async def test_a_message_that_never_ends_is_given_up() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import Response
@@ -70,6 +71,16 @@ class FrontDoor:
     def not_ready(self) -> str | None:
         """Why /health/ready would answer 503, else None."""
         return self._health.not_ready()
+
+    def check_key(self, headers: Mapping[bytes, bytes]) -> None:
+        """Of a caller of gRPC, before its message is read. Raises ServingError (401)."""
+        if self._keys is None:
+            return
+        try:
+            self._keys.key_of(headers)
+        except ServingError as error:
+            self._metrics.refused(error.kind.code)
+            raise
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

@@ -9,9 +9,7 @@ import asyncio
 
 import grpc
 
-from transformer_serving.contract.body_memory import BodyMemory
-from transformer_serving.gateway.asgi import App
-from transformer_serving.gateway.grpc_port.service import Service
+from transformer_serving.gateway.grpc_port.service import Door, Service
 from transformer_serving.gateway.server.tls import Tls
 from transformer_serving.gateway.settings import GatewaySettings
 
@@ -25,10 +23,9 @@ class GrpcPort:
 
     def __init__(
         self,
-        app: App,
+        app: Door,
         address: str,
         settings: GatewaySettings,
-        bodies: BodyMemory,
         *,
         graceful_seconds: float,
         tls: Tls | None = None,
@@ -44,7 +41,7 @@ class GrpcPort:
                 ("grpc.http2.bdp_probe", 0),
             ),
         )
-        service = Service(app, settings, bodies)
+        service = Service(app, settings)
         self._server.add_generic_rpc_handlers((service.handler(),))
         if tls is None:
             self._server.add_insecure_port(address)

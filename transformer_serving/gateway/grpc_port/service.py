@@ -8,9 +8,9 @@ Tested by tests/gateway/test_grpc.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import grpc
 import orjson
@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2 as messages
 from transformer_serving.contract.body_memory import BodyMemory, Share
 from transformer_serving.contract.errors import ServingError, unknown_endpoint
 from transformer_serving.contract.naming import VERSION_HEADER
-from transformer_serving.gateway.asgi import App
+from transformer_serving.gateway.asgi import Receive, Scope, Send
 from transformer_serving.gateway.grpc_port.messages import (
     HEADER,
     body_of,
@@ -27,7 +27,12 @@ from transformer_serving.gateway.grpc_port.messages import (
     model_metadata,
 )
 from transformer_serving.gateway.grpc_port.reading import Reading
-from transformer_serving.gateway.grpc_port.requests import AppAnswer, AppRequest, headers_of
+from transformer_serving.gateway.grpc_port.requests import (
+    AppAnswer,
+    AppRequest,
+    Headers,
+    headers_of,
+)
 from transformer_serving.gateway.grpc_port.statuses import STATUSES, status_of
 from transformer_serving.gateway.settings import GatewaySettings
 
@@ -37,14 +42,29 @@ _OK, _NOT_FOUND, _NOT_READY = 200, 404, 503
 _TOLD = ("x-request-id", "server-timing", "retry-after", VERSION_HEADER)
 
 
+class Door(Protocol):
+    """What of the front door is asked; `bodies` counts what the calls hold, as its own."""
+
+    bodies: BodyMemory
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+    def check_key(self, headers: Mapping[bytes, bytes]) -> None:
+        """Raises ServingError (401)."""
+
+
 class Call(NamedTuple):
-    """`path` is what HTTP is asked, `write` makes the message of an answer with these statuses."""
+    """`path` is what HTTP is asked, `write` makes the message of an answer with these statuses.
+
+    `needs_key` says whether the metadata is looked at before the message is read.
+    """
 
     request: Any
     response: Any
     path: Callable[[Any], str]
     write: Callable[[AppAnswer], Any]
     statuses: tuple[int, ...] = (_OK,)
+    needs_key: bool = True
 
 
 def _model(request: Any, version: str, rest: str = "") -> str:
@@ -65,12 +85,14 @@ CALLS = {
         messages.ServerLiveRequest, messages.ServerLiveResponse,
         lambda _: "/v2/health/live",
         lambda answer: messages.ServerLiveResponse(live=answer.status == _OK),
+        needs_key=False,
     ),
     "ServerReady": Call(
         messages.ServerReadyRequest, messages.ServerReadyResponse,
         lambda _: "/v2/health/ready",
         lambda answer: messages.ServerReadyResponse(ready=answer.status == _OK),
         (_OK, _NOT_READY),
+        needs_key=False,
     ),
     "ModelReady": Call(
         messages.ModelReadyRequest, messages.ModelReadyResponse,
@@ -96,11 +118,10 @@ CALLS = {
 
 
 class Service:
-    """Asks the app what each call asks; `bodies` counts what the calls hold, as the app's own."""
+    """Asks the front door what each call asks."""
 
-    def __init__(self, app: App, settings: GatewaySettings, bodies: BodyMemory) -> None:
+    def __init__(self, app: Door, settings: GatewaySettings) -> None:
         self._app = app
-        self._bodies = bodies
         self._most = settings.max_body_elements
         self._reading = Reading(settings)
         self._running: set[asyncio.Task[None]] = set()
@@ -120,9 +141,13 @@ class Service:
         )
 
     async def _answer(self, call: Call, _: Any, context: grpc.aio.ServicerContext) -> Any:
-        with self._bodies.share() as share:
+        headers = headers_of(context.invocation_metadata())
+        with self._app.bodies.share() as share:
             try:
-                asked = self._asked(call, await self._reading.message(context), share, context)
+                if call.needs_key:
+                    self._app.check_key(dict(headers))
+                message = await self._reading.message(context)
+                asked = self._asked(call, message, headers, share, context.time_remaining())
             except ServingError as error:
                 kind = error.kind
                 if kind.retry_after_s is not None:
@@ -136,18 +161,17 @@ class Service:
         return call.write(answer)
 
     def _asked(
-        self, call: Call, request: Any, share: Share, context: grpc.aio.ServicerContext
+        self, call: Call, request: Any, headers: Headers, share: Share, left_s: float | None
     ) -> AppRequest:
         """Raises ServingError."""
-        headers = headers_of(context.invocation_metadata())
         path = call.path(request)
         if call.request is not messages.ModelInferRequest:
             return AppRequest("GET", path, headers, share)
         size = request.ByteSize()
         share.take(size)
-        text, binary = body_of(request, context.time_remaining(), self._most)
+        text, binary = body_of(request, left_s, self._most)
         share.take(len(text) + len(binary))
-        headers.append((HEADER.encode(), b"%d" % len(text)))
+        headers = [*headers, (HEADER.encode(), b"%d" % len(text))]
         # The caller of this keeps no message.
         share.give_back(size)
         return AppRequest("POST", path, headers, share, text + binary)

@@ -97,7 +97,7 @@ class Worker:
         from transformer_serving.gateway.grpc_port.port import GrpcPort
 
         return GrpcPort(
-            app, order.grpc, read_settings(), app.bodies,
+            app, order.grpc, read_settings(),
             graceful_seconds=order.graceful_seconds, tls=order.tls,
         )  # fmt: skip
 
