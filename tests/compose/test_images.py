@@ -110,10 +110,10 @@ def test_a_build_on_another_triton_ends(
     assert "Triton 2.51.0 is not the pinned 9.9.9" in done.stdout + done.stderr
 
 
-def test_our_backend_lies_beside_the_images_own(images: dict[str, str]) -> None:
+def test_our_backends_lie_beside_the_images_own(images: dict[str, str]) -> None:
     code = "import os; print(sorted(os.listdir('/opt/tritonserver/backends')))"
     listed = ran(*ENTRYPOINT, images["triton"], "-c", code).stdout
-    assert "'openvino', 'openvino_text', 'python'" in listed
+    assert "'openvino', 'openvino_generate', 'openvino_text', 'python'" in listed
     again = ran(
         *ENTRYPOINT, images["triton"], "-m", "transformer_serving.engine.image_backends",
         "/opt/tritonserver/backends",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.browser import PROGRAM, Tab, browser
+from tests.engine.triton_server import wait_until
 from tests.stack.conftest import Stack, started
 from transformer_serving.desk.demo.generation import PROMPT
 
@@ -130,11 +132,16 @@ def test_the_page_streams(shown: Shown, tab: Tab, tmp_path: Path) -> None:
         "window.grown = []; window.answer = document.querySelector('#answer');"
         f"{grew}.observe(answer, {{ childList: true }})"
     )
-    # Long enough to come in several messages.
-    send(tab, {**LONG, "stream": True})
-    grown = tab.evaluate("grown")
+    # Long enough to come in several messages, which a browser that is short of processor time may
+    # find all at once.
+    for _ in range(5):
+        tab.evaluate("grown.length = 0")
+        send(tab, {**LONG, "stream": True})
+        grown = tab.evaluate("grown")
+        assert sorted(grown) == grown
+        if len(set(grown)) > 1:
+            break
     assert len(set(grown)) > 1, grown
-    assert sorted(grown) == grown
     send(tab, {"text": PROMPT, "stream": True})
     assert tab.text("#outcome .status") == "200"
     assert tab.evaluate(ANSWER) == whole.removeprefix(PROMPT)
@@ -162,10 +169,18 @@ def test_the_page_stops_what_it_asked(shown: Shown, tab: Tab) -> None:
         "new MutationObserver(() => document.querySelector('#stop').click())"
         ".observe(document.querySelector('#answer'), { childList: true })"
     )
-    send(tab, {**LONG, "stream": True})
-    assert tab.text("#outcome .status") == "stopped"
-    whole = shown.stack.post(NAME, LONG)[1]["text"].removeprefix(PROMPT)
+    # It may come whole, in one message, before the page can stop it; and Triton 2.51 may end at a
+    # caller that leaves, which is 503 until it is back (docs/decisions/language-models.md).
+    for _ in range(10):
+        send(tab, {**LONG, "stream": True})
+        if tab.text("#outcome .status") == "stopped":
+            break
+        time.sleep(1)
+    assert tab.text("#outcome .status") == "stopped", tab.evaluate(ANSWER)
     came = tab.evaluate(ANSWER)
+    wait_until(lambda: shown.stack.post(NAME, LONG)[0] == 200, 120)
+    answer = shown.stack.post(NAME, LONG)[1]
+    whole = answer["text"].removeprefix(PROMPT)
     assert whole.startswith(came)
     assert len(came) < len(whole)
     metrics = f"http://127.0.0.1:{shown.stack.base}/metrics"

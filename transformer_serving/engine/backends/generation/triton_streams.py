@@ -25,6 +25,7 @@ from transformer_serving.engine.backends.generation.settings import (
     GenerationSettings,
     read_generation_settings,
 )
+from transformer_serving.engine.backends.generation.stuck_calls import StuckCalls
 from transformer_serving.engine.backends.inherited_sockets import close_inherited_sockets
 from transformer_serving.engine.backends.model_settings import ModelError, read_settings
 from transformer_serving.engine.backends.tensors import triton_tensor
@@ -54,11 +55,13 @@ class LanguageModel(ABC):
             )
         except ModelError as error:
             raise pb_utils.TritonModelException(str(error)) from None
+        self._calls = StuckCalls()
+        self._calls.watch()
 
     def execute(self, requests: Sequence[Any]) -> None:
         """Queue them: the answers are the engine thread's to send."""
         for request in requests:
-            answers = _Answers(request.get_response_sender())
+            answers = _Answers(request.get_response_sender(), self._calls)
             # Copied: the memory is Triton's once this returns.
             tensors = {one.name(): np.from_dlpack(one).copy() for one in request.inputs()}
             try:
@@ -71,6 +74,7 @@ class LanguageModel(ABC):
     def finalize(self) -> None:
         """Triton calls it when the last stream has ended."""
         self._engine.close()
+        self._calls.close()
         self._figures.close()
 
 
@@ -87,8 +91,9 @@ class _Answers:
     """One request's response sender. To a caller that has gone nothing can be sent, and nobody is
     to be told."""
 
-    def __init__(self, sender: Any) -> None:
+    def __init__(self, sender: Any, calls: StuckCalls) -> None:
         self._sender = sender
+        self._calls = calls
 
     def send(self, part: Part, prompt: int, generated: int) -> None:
         state = np.array([part.finish, prompt, generated], np.int32)
@@ -107,11 +112,13 @@ class _Answers:
         self._send(pb_utils.InferenceResponse(output_tensors=[], error=error), last=True)
 
     def gone(self) -> bool:
-        return bool(self._sender.is_cancelled())
+        with self._calls.call():
+            return bool(self._sender.is_cancelled())
 
     def _send(self, response: Any, *, last: bool) -> None:
         flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0
         try:
-            self._sender.send(response, flags=flags)
+            with self._calls.call():
+                self._sender.send(response, flags=flags)
         except pb_utils.TritonModelException as error:
             pb_utils.Logger.log_warn(f"an answer could not be sent: {error}")
