@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import Coroutine, Sequence as Rows
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -24,12 +25,14 @@ from preprocess.tensors import Tensor
 from preprocess.tracing import tracer
 from preprocess.triton.client import shared_client
 from preprocess.triton.replies import Replies
+from preprocess.triton.stream import StreamedRequest
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError, caller_left, too_late
 from transformer_serving.contract.generation import (
     INPUT_IDS,
     MAX_SEED,
     OPTIONS,
+    Farewell,
     Generation,
     Options,
 )
@@ -98,9 +101,14 @@ class TextEngine:
         )
 
     async def _open(self, prompt: Prompt, options: Options, deadline: float) -> Replies:
-        ids = np.array(prompt.ids, np.int32)
-        told = np.frombuffer(options.to_json(), np.uint8)
-        inputs = [Tensor(INPUT_IDS, "INT32", ids), Tensor(OPTIONS, "UINT8", told)]
+        # Nobody else can know it, and end this one.
+        identity = uuid.uuid4().hex
+        farewell = Farewell(identity)
+        request = StreamedRequest(
+            identity,
+            _inputs(prompt.ids, options.to_json()),
+            _inputs(farewell.input_ids, farewell.to_json()),
+        )
         left = deadline - time.monotonic()
         if left <= 0:
             raise too_late()
@@ -108,7 +116,7 @@ class TextEngine:
         try:
             async with asyncio.timeout(min(left, first_s)):
                 return await self._client.open(
-                    self.model, self._endpoint.bundle_version, inputs, left
+                    self.model, self._endpoint.bundle_version, request, left
                 )
         except TimeoutError:
             if left <= first_s:
@@ -119,6 +127,11 @@ class TextEngine:
                 "long is waited",
                 limit=f"{first_s:g} s",
             ) from None
+
+
+def _inputs(ids: Rows[int], options: bytes) -> list[Tensor]:
+    told = np.frombuffer(options, np.uint8)
+    return [Tensor(INPUT_IDS, "INT32", np.array(ids, np.int32)), Tensor(OPTIONS, "UINT8", told)]
 
 
 async def _all(opening: Rows[Coroutine[Any, Any, Replies]]) -> list[Replies]:

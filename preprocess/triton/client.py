@@ -18,6 +18,7 @@ from preprocess.triton.errors import AwayError
 from preprocess.triton.http import HttpTriton
 from preprocess.triton.member import Member, Model, Server, StreamingServer
 from preprocess.triton.replies import Replies
+from preprocess.triton.stream import StreamedRequest
 from transformer_serving.contract.endpoint import OutputTensor
 from transformer_serving.contract.errors import ServingError, too_late
 
@@ -82,7 +83,7 @@ class TritonClient:
             raise too_late() from None
 
     async def open(
-        self, model: str, version: int, inputs: Sequence[Tensor], left_s: float
+        self, model: str, version: int, request: StreamedRequest, left_s: float
     ) -> Replies:
         """The answers of one request to exactly that model version, the first of which is here.
 
@@ -96,7 +97,7 @@ class TritonClient:
             member.in_flight += 1
             try:
                 server = cast("StreamingServer", member.server)
-                replies = await server.open(model, version, inputs, left_s)
+                replies = await server.open(model, version, request, left_s)
             except BaseException:
                 ended()
                 raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 import grpc
@@ -17,6 +18,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from preprocess.tensors import Array, RawOutput, Tensor, read_outputs
 from preprocess.triton.errors import error_of
 from preprocess.triton.replies import Outputs, Replies
+from preprocess.triton.stream import Stream, StreamedRequest
 from transformer_serving.contract.endpoint import OutputTensor
 
 # A peer that vanished without a word is noticed in about ten seconds, as over HTTP. Only beside
@@ -61,17 +63,20 @@ class GrpcTriton:
         return read_outputs(_outputs(await self._ask("ModelInfer", request)), outputs)
 
     async def open(
-        self, model: str, version: int, inputs: Sequence[Tensor], left_s: float
+        self, model: str, version: int, request: StreamedRequest, left_s: float
     ) -> Replies:
         """The answers of one request to exactly that model version, the first of which is here.
 
-        The engine is told that nobody waits for longer than `left_s` seconds. Raises ServingError,
-        AwayError.
+        Nobody may wait for longer than `left_s` seconds. Raises ServingError, AwayError.
         """
-        call = self._stub().ModelStreamInfer(
-            _once(_request(model, version, inputs, ())), timeout=left_s, metadata=_WITH_STATUS
+        message, farewell = (
+            _request(model, version, inputs, ()) for inputs in (request.inputs, request.farewell)
         )
-        replies = Replies(_answers(call), call.cancel)
+        message.id = request.id
+        stream = Stream(
+            partial(self._stub().ModelStreamInfer, metadata=_WITH_STATUS), message, farewell, left_s
+        )
+        replies = Replies(_answers(stream), stream.leave)
         try:
             await replies.begin()
         except BaseException:
@@ -141,14 +146,10 @@ def _outputs(reply: Any) -> Outputs:
     }
 
 
-async def _once(request: Any) -> AsyncIterator[Any]:
-    yield request
-
-
-async def _answers(call: Any) -> AsyncIterator[Outputs]:
+async def _answers(stream: Stream) -> AsyncIterator[Outputs]:
     """Raises ServingError, AwayError."""
     try:
-        async for message in call:
+        async for message in stream.answers():
             if message.error_message:
                 raise error_of("", message.error_message)
             yield _outputs(message.infer_response)

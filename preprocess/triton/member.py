@@ -11,6 +11,7 @@ from typing import Protocol
 
 from preprocess.tensors import Array, Tensor
 from preprocess.triton.replies import Replies
+from preprocess.triton.stream import StreamedRequest
 from transformer_serving.contract.endpoint import OutputTensor
 
 # A model's name and version.
@@ -37,7 +38,7 @@ class StreamingServer(Server, Protocol):
     """One that answers a request several times, which only gRPC can."""
 
     async def open(
-        self, model: str, version: int, inputs: Sequence[Tensor], left_s: float
+        self, model: str, version: int, request: StreamedRequest, left_s: float
     ) -> Replies: ...
 
 

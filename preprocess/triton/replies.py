@@ -14,14 +14,14 @@ Outputs = Mapping[str, RawOutput]
 
 
 class Replies:
-    """One RPC. `first` is there after `begin`; `cancel` ends the RPC, wherever it is.
+    """One stream. `first` is there after `begin`; `leave` says that nobody waits any more.
 
     To be closed, which lets the engine stop within its next step.
     """
 
-    def __init__(self, answers: AsyncIterator[Outputs], cancel: Callable[[], object]) -> None:
+    def __init__(self, answers: AsyncIterator[Outputs], leave: Callable[[], object]) -> None:
         self._answers = answers
-        self._cancel = cancel
+        self._leave = leave
         self._ended: list[Callable[[], None]] = []
         self.first: Outputs | None = None
 
@@ -38,6 +38,6 @@ class Replies:
         self._ended.append(ended)
 
     def close(self) -> None:
-        self._cancel()
+        self._leave()
         while self._ended:
             self._ended.pop()()

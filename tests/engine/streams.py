@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from tests.engine.triton_server import TritonServer
-from transformer_serving.contract.generation import Finish, Options, Sampling
+from transformer_serving.contract.generation import Farewell, Finish, Options, Sampling
 
 GREEDY = Sampling(False, 1.0, 1.0, 0, 1.0)
 
@@ -37,26 +38,37 @@ class Caller:
         self._error: InferenceServerException | None = None
         self._client = server.client()
         self._client.start_stream(self._take)
-        raw = asked if isinstance(asked, bytes) else asked.to_json()
+        self._model = model
+        self._id = uuid.uuid4().hex
+        self._ask(ids, asked if isinstance(asked, bytes) else asked.to_json(), self._id)
+
+    def _ask(self, ids: Sequence[int], asked: bytes, identity: str = "") -> None:
         inputs = []
         for name, array, kind in (
             ("input_ids", np.array(ids, np.int32), "INT32"),
-            ("options", np.frombuffer(raw, np.uint8), "UINT8"),
+            ("options", np.frombuffer(asked, np.uint8), "UINT8"),
         ):
             value = triton.InferInput(name, array.shape, kind)
             value.set_data_from_numpy(array)
             inputs.append(value)
-        self._client.async_stream_infer(model, inputs)
+        self._client.async_stream_infer(self._model, inputs, request_id=identity)
 
     def end(self, seconds: float = 60) -> Finish:
         """Raises the error that came in the place of a last message."""
         assert self._ended.wait(seconds), f"no end within {seconds} s after {len(self.ids)} tokens"
-        self._client.stop_stream(cancel_requests=True)
+        self._client.stop_stream()
         if self._error is not None:
             raise self._error
         return Finish(self.states[-1][0])
 
     def leave(self) -> None:
+        """Say so, as preprocess does, and take what comes until the engine knows."""
+        farewell = Farewell(self._id)
+        self._ask(farewell.input_ids, farewell.to_json())
+        self._client.stop_stream()
+
+    def vanish(self) -> None:
+        """Without a word, as a worker that is killed. Triton 2.51 may not survive it."""
         self._client.stop_stream(cancel_requests=True)
 
     def _take(self, result: Any, error: InferenceServerException | None) -> None:

@@ -8,8 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from transformer_serving.contract.generation import Options, Sampling
-from transformer_serving.engine.backends.generation.calls import CallRefused, Fault, read_call
+from transformer_serving.contract.generation import Farewell, Options, Sampling
+from transformer_serving.engine.backends.generation.calls import (
+    Call,
+    CallRefused,
+    Fault,
+    read_call,
+)
 from transformer_serving.engine.backends.generation.settings import (
     GenerationSettings,
     blocks_of,
@@ -36,11 +41,19 @@ def refusal(ids: Any, options: Options | bytes = OPTIONS, **changes: Any) -> str
 
 def test_a_call_that_fits_is_read() -> None:
     call = read_call(SETTINGS, tensors([0, 79, 5]))
+    assert isinstance(call, Call)
     assert call.ids.tolist() == [0, 79, 5]
     assert call.options == OPTIONS
     assert (call.tokens, call.blocks) == (11, 1)
     whole = read_call(SETTINGS, tensors([1] * 56))
+    assert isinstance(whole, Call)
     assert (whole.tokens, whole.blocks) == (64, 2)
+
+
+def test_a_farewell_is_read() -> None:
+    farewell = Farewell("the call of before")
+    assert read_call(SETTINGS, tensors(farewell.input_ids, farewell.to_json())) == farewell
+    assert "'ends' must be str, got a number" in refusal([0], b'{"ends": 5}')
 
 
 @pytest.mark.parametrize(

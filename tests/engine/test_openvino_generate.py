@@ -17,7 +17,7 @@ import transformers
 from tritonclient.utils import InferenceServerException
 
 from tests.engine.streams import GREEDY, Caller, figures, options, until
-from tests.engine.triton_server import TritonServer, wait_until
+from tests.engine.triton_server import TritonServer, running_triton, wait_until
 from tests.language_models import POSITIONS, save_language_model
 from transformer_serving.contract.endpoint import Limits
 from transformer_serving.contract.generation import Finish, Sampling
@@ -244,6 +244,40 @@ def test_who_leaves_frees_the_cache(triton_server: TritonServer, built: Built) -
     triton_server.client().unload_model(name)
 
 
+def test_who_vanishes_without_a_word_is_noticed(triton_server: TritonServer, built: Built) -> None:
+    name = serve(triton_server, built)
+    gone = Caller(triton_server, name, [1, 2, 3], options(POSITIONS - 3))
+    assert gone.first.wait(20)
+    gone.vanish()
+    until(triton_server, name, running=0, waiting=0, cancelled_total=1, cache_use=0)
+    triton_server.client().unload_model(name)
+
+
+def test_loaded_again_it_writes_on_in_the_same_rows(tmp_path: Path, built: Built) -> None:
+    """Two processes of one version at a time: Triton would free the rows with the first of them,
+    and be damaged by the next figure, in the same second."""
+    with running_triton(tmp_path / "t") as server:
+        name = serve(server, built)
+        for again in range(1, 4):
+            assert Caller(server, name, [1, 2, 3], options(40)).end() is Finish.LENGTH
+            until(server, name, running=0, finished_total=10 * again - 9)
+            (server.repository / name / "config.pbtxt").touch()
+            (server.repository / name / "1" / "openvino_model.xml").touch()
+            client = server.client()
+            client.load_model(name)
+            wait_until(lambda: unloads(server, name) == again, 30)  # noqa: B023
+            for at in range(9):
+                assert Caller(server, name, [at], options(40)).end() is Finish.LENGTH
+        until(server, name, running=0, waiting=0, finished_total=30, tokens_total=1200)
+        server.client().unload_model(name)
+        wait_until(lambda: unloads(server, name) == 4, 30)
+        until(server, name, running=0, finished_total=30)
+
+
+def unloads(server: TritonServer, name: str) -> int:
+    return server.log.read_text().count(f"successfully unloaded '{name}'")
+
+
 def test_a_hundred_streams_of_which_half_leave(
     triton_server: TritonServer, built: Built, llama: str
 ) -> None:
@@ -300,4 +334,4 @@ def test_unloading_lets_a_stream_come_to_its_end(triton_server: TritonServer, bu
     triton_server.client().unload_model(name)
     assert caller.end() is Finish.LENGTH
     assert len(caller.ids) == 400
-    wait_until(lambda: not figures(triton_server, name), 20)
+    until(triton_server, name, running=0, waiting=0, cache_use=0, finished_total=1)

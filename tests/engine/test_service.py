@@ -16,6 +16,7 @@ from tests.engine.serving import FIELDS, Serving, preprocess_of, serving, write_
 from tests.engine.text_models import expected, write_onnx
 from tests.engine.triton_server import TritonServer, running_triton, wait_until
 from transformer_serving.engine.controller.first_loads import TRITON_AWAY, awaited
+from transformer_serving.engine.controller.state import StateFile
 from transformer_serving.engine.endpoint_config import TensorFields
 
 IDS = np.array([[3, 1, 4, 1]], np.int32)
@@ -123,6 +124,38 @@ def test_a_bundle_with_a_stock_preprocess_is_version_1_and_verified(
     config = one.server.client().get_model_config("stock").config
     assert config.max_batch_size == 4
     assert config.dynamic_batching.max_queue_delay_microseconds == 10
+
+
+def test_the_same_model_under_another_mark_is_not_loaded_again(
+    one: Serving, tmp_path: Path
+) -> None:
+    """A tag that somebody put on the model makes it look new; Triton serves on as it is."""
+
+    def loads() -> int:
+        return one.server.log.read_text().count("successfully loaded 'tagged'")
+
+    def serves_as_asked() -> bool:
+        record = StateFile(one.folder / "state.json").records().get("tagged")
+        return record is not None and record.fingerprint == plane.served["tagged"].fingerprint
+
+    plane = one.control_plane
+    plane.add("tagged", write_bundle(tmp_path / "a", 101), preprocess_of(101))
+    one.wait("tagged", ready=True)
+    files = one.server.repository / ".versions" / "tagged"
+    [before] = files.iterdir()
+    assert loads() == 1
+    plane.add("tagged", write_bundle(tmp_path / "b", 101), preprocess_of(101))
+    wait_until(serves_as_asked, 60)
+    assert loads() == 1
+    assert list(files.iterdir()) == [before]
+    # Unless it is another one, or was lost.
+    plane.add("tagged", write_bundle(tmp_path / "c", 101, scale=2.0), preprocess_of(101))
+    wait_until(lambda: serves_as_asked() and loads() == 2, 60)
+    assert answers(one.server, "tagged", 101, 2.0)
+    plane.add("tagged", write_bundle(tmp_path / "d", 101, scale=2.0), preprocess_of(101))
+    one.server.client().unload_model("tagged")
+    wait_until(lambda: serves_as_asked() and loads() == 3, 60)
+    assert answers(one.server, "tagged", 101, 2.0)
 
 
 def test_a_bad_model_leaves_the_last_good_one_and_its_files(one: Serving, tmp_path: Path) -> None:

@@ -40,31 +40,37 @@ def tensor_of(name: str, array: np.ndarray) -> Any:
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
+        self.left: set[str] = set()
         self.lived = Path(args["model_repository"]) / "lived"
 
     def execute(self, requests: Sequence[Any]) -> None:
         for request in requests:
             tensors = {one.name(): np.from_dlpack(one).copy() for one in request.inputs()}
-            arguments = (request.get_response_sender(), tensors)
+            options = json.loads(tensors["options"].tobytes())
+            sender = request.get_response_sender()
+            if "ends" in options:
+                self.left.add(options["ends"])
+                sender.send(flags=FINAL)
+                continue
+            arguments = (sender, tensors["input_ids"], options, request.request_id())
             threading.Thread(target=self.answer, args=arguments, daemon=True).start()
 
-    def answer(self, sender: Any, tensors: dict[str, Any]) -> None:
-        ids = [int(one) for one in tensors["input_ids"].reshape(-1)]
-        options = json.loads(tensors["options"].tobytes())
+    def answer(self, sender: Any, prompt: np.ndarray, options: Any, identity: str) -> None:
+        ids = [int(one) for one in prompt.reshape(-1)]
         mark = ids[0]
         if mark in REFUSALS:
             self.refuse(sender, *REFUSALS[mark])
         elif mark != NEVER:
-            self.generate(sender, ids, options)
+            self.generate(sender, ids, options, identity)
 
-    def generate(self, sender: Any, ids: list[int], options: dict[str, Any]) -> None:
+    def generate(self, sender: Any, ids: list[int], options: Any, identity: str) -> None:
         mark, most = ids[0], options["max_new_tokens"]
         size = 3 if mark == EVERY else 1
         made = 0
         for at in range(0, most, size):
             if mark == SLOW:
                 time.sleep(0.05)
-            if sender.is_cancelled():
+            if identity in self.left or sender.is_cancelled():
                 self.note("cancelled", made)
                 return self.send(sender, [], options, (CANCELLED, len(ids), made))
             if at == 3 and mark in (FAIL, HANG, CACHE):

@@ -4,7 +4,8 @@ One call of the engine is one sequence. It goes in as the tensors `input_ids` (I
 prompt) and `options` (UINT8 [bytes], `Options` as JSON), and comes back as a stream of answers of
 `token_ids` (INT32 [new]), `logprobs` (FP32 [new], of each token in the model's own distribution,
 before temperature; empty where none were asked for) and `state` (INT32 [3]: a `Finish`, the tokens
-of the prompt, the tokens generated so far). The last answer's `Finish` is not RUNNING.
+of the prompt, the tokens generated so far). The last answer's `Finish` is not RUNNING. A call whose
+caller has left is ended by a second one, with a `Farewell` as its `options`, which has no answer.
 
 Tested by tests/contract/test_generation.py.
 """
@@ -89,6 +90,21 @@ class Options:
         return json.dumps(asdict(self)).encode()
 
 
+@dataclass(frozen=True)
+class Farewell:
+    """In the place of options: nobody waits for the call of the request id `ends` any more."""
+
+    ends: str
+
+    @property
+    def input_ids(self) -> tuple[int, ...]:
+        """Triton wants the tensor; nobody reads it."""
+        return (0,)
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+
 def read_generation(fields: Fields) -> Generation:
     """The `generation` of endpoint.json. Raises ContractError naming field, limit and got."""
     positions = fields.number("max_positions", low=2, high=MAX_POSITIONS)
@@ -110,9 +126,11 @@ def read_generation(fields: Fields) -> Generation:
     )
 
 
-def read_options(text: bytes) -> Options:
+def read_options(text: bytes) -> Options | Farewell:
     """The `options` of one sequence. Raises ContractError naming field, limit and got."""
     fields = parse_object(text, OPTIONS)
+    if "ends" in fields.values:
+        return Farewell(fields.take("ends", str))
     return Options(
         max_new_tokens=fields.number("max_new_tokens", low=1, high=MAX_POSITIONS),
         eos_ids=_ids(fields, _MAX_ID),

@@ -55,7 +55,10 @@ class Deployment:
             verified = verify(served, files, self.control_plane.preprocess(served))
             new = _version(served, verified, token, files)
             self._prove(served.model, new, record)
-            self._load(served, record, new)
+            if record is not None and self._serves_already(record, new):
+                self._rename(served, record, new)
+            else:
+                self._load(served, record, new)
             undo.pop_all()
 
     def reload(self, record: ModelRecord) -> None:
@@ -127,14 +130,34 @@ class Deployment:
 
     def _stage(self, served: Served, record: ModelRecord | None) -> str:
         """The token of the endpoint's files; those of the current version when it is the same."""
-        if record is not None and record.current.content == served.content:
-            same = record.current.token
-            if self.repository.has_files(served.model, same) and record.fingerprint != (
-                served.fingerprint
-            ):
-                return same
+        known = None
+        if record is not None and record.fingerprint != served.fingerprint:
+            known = record.current
+            if not self.repository.has_files(served.model, known.token):
+                known = None
+        if known is not None and known.content == served.content:
+            return known.token
         with self.control_plane.model(served) as source:
-            return self.repository.stage(served.model, source, served.framework)
+            token = self.repository.stage(served.model, source, served.framework)
+        if known is not None and self.repository.alike(served.model, token, known.token):
+            self.repository.discard(served.model, token)
+            return known.token
+        return token
+
+    def _serves_already(self, record: ModelRecord, new: Version) -> bool:
+        """Whether Triton has exactly this: a tag that `deploy` or a person put on the model made it
+        look like another one."""
+        old = record.current
+        same = (old.token, old.number, old.config) == (new.token, new.number, new.config)
+        return same and record.numbers <= self.triton.loaded().get(record.model, frozenset())
+
+    def _rename(self, served: Served, record: ModelRecord, new: Version) -> None:
+        current = dataclasses.replace(new, since=record.current.since)
+        versions = (current, *record.versions[1:])
+        after = dataclasses.replace(
+            record, endpoint=served.endpoint, fingerprint=served.fingerprint, versions=versions
+        )
+        self.commit(served.model, after)
 
     def _load(self, served: Served, record: ModelRecord | None, new: Version) -> None:
         old = () if record is None else _in_grace(record, new, time.time() + self.grace_s)

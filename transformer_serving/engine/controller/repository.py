@@ -7,6 +7,7 @@ each, also for a model whose version number stays the same.
 
 from __future__ import annotations
 
+import filecmp
 import os
 import shutil
 import uuid
@@ -56,6 +57,18 @@ class Repository:
         part.rename(self.files(model, token))
         _sync(part.parent)
         return token
+
+    def alike(self, model: str, one: str, other: str) -> bool:
+        """Whether two copies hold the same files, byte by byte."""
+        first, second = self.files(model, one), self.files(model, other)
+        names = _names(first)
+        return names == _names(second) and all(
+            filecmp.cmp(first / name, second / name, shallow=False) for name in names
+        )
+
+    def discard(self, model: str, token: str) -> None:
+        """Delete a copy that no version has."""
+        shutil.rmtree(self.files(model, token), ignore_errors=True)
 
     def files(self, model: str, token: str) -> Path:
         return self._store / model / token
@@ -124,6 +137,10 @@ def _file_name(source: Path, framework: str) -> str:
     label = framework.lower()
     named = (name for key, name in _FILE_OF_FRAMEWORK.items() if key in label)
     return own or next(named, "model.bin")
+
+
+def _names(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 
 
 def _sync_tree(root: Path) -> None:

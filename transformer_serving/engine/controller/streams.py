@@ -5,8 +5,11 @@ Tested by tests/engine/test_language_model_proof.py.
 
 from __future__ import annotations
 
+import contextlib
 import queue
+import threading
 import time
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,9 +23,13 @@ from transformer_serving.contract.generation import (
     OPTIONS,
     STATE,
     TOKEN_IDS,
+    Farewell,
     Finish,
 )
 from transformer_serving.engine.proof.greedy import Asked, Continued
+
+# A Triton that does not end a stream within so long hangs.
+_END_S = 10.0
 
 
 class Streams:
@@ -37,20 +44,29 @@ class Streams:
         """All at one time. Raises InferenceServerException for the first that gets an error, or
         where no message came for `timeout_s`."""
         answers: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
-        found = [_Continuing() for _ in asked]
+        found = {uuid.uuid4().hex: _Continuing() for _ in asked}
         with triton_grpc.InferenceServerClient(self._address) as client:
             client.start_stream(lambda result, error: answers.put((result, error)))
+
+            def ask(what: Asked | Farewell, identity: str = "") -> None:
+                client.async_stream_infer(
+                    model, _inputs(what), model_version=version, request_id=identity
+                )
+
             try:
-                for at, one in enumerate(asked):
-                    client.async_stream_infer(
-                        model, _inputs(one), model_version=version, request_id=str(at)
-                    )
-                while not all(one.ended for one in found):
+                for identity, one in zip(found, asked, strict=True):
+                    ask(one, identity)
+                while not all(one.ended for one in found.values()):
                     result = _next(answers, timeout_s)
-                    found[int(result.get_response().id)].take(result)
+                    found[result.get_response().id].take(result)
             finally:
-                client.stop_stream(cancel_requests=True)
-        return [one.whole() for one in found]
+                # A stream that failed as a whole takes no farewell.
+                with contextlib.suppress(InferenceServerException):
+                    for identity, continuing in found.items():
+                        if not continuing.ended:
+                            ask(Farewell(identity))
+                _end(client)
+        return [one.whole() for one in found.values()]
 
 
 class _Continuing:
@@ -72,11 +88,27 @@ class _Continuing:
         return Continued(tuple(self._ids), tuple(self._logprobs), self._finish)
 
 
-def _inputs(one: Asked) -> list[triton_grpc.InferInput]:
-    ids = np.array(one.prompt, np.int32)
-    options = np.frombuffer(one.options.to_json(), np.uint8)
+def _end(client: triton_grpc.InferenceServerClient) -> None:
+    """Wait for the end of the stream, which Triton 2.51 may not survive to be cancelled; one that
+    has no end is cut off all the same."""
+    cut = threading.Timer(_END_S, client.stop_stream, [True])
+    cut.daemon = True
+    cut.start()
+    client.stop_stream()
+    cut.cancel()
+
+
+def _inputs(what: Asked | Farewell) -> list[triton_grpc.InferInput]:
+    if isinstance(what, Farewell):
+        ids, options = what.input_ids, what.to_json()
+    else:
+        ids, options = what.prompt, what.options.to_json()
+    tensors = (
+        (INPUT_IDS, np.array(ids, np.int32), "INT32"),
+        (OPTIONS, np.frombuffer(options, np.uint8), "UINT8"),
+    )
     inputs = []
-    for name, array, kind in ((INPUT_IDS, ids, "INT32"), (OPTIONS, options, "UINT8")):
+    for name, array, kind in tensors:
         value = triton_grpc.InferInput(name, array.shape, kind)
         value.set_data_from_numpy(array)
         inputs.append(value)

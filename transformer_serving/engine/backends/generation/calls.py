@@ -17,7 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_serving.contract.errors import ContractError
-from transformer_serving.contract.generation import INPUT_IDS, OPTIONS, Options, read_options
+from transformer_serving.contract.generation import (
+    INPUT_IDS,
+    OPTIONS,
+    Farewell,
+    Options,
+    read_options,
+)
 from transformer_serving.engine.backends.generation.settings import (
     BLOCK_TOKENS,
     GenerationSettings,
@@ -61,8 +67,8 @@ class Call:
         return blocks_of(self.tokens)
 
 
-def read_call(settings: GenerationSettings, tensors: Mapping[str, NDArray[Any]]) -> Call:
-    """The call in a request's tensors. Raises CallRefused with the limit and what was found."""
+def read_call(settings: GenerationSettings, tensors: Mapping[str, NDArray[Any]]) -> Call | Farewell:
+    """What a request's tensors say. Raises CallRefused with the limit and what was found."""
     for name in (INPUT_IDS, OPTIONS):
         if name not in tensors:
             raise _invalid(f"input '{name}' is missing")
@@ -71,6 +77,8 @@ def read_call(settings: GenerationSettings, tensors: Mapping[str, NDArray[Any]])
         options = read_options(bytes(tensors[OPTIONS].reshape(-1)))
     except ContractError as error:
         raise _invalid(str(error)) from None
+    if isinstance(options, Farewell):
+        return options
     call = Call(ids, options)
     _check_ids(settings, ids)
     _check_eos(settings, options)

@@ -26,10 +26,9 @@ from transformer_serving.engine.backends.generation.sequences import (
 )
 from transformer_serving.engine.backends.generation.settings import GenerationSettings
 
-# Up to so many sequences each token is a message of its own, and who has left is asked at every
-# step: both cost a tenth of a millisecond or more, which only many sequences feel.
+# Up to so many sequences each token is a message of its own, which costs a tenth of a millisecond
+# or more: only many sequences feel it.
 _FEW = 4
-_LOOK_S = 0.1
 # By these words the controller knows an engine that must be loaded again (its dead_models).
 _DEAD = "the engine is not healthy"
 
@@ -74,7 +73,6 @@ class Engine:
         self._waiting: deque[Waiting] = deque()
         self._running: list[Running] = []
         self._blocks = 0
-        self._looked = 0.0
         self._thread = threading.Thread(target=self._run, name="generation", daemon=True)
         self._thread.start()
 
@@ -186,9 +184,6 @@ class Engine:
 
     def _look_who_left(self) -> None:
         now = time.monotonic()
-        if len(self._running) + len(self._waiting) > _FEW and now - self._looked < _LOOK_S:
-            return
-        self._looked = now
         for one in tuple(self._running):
             if one.answers.gone():
                 one.handle.cancel()

@@ -1,10 +1,16 @@
 """The engine's counts as metrics of Triton's own page, beside the model's other figures.
 
+A metric is never taken back. Triton 2.51 counts who uses a row of its page by the process that
+declared it: two of one version, as whenever a model is loaded again, share their rows, and the
+first that goes would free what the other one writes into (docs/decisions/language-models.md, "Rows
+on Triton's page").
+
 Tested by tests/engine/test_openvino_generate.py.
 """
 
 from __future__ import annotations
 
+import ctypes
 import time
 from typing import Any
 
@@ -31,15 +37,15 @@ _ROWS = {
 
 
 class Figures:
-    """The metrics of one model and version; nothing where Triton keeps none."""
+    """The metrics of one model and version; nothing where Triton keeps none, and of a proof's."""
 
     def __init__(self, model: str, version: str) -> None:
         self._labels = {"model": model, "version": version}
         self._told = dict.fromkeys(_ROWS, 0.0)
         self._at = 0.0
         self._metrics: dict[str, Any] = {}
-        # Kept, as a metric does not outlive its family.
-        self._families: list[Any] = []
+        if model.startswith("."):
+            return
         try:
             self._make()
         except pb_utils.TritonModelException as error:
@@ -52,23 +58,32 @@ class Figures:
         self._at = now
         for field, metric in self._metrics.items():
             value = float(getattr(counts, field))
-            before = self._told[field]
-            if value == before:
-                continue
-            if _ROWS[field][1]:
-                metric.increment(value - before)
-            else:
+            if not _ROWS[field][1]:
+                # Though it be the same: the process before this one may have set it meanwhile.
                 metric.set(value)
+            elif value > self._told[field]:
+                metric.increment(value - self._told[field])
             self._told[field] = value
 
     def close(self) -> None:
-        """Take the model's rows off the page: Triton would show them for as long as it runs."""
-        self._metrics.clear()
-        self._families.clear()
+        """Nothing runs any more; what was counted stays."""
+        for field, metric in self._metrics.items():
+            if not _ROWS[field][1]:
+                metric.set(0.0)
 
     def _make(self) -> None:
         for field, (name, rises, says) in _ROWS.items():
             kind = pb_utils.MetricFamily.COUNTER if rises else pb_utils.MetricFamily.GAUGE
             family = pb_utils.MetricFamily(name=_PREFIX + name, description=says, kind=kind)
-            self._families.append(family)
-            self._metrics[field] = family.Metric(labels=self._labels)
+            metric = family.Metric(labels=self._labels)
+            for one in (family, metric):
+                _keep(one)
+            if not rises:
+                # Of a process that was killed something else may be left.
+                metric.set(0.0)
+            self._metrics[field] = metric
+
+
+def _keep(one: Any) -> None:
+    """For as long as the process lives: as it is freed, Triton's part is, too."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))

@@ -8,15 +8,23 @@ Tested by tests/engine/test_openvino_generate.py.
 from __future__ import annotations
 
 import json
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from transformer_serving.contract.generation import LOGPROBS, STATE, TOKEN_IDS, Finish
+from transformer_serving.contract.generation import (
+    LOGPROBS,
+    STATE,
+    TOKEN_IDS,
+    Farewell,
+    Finish,
+)
 from transformer_serving.engine.backends.generation.calls import CallRefused, read_call
 from transformer_serving.engine.backends.generation.engine import Engine
 from transformer_serving.engine.backends.generation.figures import Figures
@@ -25,11 +33,12 @@ from transformer_serving.engine.backends.generation.settings import (
     GenerationSettings,
     read_generation_settings,
 )
-from transformer_serving.engine.backends.generation.stuck_calls import StuckCalls
 from transformer_serving.engine.backends.inherited_sockets import close_inherited_sockets
 from transformer_serving.engine.backends.model_settings import ModelError, read_settings
 from transformer_serving.engine.backends.tensors import triton_tensor
 
+# A question to Triton costs a tenth of a millisecond or more.
+_ASK_S = 0.1
 # As early as our code runs in the stub, whose own names come into pb_utils later.
 close_inherited_sockets()
 
@@ -55,26 +64,37 @@ class LanguageModel(ABC):
             )
         except ModelError as error:
             raise pb_utils.TritonModelException(str(error)) from None
-        self._calls = StuckCalls()
-        self._calls.watch()
+        # Of the calls that came with a request id, while somebody holds them.
+        self._by_id: WeakValueDictionary[str, _Answers] = WeakValueDictionary()
 
     def execute(self, requests: Sequence[Any]) -> None:
         """Queue them: the answers are the engine thread's to send."""
         for request in requests:
-            answers = _Answers(request.get_response_sender(), self._calls)
+            answers = _Answers(request.get_response_sender())
+            identity = request.request_id()
             # Copied: the memory is Triton's once this returns.
             tensors = {one.name(): np.from_dlpack(one).copy() for one in request.inputs()}
             try:
                 call = read_call(self._settings, tensors)
             except CallRefused as refusal:
                 answers.refuse(refusal)
+                continue
+            if isinstance(call, Farewell):
+                self._end(call.ends)
+                answers.end()
             else:
+                if identity:
+                    self._by_id[identity] = answers
                 self._engine.submit(call, answers)
+
+    def _end(self, identity: str) -> None:
+        answers = self._by_id.get(identity)
+        if answers is not None:
+            answers.left = True
 
     def finalize(self) -> None:
         """Triton calls it when the last stream has ended."""
         self._engine.close()
-        self._calls.close()
         self._figures.close()
 
 
@@ -89,11 +109,12 @@ def _settings(config: dict[str, Any]) -> GenerationSettings:
 
 class _Answers:
     """One request's response sender. To a caller that has gone nothing can be sent, and nobody is
-    to be told."""
+    to be told. `left` is set once the caller said so."""
 
-    def __init__(self, sender: Any, calls: StuckCalls) -> None:
+    def __init__(self, sender: Any) -> None:
+        self.left = False
         self._sender = sender
-        self._calls = calls
+        self._asked = time.monotonic()
 
     def send(self, part: Part, prompt: int, generated: int) -> None:
         state = np.array([part.finish, prompt, generated], np.int32)
@@ -111,14 +132,22 @@ class _Answers:
         error = pb_utils.TritonError(str(refusal), code)
         self._send(pb_utils.InferenceResponse(output_tensors=[], error=error), last=True)
 
+    def end(self) -> None:
+        """Without an answer."""
+        self._send(None, last=True)
+
     def gone(self) -> bool:
-        with self._calls.call():
-            return bool(self._sender.is_cancelled())
+        """Also of a caller that went without a word, which Triton is asked for now and then."""
+        now = time.monotonic()
+        if self.left or now - self._asked < _ASK_S:
+            return self.left
+        self._asked = now
+        return bool(self._sender.is_cancelled())
 
     def _send(self, response: Any, *, last: bool) -> None:
         flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0
+        answer = () if response is None else (response,)
         try:
-            with self._calls.call():
-                self._sender.send(response, flags=flags)
+            self._sender.send(*answer, flags=flags)
         except pb_utils.TritonModelException as error:
             pb_utils.Logger.log_warn(f"an answer could not be sent: {error}")

@@ -1,0 +1,104 @@
+"""One stream of a Triton: a request, its answers, and a farewell where nobody waits for them.
+
+A stream is read to its end and never cancelled: Triton 2.51 may lose a request whose stream is, and
+with it the model's process, or end itself (docs/decisions/language-models.md, "A caller that
+leaves"). What is read is bounded by the tokens that were asked for.
+
+Tested by tests/preprocess/generation/test_text_generation.py and tests/preprocess/test_stream.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from preprocess.tensors import Tensor
+
+# An engine that has not ended after its farewell for so long does not answer any more.
+_END_S = 10.0
+
+
+@dataclass(frozen=True)
+class StreamedRequest:
+    """`farewell` are the inputs of a second request, by which the engine ends the one of `id`."""
+
+    id: str
+    inputs: Sequence[Tensor]
+    farewell: Sequence[Tensor]
+
+
+class Stream:
+    """Of one event loop; `open_call` makes the RPC of an iterator of messages and a time limit."""
+
+    def __init__(
+        self, open_call: Callable[..., Any], request: Any, farewell: Any, limit_s: float
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._request = request
+        self._farewell = farewell
+        self._came: asyncio.Queue[Any] = asyncio.Queue()
+        self._over = asyncio.Event()
+        self._ended = False
+        self._left = False
+        self._too_long: asyncio.TimerHandle | None = None
+        # The limit is the last resort: who waits gives up before it.
+        self._call = open_call(self._messages(), timeout=limit_s + _END_S)
+        # A reader of its own: gRPC cancels the stream of a read that is cancelled.
+        self._reading = self._loop.create_task(self._read())
+
+    async def answers(self) -> AsyncIterator[Any]:
+        """The messages as they came. Raises grpc.aio.AioRpcError."""
+        while (message := await self._came.get()) is not None:
+            if isinstance(message, grpc.aio.AioRpcError):
+                raise message
+            yield message
+
+    def leave(self) -> None:
+        """Nobody waits for the answers any more; from whatever thread."""
+        with suppress(RuntimeError):  # the loop is closed, and the stream with it
+            self._loop.call_soon_threadsafe(self._leave)
+
+    def _leave(self) -> None:
+        self._left = True
+        self._over.set()
+        if not self._reading.done():
+            self._too_long = self._loop.call_later(_END_S, self._call.cancel)
+
+    async def _messages(self) -> AsyncIterator[Any]:
+        yield self._request
+        await self._over.wait()
+        if not self._ended:
+            yield self._farewell
+
+    async def _read(self) -> None:
+        end: Any = None
+        try:
+            async for message in self._call:
+                if _is_last(message):
+                    self._ended = True
+                    self._over.set()
+                if not self._left:
+                    self._came.put_nowait(message)
+        except grpc.aio.AioRpcError as error:
+            end = error
+        except asyncio.CancelledError:
+            # By the limit after a farewell, or as the worker ends.
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+        finally:
+            self._ended = True
+            self._over.set()
+            self._came.put_nowait(end)
+            if self._too_long is not None:
+                self._too_long.cancel()
+
+
+def _is_last(message: Any) -> bool:
+    if message.error_message:
+        return True
+    return bool(message.infer_response.parameters["triton_final_response"].bool_param)
