@@ -48,9 +48,7 @@ def logs(
     if request is None:
         _print_ends(folder / "logs", names, lines=50 if lines is None else lines, follow=follow)
     elif follow or lines is not None:
-        raise Failure(
-            "--request prints all lines there are: not with --follow, --lines", exit_code=2
-        )
+        raise Failure("--request prints all its lines: leave --follow and --lines out", exit_code=2)
     else:
         _print_request(folder / "logs", names, request, as_json=as_json)
 

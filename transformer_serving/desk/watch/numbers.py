@@ -24,7 +24,11 @@ def short(value: float | None) -> str:
 
 
 def milliseconds(seconds: float | None) -> str:
-    return short(None if seconds is None else 1000 * seconds)
+    """Seconds of a minute are still five digits."""
+    if seconds is None:
+        return UNKNOWN
+    value = 1000 * seconds
+    return _three(value) if value < 99.95 else f"{value:.0f}"
 
 
 def _three(value: float) -> str:

@@ -21,6 +21,11 @@ from transformer_serving.desk.watch.numbers import (
 from transformer_serving.desk.watch.traffic import EndpointTraffic, History, Traffic
 
 _SPARK = 14
+_GAP = 2
+# Wide enough for any number in short, and for milliseconds of a minute and a half.
+_NUMBER = 5
+# Less of a name tells nothing; a narrower terminal cuts lines off.
+_NAME = 12
 # Below it there is no room for sparklines.
 _WITH_SPARKS = 72
 GONE = "removed"
@@ -30,6 +35,7 @@ class Screen:
     """`width` in columns; `utf8` says whether block characters can be printed."""
 
     def __init__(self, width: int, *, utf8: bool) -> None:
+        self._width = width
         self._spark = _SPARK if width >= _WITH_SPARKS else 0
         self._ramp = BLOCKS if utf8 else ASCII
 
@@ -39,9 +45,9 @@ class Screen:
         rows: list[RenderableType] = [_head(state, look)]
         if traffic is not None:
             rows.append(self._waiting(traffic, history))
+        rows += [Text(line, style="bold red") for line in notes(look, traffic)]
         if look.running:
             rows += self._tables(look, traffic, history)
-        rows += [Text(line, style="bold red") for line in notes(look, traffic)]
         return Group(*rows)
 
     def _waiting(self, traffic: Traffic, history: History) -> Text:
@@ -72,10 +78,14 @@ class Screen:
             yield from (Text(), texts)
 
     def _table(self, first: str, *others: str) -> Table:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-        table.add_column(first, no_wrap=True, overflow="ellipsis", ratio=1)
+        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+        widths = [max(len(title), _NUMBER) for title in others]
+        if self._spark:
+            widths.insert(1, self._spark)
+        rest = self._width - sum(widths) - _GAP * len(widths)
+        table.add_column(first, no_wrap=True, overflow="ellipsis", max_width=max(rest, _NAME))
         for at, title in enumerate(others):
-            table.add_column(title, no_wrap=True, justify="right")
+            table.add_column(title, no_wrap=True, justify="right", min_width=_NUMBER)
             if at == 0 and self._spark:
                 table.add_column(no_wrap=True, min_width=self._spark, style="cyan")
         return table
