@@ -88,12 +88,13 @@ class Departures:
         """Count the answer, log and trace it; the headers it leaves with."""
         status = error.kind.status if error else 200
         stages = passage.stages()
+        trace_id = None
+        if self._tracer is not None:
+            trace_id = self._trace(passage, status, stages)
         if not passage.golden:
             self.figures.request(status, passage.texts, passage.tokens, stages)
             if error is not None and status >= _FIRST_SERVER_FAULT:
-                self._log(passage, error)
-        if self._tracer is not None:
-            self._trace(passage, status, stages)
+                self._log(passage, error, trace_id)
         headers = {
             "server-timing": ", ".join(
                 [f"{stage};dur={1000 * seconds:.3f}" for stage, seconds in stages.items()]
@@ -104,7 +105,7 @@ class Departures:
         headers[VERSION_HEADER] = self._bundle_version
         return headers
 
-    def _log(self, passage: Passage, error: ServingError) -> None:
+    def _log(self, passage: Passage, error: ServingError, trace_id: str | None) -> None:
         """A line a second for each code at most: an engine that is gone fails every request."""
         now = time.monotonic()
         last, missed = self._faults.get(error.kind.code, (0.0, 0))
@@ -120,10 +121,11 @@ class Departures:
                 "status": error.kind.status,
                 "code": error.kind.code,
                 "count": missed + 1,
+                "trace_id": trace_id,
             },
         )
 
-    def _trace(self, passage: Passage, status: int, stages: dict[str, float]) -> None:
+    def _trace(self, passage: Passage, status: int, stages: dict[str, float]) -> str:
         arrived_ns = time.time_ns() - int((time.monotonic() - passage.arrived) * 1e9)
         attributes: dict[str, str | int] = {
             "http.response.status_code": status,
@@ -132,7 +134,9 @@ class Departures:
             "transformer_serving.texts": passage.texts,
             "transformer_serving.tokens": passage.tokens,
         }
-        record(self._tracer, self._endpoint, arrived_ns, stages, attributes, passage.traceparent)
+        return record(
+            self._tracer, self._endpoint, arrived_ns, stages, attributes, passage.traceparent
+        )
 
 
 def internal_error(error: BaseException, passage: Passage) -> ServingError:

@@ -45,6 +45,8 @@ class EndpointFigures:
             "stage_seconds", "Seconds a request spent in a stage.", ("stage",), _SECONDS
         )
         self._stages = [labelled(seconds, endpoint, stage) for stage in STAGES]
+        whole = histogram("request_seconds", "Seconds a request spent in all stages.", (), _SECONDS)
+        self._whole = labelled(whole, endpoint)
         call_texts = histogram(
             "call_texts", "Texts that went to the engine in one call.", (), _CALL_TEXTS
         )
@@ -68,6 +70,7 @@ class EndpointFigures:
             self._tokens.inc(tokens)
             for part, seconds in zip(self._stages, stages.values(), strict=False):
                 part.observe(seconds)
+            self._whole.observe(sum(stages.values()))
 
     def abandoned(self, reason: str, texts: int) -> None:
         """A request in the queue that nobody waits for any more, with texts not answered."""
@@ -90,8 +93,16 @@ class EndpointFigures:
 
 def waiting_tokens() -> Any:
     """The worker's gauge of tokens that wait or are being computed."""
-    text = "Tokens that wait or are being computed."
-    return _metric("Gauge", "waiting_tokens", text, (), multiprocess_mode="livesum")
+    return _of_the_worker("waiting_tokens", "Tokens that wait or are being computed.")
+
+
+def tell_limit(name: str, text: str, most: int) -> None:
+    """What the worker lets in at most; the limits of several workers add up as what they count."""
+    _of_the_worker(name, text).set(most)
+
+
+def _of_the_worker(name: str, text: str) -> Any:
+    return _metric("Gauge", name, text, (), multiprocess_mode="livesum")
 
 
 def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Any:

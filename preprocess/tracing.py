@@ -29,8 +29,11 @@ def record(
     stages: Mapping[str, float],
     attributes: Mapping[str, str | int],
     traceparent: str | None,
-) -> None:
-    """One request as a span below the caller's, with a span a stage; `stages` in seconds."""
+) -> str:
+    """One request as a span below the caller's, with a span a stage; `stages` in seconds.
+
+    Returns the id of the trace that it is in, the caller's or a new one.
+    """
     from opentelemetry import trace
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -51,6 +54,7 @@ def record(
         at += int(seconds * 1e9)
         part.end(at)
     span.end(at)
+    return str(trace.format_trace_id(span.get_span_context().trace_id))
 
 
 def _tracer() -> Any:

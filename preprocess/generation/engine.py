@@ -21,6 +21,7 @@ from preprocess.generation.seats import seats
 from preprocess.generation.sequence import Patience, Sequence
 from preprocess.passage import Departures, Passage
 from preprocess.settings import PreprocessSettings
+from preprocess.stats import tell_limit
 from preprocess.tensors import Tensor
 from preprocess.tracing import tracer
 from preprocess.triton.client import shared_client
@@ -56,6 +57,7 @@ class TextEngine:
         name = f"{serving_url}/{version}" if version else serving_url
         self.departures = Departures(name, endpoint.bundle_version, tracer())
         self.figures = TextFigures(name)
+        tell_limit("max_streams", "The most sequences that may run.", settings.max_streams)
 
     async def is_ready(self) -> bool:
         """Whether Triton has this bundle's version."""

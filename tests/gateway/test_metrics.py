@@ -88,6 +88,12 @@ def test_a_test_counts(way: tuple[Server, Any]) -> None:
     for stage in ("tokenize", "queue", "infer", "post"):
         assert of(seen, "stage_seconds_count", endpoint="texts", stage=stage) == 25
         assert of(seen, "stage_seconds_sum", endpoint="texts", stage=stage) > 0
+    stages = ("tokenize", "queue", "infer", "post")
+    together = sum(of(seen, "stage_seconds_sum", endpoint="texts", stage=one) for one in stages)
+    assert of(seen, "request_seconds_count", endpoint="texts") == 25
+    assert of(seen, "request_seconds_sum", endpoint="texts") == pytest.approx(together)
+    # Of each worker that was asked: of the gateway's two both are, by their golden requests.
+    assert of(seen, "max_waiting_tokens") in {400_000, 800_000}
     calls = of(seen, "call_texts_count", endpoint="texts")
     # One call at least for each of 25 + 3 + 1 requests: they came one after the other.
     assert calls == 29

@@ -132,14 +132,21 @@ def opened(
         yield answer
 
 
-def ask_at(address: str, path: str, *, method: str = "GET", timeout_s: float = 3.0) -> HttpAnswer:
+def ask_at(
+    address: str,
+    path: str,
+    *,
+    method: str = "GET",
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float = 3.0,
+) -> HttpAnswer:
     """Ask what listens at an address of this machine, host:port or unix:/path; never a proxy.
 
     Raises NoAnswer.
     """
     connection = connect(address, timeout_s)
     try:
-        connection.request(method, path)
+        connection.request(method, path, headers=dict(headers or {}))
         answer = connection.getresponse()
         return HttpAnswer(answer.status, answer.headers, answer.read())
     except _SILENCE as error:

@@ -11,7 +11,11 @@ from transformer_serving.contract.body_memory import Share
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.keys import Key
 from transformer_serving.contract.worker.log_lines import write_json_lines
-from transformer_serving.contract.worker.request_context import current_caller, current_key
+from transformer_serving.contract.worker.request_context import (
+    current_caller,
+    current_endpoint,
+    current_key,
+)
 from transformer_serving.gateway.asgi import Message, Receive, Scope, Send, adding
 from transformer_serving.gateway.asked import Asked, Reader
 from transformer_serving.gateway.body import ClientGoneError, Incoming
@@ -28,6 +32,7 @@ from transformer_serving.gateway.json_body import Parser
 from transformer_serving.gateway.keys import WITHOUT_KEY, Keys, check_may_ask
 from transformer_serving.gateway.metrics import PATH as METRICS, Metrics
 from transformer_serving.gateway.page.files import PageFiles
+from transformer_serving.gateway.request_lines import RequestLine
 from transformer_serving.gateway.routes import GENERATE, Call, call_of
 from transformer_serving.gateway.settings import GatewaySettings
 from transformer_serving.gateway.short_way import (
@@ -96,6 +101,17 @@ class FrontDoor:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange.of(scope, receive, send)
         call = call_of(scope) or self._by_setting(scope)
+        if call is None or call.is_question or not self._settings.log_requests:
+            await self._let_in(call, exchange)
+            return
+        line = RequestLine(exchange)
+        try:
+            await self._let_in(call, exchange._replace(send=line.send))
+        finally:
+            line.write()
+
+    async def _let_in(self, call: Call | None, exchange: Exchange) -> None:
+        scope, send = exchange.scope, exchange.send
         if call is not None:
             exchange.enter(call.operation)
         elif (file := self._page.file(scope)) is not None:
@@ -116,7 +132,7 @@ class FrontDoor:
         elif scope["path"] == METRICS:
             await self._metrics.answer(adding(send, exchange.answer_headers))
         else:
-            await self._host.app(scope, receive, adding(send, exchange.answer_headers))
+            await self._host.app(scope, exchange.receive, adding(send, exchange.answer_headers))
 
     def _by_setting(self, scope: Scope) -> Call | None:
         """What a path asks for whose endpoint a setting names."""
@@ -176,6 +192,8 @@ class FrontDoor:
         except ClientGoneError:
             await exchange.tell_cut_off()
             return None
+        if asked.kind is not Kind.UNKNOWN:
+            current_endpoint.set(asked.target.name)
         if asked.refusal is not None:
             await self._send(asked.refusal, exchange, left=False)
             return None

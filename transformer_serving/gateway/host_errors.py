@@ -21,7 +21,7 @@ from starlette.responses import Response
 from transformer_serving.contract.dialects import current_dialect
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.worker.log_lines import trace_of
-from transformer_serving.contract.worker.request_context import current_request
+from transformer_serving.contract.worker.request_context import current_request_id
 
 log = logging.getLogger("transformer_serving.gateway")
 
@@ -87,7 +87,7 @@ def host_error_response(host: Any, table: tuple[Row, ...], error: BaseException)
     reference = uuid.uuid4().hex[:12]
     log.error(
         "request failed, reference %s: %s", reference, trace_of(error),
-        extra={"reference": reference, "request_id": _request_id()},
+        extra={"reference": reference, "request_id": current_request_id()},
     )  # fmt: skip
     return _response(row.code, f"{row.message}, reference {reference}; see the worker's log")
 
@@ -102,11 +102,6 @@ def _response(code: str, message: str, background: BackgroundTask | None = None)
     dialect = current_dialect()
     body = orjson.dumps(dialect.error_body(error))
     return Response(body, dialect.status(error), None, "application/json", background)
-
-
-def _request_id() -> str | None:
-    context = current_request.get()
-    return None if context is None else context[0]
 
 
 def _report(host: Any, error: BaseException) -> None:

@@ -84,6 +84,13 @@ GENERATE_ENDPOINT = Setting(
     0,
     "Name of the endpoint, or NAME/VERSION, that POST /generate asks; empty: none.",
 )
+LOG_REQUESTS = Setting(
+    "TRANSFORMER_SERVING_LOG_REQUESTS",
+    "0",
+    0,
+    1,
+    "1: a log line for every request of an endpoint; 0: for faults alone, one a second and code.",
+)
 SETTINGS = (
     MAX_BODY_BYTES,
     MAX_BODY_ELEMENTS,
@@ -94,6 +101,7 @@ SETTINGS = (
     PAGE,
     GRPC_PORT,
     GENERATE_ENDPOINT,
+    LOG_REQUESTS,
 )
 
 
@@ -108,6 +116,7 @@ class GatewaySettings:
     page: bool = True
     grpc_port: int = 0
     generate_endpoint: str = ""
+    log_requests: bool = False
 
 
 def read_settings(environment: Mapping[str, str] = os.environ) -> GatewaySettings:
@@ -122,6 +131,7 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> GatewaySetting
         page=_number(environment, PAGE) == 1,
         grpc_port=int(_number(environment, GRPC_PORT)),
         generate_endpoint=environment.get(GENERATE_ENDPOINT.name, GENERATE_ENDPOINT.default),
+        log_requests=_number(environment, LOG_REQUESTS) == 1,
     )
     if settings.body_memory_bytes < settings.max_body_bytes:
         raise ValueError(f"{BODY_MEMORY_BYTES.name} must be at least {MAX_BODY_BYTES.name}")

@@ -38,6 +38,11 @@ class RequestedEndpoint(NamedTuple):
         model, _, version = url.rstrip("/").partition("/")
         return cls(model, version or None)
 
+    @property
+    def name(self) -> str:
+        """As figures and logs have it."""
+        return f"{self.model}/{self.version}" if self.version else self.model
+
 
 def target_of(method: str, path: str, query: bytes = b"") -> RequestedEndpoint | None:
     """The endpoint that `POST /serve/{model}[/{version}]` asks for; None for anything else."""

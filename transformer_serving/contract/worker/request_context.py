@@ -21,12 +21,27 @@ def _make() -> ContextVar[Context | None]:
 current_request: ContextVar[Context | None] = process_wide("request", _make)
 
 
+def current_request_id() -> str | None:
+    """For a line of the log."""
+    context = current_request.get()
+    return None if context is None else context[0]
+
+
 def _make_key() -> ContextVar[str | None]:
     return ContextVar("transformer_serving_key", default=None)
 
 
 # The name of the key that the request came with; None where the gateway has no keys.
 current_key: ContextVar[str | None] = process_wide("key", _make_key)
+
+
+def _make_endpoint() -> ContextVar[str | None]:
+    return ContextVar("transformer_serving_endpoint", default=None)
+
+
+# The endpoint that was asked, NAME or NAME/VERSION; None until one of that name is known to be
+# there, so that nothing else of a caller's text comes into the logs.
+current_endpoint: ContextVar[str | None] = process_wide("endpoint", _make_endpoint)
 
 
 def _make_caller() -> ContextVar[Future[None] | None]:

@@ -17,17 +17,19 @@ from transformer_serving.desk.cli import (
     deploy,
     doctor,
     keys,
+    logs,
     repository,
     show,
     signing,
     stack,
+    status,
     versions,
 )
 from transformer_serving.desk.failure import Failure
 
 _FILES = (
-    stack, deploy, backup, convert, show, repository, bundle, signing, keys, bench, versions,
-    doctor,
+    stack, status, logs, deploy, backup, convert, show, repository, bundle, signing, keys, bench,
+    versions, doctor,
 )  # fmt: skip
 
 

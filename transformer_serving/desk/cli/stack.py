@@ -1,4 +1,4 @@
-"""`up`, `down`, `status`, `logs` and `env`: the embedded stack on this machine.
+"""`up`, `down` and `env`: the embedded stack on this machine.
 
 Tables for people on stderr's console, JSON on stdout.
 
@@ -7,31 +7,24 @@ Tested by tests/stack/test_commands.py.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shlex
-import subprocess
-import sys
-import time
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from transformer_serving.desk.cli.options import json_option, state_option
-from transformer_serving.desk.failure import Failure
 
 if TYPE_CHECKING:
-    from rich.console import Console, Group
+    from rich.console import Console
 
     from transformer_serving.desk.cli.progress import Phases
     from transformer_serving.desk.demo import DemoBundle
     from transformer_serving.desk.deploy.endpoint import Deployed
 
 _GOLDEN_S = 120.0
-_WATCH_S = 1.0
 
 
 @click.command()
@@ -149,120 +142,6 @@ def down(state: str | None, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--watch", is_flag=True, help="Go on showing it until Ctrl-C.")
-@state_option
-@json_option
-def status(watch: bool, state: str | None, as_json: bool) -> None:
-    """Show each part (pid, port, health, version) and each endpoint (bundle, engine, ready)."""
-    from rich.console import Console
-
-    from transformer_serving.desk.local import stack
-    from transformer_serving.desk.local.record import require_record, state_directory
-
-    folder = state_directory(state)
-    if watch:
-        _watch(folder, as_json=as_json)
-        return
-    values = stack.status(folder, require_record(folder))
-    if as_json:
-        click.echo(json.dumps(values, indent=2))
-    else:
-        Console().print(_status_tables(folder, values))
-    if not _well(values):
-        sys.exit(1)
-
-
-def _watch(state: Path, *, as_json: bool) -> None:
-    """Show the status until Ctrl-C: in place on a terminal, else again whenever it changed."""
-    from rich.console import Console
-    from rich.live import Live
-
-    from transformer_serving.desk.local import stack
-    from transformer_serving.desk.local.record import require_record
-
-    record = require_record(state)
-    console = Console()
-    shown: Any = None
-    with (
-        contextlib.suppress(KeyboardInterrupt),
-        Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live,
-    ):
-        while True:
-            values = stack.status(state, record)
-            told = _without_clock(values)
-            if as_json and told != shown:
-                click.echo(json.dumps(values))
-            elif live is not None and not as_json:
-                live.update(_status_tables(state, values), refresh=True)
-            elif told != shown:
-                console.print(_status_tables(state, values))
-            shown = told
-            time.sleep(_WATCH_S)
-
-
-def _without_clock(values: dict[str, Any]) -> dict[str, Any]:
-    parts = [{**part, "uptime_s": None} for part in values["parts"]]
-    return {**values, "parts": parts}
-
-
-def _well(values: dict[str, Any]) -> bool:
-    return bool(values["running"]) and all(part["health"] == "ok" for part in values["parts"])
-
-
-def _status_tables(state: Path, values: dict[str, Any]) -> Group:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    parts = Table("part", "pid", "port", "health", "version", title=f"stack in {state}")
-    for part in values["parts"]:
-        socket = "socket" if part["port"] is None and part["address"] else part["port"]
-        row = (part["name"], part["pid"], socket, part["health"], part["version"])
-        parts.add_row(*map(_cell, row))
-    endpoints = Table("endpoint", "bundle version", "engine", "proof", "ready", "why not")
-    for row in values["endpoints"]:
-        version = _cell(row.get("bundle_version")) if row.get("verified") else "unverified"
-        ready = "yes" if row.get("ready") else "no"
-        cells = (row.get("endpoint"), version, row.get("backend"), row.get("proof"))
-        endpoints.add_row(*map(_cell, cells), ready, _cell(row["reason"]))
-    opened = [
-        Text(f"the Triton at {row['address']} is open: {row['open']}", style="bold yellow")
-        for row in values["open_tritons"]
-    ]
-    return Group(parts, endpoints, *opened)
-
-
-def _cell(value: Any) -> str:
-    return "-" if value is None else str(value)
-
-
-@click.command()
-@click.argument("part", required=False)
-@click.option("-f", "--follow", is_flag=True, help="Go on printing what is added.")
-@click.option("-n", "--lines", default=50, show_default=True, help="Lines from the end.")
-@state_option
-def logs(part: str | None, follow: bool, lines: int, state: str | None) -> None:
-    """Print the end of the logs of one PART, or of all."""
-    from transformer_serving.desk.local.parts import BY_NAME
-    from transformer_serving.desk.local.record import require_record, state_directory
-
-    folder = state_directory(state)
-    require_record(folder)
-    names = [*BY_NAME, "supervisor"]
-    if part is not None and part not in names:
-        raise Failure(f"there is no part '{part}'; the parts are {', '.join(names)}", exit_code=2)
-    files = [folder / "logs" / f"{name}.log" for name in ([part] if part else names)]
-    present = [str(file) for file in files if file.exists()]
-    if not present:
-        raise Failure(f"no logs in {folder / 'logs'} yet")
-    command = ["tail", "-n", str(lines), *(["-F"] if follow else []), *present]
-    try:
-        subprocess.run(command, check=False)
-    except KeyboardInterrupt:
-        return
-
-
-@click.command()
 @state_option
 @json_option
 def env(state: str | None, as_json: bool) -> None:
@@ -281,4 +160,4 @@ def env(state: str | None, as_json: bool) -> None:
         click.echo(f"export {name}={shlex.quote(value)}")
 
 
-COMMANDS = (up, down, status, logs, env)
+COMMANDS = (up, down, env)

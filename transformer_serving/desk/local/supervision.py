@@ -28,6 +28,8 @@ from transformer_serving.desk.local.sockets import supervisor_socket
 
 _STOP_S = 40.0
 _RPC_S = 60.0
+# What asking a supervisor raises that is not there, or leaves.
+_SILENT = (OSError, http.client.HTTPException, xmlrpc.client.Error)
 # Of each part's log; with its backups a log takes three times as much.
 LOG_BYTES = 20 << 20
 LOG_BACKUPS = 2
@@ -120,7 +122,7 @@ class Supervisor:
     def is_up(self) -> bool:
         try:
             return bool(self._rpc.getState()["statename"] == "RUNNING")
-        except (OSError, http.client.HTTPException, xmlrpc.client.Error):
+        except _SILENT:
             return False
 
     def start(self) -> None:
@@ -155,6 +157,10 @@ class Supervisor:
         """Every part by name; empty when the supervisor does not answer."""
         if not self.is_up():
             return {}
+        try:
+            rows = self._rpc.getAllProcessInfo()
+        except _SILENT:  # it began to leave between the two questions
+            return {}
         return {
             row["name"]: Process(
                 row["name"],
@@ -162,7 +168,7 @@ class Supervisor:
                 row["pid"] or None,
                 max(0.0, row["now"] - row["start"]) if row["pid"] else 0.0,
             )
-            for row in self._rpc.getAllProcessInfo()
+            for row in rows
         }
 
     def stop(self) -> None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from transformer_serving.contract.body_memory import Share
 from transformer_serving.contract.worker.log_lines import trace_of
+from transformer_serving.contract.worker.request_context import current_request_id
 from transformer_serving.gateway.asgi import App, Message, Scope
 
 log = logging.getLogger("transformer_serving.gateway")
@@ -72,7 +73,10 @@ class AppRequest:
         try:
             await app(self._scope, self._receive, self._send)
         except Exception as error:
-            log.error("a call of gRPC failed: %s", trace_of(error))
+            log.error(
+                "a call of gRPC failed: %s", trace_of(error),
+                extra={"request_id": current_request_id()},
+            )  # fmt: skip
             self._answer = AppAnswer(_FAULT, {}, b"")
 
     async def _receive(self) -> Message:

@@ -1,0 +1,137 @@
+"""Rates from pages of figures: of a server that counts on, begins again, or is away."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, strategies as st
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+
+from transformer_serving.desk.watch.counters import (
+    Page,
+    Series,
+    Window,
+    increases,
+    read_page,
+)
+
+REQUESTS, CALLS = Series("requests_total", ()), Series("calls_total", ())
+counts = st.integers(0, 1000)
+
+
+def page(at: float, **counters: float) -> Page:
+    return Page(at, {Series(name, ()): value for name, value in counters.items()}, {})
+
+
+@given(st.lists(st.tuples(counts, counts), min_size=2, max_size=20))
+def test_a_server_that_counts_on_loses_nothing(steps: list[tuple[int, int]]) -> None:
+    window = Window(1e9)
+    requests = calls = 0
+    for at, (more, others) in enumerate(steps):
+        requests, calls = requests + more, calls + others
+        window.add(page(float(at), requests_total=requests, calls_total=calls))
+    risen = window.all()
+    assert risen.seconds == len(steps) - 1
+    assert dict(risen.of("requests_total"))[REQUESTS] == sum(more for more, _ in steps[1:])
+    assert dict(risen.of("calls_total"))[CALLS] == sum(others for _, others in steps[1:])
+
+
+@given(
+    st.lists(st.tuples(counts, counts, st.booleans()), min_size=2, max_size=20), st.floats(0.5, 9)
+)
+def test_restarts_never_make_a_rate_negative_nor_count_what_was_not(
+    steps: list[tuple[int, int, bool]], span: float
+) -> None:
+    """What came between the last look and the restart is lost to it, and no more."""
+    window = Window(span)
+    before: tuple[int, int] | None = None
+    requests = calls = 0
+    for at, (more, others, restarts) in enumerate(steps):
+        if restarts:
+            requests = calls = 0
+        requests, calls = requests + more, calls + others
+        window.add(page(float(at), requests_total=requests, calls_total=calls))
+        last = window.last()
+        rose = dict(last.of("requests_total")).get(REQUESTS, 0.0)
+        assert 0 <= rose <= more
+        if before is not None and (requests < before[0] or calls < before[1]):
+            # That it began again is told by either, and holds for both.
+            assert (rose, dict(last.of("calls_total"))[CALLS]) == (more, others)
+        elif before is not None and not restarts:
+            assert rose == more
+        before = requests, calls
+        assert window.all().rate("requests_total") >= 0
+
+
+@given(st.lists(st.floats(0.1, 5), min_size=1, max_size=40), st.floats(0.5, 20))
+def test_the_window_covers_its_span_and_no_step_too_many(gaps: list[float], span: float) -> None:
+    window, at = Window(span), 0.0
+    window.add(page(at))
+    for gap in gaps:
+        at += gap
+        window.add(page(at))
+        seconds = window.all().seconds
+        assert seconds < span + max(gaps) + 1e-9
+        assert seconds >= min(at, span) - 1e-9
+
+
+def test_a_series_that_comes_began_at_zero_and_one_that_goes_says_a_restart() -> None:
+    ends = Series("requests_total", (("endpoint", "new"),))
+    assert increases({REQUESTS: 5.0}, {REQUESTS: 7.0, ends: 3.0}) == {REQUESTS: 2.0, ends: 3.0}
+    assert increases({REQUESTS: 5.0, ends: 3.0}, {REQUESTS: 7.0}) == {REQUESTS: 7.0}
+
+
+def test_a_sum_of_seconds_that_is_a_trifle_lower_is_no_restart() -> None:
+    seconds = Series("stage_seconds_sum", ())
+    before, after = {REQUESTS: 5.0, seconds: 1.25}, {REQUESTS: 6.0, seconds: 1.25 - 1e-15}
+    assert increases(before, after)[REQUESTS] == 1.0
+
+
+def test_the_first_page_says_nothing_yet() -> None:
+    window = Window(15)
+    window.add(page(1.0, requests_total=1000))
+    assert window.all().seconds == 0
+    assert window.all().rate("requests_total") == 0
+    assert window.last().buckets("request_seconds") == {}
+
+
+def test_nobody_answers_for_longer_than_the_span() -> None:
+    window = Window(5)
+    window.add(page(0.0, requests_total=10))
+    window.add(page(2.0, requests_total=12))
+    window.add(page(102.0, requests_total=212))
+    assert window.all().seconds == 100
+    assert window.all().rate("requests_total") == pytest.approx(2.0)
+
+
+def test_a_page_of_prometheus_own_client() -> None:
+    registry = CollectorRegistry()
+    requests = Counter(
+        "transformer_serving_requests", "Answers.", ("endpoint", "status"), registry=registry
+    )
+    times = Histogram(
+        "transformer_serving_request_seconds", "Times.", ("endpoint",), registry=registry,
+        buckets=(0.1, 1.0),
+    )  # fmt: skip
+    Counter("others", "Of another program.", registry=registry).inc()
+    first = read_page(generate_latest(registry).decode(), 1.0)
+    requests.labels("a b", "200").inc(3)
+    requests.labels('"quoted"', "503").inc()
+    for seconds in (0.05, 0.5, 5):
+        times.labels("a b").observe(seconds)
+    window = Window(15)
+    window.add(first)
+    window.add(read_page(generate_latest(registry).decode(), 3.0))
+    risen = window.all()
+    assert risen.rate("requests_total", endpoint="a b") == 1.5
+    assert risen.rate("requests_total", endpoint='"quoted"', status="503") == 0.5
+    assert risen.rate("requests_total") == 2.0
+    assert risen.buckets("request_seconds", endpoint="a b") == {
+        0.1: 1, 1.0: 2, float("inf"): 3
+    }  # fmt: skip
+    assert not list(risen.of("others_total"))
+
+
+@pytest.mark.parametrize("text", ["<html>\n", "transformer_serving_x{a= 1\n"])
+def test_what_is_no_page_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read_page(text, 0.0)

@@ -1,0 +1,131 @@
+"""What is made of pages: endpoints that come and go, outages, limits of several workers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from transformer_serving.desk.watch.counters import read_page
+from transformer_serving.desk.watch.traffic import History, Traffic
+
+_OF_ONE = ("endpoint",)
+
+
+class Gateway:
+    """The figures of one gateway's life."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "transformer_serving_requests", "x", ("endpoint", "status"), registry=self.registry
+        )
+        self.seconds = self._histogram("request_seconds", (0.1, 1.0))
+        self.first = self._histogram("first_token_seconds", (0.1, 1.0))
+        self.gaps = self._histogram("token_seconds", (0.1, 1.0))
+
+    def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(
+            f"transformer_serving_{name}", "x", _OF_ONE, registry=self.registry, buckets=buckets
+        )
+
+    def gauge(self, name: str, *labels: str) -> Gauge:
+        return Gauge(f"transformer_serving_{name}", "x", labels, registry=self.registry)
+
+    def answer(self, endpoint: str, status: int = 200, seconds: float = 0.05) -> None:
+        self.requests.labels(endpoint, str(status)).inc()
+        if status == 200:
+            self.seconds.labels(endpoint).observe(seconds)
+
+    def look(self, history: History, at: float) -> Traffic:
+        traffic = history.add(read_page(generate_latest(self.registry).decode(), at))
+        assert traffic is not None
+        return traffic
+
+
+def test_rates_and_times_of_each_endpoint() -> None:
+    gateway, history = Gateway(), History()
+    gateway.answer("a")
+    first = gateway.look(history, 0.0)
+    assert (first.seconds, first.endpoints["a"].requests_per_s) == (0, 0)
+    assert list(history.requests["a"]) == [None]
+    for status in (200, 200, 200, 200, 404, 429, 503, 502):
+        gateway.answer("a", status)
+    gateway.answer("b", seconds=0.5)
+    traffic = gateway.look(history, 2.0)
+    a, b = traffic.endpoints["a"], traffic.endpoints["b"]
+    assert (a.requests_per_s, a.refused_per_s, a.errors_per_s) == (4.0, 1.0, 1.0)
+    assert (a.p50_s, a.p99_s) == (0.05, pytest.approx(0.099))
+    # The second bucket goes from 0.1 to 1 s.
+    assert b.p50_s == pytest.approx(0.55)
+    assert list(history.requests["a"]) == [None, 4.0]
+    assert list(history.requests["b"]) == [0.5]
+    assert json.loads(json.dumps(traffic.as_json()))["endpoints"]["b"]["text"] is None
+
+
+def test_a_gateway_that_began_again_knows_other_endpoints() -> None:
+    before, history = Gateway(), History()
+    for _ in range(100):
+        before.answer("a")
+        before.answer("gone")
+    before.look(history, 0.0)
+    before.look(history, 2.0)
+    assert history.add(None) is None
+    assert list(history.requests["a"]) == [None, 0.0, None]
+    after = Gateway()
+    after.answer("a")
+    after.answer("new")
+    traffic = after.look(history, 6.0)
+    assert traffic.endpoints.keys() == {"a", "new"}
+    # One answer in the six seconds since the window began.
+    assert traffic.endpoints["a"].requests_per_s == pytest.approx(1 / 6)
+    assert list(history.requests["a"]) == [None, 0.0, None, 0.25]
+    assert history.requests.keys() == {"a", "new"}
+
+
+def test_what_waits_runs_and_fails() -> None:
+    gateway, history = Gateway(), History()
+    for name, value in (("waiting_tokens", 120), ("max_waiting_tokens", 800), ("max_streams", 256)):
+        gateway.gauge(name).set(value)
+    running = gateway.gauge("running_streams", "endpoint")
+    running.labels("text").set(3)
+    running.labels("other").set(1)
+    golden = gateway.gauge("gateway_golden_ok", "endpoint", "pid")
+    for endpoint, pid, value in (("text", "1", 1), ("text", "2", 0), ("other", "1", 1)):
+        golden.labels(endpoint, pid).set(value)
+    refused = Counter(
+        "transformer_serving_gateway_refused", "x", ("code",), registry=gateway.registry
+    )
+    refused.labels("unauthorized").inc(5)
+    gateway.look(history, 0.0)
+    refused.labels("unauthorized").inc(4)
+    refused.labels("too_large").inc(0)
+    for _ in range(2):
+        gateway.first.labels("text").observe(0.05)
+    for _ in range(30):
+        gateway.gaps.labels("text").observe(0.01)
+    traffic = gateway.look(history, 2.0)
+    assert (traffic.waiting_tokens, traffic.max_waiting_tokens) == (120, 800)
+    assert (traffic.running_streams, traffic.max_streams) == (4, 256)
+    assert traffic.failing == ("text",)
+    assert traffic.refused_per_s == {"unauthorized": 2.0}
+    text = traffic.endpoints["text"].text
+    assert text is not None
+    assert (text.tokens_per_s, text.first_token_p50_s, text.running) == (16.0, 0.05, 3)
+    assert list(history.waiting) == [120, 120]
+
+
+def test_a_gateway_of_an_older_kit_has_no_limits_and_no_times() -> None:
+    registry = CollectorRegistry()
+    requests = Counter(
+        "transformer_serving_requests", "x", ("endpoint", "status"), registry=registry
+    )
+    history = History()
+    for at in (0.0, 2.0):
+        requests.labels("a", "200").inc(4)
+        traffic = history.add(read_page(generate_latest(registry).decode(), at))
+    assert traffic is not None
+    assert traffic.max_waiting_tokens is None
+    row = traffic.endpoints["a"]
+    assert (row.requests_per_s, row.p50_s, row.p99_s) == (2.0, None, None)

@@ -1,0 +1,94 @@
+"""`logs`: the end of the parts' logs, or all that they have of one request.
+
+Tested by tests/stack/test_commands.py and tests/stack/test_watch.py.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from transformer_serving.desk.cli.options import json_option, state_option
+from transformer_serving.desk.failure import Failure
+
+
+@click.command()
+@click.argument("part", required=False)
+@click.option("-f", "--follow", is_flag=True, help="Go on printing what is added.")
+@click.option("-n", "--lines", type=int, metavar="N", help="Lines from the end.  [default: 50]")
+@click.option("--request", metavar="ID",
+              help="Every line of the request with this x-request-id, of rotated logs too; exit "
+              "code 1 where there is none.")  # fmt: skip
+@state_option
+@json_option
+def logs(
+    part: str | None,
+    follow: bool,
+    lines: int | None,
+    request: str | None,
+    state: str | None,
+    as_json: bool,
+) -> None:
+    """Print the end of the logs of one PART, or of all; or what they have of one request."""
+    from transformer_serving.desk.local.parts import BY_NAME
+    from transformer_serving.desk.local.record import require_record, state_directory
+
+    folder = state_directory(state)
+    require_record(folder)
+    names = [*BY_NAME, "supervisor"]
+    if part is not None and part not in names:
+        raise Failure(f"there is no part '{part}'; the parts are {', '.join(names)}", exit_code=2)
+    names = [part] if part else names
+    if request is None and as_json:
+        raise Failure("--json is for --request; the logs are printed as they are", exit_code=2)
+    if request is None:
+        _print_ends(folder / "logs", names, lines=50 if lines is None else lines, follow=follow)
+    elif follow or lines is not None:
+        raise Failure("--request prints all its lines: leave --follow and --lines out", exit_code=2)
+    else:
+        _print_request(folder / "logs", names, request, as_json=as_json)
+
+
+def _print_ends(logs: Path, names: Sequence[str], *, lines: int, follow: bool) -> None:
+    files = [logs / f"{name}.log" for name in names]
+    present = [str(file) for file in files if file.exists()]
+    if not present:
+        raise Failure(f"no logs in {logs} yet")
+    command = ["tail", "-n", str(lines), *(["-F"] if follow else []), *present]
+    try:
+        subprocess.run(command, check=False)
+    except KeyboardInterrupt:
+        return
+
+
+def _print_request(logs: Path, names: Sequence[str], request: str, *, as_json: bool) -> None:
+    from transformer_serving.desk.local.request_search import check_id, find
+
+    check_id(request)
+    found, files = find(logs, names, request)
+    if as_json:
+        values = {
+            "request_id": request,
+            "searched": [str(path) for path in files],
+            "lines": [line.as_json() for line in found],
+        }
+        click.echo(json.dumps(values, indent=2))
+    else:
+        for line in found:
+            # Triton's and the engines' lines may hold what a terminal would obey.
+            text = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in line.text)
+            click.echo(f"{line.file}:{line.number}: {text}")
+    if not found:
+        looked = ", ".join(path.name for path in files) or "no file"
+        raise Failure(
+            f"no line has that request id; looked in {logs} at {looked}. Only answers of 500 and "
+            "above are logged, of each code one a second, unless the stack was started with "
+            "TRANSFORMER_SERVING_LOG_REQUESTS=1"
+        )
+
+
+COMMANDS = (logs,)

@@ -1,0 +1,86 @@
+"""`status`: the parts of a stack and its endpoints, once or again and again.
+
+Tested by tests/stack/test_commands.py and tests/stack/test_watch.py.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from transformer_serving.desk.cli.options import json_option, state_option
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+
+@click.command()
+@click.option("--watch", is_flag=True,
+              help="Go on until Ctrl-C: of each endpoint requests a second, p50 and p99, refusals "
+              "and errors, of generated text tokens a second and time to the first one, what waits "
+              "against its limit, and what is not well. Where the output is no terminal, lines; "
+              "with --json one line a look, with the figures beside what --json has. "
+              "TRANSFORMER_SERVING_METRICS_KEY is the key for a gateway with keys.")  # fmt: skip
+@click.option("--interval", "interval_s", type=click.FloatRange(0.2, 3600), default=2.0,
+              show_default=True, metavar="SECONDS",
+              help="From one look of --watch to the next.")  # fmt: skip
+@state_option
+@json_option
+def status(watch: bool, interval_s: float, state: str | None, as_json: bool) -> None:
+    """Show each part (pid, port, health, version) and each endpoint (bundle, engine, ready)."""
+    from rich.console import Console
+
+    from transformer_serving.desk.local import stack
+    from transformer_serving.desk.local.record import require_record, state_directory
+
+    folder = state_directory(state)
+    if watch:
+        from transformer_serving.desk.watch.watching import watch as go_on_looking
+
+        go_on_looking(folder, interval_s, as_json=as_json)
+        return
+    values = stack.status(folder, require_record(folder))
+    if as_json:
+        click.echo(json.dumps(values, indent=2))
+    else:
+        Console().print(_status_tables(folder, values))
+    if not _well(values):
+        sys.exit(1)
+
+
+def _well(values: dict[str, Any]) -> bool:
+    return bool(values["running"]) and all(part["health"] == "ok" for part in values["parts"])
+
+
+def _status_tables(state: Path, values: dict[str, Any]) -> Group:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    parts = Table("part", "pid", "port", "health", "version", title=f"stack in {state}")
+    for part in values["parts"]:
+        socket = "socket" if part["port"] is None and part["address"] else part["port"]
+        row = (part["name"], part["pid"], socket, part["health"], part["version"])
+        parts.add_row(*map(_cell, row))
+    endpoints = Table("endpoint", "bundle version", "engine", "proof", "ready", "why not")
+    for row in values["endpoints"]:
+        version = _cell(row.get("bundle_version")) if row.get("verified") else "unverified"
+        ready = "yes" if row.get("ready") else "no"
+        cells = (row.get("endpoint"), version, row.get("backend"), row.get("proof"))
+        endpoints.add_row(*map(_cell, cells), ready, _cell(row["reason"]))
+    opened = [
+        Text(f"the Triton at {row['address']} is open: {row['open']}", style="bold yellow")
+        for row in values["open_tritons"]
+    ]
+    return Group(parts, endpoints, *opened)
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+COMMANDS = (status,)

@@ -1,0 +1,1 @@
+"""`status --watch`: what one leaves open in a terminal."""
