@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,11 +42,11 @@ def _lines(alerts: list[Alert]) -> Iterator[str]:
 
 
 def _when(alert: Alert, scale: TimeScale) -> str:
-    said = alert.summary.replace("{{ $labels.", "").replace(" }}", "").removesuffix(".")
+    said = re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"`\1`", alert.summary).removesuffix(".")
     if not alert.pace.short_s:
         return said
     windows = f"{scale.text(alert.pace.window_s)} and {scale.text(alert.pace.short_s)}"
-    return f"{alert.labels['burn']} times its error budget is spent, over {windows}"
+    return f"its budget is spent {alert.labels['burn']} times as fast as it may, over {windows}"
 
 
 if __name__ == "__main__":

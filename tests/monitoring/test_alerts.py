@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import subprocess
 import sys
@@ -12,10 +11,8 @@ from pathlib import Path
 import pytest
 
 from scripts.alerts_table import PAGE, table
-from tests.engine.test_proofs import row
 from transformer_serving.desk.monitoring.alerts import Alert
 from transformer_serving.desk.monitoring.rules import LIMITS, RUNBOOKS, all_alerts
-from transformer_serving.engine.controller.metrics import MetricsPage
 
 ROOT = Path(__file__).parent.parent.parent
 GENERATION = ROOT / "transformer_serving" / "engine" / "backends" / "generation" / "figures.py"
@@ -24,41 +21,20 @@ ALERTS = pytest.mark.parametrize(
     "alert", {alert.name: alert for alert in all_alerts()}.values(), ids=lambda one: one.name
 )
 
-OF_A_WORKER = """
-import sys
-import prometheus_client
-from preprocess.generation.figures import TextFigures
-from preprocess.stats import EndpointFigures, waiting_tokens
-from transformer_serving.gateway.metrics import Metrics
-waiting_tokens().set(1)
-texts = EndpointFigures("texts")
-texts.request(502, 1, 1, {})
-texts.call(1, 1, 1)
-generated = TextFigures("texts")
-generated.first(1.0)
-generated.failed("unavailable")
-gateway = Metrics()
-gateway.asked("shop")
-gateway.refused("overloaded")
-gateway.goldens({"texts": True})
-sys.stdout.write(prometheus_client.generate_latest().decode())
-"""
+OBSERVABILITY = ROOT / "docs" / "observability.md"
+_SUFFIXES = ("_bucket", "_count", "_sum")
 
 
 @pytest.fixture(scope="module")
 def given() -> set[str]:
-    """The names on both pages, of families and of samples, and Prometheus's own of a target."""
-    kept = {name: value for name, value in os.environ.items() if "MULTIPROC" not in name}
-    done = subprocess.run(
-        [sys.executable, "-c", OF_A_WORKER],
-        cwd=ROOT, env=kept, check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    page = MetricsPage(None)
-    page.show([row("texts")], 1.0, triton_ready=True)
-    lines = (done.stdout + page.text()).splitlines()
-    families = {line.split()[2] for line in lines if line.startswith("# TYPE")}
-    samples = {re.split(r"[ {]", line)[0] for line in lines if not line.startswith("#")}
-    return families | samples | of_generation() | {"up"}
+    """The figures that docs/observability.md tells of, and Prometheus's own of a target."""
+    names = {"up"}
+    for line in OBSERVABILITY.read_text("utf-8").splitlines():
+        if found := re.match(r"\| (transformer_serving_\w+) \|", line):
+            names.add(found[1])
+            if "histogram" in line:
+                names |= {f"{found[1]}{suffix}" for suffix in _SUFFIXES}
+    return names | of_generation()
 
 
 def of_generation() -> set[str]:
@@ -122,4 +98,7 @@ def test_figures_in_the_runbooks_are_given(given: set[str]) -> None:
 
 def test_the_table_of_the_page_is_as_it_is_made_now() -> None:
     """`make docs` renews it."""
-    assert table() in PAGE.read_text("utf-8")
+    text = PAGE.read_text("utf-8")
+    assert table() in text
+    names = {alert.name for alert in all_alerts()}
+    assert f"{len(all_alerts())} rules for {len(names)} alerts" in text
