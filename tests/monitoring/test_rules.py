@@ -14,7 +14,9 @@ import yaml
 from click.testing import CliRunner
 
 import preprocess.settings
-from tests.monitoring.cases import Case, all_cases, objective_cases
+from tests.monitoring.case import Case
+from tests.monitoring.condition_cases import condition_cases
+from tests.monitoring.objective_cases import objective_cases
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.monitoring.__main__ import FOLDER, PROMETHEUS, RULES, main
 from transformer_serving.desk.monitoring.alerts import CONDITIONS
@@ -24,6 +26,7 @@ from transformer_serving.desk.monitoring.times import BURN_RATES, DAY, HOUR, Tim
 
 ROOT = Path(__file__).parent.parent.parent
 IN_SERVICE = TimeScale()
+CASES = [*objective_cases(), *condition_cases()]
 # At which a test on a whole stack could see three days pass in twelve minutes.
 OF_A_TEST = TimeScale(360)
 SCALES = pytest.mark.parametrize("scale", [IN_SERVICE, OF_A_TEST], ids=["1", "360"])
@@ -63,7 +66,7 @@ def test_promtool_has_nothing_to_say(promtool: str, tmp_path: Path, scale: TimeS
 
 def test_every_alert_has_a_case_that_fires_and_one_that_does_not() -> None:
     for alert in all_alerts():
-        fires = [case.fires is not None for case in all_cases() if case.alert == alert]
+        fires = [case.fires is not None for case in CASES if case.alert == alert]
         assert set(fires) == {True, False}, alert.name
 
 
@@ -71,7 +74,7 @@ def test_every_alert_has_a_case_that_fires_and_one_that_does_not() -> None:
 @pytest.mark.parametrize(
     ("scale", "cases"),
     # Divided times make other rates of the same growth, but no other shares.
-    [(IN_SERVICE, all_cases()), (OF_A_TEST, list(objective_cases()))],
+    [(IN_SERVICE, CASES), (OF_A_TEST, list(objective_cases()))],
     ids=["1", "360"],
 )
 def test_alerts_fire_when_they_should_and_only_then(

@@ -12,6 +12,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,7 @@ def test_prometheus_reads_the_page_with_and_without_keys(tmp_path: Path) -> None
         folder.mkdir()
         with page(keys) as there, prometheus(folder, {ENGINE_JOB: [there]}, sent) as address:
             query = "transformer_serving_engine_triton_ready"
-            assert until(lambda a=address, q=query: results(a, q)) == {there: 0.0}
+            assert until(partial(results, address, query)) == {there: 0.0}
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ Tested by tests/monitoring/test_scrapes.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from transformer_serving.desk.monitoring.alerts import ENGINE_JOB, INFERENCE_JOB
@@ -50,7 +50,7 @@ def prometheus_config(
     scale: TimeScale,
     *,
     key_file: str = KEY_FILE,
-    targets: dict[str, Sequence[str]] | None = None,
+    targets: Mapping[str, Sequence[str]] | None = None,
     alertmanagers: Sequence[str] = ALERTMANAGERS,
 ) -> str:
     """The file's text. `targets` are each job's host:port where no DNS knows them.

@@ -1,111 +1,20 @@
-"""What each alert is shown: figures at which it fires, others close by at which it must not."""
+"""What every other alert is shown: figures at which it fires, and some at which it must not."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
+from tests.monitoring.case import ENDPOINT, GATEWAY, TRITON, Case, P, Series, gauge, rising
 from transformer_serving.desk.monitoring.alerts import CONDITIONS, ENGINE_JOB, INFERENCE_JOB, Alert
-from transformer_serving.desk.monitoring.objectives import OBJECTIVES
-from transformer_serving.desk.monitoring.times import BURN_RATES, MINUTE
 
-P = "transformer_serving_"
-Series = tuple[str, float, float]
-# A short window has five steps.
-LAST_STEPS = 8
-ENDPOINT = {"endpoint": "texts"}
-GATEWAY, TRITON = {"instance": "10.0.0.7:8080"}, {"instance": "10.0.0.9:8003"}
 _WORKERS = [
-    (f'{P}gateway_golden_round_timestamp_seconds{{instance="10.0.0.7:8080",pid="{pid}"}}', 0, 60)
+    (
+        f'{P}gateway_golden_round_timestamp_seconds{{instance="10.0.0.7:8080",pid="{pid}"}}',
+        0.0,
+        60.0,
+    )
     for pid in (11, 12)
 ]
-
-
-@dataclass(frozen=True)
-class Case:
-    """Series as (name and labels, first value, growth in each step of `step_s`).
-
-    `fires` are the labels of the result with which the alert fires at the end, None where it is
-    silent.
-    """
-
-    alert: Alert
-    name: str
-    series: Sequence[Series]
-    fires: dict[str, str] | None
-    step_s: float = MINUTE
-    # How much each grows in its last steps, where that is something else.
-    then: Sequence[float] = ()
-
-    @property
-    def at_s(self) -> float:
-        """A little after the alert must have fired."""
-        return self.alert.pace.window_s + self.alert.pace.hold_s + 3 * self.step_s
-
-    def values(self) -> list[tuple[str, str]]:
-        """Each series as promtool takes it."""
-        steps = round(self.at_s / self.step_s) + 1
-        first = steps - LAST_STEPS if self.then else steps
-        rows = []
-        for at, (name, value, step) in enumerate(self.series):
-            text = f"{value:g}+{step:.10g}x{first}"
-            if self.then:
-                after = self.then[at]
-                text += f" {value + first * step + after:.10g}+{after:.10g}x{LAST_STEPS - 1}"
-            rows.append((name, text))
-        return rows
-
-
-def requests(bad: float, good: float) -> list[Series]:
-    return [
-        (f'{P}requests_total{{endpoint="texts",status="200"}}', 0, good),
-        (f'{P}requests_total{{endpoint="texts",status="503"}}', 0, bad),
-        # What the caller did wrong neither fails nor thins out what fails.
-        (f'{P}requests_total{{endpoint="texts",status="400"}}', 0, 10 * good),
-    ]
-
-
-def first_tokens(bad: float, good: float) -> list[Series]:
-    return [
-        (f'{P}first_token_seconds_count{{endpoint="texts"}}', 0, bad + good),
-        (f'{P}first_token_seconds_bucket{{endpoint="texts",le="2.5"}}', 0, good),
-    ]
-
-
-_OBJECTIVE_SERIES = {
-    "RequestErrorBudgetBurn": requests,
-    "FirstTokenBudgetBurn": first_tokens,
-}
-
-
-def objective_cases() -> Iterator[Case]:
-    """For each burn rate: above it, below it, above it with few answers, and when it is over."""
-    for one in OBJECTIVES:
-        series = _OBJECTIVE_SERIES[one.alert]
-        for alert, rate in zip(one.alerts(), BURN_RATES, strict=True):
-            step_s = rate.pace.short_s / 5
-            most = rate.factor * (1 - one.target)
-            above, below = min(1.2 * most, 0.95), 0.8 * most
-            few = 6 / (rate.pace.window_s / step_s)
-            for name, rows, fires in (
-                ("above", series(1e5 * above, 1e5 * (1 - above)), ENDPOINT),
-                ("below", series(1e5 * below, 1e5 * (1 - below)), None),
-                ("few", series(few, 0), None),
-            ):
-                yield Case(alert, name, rows, fires, step_s)
-            # The long window still sees it; the short one does not.
-            bad = min(2 * most, 0.95)
-            then = [step for _, _, step in series(0, 1e5)]
-            yield Case(alert, "over", series(1e5 * bad, 1e5 * (1 - bad)), None, step_s, then)
-
-
-def gauge(name: str, value: float, **labels: str) -> Series:
-    return rising(name, 0, value, **labels)
-
-
-def rising(name: str, step: float, first: float = 0, **labels: str) -> Series:
-    inside = ",".join(f'{key}="{text}"' for key, text in labels.items())
-    return f"{P}{name}{{{inside}}}" if name != "up" else f"up{{{inside}}}", first, step
 
 
 _PROOF = {"endpoint": "texts", "bundle": "7", **TRITON}
@@ -292,7 +201,3 @@ def no_figures_cases(alert: Alert) -> Iterator[Case]:
          gauge("up", 0, job=alert.labels["job"], instance="b")],
         None,
     )  # fmt: skip
-
-
-def all_cases() -> list[Case]:
-    return [*objective_cases(), *condition_cases()]
