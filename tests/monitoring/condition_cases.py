@@ -177,6 +177,34 @@ _CONDITIONS: dict[str, tuple[dict[str, str], list[Series], dict[str, list[Series
 }
 
 
+# All of it at once: two workers of a container, a Triton, and a language model beside the texts.
+HEALTHY = [
+    *_WORKERS,
+    gauge("up", 1, job=INFERENCE_JOB, **GATEWAY),
+    gauge("up", 1, job=ENGINE_JOB, **TRITON),
+    gauge("gateway_golden_ok", 1, pid="11", **ENDPOINT, **GATEWAY),
+    gauge("gateway_golden_ok", 1, pid="12", **ENDPOINT, **GATEWAY),
+    rising("gateway_refused_total", 50, code="malformed_body", **GATEWAY),
+    rising("requests_total", 6_000, status="200", **ENDPOINT, **GATEWAY),
+    rising("requests_total", 900, status="422", **ENDPOINT, **GATEWAY),
+    rising("requests_total", 3, status="503", **ENDPOINT, **GATEWAY),
+    rising("call_tokens_total", 90_000, **ENDPOINT, **GATEWAY),
+    rising("call_padding_tokens_total", 9_000, **ENDPOINT, **GATEWAY),
+    gauge("waiting_tokens", 900, **GATEWAY),
+    rising("first_token_seconds_count", 60, **ENDPOINT, **GATEWAY),
+    rising("first_token_seconds_bucket", 59, le="2.5", **ENDPOINT, **GATEWAY),
+    gauge("running_streams", 20, **ENDPOINT, **GATEWAY),
+    rising("cut_sequences_total", 5, reason="disconnect", **ENDPOINT, **GATEWAY),
+    gauge("engine_ready", 1, bundle="7", **ENDPOINT, **TRITON),
+    gauge("engine_proof", 1, state="proven", **_PROOF),
+    gauge("engine_proof", 0, state="failed", **_PROOF),
+    gauge("engine_triton_ready", 1, **TRITON),
+    gauge("engine_last_sync_age_seconds", 6, **TRITON),
+    gauge("generation_cache_use", 0.4, **_MODEL),
+    gauge("generation_rebuilt_total", 0, **_MODEL),
+]
+
+
 def condition_cases() -> Iterator[Case]:
     for alert in CONDITIONS:
         if alert.name == "NoFigures":

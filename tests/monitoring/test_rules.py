@@ -15,11 +15,11 @@ from click.testing import CliRunner
 
 import preprocess.settings
 from tests.monitoring.case import Case
-from tests.monitoring.condition_cases import condition_cases
+from tests.monitoring.condition_cases import HEALTHY, condition_cases
 from tests.monitoring.objective_cases import objective_cases
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.monitoring.__main__ import FOLDER, PROMETHEUS, RULES, main
-from transformer_serving.desk.monitoring.alerts import CONDITIONS
+from transformer_serving.desk.monitoring.alerts import CONDITIONS, Alert
 from transformer_serving.desk.monitoring.rules import LIMITS, RUNBOOKS, all_alerts, limits, rules
 from transformer_serving.desk.monitoring.scrapes import prometheus_config
 from transformer_serving.desk.monitoring.times import BURN_RATES, DAY, HOUR, TimeScale
@@ -120,6 +120,33 @@ def document(case: Case, file: Path, scale: TimeScale) -> dict[str, Any]:
             }
         ],
     }
+
+
+def test_a_stack_that_is_well_fires_nothing(promtool: str, tmp_path: Path) -> None:
+    """Of the whole file, at each of its alerts, for two hours."""
+    series = [
+        {"series": name, "values": f"{first:g}+{step:g}x130"} for name, first, step in HEALTHY
+    ]
+    silent = [
+        {"eval_time": time, "alertname": name, "exp_alerts": []}
+        for name in sorted({alert.name for alert in all_alerts()})
+        for time in ("5m", "30m", "2h")
+    ]
+    one = {"interval": "1m", "input_series": series, "alert_rule_test": silent}
+    file = tmp_path / "well.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(FOLDER / RULES)], "tests": [one]}))
+    run(promtool, "test", "rules", file)
+
+
+def test_the_healthy_figures_are_all_that_alerts_look_at() -> None:
+    shown = {name.split("{")[0] for name, *_ in HEALTHY}
+    for alert in all_alerts():
+        named = re.findall(r"\b(?:transformer_serving_\w+|up)\b", _without_labels(alert))
+        assert set(named) <= shown, alert.name
+
+
+def _without_labels(alert: Alert) -> str:
+    return re.sub(r'"[^"]*"', "", alert.expression)
 
 
 def filled(summary: str, labels: dict[str, str]) -> str:
