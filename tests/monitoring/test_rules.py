@@ -21,7 +21,7 @@ from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.monitoring.__main__ import FOLDER, PROMETHEUS, RULES, main
 from transformer_serving.desk.monitoring.alerts import CONDITIONS, Alert
 from transformer_serving.desk.monitoring.rules import LIMITS, RUNBOOKS, all_alerts, limits, rules
-from transformer_serving.desk.monitoring.scrapes import prometheus_config
+from transformer_serving.desk.monitoring.scrapes import Place, prometheus_config
 from transformer_serving.desk.monitoring.times import BURN_RATES, DAY, HOUR, TimeScale
 
 ROOT = Path(__file__).parent.parent.parent
@@ -53,7 +53,7 @@ def written(scale: TimeScale) -> str:
 def test_the_files_are_as_they_are_made_now() -> None:
     """`make monitoring` renews both."""
     assert (FOLDER / RULES).read_text("utf-8") == written(IN_SERVICE)
-    assert (FOLDER / PROMETHEUS).read_text("utf-8") == prometheus_config(IN_SERVICE)
+    assert (FOLDER / PROMETHEUS).read_text("utf-8") == prometheus_config(IN_SERVICE, Place())
 
 
 @SCALES
@@ -127,7 +127,7 @@ def test_a_stack_that_is_well_fires_nothing(promtool: str, tmp_path: Path) -> No
     series = [
         {"series": name, "values": f"{first:g}+{step:g}x130"} for name, first, step in HEALTHY
     ]
-    silent = [
+    silent: list[dict[str, Any]] = [
         {"eval_time": time, "alertname": name, "exp_alerts": []}
         for name in sorted({alert.name for alert in all_alerts()})
         for time in ("5m", "30m", "2h")
@@ -189,7 +189,7 @@ def test_limits_are_those_of_the_env_file(tmp_path: Path) -> None:
     text = (tmp_path / "m" / RULES).read_text()
     assert "* 7) > 0.8" in text
     assert text.replace("* 7) > 0.8", "* 128) > 0.8") == written(IN_SERVICE)
-    assert (tmp_path / "m" / PROMETHEUS).read_text() == prometheus_config(IN_SERVICE)
+    assert (tmp_path / "m" / PROMETHEUS).read_text() == prometheus_config(IN_SERVICE, Place())
 
 
 def test_limits_are_settings() -> None:

@@ -18,13 +18,14 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from tests.gateway.conftest import free_port
 from transformer_serving.contract.known_keys import KnownKeys
-from transformer_serving.desk.monitoring.__main__ import FOLDER, PROMETHEUS, RULES
+from transformer_serving.desk.monitoring.__main__ import FOLDER, PROMETHEUS, RULES, main
 from transformer_serving.desk.monitoring.alerts import ENGINE_JOB, INFERENCE_JOB
 from transformer_serving.desk.monitoring.rules import all_alerts, limits, rules
-from transformer_serving.desk.monitoring.scrapes import KEY_FILE, prometheus_config
+from transformer_serving.desk.monitoring.scrapes import KEY_FILE, Place, prometheus_config
 from transformer_serving.desk.monitoring.times import EVALUATE_S, SCRAPE_S, TimeScale
 from transformer_serving.engine.controller.metrics import MetricsPage
 from transformer_serving.engine.controller.metrics_server import keys_of, serve_metrics
@@ -52,9 +53,23 @@ def test_promtool_reads_it_with_its_rules(tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("")
     (tmp_path / RULES).write_text(rules(QUICK, limits({})))
-    (tmp_path / PROMETHEUS).write_text(prometheus_config(QUICK, key_file=str(key)))
+    (tmp_path / PROMETHEUS).write_text(prometheus_config(QUICK, Place(str(key))))
     said = check(promtool, "check", "config", tmp_path / PROMETHEUS)
     assert f"{len(all_alerts())} rules found" in said
+
+
+def test_the_gateway_alone_is_asked_over_tls(tmp_path: Path) -> None:
+    arguments = ["--server-name", "serving.example", "--output", str(tmp_path)]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    jobs = yaml.safe_load((tmp_path / PROMETHEUS).read_text())["scrape_configs"]
+    assert [job["job_name"] for job in jobs if job.get("scheme") == "https"] == [INFERENCE_JOB]
+    assert jobs[0]["tls_config"] == {
+        "ca_file": "/etc/prometheus/ca.crt",
+        "server_name": "serving.example",
+    }
+    promtool = program("promtool", "prometheus")
+    check(promtool, "check", "config", "--syntax-only", tmp_path / PROMETHEUS)
 
 
 def test_amtool_reads_whom_to_tell() -> None:
@@ -108,10 +123,8 @@ def prometheus(folder: Path, targets: dict[str, list[str]], key: str) -> Iterato
     """A Prometheus with our files, asking `targets`; its address."""
     (folder / "metrics_key").write_text(key)
     (folder / RULES).write_text(rules(QUICK, limits({})))
-    config = prometheus_config(
-        QUICK, key_file=str(folder / "metrics_key"), targets=targets, alertmanagers=()
-    )
-    (folder / PROMETHEUS).write_text(config)
+    place = Place(str(folder / "metrics_key"), targets=targets, alertmanagers=())
+    (folder / PROMETHEUS).write_text(prometheus_config(QUICK, place))
     address = f"127.0.0.1:{free_port()}"
     command = [
         program("prometheus", "prometheus"), f"--config.file={folder / PROMETHEUS}",
