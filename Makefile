@@ -11,7 +11,7 @@ BESIDE := --numprocesses=2 --dist=loadfile
 
 .PHONY: up down status test test-quick test-failed test-stack test-by-hand test-compose test-clients \
 	check-clients compose-figures screenshots \
-	example-env check check-ort check-ensemble compare-table compare-int8 compare-hints lint format \
+	example-env monitoring check check-ort check-ensemble compare-table compare-int8 compare-hints lint format \
 	types docs fuzz soak soak-streams lock reliability reliability-demo models language-models \
 	check-processors check-upgrade \
 	attack autoscaling bench bench-all bench-tables budgets tune flames notebooks clean help
@@ -29,6 +29,7 @@ help:
 	@echo 'make test-compose   the containers, on a real Docker Engine; then make compose-figures'
 	@echo 'make test-clients  other protocols asked by their own client libraries; check-clients: the large ones too'
 	@echo 'make example-env   renew docker/example.env and the chart from the settings'
+	@echo 'make monitoring   renew the rules and scrapes of compose/monitoring from the table of alerts'
 	@echo 'make screenshots   renew the pictures of docs/page.md; a Chromium is needed'
 	@echo 'make check   format, lint and types'
 	@echo 'make docs    renew the pages that are made from the code'
@@ -106,6 +107,9 @@ compose-figures: $(VENV)/.dev
 example-env: $(VENV)/.desk
 	$(BIN)/python -m transformer_serving.desk.compose
 
+monitoring: $(VENV)/.desk
+	$(BIN)/python -m transformer_serving.desk.monitoring
+
 # Pictures of the page at / on a stack of its own: docs/images. Needs Debian's package chromium.
 screenshots: $(VENV)/.dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.stack.screenshots
@@ -128,6 +132,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python scripts/errors_page.py
 	$(BIN)/python scripts/decisions_index.py
 	$(BIN)/python scripts/chart_values.py
+	$(BIN)/python scripts/alerts_table.py
 
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.gateway.fuzzing --requests 100000 $(if $(SEED),--seed $(SEED))

@@ -120,6 +120,9 @@ def test_the_images_are_built_on_what_the_lock_pins(lock: Lock) -> None:
     assert triton["ONNXRUNTIME_VERSION"] == lock.image.onnxruntime
     scale = (ROOT / "compose" / "scale.yaml").read_text("utf-8")
     assert f"image: {lock.base_images['balancer'].value}\n" in scale
+    monitoring = (ROOT / "compose" / "monitoring.yaml").read_text("utf-8")
+    for name in ("prometheus", "alertmanager", "grafana"):
+        assert f"image: {lock.base_images[name].value}\n" in monitoring
 
 
 def test_images_and_labels_carry_the_kits_version() -> None:

@@ -31,6 +31,12 @@ from transformer_serving.desk.versions.move import use
 
 ROOT = Path(__file__).parent.parent
 CLI = str(Path(sys.executable).with_name("transformer-serving"))
+
+
+def tag(lock: Lock, image: str) -> str:
+    return lock.base_images[image].value.split(":")[1]
+
+
 # How texts name what the lock pins, and the lock's word for it.
 MENTIONS: dict[str, Callable[[Lock], str]] = {
     r"clearml==(\d[\d.]*\d)": lambda lock: lock.packages["clearml"].value,
@@ -41,6 +47,9 @@ MENTIONS: dict[str, Callable[[Lock], str]] = {
     r"nvcr\.io/nvidia/tritonserver:([\w.-]+)": lambda lock: lock.image.image.split(":")[1],
     r"python:(3\.\d+-[\w-]+)": lambda lock: lock.base_images["inference"].value.split(":")[1],
     r"haproxy:(\d[\w.-]*)": lambda lock: lock.base_images["balancer"].value.split(":")[1],
+    r"prom/prometheus:(v\d[\w.-]*)": lambda lock: tag(lock, "prometheus"),
+    r"prom/alertmanager:(v\d[\w.-]*)": lambda lock: tag(lock, "alertmanager"),
+    r"grafana/grafana:(\d[\w.-]*)": lambda lock: tag(lock, "grafana"),
     r"TensorRT (\d+\.\d+\.\d+\.\d+)": lambda lock: lock.image.tensorrt,
 }
 SUFFIXES = {".md", ".py", ".toml", ".lock", ".yml", ".yaml", ".env", ".ipynb"}

@@ -15,7 +15,8 @@ _NETWORK = "clearml-serving-backend"
 def stock_file(*, runnable: bool = False) -> dict[str, Any]:
     """Its services, names and keys that matter to the override, written anew.
 
-    `runnable`: Kafka and statistics wait in a base image that is here, and no GPU is asked for.
+    `runnable`: Kafka and statistics wait in a base image that is here, its Prometheus,
+    Alertmanager and Grafana are left out, and no GPU is asked for.
     """
     credentials = {
         **{f"CLEARML_{what}_HOST": f"${{CLEARML_{what}_HOST:-}}" for what in _HOSTS},
@@ -53,13 +54,37 @@ def stock_file(*, runnable: bool = False) -> dict[str, Any]:
             deploy={"resources": {"reservations": {"devices": [{"capabilities": ["gpu"]}]}}},
         ),
     }
-    if runnable:
+    if not runnable:
+        services |= _monitoring()
+    else:
         del services["clearml-serving-triton"]["deploy"]
         for name in ("kafka", "clearml-serving-statistics"):
             services[name]["image"] = read_lock().base_images["inference"].value
             services[name]["command"] = ["sleep", "infinity"]
             services[name]["init"] = True
     return {"services": services, "networks": {_NETWORK: {"driver": "bridge"}}}
+
+
+def _monitoring() -> dict[str, Any]:
+    return {
+        "prometheus": _service(
+            "prometheus",
+            "prom/prometheus:v2.34.0",
+            volumes=["./prometheus.yml:/prometheus.yml"],
+            command=["--config.file=/prometheus.yml", "--web.enable-lifecycle"],
+            depends_on=["clearml-serving-statistics"],
+        ),
+        "alertmanager": _service(
+            "alertmanager", "prom/alertmanager:v0.23.0", depends_on=["prometheus", "grafana"]
+        ),
+        "grafana": _service(
+            "grafana",
+            "grafana/grafana:8.4.4-ubuntu",
+            volumes=["./datasource.yml:/etc/grafana/provisioning/datasources/datasource.yaml"],
+            ports=["3000:3000"],
+            depends_on=["prometheus"],
+        ),
+    }
 
 
 def _service(name: str, image: str, **keys: Any) -> dict[str, Any]:

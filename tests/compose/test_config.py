@@ -18,6 +18,9 @@ from tests.compose.machine import run
 from tests.compose.stock import STOCK_PATH, stock_file
 from transformer_serving.gateway.access import PUBLISHED, TLS_CERT
 
+MONITORING = "-f compose/monitoring.yaml"
+WATCHERS = ("prometheus", "alertmanager", "grafana")
+
 
 def documented() -> list[str]:
     """The options of every docker compose command in the docs, up to its own command."""
@@ -38,6 +41,15 @@ def config(options: str, folder: Path) -> dict[str, Any]:
     return values
 
 
+def published(services: dict[str, Any]) -> int:
+    """How many ports are, each on this machine's own address."""
+    ports = [port for service in services.values() for port in service.get("ports", [])]
+    # Grafana's in clearml-serving's own file, which our override leaves as it is.
+    ports = [port for port in ports if port["published"] != "3000" or "host_ip" in port]
+    assert {port["host_ip"] for port in ports} == {"127.0.0.1"}
+    return len(ports)
+
+
 def test_the_docs_name_every_file_of_ours() -> None:
     text = " ".join(documented())
     for path in (ROOT / "compose").glob("*.yaml"):
@@ -47,9 +59,7 @@ def test_the_docs_name_every_file_of_ours() -> None:
 @pytest.mark.parametrize("options", documented())
 def test_a_documented_combination(engine: None, tmp_path: Path, options: str) -> None:
     services = config(options, tmp_path)["services"]
-    front = {port["host_ip"] for service in services.values() for port in service.get("ports", [])}
-    assert front == {"127.0.0.1"}
-    assert sum(len(service.get("ports", [])) for service in services.values()) <= 2
+    assert published(services) <= (5 if MONITORING in options else 2)
     gpu = any("gpu" in name for name in options.split())
     for name, service in services.items():
         devices = (
@@ -58,7 +68,7 @@ def test_a_documented_combination(engine: None, tmp_path: Path, options: str) ->
         assert bool(devices) == (gpu and name.endswith("triton"))
 
 
-@pytest.mark.parametrize("extra", ["", "-f compose/scale.yaml", "-f compose/gpu.yaml"])
+@pytest.mark.parametrize("extra", ["", "-f compose/scale.yaml", "-f compose/gpu.yaml", MONITORING])
 def test_every_service_is_confined(engine: None, tmp_path: Path, extra: str) -> None:
     options = f"-f compose/compose.yaml {extra} --profile local"
     for name, service in config(options, tmp_path)["services"].items():
@@ -106,6 +116,43 @@ def test_the_override_fits_the_stock_file(engine: None, tmp_path: Path) -> None:
     assert [port["published"] for port in inference["ports"]] == ["8080"]
     assert inference["environment"]["CLEARML_DEFAULT_KAFKA_SERVE_URL"] == ""
     assert inference["security_opt"] == ["no-new-privileges:true"]
+
+
+@pytest.mark.parametrize("others", ["", "gpu", "grpc", "scale", "secrets", "gpu secrets scale"])
+def test_monitoring_goes_with_every_other_file(
+    engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: str
+) -> None:
+    key = tmp_path / "metrics_key"
+    key.write_text("a key\n")
+    monkeypatch.setenv("METRICS_KEY_PATH", str(key))
+    files = " ".join(f"-f compose/{name}.yaml" for name in ("compose", *others.split()))
+    alone = config(files, tmp_path)["services"]
+    whole = config(f"{files} {MONITORING}", tmp_path)
+    services = whole["services"]
+    assert set(services) == {*alone, *WATCHERS}
+    assert {name: services[name] for name in alone} == alone
+    assert published({name: services[name] for name in WATCHERS}) == 3
+    assert whole["secrets"]["metrics_key"]["file"] == str(key)
+    assert not any("key" in str(services[name].get("volumes")) for name in WATCHERS)
+
+
+def test_monitoring_takes_the_place_of_the_stock_files(
+    engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same names, in that file's own network; paths are given whole."""
+    monkeypatch.setenv("MONITORING_FOLDER", str(ROOT / "compose" / "monitoring"))
+    monkeypatch.setenv("METRICS_KEY_PATH", str(ROOT / "docker" / "no-metrics-key"))
+    options = f"--env-file docker/example.env -f ../{STOCK_PATH} -f compose/clearml-serving.yaml"
+    services = config(f"{options} {MONITORING}", tmp_path)["services"]
+    assert published({name: services[name] for name in WATCHERS}) == 3
+    for name in WATCHERS:
+        assert list(services[name]["networks"]) == ["clearml-serving-backend"]
+        assert services[name]["container_name"] == f"clearml-serving-{name}"
+        assert services[name]["security_opt"] == ["no-new-privileges:true"]
+        assert "depends_on" not in services[name]
+        sources = {mount["source"] for mount in services[name]["volumes"]}
+        assert not any("prometheus.yml" in one or "datasource" in one for one in sources)
+    assert "--config.file=/etc/prometheus/prometheus.yaml" in services["prometheus"]["command"]
 
 
 def test_hadolint_has_nothing_to_say() -> None:

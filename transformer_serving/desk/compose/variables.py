@@ -168,6 +168,27 @@ TRITON = Section(
         Variable("TRITON_SHARED_MEMORY", "Shared memory for tensors of Python backends.", "1g"),
     ),
 )
+MONITORING = Section(
+    "Prometheus, Alertmanager and Grafana, with compose/monitoring.yaml; all three on 127.0.0.1.",
+    (
+        Variable("PROMETHEUS_PORT", "Port of Prometheus.", "9090"),
+        Variable("ALERTMANAGER_PORT", "Port of Alertmanager.", "9093"),
+        Variable("GRAFANA_PORT", "Port of Grafana.", "3000"),
+        Variable("PROMETHEUS_MEMORY", "Memory of Prometheus.", "2g"),
+        Variable(
+            "MONITORING_FOLDER",
+            "Folder with prometheus.yaml, rules.yaml, alertmanager.yaml and grafana/: a copy of "
+            "compose/monitoring, with whom to tell. Relative to compose/.",
+            "./monitoring",
+        ),
+        Variable(
+            "METRICS_KEY_PATH",
+            "File with a key of `transformer-serving keys add NAME --metrics`, where there are "
+            "keys. Prometheus's user must be able to read it. Relative to compose/.",
+            "../docker/no-metrics-key",
+        ),
+    ),
+)
 FILES = Section(
     "Files of yours; paths are relative to compose/.",
     (
@@ -206,7 +227,18 @@ def _drained(row: Variable) -> Variable:
 
 
 def sections() -> tuple[Section, ...]:
-    return CLEARML, STORAGE, SIGNING, FRONT_DOOR, ACCESS, INFERENCE, settings(), TRITON, FILES
+    return (
+        CLEARML,
+        STORAGE,
+        SIGNING,
+        FRONT_DOOR,
+        ACCESS,
+        INFERENCE,
+        settings(),
+        TRITON,
+        MONITORING,
+        FILES,
+    )
 
 
 def variables() -> tuple[Variable, ...]:

@@ -1,0 +1,64 @@
+"""What one alert is shown, and whether it must fire at it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transformer_serving.desk.monitoring.alerts import Alert
+from transformer_serving.desk.monitoring.times import MINUTE
+
+P = "transformer_serving_"
+Series = tuple[str, float, float]
+# A short window has five steps.
+LAST_STEPS = 8
+ENDPOINT = {"endpoint": "texts"}
+GATEWAY, TRITON = {"instance": "10.0.0.7:8080"}, {"instance": "10.0.0.9:8003"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Series as (name and labels, first value, growth in each step of `step_s`).
+
+    `fires` are the labels of the result with which the alert fires at the end, None where it is
+    silent.
+    """
+
+    alert: Alert
+    name: str
+    series: Sequence[Series]
+    fires: dict[str, str] | None
+    step_s: float = MINUTE
+    # How much each grows in its last steps, where that is something else.
+    then: Sequence[float] = ()
+
+    @property
+    def at_s(self) -> float:
+        """A little after the alert must have fired."""
+        return self.alert.pace.window_s + self.alert.pace.hold_s + 3 * self.step_s
+
+    def values(self) -> list[tuple[str, str]]:
+        """Each series as promtool takes it."""
+        steps = round(self.at_s / self.step_s) + 1
+        first = steps - LAST_STEPS if self.then else steps
+        rows = []
+        for at, (name, value, step) in enumerate(self.series):
+            text = f"{value:g}+{step:.10g}x{first}"
+            if self.then:
+                after = self.then[at]
+                text += f" {value + first * step + after:.10g}+{after:.10g}x{LAST_STEPS - 1}"
+            rows.append((name, text))
+        return rows
+
+
+def gauge(name: str, value: float, /, **labels: str) -> Series:
+    return series_of(name, labels), value, 0.0
+
+
+def rising(name: str, step: float, /, **labels: str) -> Series:
+    return series_of(name, labels), 0.0, step
+
+
+def series_of(name: str, labels: dict[str, str]) -> str:
+    inside = ",".join(f'{key}="{text}"' for key, text in labels.items())
+    return f"{name}{{{inside}}}" if name == "up" else f"{P}{name}{{{inside}}}"

@@ -1,0 +1,231 @@
+"""What every other alert is shown: figures at which it fires, and some at which it must not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.monitoring.case import ENDPOINT, GATEWAY, TRITON, Case, P, Series, gauge, rising
+from transformer_serving.desk.monitoring.alerts import CONDITIONS, ENGINE_JOB, INFERENCE_JOB, Alert
+
+_WORKERS = [
+    (
+        f'{P}gateway_golden_round_timestamp_seconds{{instance="10.0.0.7:8080",pid="{pid}"}}',
+        0.0,
+        60.0,
+    )
+    for pid in (11, 12)
+]
+
+
+_PROOF = {"endpoint": "texts", "bundle": "7", **TRITON}
+_MODEL = {"model": "texts", "version": "7", **TRITON}
+# By alert: the labels it fires with, the series at which it does, and those at which it must not.
+_CONDITIONS: dict[str, tuple[dict[str, str], list[Series], dict[str, list[Series]]]] = {
+    "EndpointNotReady": (
+        ENDPOINT,
+        [gauge("engine_ready", 0, bundle="7", **ENDPOINT, **TRITON)],
+        {
+            "another Triton serves it": [
+                gauge("engine_ready", 0, bundle="7", **ENDPOINT, **TRITON),
+                gauge("engine_ready", 1, bundle="7", **ENDPOINT, instance="10.0.0.10:8003"),
+            ]
+        },
+    ),
+    "GoldenRequestFails": (
+        {**ENDPOINT, **GATEWAY},
+        [
+            gauge("gateway_golden_ok", 0, pid="11", **ENDPOINT, **GATEWAY),
+            gauge("gateway_golden_ok", 1, pid="12", **ENDPOINT, **GATEWAY),
+        ],
+        {"all well": [gauge("gateway_golden_ok", 1, pid="11", **ENDPOINT, **GATEWAY)]},
+    ),
+    "GoldenRoundsStale": (
+        GATEWAY,
+        [_WORKERS[0], gauge("gateway_golden_round_timestamp_seconds", 0, pid="12", **GATEWAY)],
+        {"all go round": _WORKERS},
+    ),
+    "ProofFailed": (
+        _PROOF,
+        [gauge("engine_proof", 1, state="failed", **_PROOF)],
+        {
+            "proven": [
+                gauge("engine_proof", 0, state="failed", **_PROOF),
+                gauge("engine_proof", 1, state="proven", **_PROOF),
+            ]
+        },
+    ),
+    "WaitingTokensNearLimit": (
+        GATEWAY,
+        [*_WORKERS, gauge("waiting_tokens", 700_000, **GATEWAY)],
+        {"two workers may have that": [*_WORKERS, gauge("waiting_tokens", 600_000, **GATEWAY)]},
+    ),
+    "WaitingTimeNearLimit": (
+        GATEWAY,
+        # 1,000 tokens a second.
+        [
+            gauge("waiting_tokens", 1_700, **GATEWAY),
+            rising("call_tokens_total", 60_000, **ENDPOINT, **GATEWAY),
+        ],
+        {
+            "less waits": [
+                gauge("waiting_tokens", 1_500, **GATEWAY),
+                rising("call_tokens_total", 60_000, **ENDPOINT, **GATEWAY),
+            ],
+            "nobody asks": [
+                gauge("waiting_tokens", 0, **GATEWAY),
+                gauge("call_tokens_total", 60_000, **ENDPOINT, **GATEWAY),
+            ],
+        },
+    ),
+    "StreamsNearLimit": (
+        GATEWAY,
+        [*_WORKERS, gauge("running_streams", 210, **ENDPOINT, **GATEWAY)],
+        {"two workers may have that": [*_WORKERS, gauge("running_streams", 200, **GATEWAY)]},
+    ),
+    "CacheNearlyFull": (
+        {"model": "texts", **TRITON},
+        [gauge("generation_cache_use", 0.95, **_MODEL)],
+        {"some is free": [gauge("generation_cache_use", 0.85, **_MODEL)]},
+    ),
+    "GatewayRefuses": (
+        {"code": "overloaded", **GATEWAY},
+        [rising("gateway_refused_total", 12, code="overloaded", **GATEWAY)],
+        {
+            "now and then": [rising("gateway_refused_total", 3, code="overloaded", **GATEWAY)],
+            "the caller's fault": [rising("gateway_refused_total", 99, code="too_large")],
+        },
+    ),
+    "EngineFailures": (
+        ENDPOINT,
+        [
+            rising("requests_total", 20, status="502", **ENDPOINT),
+            rising("requests_total", 980, status="200", **ENDPOINT),
+        ],
+        {
+            "a small share": [
+                rising("requests_total", 8, status="502", **ENDPOINT),
+                rising("requests_total", 992, status="200", **ENDPOINT),
+            ],
+            "few": [rising("requests_total", 0.4, status="502", **ENDPOINT)],
+        },
+    ),
+    "EngineRebuilt": (
+        {"model": "texts", **TRITON},
+        [rising("generation_rebuilt_total", 0.05, **_MODEL)],
+        {"never": [gauge("generation_rebuilt_total", 3, **_MODEL)]},
+    ),
+    "SequencesCutShort": (
+        ENDPOINT,
+        [
+            rising("cut_sequences_total", 2, reason="unavailable", **ENDPOINT),
+            rising("first_token_seconds_count", 100, **ENDPOINT),
+        ],
+        {
+            "callers left": [
+                rising("cut_sequences_total", 50, reason="disconnect", **ENDPOINT),
+                rising("first_token_seconds_count", 100, **ENDPOINT),
+            ],
+            "few": [
+                rising("cut_sequences_total", 0.4, reason="unavailable", **ENDPOINT),
+                rising("first_token_seconds_count", 1, **ENDPOINT),
+            ],
+        },
+    ),
+    "TritonNotReady": (
+        TRITON,
+        [gauge("engine_triton_ready", 0, **TRITON)],
+        {"it answers": [gauge("engine_triton_ready", 1, **TRITON)]},
+    ),
+    "PaddingWaste": (
+        ENDPOINT,
+        [
+            rising("call_tokens_total", 60_000, **ENDPOINT),
+            rising("call_padding_tokens_total", 50_000, **ENDPOINT),
+        ],
+        {
+            "less padding": [
+                rising("call_tokens_total", 60_000, **ENDPOINT),
+                rising("call_padding_tokens_total", 30_000, **ENDPOINT),
+            ],
+            "hardly anything computed": [
+                rising("call_tokens_total", 3_000, **ENDPOINT),
+                rising("call_padding_tokens_total", 9_000, **ENDPOINT),
+            ],
+        },
+    ),
+    "ScrapeFails": (
+        {"job": INFERENCE_JOB, **GATEWAY},
+        [gauge("up", 0, job=INFERENCE_JOB, **GATEWAY)],
+        {
+            "it answers": [gauge("up", 1, job=INFERENCE_JOB, **GATEWAY)],
+            "another's": [gauge("up", 0, job="clearml-serving-statistics", **GATEWAY)],
+        },
+    ),
+    "SyncStale": (
+        TRITON,
+        [
+            gauge("engine_triton_ready", 1, **TRITON),
+            gauge("engine_last_sync_age_seconds", 400, **TRITON),
+        ],
+        {
+            "lately": [
+                gauge("engine_triton_ready", 1, **TRITON),
+                gauge("engine_last_sync_age_seconds", 200, **TRITON),
+            ]
+        },
+    ),
+}
+
+
+# All of it at once: two workers of a container, a Triton, and a language model beside the texts.
+HEALTHY = [
+    *_WORKERS,
+    gauge("up", 1, job=INFERENCE_JOB, **GATEWAY),
+    gauge("up", 1, job=ENGINE_JOB, **TRITON),
+    gauge("gateway_golden_ok", 1, pid="11", **ENDPOINT, **GATEWAY),
+    gauge("gateway_golden_ok", 1, pid="12", **ENDPOINT, **GATEWAY),
+    rising("gateway_refused_total", 50, code="malformed_body", **GATEWAY),
+    rising("requests_total", 6_000, status="200", **ENDPOINT, **GATEWAY),
+    rising("requests_total", 900, status="422", **ENDPOINT, **GATEWAY),
+    rising("requests_total", 3, status="503", **ENDPOINT, **GATEWAY),
+    rising("call_tokens_total", 90_000, **ENDPOINT, **GATEWAY),
+    rising("call_padding_tokens_total", 9_000, **ENDPOINT, **GATEWAY),
+    gauge("waiting_tokens", 900, **GATEWAY),
+    rising("first_token_seconds_count", 60, **ENDPOINT, **GATEWAY),
+    rising("first_token_seconds_bucket", 59, le="2.5", **ENDPOINT, **GATEWAY),
+    gauge("running_streams", 20, **ENDPOINT, **GATEWAY),
+    rising("cut_sequences_total", 5, reason="disconnect", **ENDPOINT, **GATEWAY),
+    gauge("engine_ready", 1, bundle="7", **ENDPOINT, **TRITON),
+    gauge("engine_proof", 1, state="proven", **_PROOF),
+    gauge("engine_proof", 0, state="failed", **_PROOF),
+    gauge("engine_triton_ready", 1, **TRITON),
+    gauge("engine_last_sync_age_seconds", 6, **TRITON),
+    gauge("generation_cache_use", 0.4, **_MODEL),
+    gauge("generation_rebuilt_total", 0, **_MODEL),
+]
+
+
+def condition_cases() -> Iterator[Case]:
+    for alert in CONDITIONS:
+        if alert.name == "NoFigures":
+            yield from no_figures_cases(alert)
+            continue
+        labels, series, quiet = _CONDITIONS[alert.name]
+        yield Case(alert, "fires", series, labels)
+        for name, rows in quiet.items():
+            yield Case(alert, name, rows, None)
+        if alert.name == "SyncStale":
+            yield Case(alert, "never", [gauge("engine_triton_ready", 0, **TRITON)], TRITON)
+
+
+def no_figures_cases(alert: Alert) -> Iterator[Case]:
+    other = {INFERENCE_JOB: ENGINE_JOB, ENGINE_JOB: INFERENCE_JOB}[alert.labels["job"]]
+    up = gauge("up", 1, job=other, **GATEWAY)
+    yield Case(alert, "none is there", [up], {})
+    yield Case(alert, "none answers", [up, gauge("up", 0, job=alert.labels["job"])], {})
+    yield Case(
+        alert, "one answers",
+        [gauge("up", 1, job=alert.labels["job"], instance="a"),
+         gauge("up", 0, job=alert.labels["job"], instance="b")],
+        None,
+    )  # fmt: skip

@@ -1,0 +1,52 @@
+"""What alerts of objectives are shown: above their budget, below it, few answers, and an end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.monitoring.case import ENDPOINT, Case, P, Series
+from transformer_serving.desk.monitoring.objectives import OBJECTIVES
+from transformer_serving.desk.monitoring.times import BURN_RATES
+
+
+def requests(bad: float, good: float) -> list[Series]:
+    return [
+        (f'{P}requests_total{{endpoint="texts",status="200"}}', 0, good),
+        (f'{P}requests_total{{endpoint="texts",status="503"}}', 0, bad),
+        # What the caller did wrong neither fails nor thins out what fails.
+        (f'{P}requests_total{{endpoint="texts",status="400"}}', 0, 10 * good),
+    ]
+
+
+def first_tokens(bad: float, good: float) -> list[Series]:
+    return [
+        (f'{P}first_token_seconds_count{{endpoint="texts"}}', 0, bad + good),
+        (f'{P}first_token_seconds_bucket{{endpoint="texts",le="2.5"}}', 0, good),
+    ]
+
+
+_OBJECTIVE_SERIES = {
+    "RequestErrorBudgetBurn": requests,
+    "FirstTokenBudgetBurn": first_tokens,
+}
+
+
+def objective_cases() -> Iterator[Case]:
+    """For each burn rate: above it, below it, above it with few answers, and when it is over."""
+    for one in OBJECTIVES:
+        series = _OBJECTIVE_SERIES[one.alert]
+        for alert, rate in zip(one.alerts(), BURN_RATES, strict=True):
+            step_s = rate.pace.short_s / 5
+            most = rate.factor * (1 - one.target)
+            above, below = min(1.2 * most, 0.95), 0.8 * most
+            few = 6 / (rate.pace.window_s / step_s)
+            for name, rows, fires in (
+                ("above", series(1e5 * above, 1e5 * (1 - above)), ENDPOINT),
+                ("below", series(1e5 * below, 1e5 * (1 - below)), None),
+                ("few", series(few, 0), None),
+            ):
+                yield Case(alert, name, rows, fires, step_s)
+            # The long window still sees it; the short one does not.
+            bad = min(2 * most, 0.95)
+            then = [step for _, _, step in series(0, 1e5)]
+            yield Case(alert, "over", series(1e5 * bad, 1e5 * (1 - bad)), None, step_s, then)

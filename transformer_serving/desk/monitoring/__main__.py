@@ -1,0 +1,61 @@
+"""`python -m transformer_serving.desk.monitoring`: rules.yaml and prometheus.yaml of a folder.
+
+Tested by tests/monitoring/test_rules.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from transformer_serving.contract.replacement import replace_file
+from transformer_serving.desk.doctor.env_file import read_env_file
+from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.monitoring.rules import limits, rules
+from transformer_serving.desk.monitoring.scrapes import Place, prometheus_config
+from transformer_serving.desk.monitoring.times import TimeScale
+
+FOLDER = Path(__file__).parents[3] / "compose" / "monitoring"
+RULES, PROMETHEUS = "rules.yaml", "prometheus.yaml"
+
+
+@click.command()
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=FOLDER,
+    help="Folder for the two files, compose/monitoring unless said otherwise.",
+)
+@click.option(
+    "--env-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The compose files' variables: alerts measure against the limits set there.",
+)
+@click.option(
+    "--server-name",
+    metavar="NAME",
+    default="",
+    help="Where the gateway itself speaks TLS: the name in its certificate, whose authority is "
+    "ca.crt beside prometheus.yaml.",
+)
+@click.option(
+    "--time-scale",
+    type=click.FloatRange(min=1),
+    default=1.0,
+    help="Divide every window and every 'for' by this, to see alerts fire in a test.",
+)
+def main(output: Path, env_file: Path | None, server_name: str, time_scale: float) -> None:
+    """Write rules.yaml and prometheus.yaml from the table of alerts."""
+    scale = TimeScale(time_scale)
+    try:
+        values = limits(read_env_file(env_file) if env_file else {})
+    except Failure as failure:
+        raise click.ClickException(str(failure)) from failure
+    output.mkdir(parents=True, exist_ok=True)
+    replace_file(output / RULES, rules(scale, values))
+    replace_file(output / PROMETHEUS, prometheus_config(scale, Place(server_name=server_name)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,260 @@
+"""The table of alerts: a row is one rule, whatever its windows are called in the end.
+
+A page is for what callers feel now and a person must end; all else is a ticket. `$name` in an
+expression is filled in by rules.py: `$window` and `$short` from the row's pace, `$seconds` by the
+window in seconds, and the name of a setting of the inference container by its value. Thresholds in
+seconds are the product's own pace (a round of golden requests every 15 s); no scale divides them.
+
+Tested by tests/monitoring/test_rules.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from transformer_serving.contract.errors import KINDS
+from transformer_serving.desk.monitoring.times import (
+    GOES_ON,
+    GONE,
+    HABIT,
+    HAPPENED,
+    PAGE,
+    STAYS,
+    TICKET,
+    Pace,
+)
+
+# What Prometheus calls the two kinds of pages: prometheus.yaml names its jobs so.
+INFERENCE_JOB, ENGINE_JOB = "transformer-serving", "transformer-serving-engine"
+FAULTS = "|".join(code for code, kind in KINDS.items() if kind.status >= 500)
+_ENGINE_FAILED = KINDS["engine_failed"].status
+# So few bad answers are no reason to call anybody, whatever share they are of few.
+LEAST_BAD = 10
+# A worker has one row of this figure, whatever it serves.
+_WORKERS = "count by (instance) (transformer_serving_gateway_golden_round_timestamp_seconds)"
+_NOBODY: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Alert:
+    """One rule; `labels` are those beside its severity, `summary` may name labels of the result."""
+
+    name: str
+    group: str
+    expression: str
+    pace: Pace
+    severity: str
+    summary: str
+    labels: Mapping[str, str] = field(default_factory=lambda: _NOBODY)
+
+    @property
+    def runbook(self) -> str:
+        """The page's name: RequestErrorBudgetBurn's is request-error-budget-burn.md."""
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", self.name).lower() + ".md"
+
+
+# What stands on a line of its own in rules.yaml.
+AND = "\nand "
+
+
+def share(bad: str, eligible: str) -> str:
+    return f"({bad}) / ({eligible})"
+
+
+def enough(bad: str) -> str:
+    """That so many came in the window; `bad` is their rate over it."""
+    return f"({bad}) * $seconds >= {LEAST_BAD}"
+
+
+_FAILED = (
+    f'sum by (endpoint) (rate(transformer_serving_requests_total{{status="{_ENGINE_FAILED}"}}'
+    "[$window]))"
+)
+_CUT = (
+    "sum by (endpoint) "
+    '(rate(transformer_serving_cut_sequences_total{reason!="disconnect"}[$window]))'
+)
+_BEGUN = "sum by (endpoint) (rate(transformer_serving_first_token_seconds_count[$window]))"
+_ELIGIBLE = (
+    'sum by (endpoint) (rate(transformer_serving_requests_total{status=~"200|5.."}[$window]))'
+)
+_PADDING = "sum by (endpoint) (rate(transformer_serving_call_padding_tokens_total[$window]))"
+_TOKENS = "sum by (endpoint) (rate(transformer_serving_call_tokens_total[$window]))"
+
+_ENDPOINTS = (
+    Alert(
+        "EndpointNotReady",
+        "endpoints",
+        "max by (endpoint) (transformer_serving_engine_ready) == 0",
+        STAYS,
+        PAGE,
+        "No Triton serves {{ $labels.endpoint }}.",
+    ),
+    Alert(
+        "GoldenRequestFails",
+        "endpoints",
+        "min by (endpoint, instance) (transformer_serving_gateway_golden_ok) == 0",
+        STAYS,
+        PAGE,
+        "{{ $labels.endpoint }} answers its golden request wrongly or not at all, asked by a "
+        "worker of {{ $labels.instance }}.",
+    ),
+    Alert(
+        "GoldenRoundsStale",
+        "endpoints",
+        "time() - min by (instance) (transformer_serving_gateway_golden_round_timestamp_seconds) "
+        "> 60",
+        GONE,
+        TICKET,
+        "A worker of {{ $labels.instance }} has asked no golden requests for over a minute.",
+    ),
+    Alert(
+        "ProofFailed",
+        "endpoints",
+        'max by (endpoint, bundle, instance) (transformer_serving_engine_proof{state="failed"}) '
+        "== 1",
+        GONE,
+        TICKET,
+        "Bundle {{ $labels.bundle }} of {{ $labels.endpoint }} answers otherwise than its "
+        "reference on {{ $labels.instance }} and is not served there.",
+    ),
+)
+
+_SATURATION = (
+    Alert(
+        "WaitingTokensNearLimit",
+        "saturation",
+        "sum by (instance) (transformer_serving_waiting_tokens) "
+        f"/ ({_WORKERS} * $TRANSFORMER_SERVING_MAX_WAITING_TOKENS) > 0.8",
+        GOES_ON,
+        TICKET,
+        "Over 80 % of the tokens that may wait in {{ $labels.instance }} do.",
+    ),
+    Alert(
+        "WaitingTimeNearLimit",
+        "saturation",
+        "sum by (instance) (avg_over_time(transformer_serving_waiting_tokens[$window])) "
+        "/ sum by (instance) (rate(transformer_serving_call_tokens_total[$window])) "
+        "> 0.8 * $TRANSFORMER_SERVING_MAX_WAIT_S",
+        GOES_ON,
+        TICKET,
+        "What waits in {{ $labels.instance }} takes over 80 % of the time that a request may wait.",
+    ),
+    Alert(
+        "StreamsNearLimit",
+        "saturation",
+        "sum by (instance) (transformer_serving_running_streams) "
+        f"/ ({_WORKERS} * $TRANSFORMER_SERVING_MAX_STREAMS) > 0.8",
+        GOES_ON,
+        TICKET,
+        "Over 80 % of the sequences that may run in {{ $labels.instance }} do.",
+    ),
+    Alert(
+        "CacheNearlyFull",
+        "saturation",
+        "max by (model, instance) (transformer_serving_generation_cache_use) > 0.9",
+        GOES_ON,
+        TICKET,
+        "Over 90 % of the cache of {{ $labels.model }} on {{ $labels.instance }} is in use.",
+    ),
+    Alert(
+        "GatewayRefuses",
+        "saturation",
+        "sum by (instance, code) "
+        f'(rate(transformer_serving_gateway_refused_total{{code=~"{FAULTS}"}}[$window])) '
+        "> 0.1",
+        GOES_ON,
+        TICKET,
+        "The gateway of {{ $labels.instance }} itself refuses requests as {{ $labels.code }}.",
+    ),
+)
+
+_ENGINE = (
+    Alert(
+        "EngineFailures",
+        "engine",
+        f"{share(_FAILED, _ELIGIBLE)} > 0.01{AND}{enough(_FAILED)}",
+        GOES_ON,
+        TICKET,
+        "The engine fails on over 1 % of the requests of {{ $labels.endpoint }}.",
+    ),
+    Alert(
+        "EngineRebuilt",
+        "engine",
+        "sum by (model, instance) "
+        "(increase(transformer_serving_generation_rebuilt_total[$window])) > 0",
+        HAPPENED,
+        TICKET,
+        "The engine of {{ $labels.model }} on {{ $labels.instance }} was built again after a "
+        "fault.",
+    ),
+    Alert(
+        "SequencesCutShort",
+        "engine",
+        f"{share(_CUT, _BEGUN)} > 0.01{AND}{enough(_CUT)}",
+        GOES_ON,
+        TICKET,
+        "Of a hundred requests to {{ $labels.endpoint }} that began to be answered, over one "
+        "sequence ended with an error.",
+    ),
+    Alert(
+        "TritonNotReady",
+        "engine",
+        "max by (instance) (transformer_serving_engine_triton_ready) == 0",
+        GONE,
+        TICKET,
+        "The Triton of {{ $labels.instance }} does not answer its controller.",
+    ),
+    Alert(
+        "PaddingWaste",
+        "engine",
+        f"{share(_PADDING, f'{_PADDING} + {_TOKENS}')} > 0.4{AND}{_TOKENS} > 100",
+        HABIT,
+        TICKET,
+        "Over 40 % of what the engine computes for {{ $labels.endpoint }} is padding.",
+    ),
+)
+
+_FIGURES = (
+    Alert(
+        "NoFigures",
+        "figures",
+        f'absent(up{{job="{INFERENCE_JOB}"}} == 1)',
+        GONE,
+        PAGE,
+        "No inference container gives figures: none runs, or none can be asked.",
+        {"job": INFERENCE_JOB},
+    ),
+    Alert(
+        "NoFigures",
+        "figures",
+        f'absent(up{{job="{ENGINE_JOB}"}} == 1)',
+        GONE,
+        TICKET,
+        "No Triton container gives figures: none runs, or none can be asked.",
+        {"job": ENGINE_JOB},
+    ),
+    Alert(
+        "ScrapeFails",
+        "figures",
+        f'up{{job=~"{INFERENCE_JOB}|{ENGINE_JOB}"}} == 0',
+        STAYS,
+        TICKET,
+        "{{ $labels.instance }} gives no figures.",
+    ),
+    Alert(
+        "SyncStale",
+        "figures",
+        "max by (instance) (transformer_serving_engine_last_sync_age_seconds) > 300\n"
+        "or (max by (instance) (transformer_serving_engine_triton_ready) "
+        "unless max by (instance) (transformer_serving_engine_last_sync_age_seconds))",
+        STAYS,
+        TICKET,
+        "The control plane has not answered the controller of {{ $labels.instance }} for minutes.",
+    ),
+)
+
+CONDITIONS = (*_ENDPOINTS, *_SATURATION, *_ENGINE, *_FIGURES)

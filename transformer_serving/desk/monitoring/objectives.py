@@ -1,0 +1,69 @@
+"""What is promised to callers, and the alerts that say when a promise is being broken.
+
+One row here makes four alerts, one a burn rate. A histogram of whole requests would be the next
+row: its `bad` is all that came less what came within the limit, as that of first tokens.
+
+Tested by tests/monitoring/test_rules.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from transformer_serving.desk.monitoring.alerts import AND, Alert, enough, share
+from transformer_serving.desk.monitoring.times import BUDGET_DAYS, BURN_RATES, BurnRate
+
+_FIRST = "transformer_serving_first_token_seconds"
+_REQUESTS = "transformer_serving_requests_total"
+
+
+@dataclass(frozen=True)
+class Objective:
+    """`bad` and `eligible` are rates by endpoint over `$over`; `target` is the good ones' share."""
+
+    alert: str
+    target: float
+    bad: str
+    eligible: str
+    says: str
+
+    def alerts(self) -> Iterator[Alert]:
+        for rate in BURN_RATES:
+            lasts = f"{BUDGET_DAYS / rate.factor:.2g} of {BUDGET_DAYS} days"
+            yield Alert(
+                self.alert,
+                "objectives",
+                self._expression(rate),
+                rate.pace,
+                rate.severity,
+                f"{self.says}: at this rate its error budget lasts {lasts}.",
+                {"burn": f"{rate.factor:g}"},
+            )
+
+    def _expression(self, rate: BurnRate) -> str:
+        most = f"{rate.factor * (1 - self.target):.6g}"
+        burns = f"{share(self.bad, self.eligible)} > {most}"
+        looks = [burns.replace("$over", window) for window in ("$window", "$short")]
+        return AND.join((*looks, enough(self.bad).replace("$over", "$window")))
+
+
+OBJECTIVES = (
+    # What a caller did wrong is not the service's fault, nor does much of it hide a fault: only
+    # answers of 200 and of 500 and above count.
+    Objective(
+        "RequestErrorBudgetBurn",
+        0.999,
+        f'sum by (endpoint) (rate({_REQUESTS}{{status=~"5.."}}[$over]))',
+        f'sum by (endpoint) (rate({_REQUESTS}{{status=~"200|5.."}}[$over]))',
+        "Requests of {{ $labels.endpoint }} fail",
+    ),
+    Objective(
+        "FirstTokenBudgetBurn",
+        0.95,
+        f"sum by (endpoint) (rate({_FIRST}_count[$over])) "
+        f'- sum by (endpoint) (rate({_FIRST}_bucket{{le="2.5"}}[$over]))',
+        f"sum by (endpoint) (rate({_FIRST}_count[$over]))",
+        "First tokens of {{ $labels.endpoint }} take over 2.5 s",
+    ),
+)

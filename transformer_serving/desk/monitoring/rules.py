@@ -1,0 +1,97 @@
+"""rules.yaml for Prometheus, made from the table.
+
+Tested by tests/monitoring/test_rules.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from string import Template
+from textwrap import indent
+
+import preprocess.settings
+from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.monitoring.alerts import CONDITIONS, Alert
+from transformer_serving.desk.monitoring.objectives import OBJECTIVES
+from transformer_serving.desk.monitoring.times import TimeScale
+
+RUNBOOKS = "docs/runbooks"
+HEAD = "# Made by `make monitoring` from transformer_serving/desk/monitoring; docs/monitoring.md.\n"
+# Bounds of the inference containers that alerts measure against: each alone must be a number.
+LIMITS = (
+    "TRANSFORMER_SERVING_MAX_WAITING_TOKENS",
+    "TRANSFORMER_SERVING_MAX_WAIT_S",
+    "TRANSFORMER_SERVING_MAX_STREAMS",
+)
+
+
+def all_alerts() -> tuple[Alert, ...]:
+    """Every rule, those of one group behind each other."""
+    return (*(alert for one in OBJECTIVES for alert in one.alerts()), *CONDITIONS)
+
+
+def limits(variables: Mapping[str, str]) -> dict[str, str]:
+    """The settings in LIMITS, as `variables` have them or by default.
+
+    Raises Failure that names the variable where one is no number above 0.
+    """
+    defaults = {row.name: row.default for row in preprocess.settings.SETTINGS}
+    values = {name: variables.get(name) or defaults[name] for name in LIMITS}
+    for name, value in values.items():
+        if not _is_positive(value):
+            raise Failure(f"{name} must be a number above 0; correct it in the env file")
+    return values
+
+
+def _is_positive(text: str) -> bool:
+    try:
+        return 0 < float(text) < float("inf")
+    except ValueError:
+        return False
+
+
+def expression(alert: Alert, scale: TimeScale, values: Mapping[str, str]) -> str:
+    """The row's expression with its times and limits."""
+    pace = alert.pace
+    return Template(alert.expression).substitute(
+        values,
+        window=scale.text(pace.window_s),
+        short=scale.text(pace.short_s),
+        seconds=f"{scale.seconds(pace.window_s):g}",
+    )
+
+
+def rules(
+    scale: TimeScale, values: Mapping[str, str], alerts: Iterable[Alert] | None = None
+) -> str:
+    """The file's text, of all alerts or of these; how often they are computed says prometheus.yaml.
+
+    `values` are the limits.
+    """
+    text = HEAD + "groups:\n"
+    rows = all_alerts() if alerts is None else alerts
+    for group, those in groupby(rows, lambda alert: alert.group):
+        text += f"  - name: {group}\n    rules:\n"
+        text += "".join(_rule(alert, scale, values) for alert in those)
+    return text
+
+
+def _rule(alert: Alert, scale: TimeScale, values: Mapping[str, str]) -> str:
+    labels = {"severity": alert.severity, **alert.labels}
+    hold = f"        for: {scale.text(alert.pace.hold_s)}\n" if alert.pace.hold_s else ""
+    return (
+        f"      - alert: {alert.name}\n"
+        "        expr: |-\n"
+        f"{indent(expression(alert, scale, values), 10 * ' ')}\n"
+        f"{hold}"
+        f"        labels: {_flow(labels)}\n"
+        "        annotations:\n"
+        f"          summary: {json.dumps(alert.summary)}\n"
+        f"          runbook: {RUNBOOKS}/{alert.runbook}\n"
+    )
+
+
+def _flow(values: Mapping[str, str]) -> str:
+    return "{" + ", ".join(f"{name}: {json.dumps(value)}" for name, value in values.items()) + "}"
