@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from preprocess.first_call import note_call
 from preprocess.generation.figures import TextFigures
 from preprocess.generation.prompt import Prompt
 from preprocess.generation.request import Wanted
@@ -80,6 +81,7 @@ class TextEngine:
         except BaseException:
             taken.give_back(len(rows))
             raise
+        note_call()
         self.figures.first(time.monotonic() - passage.arrived)
         patience = Patience(deadline, self._settings.token_gap_s)
         return [

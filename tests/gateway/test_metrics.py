@@ -147,7 +147,8 @@ def test_dead_workers_count_on_and_refusals_count(
         for _ in range(3):
             assert server.post("texts", b"{").status == 400
         seen = read(server.ask("GET", "/metrics").raw.decode())
-        assert of(seen, "gateway_refused_total", code="malformed_body") == 3
+        refused = of(seen, "gateway_refused_total", endpoint="texts", code="malformed_body")
+        assert refused == 3
     finally:
         server.stop()
 
@@ -159,22 +160,31 @@ def test_what_is_told_of_golden_requests(tmp_path: Path) -> None:
         env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
         check=True, capture_output=True, text=True,
     )  # fmt: skip
+    figures = read(done.stdout)
     seen = {
         (name, dict(labels).get("endpoint")): value
-        for (name, labels), value in read(done.stdout).items()
+        for (name, labels), value in figures.items()
         if name.startswith("gateway_golden")
     }
+    bundles = [dict(labels) for name, labels in figures if name == "gateway_bundle_info"]
+    assert [(row["endpoint"], row["bundle"], row["task"]) for row in bundles] == [
+        ("c", "2", "rerank")
+    ]
     assert seen.pop(("gateway_golden_round_timestamp_seconds", None)) > 1.7e9
     assert seen == {("gateway_golden_ok", "a"): 0.0, ("gateway_golden_ok", "c"): 1.0}
 
 
 GOLDENS = """
 import sys
-from transformer_serving.gateway.metrics import Metrics, _text
+from transformer_serving.gateway.golden_rounds import GoldenResult
+from transformer_serving.gateway.metrics import Metrics
+from transformer_serving.gateway.metrics_page import page
 metrics = Metrics()
-metrics.goldens({"a": True, "b": True})
-metrics.goldens({"a": False, "c": True})
-sys.stdout.write(_text().decode())
+def told(endpoint, state, bundle):
+    return GoldenResult(endpoint, state, "", 0.0, True, None, bundle, "rerank")
+metrics.goldens({name: told(name, "ok", "1") for name in "ab"})
+metrics.goldens({"a": told("a", "failed", ""), "c": told("c", "ok", "2")})
+sys.stdout.write(page().decode())
 """
 
 
