@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from math import inf
 from typing import Any
 
+from transformer_serving.contract.worker.process_figures import WorkerProcesses
 from transformer_serving.contract.worker.process_wide import process_wide
-from transformer_serving.contract.worker.worker_processes import WorkerProcesses
 
 log = logging.getLogger("transformer_serving.preprocess")
 

@@ -18,7 +18,7 @@ from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from transformer_serving.contract.replacement import replacing
-from transformer_serving.contract.worker.worker_processes import WorkerProcesses
+from transformer_serving.contract.worker.process_figures import WorkerProcesses
 from transformer_serving.gateway.figures_folder import VARIABLE, process_runs
 
 # The names of endpoints that are shown; None: all.

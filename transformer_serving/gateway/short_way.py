@@ -87,7 +87,7 @@ class ShortWay:
         self._host = host
         self._errors = host_error_table(host)
         self._failed: dict[str, Any] = {}
-        self._names: set[str] = set()
+        self._names: dict[RequestedEndpoint, str] = {}
 
     async def kind_of(self, target: RequestedEndpoint) -> Kind:
         """Who answers this target, once the host is not just taking over another configuration."""
@@ -149,16 +149,16 @@ class ShortWay:
 
     def name_of(self, target: RequestedEndpoint) -> str | None:
         """The target's own name, or its canary route's, where the host has it."""
+        name = self._names.get(target)
+        if name is not None:
+            return name
         processor = self._host.processor
-        if processor is None:
+        if processor is None or not self._knows(target):
             return None
         url: str = processor._normalize_endpoint_url(target.model, target.version)
-        if url in self._names:
-            return url
-        # Whatever the host has it asks by this name; one that it has no more stays harmless here.
-        if not self._knows(target):
-            return None
-        self._names.add(url)
+        # One that goes stays here, which harms nobody; what callers can vary without end does not.
+        if url == (f"{target.model}/{target.version}" if target.version else target.model):
+            self._names[target] = url
         return url
 
     def names(self) -> Collection[str] | None:

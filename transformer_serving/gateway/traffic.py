@@ -15,7 +15,6 @@ from types import TracebackType
 import prometheus_client as prometheus
 
 from transformer_serving.contract.errors import KINDS
-from transformer_serving.contract.worker.deferred import Deferred
 from transformer_serving.contract.worker.durations import Durations, code_of
 from transformer_serving.gateway.asgi import Message, Send
 from transformer_serving.gateway.metrics import in_flight
@@ -33,8 +32,7 @@ class Traffic:
         self._short_way = short_way
         self._running: Counter[str] = Counter()
         self._shown: dict[str, int] = {}
-        self._soon = Deferred(self._tell_running)
-        self.durations = Durations(prometheus)
+        self.durations = Durations(prometheus, self._tell_running)
 
     def visit(self, target: RequestedEndpoint | None, arrived: float) -> Visit:
         """To be entered for one request; `arrived` on time.monotonic's clock."""
@@ -45,15 +43,14 @@ class Traffic:
 
     def entered(self, endpoint: str) -> None:
         self._running[endpoint] += 1
-        self._soon.soon()
+        self.durations.soon()
 
     def left(self, endpoint: str) -> None:
+        """What it was is counted after this, or whom else it is in flight for: both tell soon."""
         self._running[endpoint] -= 1
-        self._soon.soon()
 
     def tell(self) -> None:
         """Everything, to Prometheus, now."""
-        self._tell_running()
         self.durations.tell()
 
     def _tell_running(self) -> None:
@@ -110,11 +107,12 @@ class Visit:
         self, kind: type[BaseException] | None, error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
-        self._traffic.left(self.endpoint)
+        traffic = self._traffic
+        traffic.left(self.endpoint)
         if not self.code:
             # No answer at all: its server gave it up, or a fault of ours ended it.
             self.code = "left" if isinstance(error, asyncio.CancelledError) else "internal"
         row = KINDS.get(self.code)
         status = self.status if row is None else row.status
         seconds = time.monotonic() - self._arrived
-        self._traffic.durations.took(self.told_of, self.code, status, seconds)
+        traffic.durations.took(self.told_of, self.code, status, seconds)

@@ -8,6 +8,7 @@ Tested by tests/contract/test_durations.py.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from typing import Any
 
 from transformer_serving.contract.errors import KINDS
@@ -48,13 +49,15 @@ class Durations:
     """Adds up in memory: `took` is called for every request, and a histogram's `observe` takes as
     long as the rest of our work on a short one.
 
-    `library` is prometheus_client, None where it is not installed: then nothing is told.
+    `library` is prometheus_client, None where it is not installed: then nothing is told. `beside`
+    is called whenever the rest is told, and `soon` has it told in a moment.
     """
 
-    def __init__(self, library: Any) -> None:
+    def __init__(self, library: Any, beside: Callable[[], None] = lambda: None) -> None:
         self._library = library
+        self._beside = beside
+        self.soon = Deferred(self.tell).soon
         self._tallies: dict[tuple[str, str, int], _Tally] = {}
-        self._told = Deferred(self.tell)
 
     def took(self, endpoint: str, code: str, status: int, seconds: float) -> None:
         """One answer. `status` is that of the code, whatever a dialect makes of it."""
@@ -63,13 +66,14 @@ class Durations:
             tally = self._tallies[endpoint, code, status] = _Tally()
         tally.counts[bisect_left(BOUNDS, seconds)] += 1
         tally.seconds += seconds
-        self._told.soon()
+        self.soon()
 
     def tell(self) -> None:
         """Hand what was added up to Prometheus. What cannot be written is kept for the next time:
 
         a cleaner of temporary files may have taken the folder.
         """
+        self._beside()
         if self._library is None:
             self._tallies.clear()
             return
