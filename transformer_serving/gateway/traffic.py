@@ -8,6 +8,7 @@ Tested by tests/gateway/test_traffic.py.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from types import TracebackType
@@ -56,8 +57,10 @@ class Traffic:
     def _tell_running(self) -> None:
         for endpoint, number in self._running.items():
             if self._shown.get(endpoint) != number:
-                in_flight().labels(endpoint).set(number)
-                self._shown[endpoint] = number
+                # A cleaner of temporary files may have taken the figures' folder.
+                with contextlib.suppress(OSError):
+                    in_flight().labels(endpoint).set(number)
+                    self._shown[endpoint] = number
 
 
 class Visit:

@@ -46,8 +46,8 @@ class _Tally:
 
 
 class Durations:
-    """Adds up in memory: `took` is called for every request, and a histogram's `observe` takes as
-    long as the rest of our work on a short one.
+    """Adds up in memory: `took` is called for every request, and a histogram's `observe` writes
+    two numbers into files.
 
     `library` is prometheus_client, None where it is not installed: then nothing is told. `beside`
     is called whenever the rest is told, and `soon` has it told in a moment.
