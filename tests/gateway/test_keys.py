@@ -272,7 +272,7 @@ def test_figures_by_key(door: Server) -> None:
     of_code = "transformer_serving_gateway_refused_total"
     rows = (
         (of_key, 'key="bound"'),
-        (of_code, 'code="forbidden",endpoint="other"'),
+        (of_code, 'code="forbidden",endpoint="ours"'),
         (of_code, 'code="unauthorized",endpoint="ours"'),
     )
     before = [figure(door, *row) for row in rows]
