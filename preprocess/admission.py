@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from preprocess.pace import Pace
-from preprocess.stats import waiting_tokens
+from preprocess.stats import tell_limit, waiting_tokens
 from preprocess.waiting import PACE, WaitingTexts
 from transformer_serving.contract.errors import ServingError
 
@@ -58,6 +58,11 @@ class Admission:
     tokens: int = 0
     gauge: Any = field(default_factory=waiting_tokens)
     _held: int = 0
+
+    def __post_init__(self) -> None:
+        tell_limit(
+            "waiting_tokens_limit", "The most tokens that may wait or be computed.", self.limit
+        )
 
     def enter(self, share: Share, tokens: int, wait_s: float) -> Taken:
         """Count a request in. Raises ServingError `overloaded`; an idle worker takes anything.

@@ -16,6 +16,7 @@ from math import inf
 from typing import Protocol
 
 from preprocess.admission import SURE, Admission, Newcomer, Share, check_wait
+from preprocess.first_call import note_call
 from preprocess.impatience import SOON_S, Impatience
 from preprocess.narrowing import answer_all
 from preprocess.pace import Pace
@@ -278,6 +279,7 @@ class Coalescer:
         try:
             outputs = await self.engine(tensors, began + CALL_LIMIT_S)
             answered = True
+            note_call()
             return outputs
         finally:
             self.pace.end(tokens, time.monotonic(), answered=answered)

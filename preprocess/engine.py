@@ -19,7 +19,7 @@ from preprocess.passage import Departures, Passage
 from preprocess.request import Request
 from preprocess.rows import Row
 from preprocess.settings import PreprocessSettings
-from preprocess.stats import DEADLINE, DISCONNECT, EndpointFigures, tell_limit
+from preprocess.stats import DEADLINE, DISCONNECT, EndpointFigures
 from preprocess.tensors import Array, Tensor
 from preprocess.threads import threads
 from preprocess.tokens import Encoded
@@ -127,7 +127,6 @@ class Engine:
 @cache
 def admission(max_waiting_tokens: int, max_wait_s: float) -> Admission:
     """The worker's one count of waiting tokens."""
-    tell_limit("max_waiting_tokens", "The most tokens that may wait.", max_waiting_tokens)
     return Admission(max_waiting_tokens, max_wait_s)
 
 

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from math import inf
 from typing import Any
 
+from transformer_serving.contract.worker.process_figures import WorkerProcesses
 from transformer_serving.contract.worker.process_wide import process_wide
 
 log = logging.getLogger("transformer_serving.preprocess")
@@ -57,8 +58,11 @@ def _registry() -> Any:
 
     if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
         return REGISTRY
+    from prometheus_client import ProcessCollector
     from prometheus_client.multiprocess import MultiProcessCollector
 
     registry = CollectorRegistry()
     MultiProcessCollector(registry)
+    folder = os.environ["PROMETHEUS_MULTIPROC_DIR"]
+    registry.register(WorkerProcesses(folder, ProcessCollector))
     return registry

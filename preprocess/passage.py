@@ -8,11 +8,12 @@ import uuid
 from asyncio import Future
 from typing import Any, Protocol
 
-from preprocess.stats import STAGES, EndpointFigures
+from preprocess.stats import STAGES, EndpointFigures, durations
 from preprocess.ticket import Stay
 from preprocess.tracing import record
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.naming import VERSION_HEADER
+from transformer_serving.contract.worker.durations import OK
 from transformer_serving.contract.worker.log_lines import trace_of
 from transformer_serving.contract.worker.request_context import current_caller, current_request
 
@@ -38,10 +39,13 @@ class Asker(Protocol):
 
 
 class Passage:
-    """An Asker. Times are time.monotonic's; those after `arrived` are 0.0 until `note`."""
+    """An Asker. Times are time.monotonic's; those after `arrived` are 0.0 until `note`.
+
+    `fault` is the code of the error that ended a stream.
+    """
 
     __slots__ = (
-        "answered", "arrived", "caller", "from_gateway", "golden", "left", "own_deadline",
+        "answered", "arrived", "caller", "fault", "from_gateway", "golden", "left", "own_deadline",
         "request_id", "texts", "tokenized", "tokens", "traceparent",
     )  # fmt: skip
 
@@ -51,6 +55,7 @@ class Passage:
         self.texts = self.tokens = 0
         self.golden: bool = getattr(body, "is_golden", False)
         self.own_deadline = False
+        self.fault: str | None = None
         self.caller = current_caller.get()
         context = current_request.get()
         self.from_gateway = context is not None
@@ -93,6 +98,9 @@ class Departures:
             trace_id = self._trace(passage, status, stages)
         if not passage.golden:
             self.figures.request(status, passage.texts, passage.tokens, stages)
+            if not passage.from_gateway:
+                code = error.kind.code if error else OK
+                durations.took(self._endpoint, code, status, sum(stages.values()))
             if error is not None and status >= _FIRST_SERVER_FAULT:
                 self._log(passage, error, trace_id)
         headers = {

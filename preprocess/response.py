@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from transformer_serving.contract.dialects import OURS, Dialect
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.worker.durations import OK
 
 
 class Answer(Response):
@@ -24,9 +25,11 @@ class Answer(Response):
 
     def __init__(
         self, body: bytes, status: int, headers: dict[str, str], answer: Any = None,
-        media_type: str | None = None,
+        media_type: str | None = None, code: str = OK,
     ) -> None:  # fmt: skip
         super().__init__(body, status, headers, media_type)
+        # What the gateway counts it as, whatever the status is in the caller's dialect.
+        self.code = code
         self._answer = answer
 
     @cached_property
@@ -77,4 +80,5 @@ def error_response(error: ServingError, headers: dict[str, str], dialect: Dialec
     retry_after_s = getattr(error, "retry_after_s", error.kind.retry_after_s)
     if retry_after_s is not None:
         headers["retry-after"] = str(retry_after_s)
-    return Answer(orjson.dumps(dialect.error_body(error)), dialect.status(error), headers)
+    body, status = orjson.dumps(dialect.error_body(error)), dialect.status(error)
+    return Answer(body, status, headers, code=error.kind.code)

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from transformer_serving.contract.worker.durations import Durations
 from transformer_serving.contract.worker.process_wide import process_wide
 
 try:
@@ -20,11 +21,15 @@ try:
 except ImportError:  # an inference container without it serves all the same
     prometheus = None  # type: ignore[assignment]
 
+# Of answers that no gateway measures.
+durations = Durations(prometheus)
+
 log = logging.getLogger("transformer_serving.preprocess")
 
 STAGES = ("tokenize", "queue", "infer", "post")
 _SECONDS = (
-    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 30
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5,
+    10, 20, 30, 60
 )  # fmt: skip
 _CALL_TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 # Why a request in the queue is given up.
@@ -45,8 +50,6 @@ class EndpointFigures:
             "stage_seconds", "Seconds a request spent in a stage.", ("stage",), _SECONDS
         )
         self._stages = [labelled(seconds, endpoint, stage) for stage in STAGES]
-        whole = histogram("request_seconds", "Seconds a request spent in all stages.", (), _SECONDS)
-        self._whole = labelled(whole, endpoint)
         call_texts = histogram(
             "call_texts", "Texts that went to the engine in one call.", (), _CALL_TEXTS
         )
@@ -70,7 +73,6 @@ class EndpointFigures:
             self._tokens.inc(tokens)
             for part, seconds in zip(self._stages, stages.values(), strict=False):
                 part.observe(seconds)
-            self._whole.observe(sum(stages.values()))
 
     def abandoned(self, reason: str, texts: int) -> None:
         """A request in the queue that nobody waits for any more, with texts not answered."""
@@ -103,6 +105,12 @@ def tell_limit(name: str, text: str, most: int) -> None:
 
 def _of_the_worker(name: str, text: str) -> Any:
     return _metric("Gauge", name, text, (), multiprocess_mode="livesum")
+
+
+def first_engine_call() -> Any:
+    """The worker's gauge of its first answer from an engine."""
+    text = "From the worker's start to its first answer from an engine."
+    return _metric("Gauge", "first_engine_call_seconds", text, (), multiprocess_mode="liveall")
 
 
 def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Any:

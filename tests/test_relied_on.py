@@ -64,12 +64,22 @@ RELIED_ON = (
         "prometheus_client", "prometheus_client/mmap_dict.py", "MmapedDict",
         "__init__(filename,read_mode) read_all_values_from_file(filename) "
         "write_value(key,value,timestamp) close()",
-        "gateway/metrics.py: the counts of workers that have ended go into one file",
+        "gateway/metrics_page.py: the counts of workers that have ended go into one file",
     ),
     Relied(
         "prometheus_client", "prometheus_client/multiprocess.py", "MultiProcessCollector",
         "__init__(registry,path) merge(files,accumulate)",
-        "gateway/metrics.py and preprocess/stats.py: the figures of all workers together",
+        "gateway/metrics_page.py and preprocess/stats.py: the figures of all workers together",
+    ),
+    Relied(
+        "prometheus_client", "prometheus_client/metrics.py", "Histogram",
+        "_buckets _sum",
+        "contract/worker/durations.py: many answers are told at once",
+    ),
+    Relied(
+        "clearml", "clearml/backend_interface/base.py", "IdObjectBase",
+        "_data reload()",
+        "gateway/metrics.py: whether the SDK could read the service's task again",
     ),
     Relied(
         "starlette", "starlette/responses.py", "Response",
@@ -140,8 +150,9 @@ RELIED_ON = (
         "clearml-serving", _HOST, "ModelRequestProcessor",
         "_task _engine_processor_lookup _request_processing_state _update_lock_flag "
         "_canary_route _normalize_endpoint_url(endpoint,version) _sync_daemon_thread "
-        "get_endpoints() get_synced_endpoints()",
-        "gateway/building.py, short_way.py and health.py, engine/controller/clearml_edge.py",
+        "get_endpoints() get_synced_endpoints() "
+        "deserialize(task,prefetch_artifacts,skip_sync,update_current_task)",
+        "gateway/building.py, short_way.py, health.py, metrics.py; controller/clearml_edge.py",
     ),
     Relied(
         "clearml-serving", _HOST, "ModelRequestProcessor",

@@ -172,7 +172,7 @@ class TextGeneration:
         # It holds all that it needs itself: the bundle may be replaced while it runs.
         return StreamAnswer(
             events_of(sequences, voice, passage), self._seeded(passage, spoken), {},
-            partial(close_all, sequences), deadline,
+            partial(close_all, sequences), deadline, lambda: passage.fault,
         )  # fmt: skip
 
     def _seeded(self, passage: Passage, spoken: Spoken) -> dict[str, str]:

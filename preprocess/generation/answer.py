@@ -13,8 +13,12 @@ from typing import Any
 
 from starlette.responses import StreamingResponse
 
+from transformer_serving.contract.worker.durations import OK
+
 # For what is already on its way when the deadline comes.
 _LAST_WORDS_S = 5.0
+# Codes of errors.
+_LEFT, _DEADLINE = "left", "deadline"
 _EVENTS = {
     "cache-control": "no-cache",
     # nginx and its like would gather events otherwise.
@@ -26,7 +30,7 @@ class StreamAnswer(StreamingResponse):
     """Sends `events` until they end, the caller leaves or `deadline`; `close` is called then.
 
     It reads like a dict of `scalars`, as clearml-serving's metric logging does. A gateway that
-    finds its caller gone calls `close` itself.
+    finds its caller gone calls `close` itself. `fault` gives the code of an error event.
     """
 
     # The gateway watches the connection for as long as the answer takes.
@@ -34,12 +38,19 @@ class StreamAnswer(StreamingResponse):
 
     def __init__(
         self, events: AsyncIterator[bytes], headers: dict[str, str], scalars: Mapping[str, Any],
-        close: Callable[[], None], deadline: float,
+        close: Callable[[], None], deadline: float, fault: Callable[[], str | None] = lambda: None,
     ) -> None:  # fmt: skip
         super().__init__(events, 200, {**headers, **_EVENTS}, "text/event-stream")
         self._scalars = scalars
         self._deadline = deadline
+        self._fault = fault
+        self._ended_by = OK
         self.close = close
+
+    @property
+    def code(self) -> str:
+        """What it was in the end: its status left before the first event."""
+        return self._fault() or self._ended_by
 
     def keys(self) -> KeysView[str]:
         return self._scalars.keys()
@@ -59,7 +70,11 @@ class StreamAnswer(StreamingResponse):
             if sending.done():
                 # An OSError is a caller that left.
                 with suppress(OSError):
+                    self._ended_by = _LEFT
                     sending.result()
+                    self._ended_by = OK
+            else:
+                self._ended_by = _LEFT if leaving.done() else _DEADLINE
         finally:
             for task in (sending, leaving):
                 task.cancel()

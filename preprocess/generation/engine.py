@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from preprocess.first_call import note_call
 from preprocess.generation.figures import TextFigures
 from preprocess.generation.prompt import Prompt
 from preprocess.generation.request import Wanted
@@ -57,7 +58,9 @@ class TextEngine:
         name = f"{serving_url}/{version}" if version else serving_url
         self.departures = Departures(name, endpoint.bundle_version, tracer())
         self.figures = TextFigures(name)
-        tell_limit("max_streams", "The most sequences that may run.", settings.max_streams)
+        tell_limit(
+            "running_streams_limit", "The most sequences that may run.", settings.max_streams
+        )
 
     async def is_ready(self) -> bool:
         """Whether Triton has this bundle's version."""
@@ -82,6 +85,7 @@ class TextEngine:
         except BaseException:
             taken.give_back(len(rows))
             raise
+        note_call()
         self.figures.first(time.monotonic() - passage.arrived)
         patience = Patience(deadline, self._settings.token_gap_s)
         return [

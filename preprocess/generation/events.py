@@ -32,11 +32,14 @@ async def events_of(
             if event:
                 yield event
     except ServingError as error:
+        passage.fault = error.kind.code
         yield voice.fault(error)
     except ENDS:
         raise
     except BaseException as error:
-        yield voice.fault(internal_error(error, passage))
+        fault = internal_error(error, passage)
+        passage.fault = fault.kind.code
+        yield voice.fault(fault)
     finally:
         close_all(sequences)
 

@@ -137,7 +137,7 @@ def test_the_page_has_our_figures_and_then_tritons(tmp_path: Path) -> None:
             row('odd"\\\nname', proof_seconds=2.5, largest_difference=1e-4),
             row("refused", proof="failed", proof_of=2, ready=False),
         ],
-        1.0,
+        1795492800.25,
         triton_ready=True,
     )
     triton = serve_metrics("127.0.0.1:0", lambda: "nv_inference_count 5\n")
@@ -168,7 +168,7 @@ def test_the_page_has_our_figures_and_then_tritons(tmp_path: Path) -> None:
     assert f"{name}_largest_difference{{{odd}}} 0.0001" in lines
     assert 'transformer_serving_engine_ready{endpoint="refused",bundle="1"} 0' in lines
     assert "transformer_serving_engine_triton_ready 1" in lines
-    assert any(line.startswith("transformer_serving_engine_last_sync_age_s") for line in lines)
+    assert "transformer_serving_engine_last_sync_timestamp_seconds 1795492800.25" in lines
     assert lines[-1] == "nv_inference_count 5"
     samples = [line.split("{")[0] for line in lines if not line.startswith("#")]
     assert len({line for line in lines if line.startswith("# TYPE")}) == len(set(samples)) - 1 + (

@@ -78,7 +78,7 @@ async def test_the_short_way_gets_the_parsed_body() -> None:
 
 async def test_an_unknown_name_is_answered_here_and_counted() -> None:
     door = Door()
-    refused = door.app._metrics._refused.labels("unknown_endpoint")
+    refused = door.app._metrics._refused.labels("", "unknown_endpoint")
     before = refused._value.get()
     assert await door.post("/serve/secret", b"{}", b"") == 404
     assert list(door.body) == ["code", "message", "field", "limit", "got"]

@@ -272,8 +272,8 @@ def test_figures_by_key(door: Server) -> None:
     of_code = "transformer_serving_gateway_refused_total"
     rows = (
         (of_key, 'key="bound"'),
-        (of_code, 'code="forbidden"'),
-        (of_code, 'code="unauthorized"'),
+        (of_code, 'code="forbidden",endpoint="ours"'),
+        (of_code, 'code="unauthorized",endpoint="ours"'),
     )
     before = [figure(door, *row) for row in rows]
     for path, key in (("other", BOUND), ("ours", BOUND), ("ours", UNKNOWN), ("ours", UNKNOWN)):

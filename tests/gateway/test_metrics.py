@@ -9,19 +9,23 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.engine.triton_server import wait_until
 from tests.gateway.conftest import Server, free_port
 from tests.gateway.text_serving import TextServing, text_serving as text_serving
+from transformer_serving.gateway.metrics import tell_syncs
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 PREFIX = "transformer_serving_"
@@ -88,12 +92,8 @@ def test_a_test_counts(way: tuple[Server, Any]) -> None:
     for stage in ("tokenize", "queue", "infer", "post"):
         assert of(seen, "stage_seconds_count", endpoint="texts", stage=stage) == 25
         assert of(seen, "stage_seconds_sum", endpoint="texts", stage=stage) > 0
-    stages = ("tokenize", "queue", "infer", "post")
-    together = sum(of(seen, "stage_seconds_sum", endpoint="texts", stage=one) for one in stages)
-    assert of(seen, "request_seconds_count", endpoint="texts") == 25
-    assert of(seen, "request_seconds_sum", endpoint="texts") == pytest.approx(together)
     # Of each worker that was asked: of the gateway's two both are, by their golden requests.
-    assert of(seen, "max_waiting_tokens") in {400_000, 800_000}
+    assert of(seen, "waiting_tokens_limit") in {400_000, 800_000}
     calls = of(seen, "call_texts_count", endpoint="texts")
     # One call at least for each of 25 + 3 + 1 requests: they came one after the other.
     assert calls == 29
@@ -105,6 +105,157 @@ def test_a_test_counts(way: tuple[Server, Any]) -> None:
     assert of(seen, "abandoned_texts_total", endpoint="texts", reason="deadline") == 1
     assert of(seen, "requests_total", endpoint="vectors", status="200") == 1
     wait_until(lambda: of(figures(), "waiting_tokens") == 0, 60)
+    assert of(seen, "waiting_tokens_limit") > 0
+    timed = {
+        ("200", "ok"): 25, ("400", "invalid_field"): 4, ("502", "engine_failed"): 3,
+        ("504", "deadline"): 1,
+    }  # fmt: skip
+    # Told a moment after the answer.
+    wait_until(lambda: durations(figures(), "texts") == timed, 20)
+
+
+def durations(seen: Samples, endpoint: str) -> dict[tuple[str, str], float]:
+    """How many were timed, by status and code."""
+    rows = ((name, dict(labels), value) for (name, labels), value in seen.items())
+    return {
+        (labels["status"], labels["code"]): value
+        for name, labels, value in rows
+        if name == "request_duration_seconds_count" and labels["endpoint"] == endpoint
+    }
+
+
+@pytest.fixture(scope="module")
+def two_workers(text_serving: TextServing) -> Iterator[Server]:
+    server = text_serving.gateway("--workers=2").start()
+    try:
+        yield server.wait_for("/health/ready")
+    finally:
+        server.stop()
+
+
+def page_of(server: Server) -> str:
+    return server.ask("GET", "/metrics").raw.decode()
+
+
+def test_what_the_gateway_answers_itself_is_timed_too(two_workers: Server) -> None:
+    server = two_workers
+    ours = {"content-type": "application/json"}
+    for _ in range(2):
+        assert server.post("texts", b"{").status == 400
+        assert server.post("secret-kettle", {"text": "tea"}).status == 404
+        assert server.ask("POST", "/serve/texts/7", b"{}", ours).status == 404
+        assert server.ask("POST", "/tei/texts/predict", b'{"inputs": 7}', ours).status == 422
+        assert server.ask("POST", "/v1/embeddings", b'{"input": "tea"}', ours).status == 400
+
+    def timed(endpoint: str) -> dict[tuple[str, str], float]:
+        return durations(read(page_of(server)), endpoint)
+
+    # The dialect's 422 is our 400.
+    wait_until(
+        lambda: timed("texts") == {("400", "malformed_body"): 2, ("400", "invalid_field"): 2}, 20
+    )
+    wait_until(
+        lambda: timed("") == {("404", "unknown_endpoint"): 4, ("400", "invalid_field"): 2}, 20
+    )
+    seen = read(page_of(server))
+    assert of(seen, "gateway_refused_total", endpoint="texts", code="malformed_body") == 2
+    assert of(seen, "gateway_refused_total", endpoint="", code="unknown_endpoint") == 4
+    wait_until(
+        lambda: of(read(page_of(server)), "gateway_requests_in_flight", endpoint="texts") == 0, 20
+    )
+    assert "kettle" not in page_of(server)
+
+
+def test_what_runs_is_in_flight(two_workers: Server) -> None:
+    def running() -> float:
+        return of(read(page_of(two_workers)), "gateway_requests_in_flight", endpoint="texts")
+
+    with ThreadPoolExecutor(3) as pool:
+        body = {"text": "[SLOW]", "timeout_ms": 8000}
+        asked = [pool.submit(two_workers.post, "texts", body) for _ in range(3)]
+        wait_until(lambda: running() > 0, 20)
+        for one in asked:
+            one.result()
+    wait_until(lambda: running() == 0, 20)
+
+
+def test_each_worker_tells_of_itself(two_workers: Server) -> None:
+    """Its process, its syncs, the bundles that it serves, and its first call of an engine."""
+    pids = {str(worker.pid) for worker in two_workers.workers()}
+    assert len(pids) == 2
+
+    def rows(name: str) -> dict[str, float]:
+        """By worker; of endpoint texts where the figure has endpoints."""
+        return {
+            sample.labels["pid"]: sample.value
+            for family in text_string_to_metric_families(page_of(two_workers))
+            for sample in family.samples
+            if sample.name == name and sample.labels.get("endpoint", "texts") == "texts"
+        }
+
+    wait_until(lambda: rows(f"{PREFIX}gateway_bundle_info") == dict.fromkeys(pids, 1.0), 60)
+    for name in ("cpu_seconds_total", "resident_memory_bytes", "open_fds", "start_time_seconds"):
+        seen = rows(f"process_{name}")
+        assert seen.keys() == pids
+        assert all(seen.values())
+    first = rows(f"{PREFIX}first_engine_call_seconds")
+    assert first.keys() == pids
+    assert all(0 < seconds < 600 for seconds in first.values())
+    synced = rows(f"{PREFIX}gateway_last_sync_timestamp_seconds")
+    assert synced.keys() == pids
+    now = time.time()
+    assert all(now - 600 < at <= now for at in synced.values())
+    wait_until(
+        lambda: all(
+            at > synced[pid]
+            for pid, at in rows(f"{PREFIX}gateway_last_sync_timestamp_seconds").items()
+        ),
+        60,
+    )
+
+
+def test_a_sync_counts_where_the_task_was_read_again() -> None:
+    """The SDK logs what it could not read, and the host takes the old configuration again."""
+
+    class Host:
+        def deserialize(self, task: Any, prefetch_artifacts: bool = False) -> bool:
+            return prefetch_artifacts
+
+    tell_syncs(Host)
+    name = f"{PREFIX}gateway_last_sync_timestamp_seconds"
+    began = time.time()
+    task = SimpleNamespace(_data=object())
+    assert Host().deserialize(task, prefetch_artifacts=True)
+    first = REGISTRY.get_sample_value(name)
+    assert first is not None
+    assert began <= first <= time.time()
+    assert not Host().deserialize(task)
+    assert REGISTRY.get_sample_value(name) == first
+    task._data = object()
+    assert not Host().deserialize(task)
+    again = REGISTRY.get_sample_value(name)
+    assert again is not None
+    assert again > first
+
+
+def test_endpoints_that_went_are_shown_no_more(tmp_path: Path) -> None:
+    for folder in ({}, {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}):
+        done = subprocess.run(
+            [sys.executable, "-c", GONE], env={**os.environ, **folder},
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        rows = [dict(labels) for name, labels in read(done.stdout) if name == "texts_total"]
+        assert rows == [{"endpoint": "here"}]
+
+
+GONE = """
+import sys
+from preprocess.stats import EndpointFigures
+from transformer_serving.gateway.metrics_page import page
+for name in ("here", "gone"):
+    EndpointFigures(name)
+sys.stdout.write(page({"here"}).decode())
+"""
 
 
 def test_times_are_on_the_answer(way: tuple[Server, Any]) -> None:
@@ -153,7 +304,8 @@ def test_dead_workers_count_on_and_refusals_count(
         for _ in range(3):
             assert server.post("texts", b"{").status == 400
         seen = read(server.ask("GET", "/metrics").raw.decode())
-        assert of(seen, "gateway_refused_total", code="malformed_body") == 3
+        refused = of(seen, "gateway_refused_total", endpoint="texts", code="malformed_body")
+        assert refused == 3
     finally:
         server.stop()
 
@@ -165,22 +317,31 @@ def test_what_is_told_of_golden_requests(tmp_path: Path) -> None:
         env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
         check=True, capture_output=True, text=True,
     )  # fmt: skip
+    figures = read(done.stdout)
     seen = {
         (name, dict(labels).get("endpoint")): value
-        for (name, labels), value in read(done.stdout).items()
+        for (name, labels), value in figures.items()
         if name.startswith("gateway_golden")
     }
+    bundles = [dict(labels) for name, labels in figures if name == "gateway_bundle_info"]
+    assert [(row["endpoint"], row["bundle"], row["task"]) for row in bundles] == [
+        ("c", "2", "rerank")
+    ]
     assert seen.pop(("gateway_golden_round_timestamp_seconds", None)) > 1.7e9
     assert seen == {("gateway_golden_ok", "a"): 0.0, ("gateway_golden_ok", "c"): 1.0}
 
 
 GOLDENS = """
 import sys
-from transformer_serving.gateway.metrics import Metrics, _text
+from transformer_serving.gateway.golden_rounds import GoldenResult
+from transformer_serving.gateway.metrics import Metrics
+from transformer_serving.gateway.metrics_page import page
 metrics = Metrics()
-metrics.goldens({"a": True, "b": True})
-metrics.goldens({"a": False, "c": True})
-sys.stdout.write(_text().decode())
+def told(endpoint, state, bundle):
+    return GoldenResult(endpoint, state, "", 0.0, True, None, bundle, "rerank")
+metrics.goldens({name: told(name, "ok", "1") for name in "ab"})
+metrics.goldens({"a": told("a", "failed", ""), "c": told("c", "ok", "2")})
+sys.stdout.write(page().decode())
 """
 
 

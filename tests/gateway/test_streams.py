@@ -199,6 +199,12 @@ def test_figures(door: Server, streaming: Streaming) -> None:
         assert figure(door, f'{name}{{endpoint="text"}}') > 0
     assert figure(door, 'cut_sequences_total{endpoint="text",reason="disconnect"}') >= 1
     assert figure(door, 'running_streams{endpoint="text"}') == 0
+    # Its status left before the error did.
+    assert door.post("text", {"text": "fail w30", "stream": True}).status == 200
+    for status, code in (("200", "ok"), ("499", "left"), ("502", "engine_failed")):
+        labels = f'code="{code}",endpoint="text",status="{status}"'
+        row = f"transformer_serving_request_duration_seconds_count{{{labels}}} "
+        wait_until(lambda row=row: row in door.ask("GET", "/metrics").raw.decode(), 5)
 
 
 def figure(server: Server, name: str) -> float:

@@ -65,7 +65,7 @@ def test_two_workers_one_of_which_ends_and_a_restart(text_serving: TextServing) 
         assert row.p99_s is not None
         assert 0 < row.p50_s <= row.p99_s
         # Two workers that say 400000 each.
-        assert traffic.max_waiting_tokens == 800_000
+        assert traffic.waiting_tokens_limit == 800_000
         os.kill(server.workers()[0].pid, signal.SIGKILL)
         wait_until(lambda: len(server.workers()) == 2, 120)
         server.wait_for("/health/ready")
@@ -125,7 +125,7 @@ def test_tokens_a_second_and_first_tokens(
     assert text.first_token_p50_s is not None
     assert text.first_token_p99_s is not None
     assert 0 < text.first_token_p50_s <= text.first_token_p99_s
-    assert (text.running, traffic.max_streams) == (0, 128)
+    assert (text.running, traffic.running_streams_limit) == (0, 128)
     rows = [{"endpoint": "text", "ready": True, "reason": None}]
     status = {"running": True, "parts": [], "endpoints": rows}
     seen = Look("2026-11-24T04:00:00+00:00", status, None, None)

@@ -94,6 +94,18 @@ def test_a_port_that_older_code_of_the_process_has_is_left_to_it(
 
 
 @pytest.mark.slow
+def test_it_has_the_processes_of_all_workers(worker: Any, tmp_path: Path) -> None:
+    folder, port = tmp_path / "figures", free_port()
+    folder.mkdir()
+    figures = {"PROMETHEUS_MULTIPROC_DIR": str(folder)}
+    with worker("first", port, **figures) as first, worker("second", port, **figures) as second:
+        text = page(port) or ""
+        for child in (first, second):
+            assert f'process_cpu_seconds_total{{pid="{child.pid}"}}' in text
+        assert text.count("# TYPE process_cpu_seconds_total") == 1
+
+
+@pytest.mark.slow
 def test_a_figures_folder_that_has_gone_fails_no_endpoint(worker: Any, tmp_path: Path) -> None:
     folder, port = tmp_path / "figures", free_port()
     with worker("", port, PROMETHEUS_MULTIPROC_DIR=str(folder)):

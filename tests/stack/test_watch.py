@@ -199,7 +199,7 @@ def test_json_is_a_line_a_look_with_the_figures(asked: Stack) -> None:
     assert first["seconds"] == 0
     assert last["endpoints"]["small"]["requests_per_s"] > 0
     assert last["endpoints"]["small"]["text"] is None
-    assert last["max_waiting_tokens"] == 400_000
+    assert last["waiting_tokens_limit"] == 400_000
 
 
 def sent(stack: Stack, body: Any, request: str, **headers: str) -> int:

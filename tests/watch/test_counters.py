@@ -91,7 +91,7 @@ def test_the_first_page_says_nothing_yet() -> None:
     window.add(page(1.0, requests_total=1000))
     assert window.all().seconds == 0
     assert window.all().rate("requests_total") == 0
-    assert window.last().buckets("request_seconds") == {}
+    assert window.last().buckets("request_duration_seconds") == {}
 
 
 def test_nobody_answers_for_longer_than_the_span() -> None:
@@ -109,7 +109,7 @@ def test_a_page_of_prometheus_own_client() -> None:
         "transformer_serving_requests", "Answers.", ("endpoint", "status"), registry=registry
     )
     times = Histogram(
-        "transformer_serving_request_seconds", "Times.", ("endpoint",), registry=registry,
+        "transformer_serving_request_duration_seconds", "Times.", ("endpoint",), registry=registry,
         buckets=(0.1, 1.0),
     )  # fmt: skip
     Counter("others", "Of another program.", registry=registry).inc()
@@ -125,7 +125,7 @@ def test_a_page_of_prometheus_own_client() -> None:
     assert risen.rate("requests_total", endpoint="a b") == 1.5
     assert risen.rate("requests_total", endpoint='"quoted"', status="503") == 0.5
     assert risen.rate("requests_total") == 2.0
-    assert risen.buckets("request_seconds", endpoint="a b") == {
+    assert risen.buckets("request_duration_seconds", endpoint="a b") == {
         0.1: 1, 1.0: 2, float("inf"): 3
     }  # fmt: skip
     assert not list(risen.of("others_total"))

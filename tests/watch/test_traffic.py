@@ -21,7 +21,10 @@ class Gateway:
         self.requests = Counter(
             "transformer_serving_requests", "x", ("endpoint", "status"), registry=self.registry
         )
-        self.seconds = self._histogram("request_seconds", (0.1, 1.0))
+        self.seconds = Histogram(
+            "transformer_serving_request_duration_seconds", "x", ("endpoint", "status", "code"),
+            registry=self.registry, buckets=(0.1, 1.0),
+        )  # fmt: skip
         self.first = self._histogram("first_token_seconds", (0.1, 1.0))
         self.gaps = self._histogram("token_seconds", (0.1, 1.0))
 
@@ -36,7 +39,7 @@ class Gateway:
     def answer(self, endpoint: str, status: int = 200, seconds: float = 0.05) -> None:
         self.requests.labels(endpoint, str(status)).inc()
         if status == 200:
-            self.seconds.labels(endpoint).observe(seconds)
+            self.seconds.labels(endpoint, "200", "ok").observe(seconds)
 
     def look(self, history: History, at: float) -> Traffic:
         traffic = history.add(read_page(generate_latest(self.registry).decode(), at))
@@ -86,7 +89,7 @@ def test_a_gateway_that_began_again_knows_other_endpoints() -> None:
 
 def test_what_waits_runs_and_fails() -> None:
     gateway, history = Gateway(), History()
-    for name, value in (("waiting_tokens", 120), ("max_waiting_tokens", 800), ("max_streams", 256)):
+    for name, value in (("waiting_tokens", 120), ("waiting_tokens_limit", 800), ("running_streams_limit", 256)):
         gateway.gauge(name).set(value)
     running = gateway.gauge("running_streams", "endpoint")
     running.labels("text").set(3)
@@ -106,8 +109,8 @@ def test_what_waits_runs_and_fails() -> None:
     for _ in range(30):
         gateway.gaps.labels("text").observe(0.01)
     traffic = gateway.look(history, 2.0)
-    assert (traffic.waiting_tokens, traffic.max_waiting_tokens) == (120, 800)
-    assert (traffic.running_streams, traffic.max_streams) == (4, 256)
+    assert (traffic.waiting_tokens, traffic.waiting_tokens_limit) == (120, 800)
+    assert (traffic.running_streams, traffic.running_streams_limit) == (4, 256)
     assert traffic.failing == ("text",)
     assert traffic.refused_per_s == {"unauthorized": 2.0}
     text = traffic.endpoints["text"].text
@@ -126,6 +129,6 @@ def test_a_gateway_of_an_older_kit_has_no_limits_and_no_times() -> None:
         requests.labels("a", "200").inc(4)
         traffic = history.add(read_page(generate_latest(registry).decode(), at))
     assert traffic is not None
-    assert traffic.max_waiting_tokens is None
+    assert traffic.waiting_tokens_limit is None
     row = traffic.endpoints["a"]
     assert (row.requests_per_s, row.p50_s, row.p99_s) == (2.0, None, None)

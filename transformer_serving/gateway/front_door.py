@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
@@ -43,10 +43,20 @@ from transformer_serving.gateway.short_way import (
     send_response,
 )
 from transformer_serving.gateway.shutdown import Shutdown
+from transformer_serving.gateway.traffic import NOBODY, Traffic, Visit
 
 _UNKNOWN = "unknown_endpoint"
 _POLICY_VIOLATION = 1008
 _ENDED = ("lifespan.shutdown.complete", "lifespan.shutdown.failed")
+
+
+class Taken(NamedTuple):
+    """A request for an endpoint, let in."""
+
+    call: Call
+    exchange: Exchange
+    visit: Visit
+    key: Key | None
 
 
 class FrontDoor:
@@ -61,7 +71,8 @@ class FrontDoor:
         self._keys = keys
         self._shutdown = Shutdown(settings.drain_seconds)
         self._short_way = ShortWay(host)
-        self._metrics = Metrics()
+        self._traffic = Traffic(self._short_way)
+        self._metrics = Metrics(self._short_way.names, self._traffic.tell)
         self.bodies = body_memory(settings.body_memory_bytes)
         self._reader = Reader(self._short_way, Parser(settings.max_body_elements))
         self._callers = Callers()
@@ -118,15 +129,17 @@ class FrontDoor:
             # Nothing of it is secret, and a browser brings no key when it asks for a page.
             await file.answer(exchange.headers, adding(send, exchange.answer_headers))
             return
+        if call is not None and not call.is_question:
+            with self._traffic.visit(call.target, exchange.arrived) as visit:
+                await self._serve(call, exchange, visit)
+            return
         try:
             key = self._key_of(call, exchange)
         except ServingError as error:
             await self._refuse_unread(error, exchange)
             return
-        if call is not None and call.is_question:
+        if call is not None:
             await self._describe(call, exchange, key)
-        elif call is not None:
-            await self._serve(call, exchange, key)
         elif scope["path"].startswith(PREFIX):
             await self._health.answer(scope["path"], adding(send, exchange.answer_headers))
         elif scope["path"] == METRICS:
@@ -154,14 +167,21 @@ class FrontDoor:
         current_key.set(key.name)
         return key
 
-    async def _refuse(self, error: ServingError, exchange: Exchange, incoming: Incoming) -> None:
-        self._metrics.refused(error.kind.code)
+    async def _refuse(
+        self, error: ServingError, exchange: Exchange, incoming: Incoming, visit: Visit | None
+    ) -> None:
+        code = error.kind.code
+        if visit is not None:
+            visit.answered(code, error.kind.status)
+        self._metrics.refused(code, NOBODY if visit is None else visit.told_of)
         await exchange.refuse(error, incoming)
 
-    async def _refuse_unread(self, error: ServingError, exchange: Exchange) -> None:
+    async def _refuse_unread(
+        self, error: ServingError, exchange: Exchange, visit: Visit | None = None
+    ) -> None:
         """Before anybody asked for the body."""
         incoming = Incoming(exchange.receive, self._settings, none_comes=exchange.has_no_body)
-        await self._refuse(error.without_frames(), exchange, incoming)
+        await self._refuse(error.without_frames(), exchange, incoming, visit)
 
     async def _describe(self, call: Call, exchange: Exchange, key: Key | None) -> None:
         question = Question(call.target, key, self._cards, self._health, self._metrics, self._host)
@@ -172,36 +192,43 @@ class FrontDoor:
         else:
             await tell(exchange.send, status, body, exchange.answer_headers())
 
-    async def _serve(self, call: Call, exchange: Exchange, key: Key | None) -> None:
+    async def _serve(self, call: Call, exchange: Exchange, visit: Visit) -> None:
+        try:
+            key = self._key_of(call, exchange)
+        except ServingError as error:
+            await self._refuse_unread(error, exchange, visit)
+            return
         incoming = Incoming(exchange.receive, self._settings)
         with self.bodies.share() as share:
-            refusal = await self._take(call, exchange, incoming, share, key)
+            refusal = await self._take(Taken(call, exchange, visit, key), incoming, share)
         # The body is let go of before its caller is told, which may take a while.
         if refusal is not None:
-            await self._refuse(refusal, exchange, incoming)
+            await self._refuse(refusal, exchange, incoming, visit)
 
-    async def _take(
-        self, call: Call, exchange: Exchange, incoming: Incoming, share: Share, key: Key | None
-    ) -> ServingError | None:
+    async def _take(self, taken: Taken, incoming: Incoming, share: Share) -> ServingError | None:
         """Answers, or says why the request is refused."""
+        call, exchange, visit, key = taken
         try:
             raw = await incoming.read(exchange.headers, share)
             asked = await self._reader.read(call, raw, exchange.headers, key)
         except ServingError as error:
             return error.without_frames()
         except ClientGoneError:
+            visit.answered("left", 0)
             await exchange.tell_cut_off()
             return None
         if asked.kind is not Kind.UNKNOWN:
             current_endpoint.set(asked.target.name)
+        visit.asks(asked.target)
         if asked.refusal is not None:
-            await self._send(asked.refusal, exchange, left=False)
+            await self._send(asked.refusal, exchange, visit, left=False)
             return None
         caller = self._callers.enter(exchange.receive)
         current_caller.set(caller.left)
         try:
             if asked.kind is Kind.HOSTS:
-                await self._host.app(*exchange.for_the_host(raw, caller))
+                scope, receive, send = exchange.for_the_host(raw, caller)
+                await self._host.app(scope, receive, visit.watching(send))
                 return None
             del raw
             response = await self._answer(asked)
@@ -210,10 +237,11 @@ class FrontDoor:
                 del asked
                 # Its caller is watched to its end.
                 await self._forward(response, exchange, caller.receive)
+                visit.answered(getattr(response, "code", None), response.status_code)
                 return None
         finally:
             self._callers.leave(caller)
-        await self._send(response, exchange, left=caller.left.done())
+        await self._send(response, exchange, visit, left=caller.left.done())
         return None
 
     async def _answer(self, asked: Asked) -> Response:
@@ -224,7 +252,10 @@ class FrontDoor:
         self._metrics.refused(_UNKNOWN)
         return unknown_response()
 
-    async def _send(self, response: Response, exchange: Exchange, *, left: bool) -> None:
+    async def _send(
+        self, response: Response, exchange: Exchange, visit: Visit, *, left: bool
+    ) -> None:
+        visit.answered(getattr(response, "code", None), response.status_code)
         # Nobody reads the answer of one who left; a server may even object to it.
         if not left or response.background is not None:
             await self._forward(response, exchange, exchange.receive)
@@ -240,6 +271,7 @@ class FrontDoor:
                 self._shutdown.arm()
                 self._rounds.start()
             elif message["type"] in _ENDED:
+                self._traffic.tell()
                 self._shutdown.leave()
             await send(message)
 

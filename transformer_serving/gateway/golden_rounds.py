@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -40,7 +40,7 @@ class GoldenResult:
     """An endpoint's last golden request: 'ok', 'failed' with a reason, or 'not asked'.
 
     `compared` says whether its answer was held against the recorded one; `at` is on
-    time.monotonic's clock.
+    time.monotonic's clock. `bundle` is the version that answered, empty where nobody did.
     """
 
     endpoint: str
@@ -49,6 +49,8 @@ class GoldenResult:
     at: float
     compared: bool
     reason: str | None
+    bundle: str = ""
+    task: str = ""
 
     @property
     def age_s(self) -> float:
@@ -69,11 +71,11 @@ class GoldenResult:
 class GoldenRounds:
     """One round after the other from the app's start to its end; `results` are the last one's.
 
-    `tell` hears of every round, by endpoint whether it is well; of those that were asked only.
+    `tell` hears of every round, by endpoint; of those that were asked only.
     """
 
     def __init__(
-        self, host: Any, short_way: ShortWay, tell: Callable[[Mapping[str, bool]], None]
+        self, host: Any, short_way: ShortWay, tell: Callable[[Mapping[str, GoldenResult]], None]
     ) -> None:
         self._host = host
         self._short_way = short_way
@@ -121,7 +123,7 @@ class GoldenRounds:
         # Replaced as a whole, so that removed endpoints leave.
         self.results = {url: golden for url, golden in results.items() if golden is not None}
         asked = [golden for golden in self.results.values() if golden.state != "not asked"]
-        self._tell({golden.endpoint: golden.state == "ok" for golden in asked})
+        self._tell({golden.endpoint: golden for golden in asked})
 
     async def _built(self, url: str) -> GoldenResult | None:
         """None when the endpoint is ready to be asked, else why not."""
@@ -140,7 +142,9 @@ class GoldenRounds:
             answer = await asyncio.wait_for(
                 self._short_way.answer(RequestedEndpoint(url, None), body), _TIMEOUT_S
             )
-            return _judged(url, endpoint, answer)
+            task = str(getattr(endpoint, "task", ""))
+            bundle = answer.headers.get(VERSION_HEADER, "")
+            return replace(_judged(url, endpoint, answer), bundle=bundle, task=task)
         except TimeoutError:
             return _result(url, "failed", f"no answer within {_TIMEOUT_S:g} s")
         except ENDS:

@@ -13,6 +13,7 @@ from transformer_serving.contract.signatures import read_trusted_keys
 from transformer_serving.contract.worker.hidden_frameworks import hidden_frameworks
 from transformer_serving.gateway.host_faults import fence
 from transformer_serving.gateway.host_task import without_analysis
+from transformer_serving.gateway.metrics import tell_syncs
 from transformer_serving.gateway.preprocess_gate import guard
 
 # FastAPI's pages, whose scripts come from the internet; gateway/page/ has others.
@@ -26,6 +27,7 @@ host.app.router.routes[:] = [
     route for route in host.app.router.routes if getattr(route, "path", "") not in _FROM_ELSEWHERE
 ]
 fence(host.ModelRequestProcessor)
+tell_syncs(host.ModelRequestProcessor)
 guard(
     importlib.import_module("clearml_serving.serving.preprocess_service").BasePreprocessRequest,
     read_trusted_keys(os.environ),

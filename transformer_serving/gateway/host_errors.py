@@ -97,11 +97,19 @@ def unknown_response() -> Response:
     return _response(*_UNKNOWN)
 
 
+class ErrorResponse(Response):
+    """`code` is that of the error, for the figures."""
+
+    def __init__(self, code: str, message: str, background: BackgroundTask | None) -> None:
+        error = ServingError(code, message)
+        dialect = current_dialect()
+        body = orjson.dumps(dialect.error_body(error))
+        super().__init__(body, dialect.status(error), None, "application/json", background)
+        self.code = code
+
+
 def _response(code: str, message: str, background: BackgroundTask | None = None) -> Response:
-    error = ServingError(code, message)
-    dialect = current_dialect()
-    body = orjson.dumps(dialect.error_body(error))
-    return Response(body, dialect.status(error), None, "application/json", background)
+    return ErrorResponse(code, message, background)
 
 
 def _report(host: Any, error: BaseException) -> None:

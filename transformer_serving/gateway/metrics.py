@@ -1,41 +1,47 @@
-"""/metrics: the figures of all workers, as Prometheus reads them."""
+"""/metrics: the figures of all workers, as Prometheus reads them, and the gateway's own.
+
+Tested by tests/gateway/test_metrics.py.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import math
-import os
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import prometheus_client as prometheus
-from prometheus_client.mmap_dict import MmapedDict
-from prometheus_client.multiprocess import MultiProcessCollector
 
-from transformer_serving.contract.replacement import replacing
 from transformer_serving.contract.worker.process_wide import process_wide
 from transformer_serving.gateway.asgi import Send
-from transformer_serving.gateway.figures_folder import VARIABLE, process_runs
+from transformer_serving.gateway.golden_rounds import GoldenResult
+from transformer_serving.gateway.metrics_page import Known, page
 
 PATH = "/metrics"
 MEDIA_TYPE = prometheus.CONTENT_TYPE_LATEST
 
-_ENDED = "ended"
+_PREFIX = "transformer_serving_"
 
 
 class Metrics:
-    """What /metrics answers; counts requests by key, and those that the gateway refuses itself."""
+    """What /metrics answers; counts requests by key, and those that the gateway refuses itself.
 
-    def __init__(self) -> None:
+    `known` gives the endpoints whose rows are shown, `tell` is called before a page is made.
+    """
+
+    def __init__(
+        self, known: Callable[[], Known] = lambda: None, tell: Callable[[], None] = lambda: None
+    ) -> None:
+        self._known = known
+        self._tell = tell
         self._refused = process_wide("gateway_refused", _refused)
         self._golden = process_wide("gateway_golden", _golden)
         self._round = process_wide("gateway_golden_round", _round)
+        self._bundle = process_wide("gateway_bundle", _bundle)
         self._requests = process_wide("gateway_requests", _requests)
         self._of_key: dict[str, prometheus.Counter] = {}
         self._told: set[str] = set()
+        self._bundles: set[tuple[str, str, str]] = set()
 
     def asked(self, key: str) -> None:
         """A request that came with this key, by its name."""
@@ -44,22 +50,33 @@ class Metrics:
             counter = self._of_key[key] = self._requests.labels(key)
         counter.inc()
 
-    def refused(self, code: str) -> None:
-        self._refused.labels(code).inc()
+    def refused(self, code: str, endpoint: str = "") -> None:
+        """`endpoint` is one that exists, or empty."""
+        self._refused.labels(endpoint, code).inc()
 
-    def goldens(self, well: Mapping[str, bool]) -> None:
-        """A round of golden requests: by endpoint, whether it was answered as it should."""
-        for endpoint in self._told - well.keys():
+    def goldens(self, results: Mapping[str, GoldenResult]) -> None:
+        """A round of golden requests, by endpoint."""
+        for endpoint in self._told - results.keys():
             # A worker's file keeps every endpoint that was ever in it: such a row is left out.
             self._golden.labels(endpoint).set(math.nan)
-        for endpoint, is_well in well.items():
-            self._golden.labels(endpoint).set(is_well)
-        self._told |= well.keys()
+        for endpoint, result in results.items():
+            self._golden.labels(endpoint).set(result.state == "ok")
+        self._told |= results.keys()
+        bundles = {
+            (result.endpoint, result.bundle, result.task) for result in results.values()
+            if result.bundle
+        }  # fmt: skip
+        for labels in self._bundles - bundles:
+            self._bundle.labels(*labels).set(math.nan)
+        for labels in bundles:
+            self._bundle.labels(*labels).set(1)
+        self._bundles |= bundles
         self._round.set_to_current_time()
 
     async def text(self) -> bytes:
+        self._tell()
         # Many workers make many files to read.
-        return await asyncio.to_thread(_text)
+        return await asyncio.to_thread(page, self._known())
 
     async def answer(self, send: Send) -> None:
         body = await self.text()
@@ -71,106 +88,73 @@ class Metrics:
         await send({"type": "http.response.body", "body": body})
 
 
+def tell_syncs(processor_class: Any) -> None:
+    """Have the host's sync thread note when the control plane last answered it.
+
+    The SDK logs a task that it could not read again and goes on with the one it had, so a sync
+    counts where the task's data are new ones.
+    """
+    take_over = processor_class.deserialize
+    read: list[Any] = [None]
+
+    def deserialize(self: Any, task: Any = None, *arguments: Any, **named: Any) -> Any:
+        changed = take_over(self, task, *arguments, **named)
+        data = getattr(task, "_data", None)
+        if data is not None and data is not read[0]:
+            read[0] = data
+            process_wide("gateway_sync", _sync).set_to_current_time()
+        return changed
+
+    processor_class.deserialize = deserialize
+
+
+def in_flight() -> prometheus.Gauge:
+    """By endpoint, the workers' numbers added up."""
+    return process_wide("gateway_in_flight", _in_flight)
+
+
 def _refused() -> prometheus.Counter:
     return prometheus.Counter(
-        "transformer_serving_gateway_refused", "Requests that the gateway refused.", ("code",)
+        f"{_PREFIX}gateway_refused", "Requests that the gateway refused.", ("endpoint", "code")
     )
 
 
 def _requests() -> prometheus.Counter:
     return prometheus.Counter(
-        "transformer_serving_gateway_requests",
+        f"{_PREFIX}gateway_requests",
         "Requests by the name of the key that they came with, refused ones included.",
         ("key",),
     )
 
 
-def _golden() -> prometheus.Gauge:
+def _in_flight() -> prometheus.Gauge:
     return prometheus.Gauge(
-        "transformer_serving_gateway_golden_ok",
-        "Whether the endpoint's last golden request was answered as it should.",
+        f"{_PREFIX}gateway_requests_in_flight",
+        "Requests whose answer has not ended.",
         ("endpoint",),
-        multiprocess_mode="liveall",
+        multiprocess_mode="livesum",
     )
+
+
+def _of_worker(name: str, text: str, *labels: str) -> prometheus.Gauge:
+    return prometheus.Gauge(f"{_PREFIX}{name}", text, labels, multiprocess_mode="liveall")
+
+
+def _golden() -> prometheus.Gauge:
+    text = "Whether the endpoint's last golden request was answered as it should."
+    return _of_worker("gateway_golden_ok", text, "endpoint")
 
 
 def _round() -> prometheus.Gauge:
-    return prometheus.Gauge(
-        "transformer_serving_gateway_golden_round_timestamp_seconds",
-        "When the last round of golden requests ended, in Unix time.",
-        multiprocess_mode="liveall",
-    )
+    text = "When the last round of golden requests ended, in Unix time."
+    return _of_worker("gateway_golden_round_timestamp_seconds", text)
 
 
-def _text() -> bytes:
-    folder = os.environ.get(VARIABLE)
-    if not folder:
-        return prometheus.generate_latest()
-    registry = prometheus.CollectorRegistry()
-    # A cleaner of temporary files may have taken it.
-    Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-    with Path(folder, "lock").open("w") as lock:
-        # One worker folds and reads at a time, or a file could be counted twice.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        fold_ended(Path(folder))
-        registry.register(_Begun(folder))
-        return prometheus.generate_latest(registry)
+def _bundle() -> prometheus.Gauge:
+    text = "The bundle that answered the endpoint's last golden request: 1."
+    return _of_worker("gateway_bundle_info", text, "endpoint", "bundle", "task")
 
 
-class _Begun:
-    """Collects what files hold that were begun: a worker's are empty for a moment when it starts,
-    and stay so when it is killed in that moment.
-    """
-
-    def __init__(self, folder: str) -> None:
-        self._folder = Path(folder)
-
-    def collect(self) -> Iterable[prometheus.Metric]:
-        files = [str(path) for path in self._folder.glob("*.db") if _size(path)]
-        found: Iterable[prometheus.Metric] = MultiProcessCollector.merge(files)
-        for metric in found:
-            metric.samples = [row for row in metric.samples if not math.isnan(row.value)]
-            yield metric
-
-
-def fold_ended(folder: Path) -> None:
-    """Put the counts of workers that are gone into one file a kind, and drop their own files.
-
-    Dropping alone would make counters fall, which Prometheus reads as a restart of all workers.
-    """
-    for path in [path for path in folder.glob("*.db") if _has_ended(path)]:
-        kind = path.name.split("_")[0]
-        if kind != "gauge" and _size(path):
-            ended = folder / f"{kind}_{_ENDED}.db"
-            _write(ended, _sums(one for one in (ended, path) if one.is_file()))
-        path.unlink(missing_ok=True)
-
-
-def _size(path: Path) -> int:
-    """0 also where somebody has just taken it."""
-    with contextlib.suppress(FileNotFoundError):
-        return path.stat().st_size
-    return 0
-
-
-def _has_ended(path: Path) -> bool:
-    worker = path.stem.rsplit("_", 1)[-1]
-    if not worker.isdigit():
-        return False
-    return not process_runs(worker)
-
-
-def _sums(paths: Iterable[Path]) -> dict[str, float]:
-    sums: dict[str, float] = defaultdict(float)
-    for path in paths:
-        for key, value, _, _ in MmapedDict.read_all_values_from_file(str(path)):
-            sums[key.rstrip()] += value
-    return sums
-
-
-def _write(path: Path, values: dict[str, float]) -> None:
-    with replacing(path) as new:
-        file = MmapedDict(str(new))
-        for key, value in values.items():
-            file.write_value(key, value, 0.0)
-        file.close()
+def _sync() -> prometheus.Gauge:
+    text = "When the control plane last answered the worker's sync, in Unix time."
+    return _of_worker("gateway_last_sync_timestamp_seconds", text)

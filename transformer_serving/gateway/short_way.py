@@ -5,7 +5,7 @@ Canary, versions, statistics and live updates are process_request's own, so they
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
@@ -92,6 +92,7 @@ class ShortWay:
         self._host = host
         self._errors = host_error_table(host)
         self._failed: dict[str, Any] = {}
+        self._names: dict[RequestedEndpoint, str] = {}
 
     async def kind_of(self, target: RequestedEndpoint) -> Kind:
         """Who answers this target, once the host is not just taking over another configuration."""
@@ -150,6 +151,34 @@ class ShortWay:
             return True
         url = processor._normalize_endpoint_url(target.model, target.version)
         return url in processor._canary_route or url in processor.get_endpoints()
+
+    def name_of(self, target: RequestedEndpoint) -> str | None:
+        """The target's own name, or its canary route's, where the host has it."""
+        name = self._names.get(target)
+        if name is not None:
+            return name
+        processor = self._host.processor
+        if processor is None or not self._knows(target):
+            return None
+        url: str = processor._normalize_endpoint_url(target.model, target.version)
+        # One that goes stays here, which harms nobody; what callers can vary without end does not.
+        if url == (f"{target.model}/{target.version}" if target.version else target.model):
+            self._names[target] = url
+        return url
+
+    def names(self) -> Collection[str] | None:
+        """Every name that figures may have; None while the host has not said."""
+        processor = self._host.processor
+        if processor is None:
+            return None
+        names = {*processor._canary_route}
+        for url, endpoint in processor.get_endpoints().items():
+            names.add(url)
+            version = getattr(endpoint, "version", None)
+            # As the endpoint's own code writes it.
+            if serving_url := getattr(endpoint, "serving_url", None):
+                names.add(f"{serving_url}/{version}" if version else serving_url)
+        return names
 
     async def build(self, url: str) -> Response | None:
         """Make the endpoint ready to be asked; a Response for what its code raised."""

@@ -124,9 +124,9 @@ def endpoints(look: Look, traffic: Traffic | None) -> list[tuple[str, str]]:
 
 def waiting(traffic: Traffic) -> str:
     """What waits, against its limit."""
-    told = f"waiting {_against(traffic.waiting_tokens, traffic.max_waiting_tokens)} tokens"
-    if traffic.max_streams is not None:
-        told += f", running {_against(traffic.running_streams, traffic.max_streams)} sequences"
+    told = f"waiting {_against(traffic.waiting_tokens, traffic.waiting_tokens_limit)} tokens"
+    if traffic.running_streams_limit is not None:
+        told += f", running {_against(traffic.running_streams, traffic.running_streams_limit)} sequences"
     return told
 
 

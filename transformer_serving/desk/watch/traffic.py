@@ -56,9 +56,9 @@ class Traffic:
     seconds: float
     endpoints: dict[str, EndpointTraffic]
     waiting_tokens: int
-    max_waiting_tokens: int | None
+    waiting_tokens_limit: int | None
     running_streams: int
-    max_streams: int | None
+    running_streams_limit: int | None
     refused_per_s: dict[str, float]
     failing: tuple[str, ...]
 
@@ -120,9 +120,9 @@ def traffic_of(risen: Risen, page: Page) -> Traffic:
         seconds=risen.seconds,
         endpoints={name: _endpoint(risen, page, name) for name in sorted(filter(None, names))},
         waiting_tokens=_whole(page.gauge("waiting_tokens")) or 0,
-        max_waiting_tokens=_whole(page.gauge("max_waiting_tokens")),
+        waiting_tokens_limit=_whole(page.gauge("waiting_tokens_limit")),
         running_streams=_whole(page.gauge("running_streams")) or 0,
-        max_streams=_whole(page.gauge("max_streams")),
+        running_streams_limit=_whole(page.gauge("running_streams_limit")),
         refused_per_s=refused,
         failing=tuple(sorted(wrong)),
     )
@@ -134,7 +134,7 @@ def _endpoint(risen: Risen, page: Page, name: str) -> EndpointTraffic:
         hundred = (series.label("status") or "")[:1]
         by_hundred[hundred] = by_hundred.get(hundred, 0.0) + value
     seconds = risen.seconds or 1.0
-    times = risen.buckets("request_seconds", endpoint=name)
+    times = risen.buckets("request_duration_seconds", endpoint=name, code="ok")
     return EndpointTraffic(
         requests_per_s=sum(by_hundred.values()) / seconds,
         refused_per_s=by_hundred.get("4", 0.0) / seconds,

@@ -8,7 +8,6 @@ Tested by tests/engine/test_proofs.py.
 from __future__ import annotations
 
 import http.client
-import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,7 +33,8 @@ class Family:
         yield f"# TYPE {name} gauge"
         for labels, value in self.rows:
             pairs = ",".join(f'{key}="{text.translate(_ESCAPES)}"' for key, text in labels.items())
-            yield f"{name}{{{pairs}}} {value:g}" if pairs else f"{name} {value:g}"
+            # A time of today has ten digits before its point.
+            yield f"{name}{{{pairs}}} {value:.13g}" if pairs else f"{name} {value:.13g}"
 
 
 class MetricsPage:
@@ -106,8 +106,8 @@ def _of_endpoints(rows: Sequence[EndpointStatus]) -> Iterator[Family]:
 def _of_controller(last_sync: float | None, *, triton_ready: bool) -> Iterator[Family]:
     yield Family("triton_ready", "1 where Triton answers.", [({}, float(triton_ready))])
     if last_sync is not None:
-        age = max(0.0, time.time() - last_sync)
-        yield Family("last_sync_age_seconds", "Since the control plane last answered.", [({}, age)])
+        text = "When the control plane last answered, in Unix time."
+        yield Family("last_sync_timestamp_seconds", text, [({}, last_sync)])
 
 
 def _bundle(version: int | None) -> str:

@@ -1,0 +1,65 @@
+"""Run as a worker of its own: makes every figure that a worker can have, and writes the page."""
+
+from __future__ import annotations
+
+import sys
+
+from preprocess import first_call
+from preprocess.admission import Admission
+from preprocess.generation.figures import TextFigures
+from preprocess.stats import STAGES, EndpointFigures
+from tests.gateway.played_host import Processor, host_of
+from transformer_serving.contract.worker.durations import OK
+from transformer_serving.gateway.golden_rounds import GoldenResult
+from transformer_serving.gateway.metrics import Metrics, tell_syncs
+from transformer_serving.gateway.metrics_page import page
+from transformer_serving.gateway.short_way import RequestedEndpoint, ShortWay
+from transformer_serving.gateway.traffic import Traffic
+
+NAME = "texts"
+
+
+class Synced:
+    """What of the host's processor is told of: it takes over a task's configuration."""
+
+    def deserialize(self, task: object) -> bool:
+        return False
+
+
+class Task:
+    _data = object()
+
+
+def preprocess_figures() -> None:
+    figures = EndpointFigures(NAME)
+    figures.request(200, 1, 3, dict.fromkeys(STAGES, 0.01))
+    figures.abandoned("deadline", 1)
+    figures.call(1, 3, 13)
+    Admission(1000, 2.0)
+    first_call.note_call()
+    text = TextFigures(NAME)
+    text.first(0.1)
+    text.gap(0.01, 1)
+    text.began()
+    text.ended(1)
+    text.left()
+
+
+def gateway_figures() -> None:
+    short_way = ShortWay(host_of(Processor({NAME: None})))
+    traffic = Traffic(short_way)
+    with traffic.visit(RequestedEndpoint(NAME, None), 0.0) as visit:
+        visit.answered(OK, 200)
+    metrics = Metrics()
+    metrics.asked("a-key")
+    metrics.refused("too_large", NAME)
+    metrics.goldens({NAME: GoldenResult(NAME, "ok", "", 0.0, True, None, "1", "rerank")})
+    tell_syncs(Synced)
+    Synced().deserialize(Task())
+    traffic.tell()
+
+
+if __name__ == "__main__":
+    preprocess_figures()
+    gateway_figures()
+    sys.stdout.write(page().decode())

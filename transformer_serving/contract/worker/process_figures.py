@@ -1,0 +1,38 @@
+"""Processor time, memory and files of each worker; prometheus_client shows those of one process.
+
+Tested by tests/gateway/test_metrics.py and tests/preprocess/test_metrics_port.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+
+class WorkerProcesses:
+    """The standard figures of processes, with the label `pid`: of all that have files in `folder`.
+
+    A worker has one from its first figure on, and none that has ended is shown.
+    """
+
+    def __init__(self, folder: str, collector: Callable[..., Any]) -> None:
+        """`collector` is prometheus_client's of one process."""
+        self._folder = Path(folder)
+        self._collector = collector
+
+    def collect(self) -> Iterable[Any]:
+        found: dict[str, Any] = {}
+        for number in sorted(self._numbers(), key=int):
+            for figure in self._collector(pid=partial(str, number), registry=None).collect():
+                kept = found.setdefault(figure.name, figure)
+                samples = [
+                    row._replace(labels={**row.labels, "pid": number}) for row in figure.samples
+                ]
+                kept.samples = samples if kept is figure else kept.samples + samples
+        return found.values()
+
+    def _numbers(self) -> Iterator[str]:
+        ends = {path.stem.rsplit("_", 1)[-1] for path in self._folder.glob("*.db")}
+        return (end for end in ends if end.isdigit())

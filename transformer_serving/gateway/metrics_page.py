@@ -1,0 +1,120 @@
+"""The text of /metrics: of all workers together, in Prometheus' own form.
+
+Tested by tests/gateway/test_metrics.py and tests/gateway/test_figures_folder.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import math
+import os
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator
+from pathlib import Path
+
+import prometheus_client as prometheus
+from prometheus_client.mmap_dict import MmapedDict
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from transformer_serving.contract.replacement import replacing
+from transformer_serving.contract.worker.process_figures import WorkerProcesses
+from transformer_serving.gateway.figures_folder import VARIABLE, process_runs
+
+# The names of endpoints that are shown; None: all.
+Known = Container[str] | None
+Collected = Iterable[prometheus.Metric]
+
+_ENDED = "ended"
+_ENDPOINT = "endpoint"
+
+
+def page(known: Known = None) -> bytes:
+    folder = os.environ.get(VARIABLE)
+    registry = prometheus.CollectorRegistry()
+    if not folder:
+        registry.register(_Shown(prometheus.REGISTRY.collect, known))
+        return prometheus.generate_latest(registry)
+    # A cleaner of temporary files may have taken it.
+    Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+    with Path(folder, "lock").open("w") as lock:
+        # One worker folds and reads at a time, or a file could be counted twice.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        fold_ended(Path(folder))
+        registry.register(_Shown(lambda: _begun(Path(folder)), known))
+        registry.register(WorkerProcesses(folder, prometheus.ProcessCollector))
+        return prometheus.generate_latest(registry)
+
+
+class _Shown:
+    """Leaves out what a process still holds of endpoints that went: rows with their names, and
+    values that are none.
+    """
+
+    def __init__(self, collected: Callable[[], Collected], known: Known) -> None:
+        self._collected = collected
+        self._known = known
+
+    def collect(self) -> Iterator[prometheus.Metric]:
+        for metric in self._collected():
+            metric.samples = [
+                row
+                for row in metric.samples
+                if not math.isnan(row.value) and self._is_shown(row.labels.get(_ENDPOINT))
+            ]
+            yield metric
+
+    def _is_shown(self, endpoint: str | None) -> bool:
+        return not endpoint or self._known is None or endpoint in self._known
+
+
+def _begun(folder: Path) -> Collected:
+    """What files hold that were begun: a worker's are empty for a moment when it starts, and stay
+    so when it is killed in that moment.
+    """
+    files = [str(path) for path in folder.glob("*.db") if _size(path)]
+    found: Collected = MultiProcessCollector.merge(files)
+    return found
+
+
+def fold_ended(folder: Path) -> None:
+    """Put the counts of workers that are gone into one file a kind, and drop their own files.
+
+    Dropping alone would make counters fall, which Prometheus reads as a restart of all workers.
+    """
+    for path in [path for path in folder.glob("*.db") if _has_ended(path)]:
+        kind = path.name.split("_")[0]
+        if kind != "gauge" and _size(path):
+            ended = folder / f"{kind}_{_ENDED}.db"
+            _write(ended, _sums(one for one in (ended, path) if one.is_file()))
+        path.unlink(missing_ok=True)
+
+
+def _size(path: Path) -> int:
+    """0 also where somebody has just taken it."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0
+
+
+def _has_ended(path: Path) -> bool:
+    worker = path.stem.rsplit("_", 1)[-1]
+    if not worker.isdigit():
+        return False
+    return not process_runs(worker)
+
+
+def _sums(paths: Iterable[Path]) -> dict[str, float]:
+    sums: dict[str, float] = defaultdict(float)
+    for path in paths:
+        for key, value, _, _ in MmapedDict.read_all_values_from_file(str(path)):
+            sums[key.rstrip()] += value
+    return sums
+
+
+def _write(path: Path, values: dict[str, float]) -> None:
+    with replacing(path) as new:
+        file = MmapedDict(str(new))
+        for key, value in values.items():
+            file.write_value(key, value, 0.0)
+        file.close()

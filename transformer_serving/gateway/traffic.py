@@ -1,0 +1,121 @@
+"""What becomes of the requests for endpoints: how many are in flight, and how long each took.
+
+Names in figures are of endpoints that exist, never a caller's own words.
+
+Tested by tests/gateway/test_traffic.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from types import TracebackType
+
+import prometheus_client as prometheus
+
+from transformer_serving.contract.errors import KINDS
+from transformer_serving.contract.worker.durations import Durations, code_of
+from transformer_serving.gateway.asgi import Message, Send
+from transformer_serving.gateway.metrics import in_flight
+from transformer_serving.gateway.short_way import RequestedEndpoint, ShortWay
+
+# Of requests for no endpoint that there is.
+NOBODY = ""
+_UNKNOWN = "unknown_endpoint"
+
+
+class Traffic:
+    """Of one worker, from its loop."""
+
+    def __init__(self, short_way: ShortWay) -> None:
+        self._short_way = short_way
+        self._running: Counter[str] = Counter()
+        self._shown: dict[str, int] = {}
+        self.durations = Durations(prometheus, self._tell_running)
+
+    def visit(self, target: RequestedEndpoint | None, arrived: float) -> Visit:
+        """To be entered for one request; `arrived` on time.monotonic's clock."""
+        return Visit(self, self.name_of(target), arrived)
+
+    def name_of(self, target: RequestedEndpoint | None) -> str:
+        return NOBODY if target is None else self._short_way.name_of(target) or NOBODY
+
+    def entered(self, endpoint: str) -> None:
+        self._running[endpoint] += 1
+        self.durations.soon()
+
+    def left(self, endpoint: str) -> None:
+        """What it was is counted after this, or whom else it is in flight for: both tell soon."""
+        self._running[endpoint] -= 1
+
+    def tell(self) -> None:
+        """Everything, to Prometheus, now."""
+        self.durations.tell()
+
+    def _tell_running(self) -> None:
+        for endpoint, number in self._running.items():
+            if self._shown.get(endpoint) != number:
+                # A cleaner of temporary files may have taken the figures' folder.
+                with contextlib.suppress(OSError):
+                    in_flight().labels(endpoint).set(number)
+                    self._shown[endpoint] = number
+
+
+class Visit:
+    """One request: `endpoint` is whose it is, `code` and `status` what it was answered."""
+
+    __slots__ = ("_arrived", "_traffic", "code", "endpoint", "status")
+
+    def __init__(self, traffic: Traffic, endpoint: str, arrived: float) -> None:
+        self._traffic = traffic
+        self._arrived = arrived
+        self.endpoint = endpoint
+        self.code = ""
+        self.status = 0
+
+    def asks(self, target: RequestedEndpoint) -> None:
+        """Whom its body named, or who came to be while it waited."""
+        if self.endpoint == NOBODY and (named := self._traffic.name_of(target)):
+            self._traffic.left(self.endpoint)
+            self.endpoint = named
+            self._traffic.entered(named)
+
+    @property
+    def told_of(self) -> str:
+        """Whose answer it is by now: what was not found is nobody's."""
+        return NOBODY if self.code == _UNKNOWN else self.endpoint
+
+    def answered(self, named: object, status: int) -> None:
+        """`named` is the code that the answer says, None where it says none."""
+        self.code = code_of(named, status)
+        self.status = status
+
+    def watching(self, send: Send) -> Send:
+        """For an app that says nothing of its answer but by sending it."""
+
+        async def forward(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self.answered(None, message["status"])
+            await send(message)
+
+        return forward
+
+    def __enter__(self) -> Visit:
+        self._traffic.entered(self.endpoint)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        traffic = self._traffic
+        traffic.left(self.endpoint)
+        if not self.code:
+            # No answer at all: its server gave it up, or a fault of ours ended it.
+            self.code = "left" if isinstance(error, asyncio.CancelledError) else "internal"
+        row = KINDS.get(self.code)
+        status = self.status if row is None else row.status
+        seconds = time.monotonic() - self._arrived
+        traffic.durations.took(self.told_of, self.code, status, seconds)
