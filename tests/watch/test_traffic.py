@@ -89,7 +89,11 @@ def test_a_gateway_that_began_again_knows_other_endpoints() -> None:
 
 def test_what_waits_runs_and_fails() -> None:
     gateway, history = Gateway(), History()
-    for name, value in (("waiting_tokens", 120), ("waiting_tokens_limit", 800), ("running_streams_limit", 256)):
+    for name, value in (
+        ("waiting_tokens", 120),
+        ("waiting_tokens_limit", 800),
+        ("running_streams_limit", 256),
+    ):
         gateway.gauge(name).set(value)
     running = gateway.gauge("running_streams", "endpoint")
     running.labels("text").set(3)
