@@ -6,7 +6,7 @@ import sys
 
 from preprocess import first_call
 from preprocess.admission import Admission
-from preprocess.generation.figures import TextFigures
+from preprocess.generation.figures import TextFigures, tell_streams_limit
 from preprocess.stats import STAGES, EndpointFigures
 from tests.gateway.played_host import Processor, host_of
 from transformer_serving.contract.worker.durations import OK
@@ -43,6 +43,7 @@ def preprocess_figures() -> None:
     text.began()
     text.ended(1)
     text.left()
+    tell_streams_limit(64)
 
 
 def gateway_figures() -> None:

@@ -165,7 +165,7 @@ def alone(folder: Path, rounds: int, seconds: float) -> dict[str, list[dict[str,
 
 
 def _engine(folder: Path, rounds: int, seconds: float) -> dict[str, list[dict[str, float]]]:
-    from google.protobuf import json_format
+    from google.protobuf import json_format  # type: ignore[import-untyped]
 
     from transformer_serving.engine.backends.generation.pipeline import OpenVinoPipeline
     from transformer_serving.engine.backends.generation.settings import read_generation_settings

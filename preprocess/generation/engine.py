@@ -15,14 +15,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from preprocess.first_call import note_call
-from preprocess.generation.figures import TextFigures
+from preprocess.generation.figures import TextFigures, tell_streams_limit
 from preprocess.generation.prompt import Prompt
 from preprocess.generation.request import Wanted
 from preprocess.generation.seats import seats
 from preprocess.generation.sequence import Patience, Sequence
 from preprocess.passage import Departures, Passage
 from preprocess.settings import PreprocessSettings
-from preprocess.stats import tell_limit
 from preprocess.tensors import Tensor
 from preprocess.tracing import tracer
 from preprocess.triton.client import shared_client
@@ -58,9 +57,7 @@ class TextEngine:
         name = f"{serving_url}/{version}" if version else serving_url
         self.departures = Departures(name, endpoint.bundle_version, tracer())
         self.figures = TextFigures(name)
-        tell_limit(
-            "running_streams_limit", "The most sequences that may run.", settings.max_streams
-        )
+        tell_streams_limit(settings.max_streams)
 
     async def is_ready(self) -> bool:
         """Whether Triton has this bundle's version."""

@@ -5,7 +5,7 @@ Tested by tests/preprocess/generation/test_text_generation.py.
 
 from __future__ import annotations
 
-from preprocess.stats import counter, gauge, histogram, labelled
+from preprocess.stats import counter, gauge, histogram, labelled, tell_limit
 
 _FIRST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _GAP_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
@@ -54,3 +54,8 @@ class TextFigures:
         """A sequence that was cut short, by the code of its error."""
         cut = counter("cut_sequences", "Sequences that ended before they were whole.", ("reason",))
         labelled(cut, self._endpoint, reason).inc()
+
+
+def tell_streams_limit(most: int) -> None:
+    """How many sequences may run in this worker."""
+    tell_limit("running_streams_limit", "The most sequences that may run.", most)

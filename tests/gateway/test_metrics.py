@@ -376,6 +376,8 @@ def test_log_lines_and_spans(text_serving: TextServing) -> None:
         assert server.post("texts", {"text": "secret tea"}, headers).status == 200
         for _ in range(3):
             assert server.post("texts", {"text": "[FAIL] secret"}, headers).status == 502
+        slow = {"text": "[SLOW]", "timeout_ms": 500}
+        assert server.post("texts", slow, {"x-request-id": "alone"}).status == 504
 
         def spans() -> list[Any]:
             """Those below the caller's trace, as they came over the wire."""
@@ -400,6 +402,7 @@ def test_log_lines_and_spans(text_serving: TextServing) -> None:
             # One that failed came no further than the engine.
             assert seen in (["tokenize", "queue", "infer", "post"], ["tokenize", "queue", "infer"])
             assert stages[-1].end_time_unix_nano <= root.end_time_unix_nano
+        wait_until(lambda: b"alone" in b"".join(Collector.received), 60)
         sent = b"".join(Collector.received)
         assert b"mine" in sent
         assert b"secret" not in sent
@@ -410,7 +413,11 @@ def test_log_lines_and_spans(text_serving: TextServing) -> None:
     text = server.log.read_text()
     assert "secret" not in text
     lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    (alone,) = [line for line in lines if line.get("request_id") == "alone"]
+    # A request that brought no trace is told of with the one that its span began.
+    assert bytes.fromhex(alone["trace_id"]) in sent
     faults = [line for line in lines if line.get("code") == "engine_failed"]
+    assert all(line["trace_id"] == trace for line in faults)
     # A line a second at most: the others are counted.
     assert 1 <= len(faults) <= 3
     assert faults[0]["request_id"] == "mine"

@@ -1,6 +1,8 @@
 """One JSON object a log line, without anything of a request but its id and its trace's.
 
-docs/observability.md has the fields. Tested by tests/gateway/test_request_lines.py.
+docs/observability.md has the fields.
+
+Tested by tests/gateway/test_request_lines.py and tests/gateway/test_metrics.py.
 """
 
 from __future__ import annotations
