@@ -56,8 +56,16 @@ _CONDITIONS: dict[str, tuple[dict[str, str], list[Series], dict[str, list[Series
     ),
     "WaitingTokensNearLimit": (
         GATEWAY,
-        [*_WORKERS, gauge("waiting_tokens", 700_000, **GATEWAY)],
-        {"two workers may have that": [*_WORKERS, gauge("waiting_tokens", 600_000, **GATEWAY)]},
+        [
+            gauge("waiting_tokens_limit", 800_000, **GATEWAY),
+            gauge("waiting_tokens", 700_000, **GATEWAY),
+        ],
+        {
+            "that many may": [
+                gauge("waiting_tokens_limit", 800_000, **GATEWAY),
+                gauge("waiting_tokens", 600_000, **GATEWAY),
+            ]
+        },
     ),
     "WaitingTimeNearLimit": (
         GATEWAY,
@@ -161,19 +169,6 @@ _CONDITIONS: dict[str, tuple[dict[str, str], list[Series], dict[str, list[Series
             "another's": [gauge("up", 0, job="clearml-serving-statistics", **GATEWAY)],
         },
     ),
-    "SyncStale": (
-        TRITON,
-        [
-            gauge("engine_triton_ready", 1, **TRITON),
-            gauge("engine_last_sync_age_seconds", 400, **TRITON),
-        ],
-        {
-            "lately": [
-                gauge("engine_triton_ready", 1, **TRITON),
-                gauge("engine_last_sync_age_seconds", 200, **TRITON),
-            ]
-        },
-    ),
 }
 
 
@@ -191,6 +186,11 @@ HEALTHY = [
     rising("call_tokens_total", 90_000, **ENDPOINT, **GATEWAY),
     rising("call_padding_tokens_total", 9_000, **ENDPOINT, **GATEWAY),
     gauge("waiting_tokens", 900, **GATEWAY),
+    gauge("waiting_tokens_limit", 800_000, **GATEWAY),
+    rising("request_duration_seconds_count", 6_000, status="200", code="ok", **ENDPOINT),
+    rising("request_duration_seconds_bucket", 5_999, code="ok", le="1.0", **ENDPOINT),
+    rising("request_duration_seconds_count", 3, status="503", code="overloaded", **ENDPOINT),
+    rising("gateway_last_sync_timestamp_seconds", 60, pid="11", **GATEWAY),
     rising("first_token_seconds_count", 60, **ENDPOINT, **GATEWAY),
     rising("first_token_seconds_bucket", 59, le="2.5", **ENDPOINT, **GATEWAY),
     gauge("running_streams", 20, **ENDPOINT, **GATEWAY),
@@ -199,7 +199,7 @@ HEALTHY = [
     gauge("engine_proof", 1, state="proven", **_PROOF),
     gauge("engine_proof", 0, state="failed", **_PROOF),
     gauge("engine_triton_ready", 1, **TRITON),
-    gauge("engine_last_sync_age_seconds", 6, **TRITON),
+    rising("engine_last_sync_timestamp_seconds", 60, **TRITON),
     gauge("generation_cache_use", 0.4, **_MODEL),
     gauge("generation_rebuilt_total", 0, **_MODEL),
 ]
@@ -207,15 +207,13 @@ HEALTHY = [
 
 def condition_cases() -> Iterator[Case]:
     for alert in CONDITIONS:
-        if alert.name == "NoFigures":
-            yield from no_figures_cases(alert)
+        if alert.name in _OF_A_JOB:
+            yield from _OF_A_JOB[alert.name](alert)
             continue
         labels, series, quiet = _CONDITIONS[alert.name]
         yield Case(alert, "fires", series, labels)
         for name, rows in quiet.items():
             yield Case(alert, name, rows, None)
-        if alert.name == "SyncStale":
-            yield Case(alert, "never", [gauge("engine_triton_ready", 0, **TRITON)], TRITON)
 
 
 def no_figures_cases(alert: Alert) -> Iterator[Case]:
@@ -229,3 +227,29 @@ def no_figures_cases(alert: Alert) -> Iterator[Case]:
          gauge("up", 0, job=alert.labels["job"], instance="b")],
         None,
     )  # fmt: skip
+
+
+def sync_cases(alert: Alert) -> Iterator[Case]:
+    side, where = {
+        ENGINE_JOB: ("engine", TRITON),
+        INFERENCE_JOB: ("gateway", {"pid": "11", **GATEWAY}),
+    }[alert.labels["job"]]
+    fires = {"instance": where["instance"]}
+    name, ready = f"{side}_last_sync_timestamp_seconds", gauge("engine_triton_ready", 1, **TRITON)
+    # Unix time begins with a case; more than any bound passes before its end.
+    yield Case(alert, "long ago", [gauge(name, -900, **where), ready], fires)
+    yield Case(
+        alert,
+        "lately",
+        [
+            rising(name, 60, **where),
+            rising("engine_last_sync_timestamp_seconds", 60, **TRITON),
+            ready,
+        ],
+        None,
+    )
+    if side == "engine":
+        yield Case(alert, "never", [gauge("engine_triton_ready", 0, **TRITON)], TRITON)
+
+
+_OF_A_JOB = {"NoFigures": no_figures_cases, "SyncStale": sync_cases}

@@ -10,11 +10,24 @@ from transformer_serving.desk.monitoring.times import BURN_RATES
 
 
 def requests(bad: float, good: float) -> list[Series]:
+    name = f"{P}request_duration_seconds_count"
     return [
-        (f'{P}requests_total{{endpoint="texts",status="200"}}', 0, good),
-        (f'{P}requests_total{{endpoint="texts",status="503"}}', 0, bad),
+        (f'{name}{{endpoint="texts",status="200",code="ok"}}', 0, good),
+        (f'{name}{{endpoint="texts",status="503",code="overloaded"}}', 0, bad),
         # What the caller did wrong neither fails nor thins out what fails.
-        (f'{P}requests_total{{endpoint="texts",status="400"}}', 0, 10 * good),
+        (f'{name}{{endpoint="texts",status="400",code="invalid_field"}}', 0, 10 * good),
+    ]
+
+
+def durations(bad: float, good: float) -> list[Series]:
+    name, labels = f"{P}request_duration_seconds", 'status="200",code="ok"'
+    return [
+        (f'{name}_count{{endpoint="texts",{labels}}}', 0, bad + good),
+        (f'{name}_bucket{{endpoint="texts",{labels},le="1.0"}}', 0, good),
+        # Generated text: as slow as it is long.
+        (f'{name}_count{{endpoint="stories",{labels}}}', 0, 100),
+        (f'{name}_bucket{{endpoint="stories",{labels},le="1.0"}}', 0, 0),
+        (f'{P}first_token_seconds_count{{endpoint="stories"}}', 0, 100),
     ]
 
 
@@ -27,6 +40,7 @@ def first_tokens(bad: float, good: float) -> list[Series]:
 
 _OBJECTIVE_SERIES = {
     "RequestErrorBudgetBurn": requests,
+    "LatencyBudgetBurn": durations,
     "FirstTokenBudgetBurn": first_tokens,
 }
 

@@ -35,6 +35,7 @@ _ENGINE_FAILED = KINDS["engine_failed"].status
 LEAST_BAD = 10
 # A worker has one row of this figure, whatever it serves.
 _WORKERS = "count by (instance) (transformer_serving_gateway_golden_round_timestamp_seconds)"
+_ENGINE_SYNC = "max by (instance) (transformer_serving_engine_last_sync_timestamp_seconds)"
 _NOBODY: Mapping[str, str] = MappingProxyType({})
 
 
@@ -128,7 +129,7 @@ _SATURATION = (
         "WaitingTokensNearLimit",
         "saturation",
         "sum by (instance) (transformer_serving_waiting_tokens) "
-        f"/ ({_WORKERS} * $TRANSFORMER_SERVING_MAX_WAITING_TOKENS) > 0.8",
+        "/ sum by (instance) (transformer_serving_waiting_tokens_limit) > 0.8",
         GOES_ON,
         TICKET,
         "Over 80 % of the tokens that may wait in {{ $labels.instance }} do.",
@@ -248,12 +249,23 @@ _FIGURES = (
     Alert(
         "SyncStale",
         "figures",
-        "max by (instance) (transformer_serving_engine_last_sync_age_seconds) > 300\n"
-        "or (max by (instance) (transformer_serving_engine_triton_ready) "
-        "unless max by (instance) (transformer_serving_engine_last_sync_age_seconds))",
+        f"time() - {_ENGINE_SYNC} > 300\n"
+        f"or (max by (instance) (transformer_serving_engine_triton_ready) unless {_ENGINE_SYNC})",
         STAYS,
         TICKET,
         "The control plane has not answered the controller of {{ $labels.instance }} for minutes.",
+        {"job": ENGINE_JOB},
+    ),
+    Alert(
+        "SyncStale",
+        "figures",
+        "time() - min by (instance) (transformer_serving_gateway_last_sync_timestamp_seconds) "
+        "> 900",
+        STAYS,
+        TICKET,
+        "The control plane has not answered a worker of {{ $labels.instance }} for a quarter of an "
+        "hour.",
+        {"job": INFERENCE_JOB},
     ),
 )
 

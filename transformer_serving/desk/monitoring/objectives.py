@@ -1,7 +1,7 @@
 """What is promised to callers, and the alerts that say when a promise is being broken.
 
-One row here makes four alerts, one a burn rate. A histogram of whole requests would be the next
-row: its `bad` is all that came less what came within the limit, as that of first tokens.
+One row here makes four alerts, one a burn rate. Of a time, `bad` is all that came less what came
+within the limit, which is a bound of the histogram's buckets.
 
 Tested by tests/monitoring/test_rules.py.
 """
@@ -15,7 +15,10 @@ from transformer_serving.desk.monitoring.alerts import AND, Alert, enough, share
 from transformer_serving.desk.monitoring.times import BUDGET_DAYS, BURN_RATES, BurnRate
 
 _FIRST = "transformer_serving_first_token_seconds"
-_REQUESTS = "transformer_serving_requests_total"
+_REQUESTS = "transformer_serving_request_duration_seconds"
+_OK = 'endpoint!="",code="ok"'
+# A text that is generated takes as long as it is asked to be; its first token has a row of its own.
+_WHOLE = f"unless on (endpoint) sum by (endpoint) ({_FIRST}_count)"
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,17 @@ OBJECTIVES = (
     Objective(
         "RequestErrorBudgetBurn",
         0.999,
-        f'sum by (endpoint) (rate({_REQUESTS}{{status=~"5.."}}[$over]))',
-        f'sum by (endpoint) (rate({_REQUESTS}{{status=~"200|5.."}}[$over]))',
+        f'sum by (endpoint) (rate({_REQUESTS}_count{{endpoint!="",status=~"5.."}}[$over]))',
+        f'sum by (endpoint) (rate({_REQUESTS}_count{{endpoint!="",status=~"200|5.."}}[$over]))',
         "Requests of {{ $labels.endpoint }} fail",
+    ),
+    Objective(
+        "LatencyBudgetBurn",
+        0.99,
+        f"(sum by (endpoint) (rate({_REQUESTS}_count{{{_OK}}}[$over])) "
+        f'- sum by (endpoint) (rate({_REQUESTS}_bucket{{{_OK},le="1.0"}}[$over]))) {_WHOLE}',
+        f"sum by (endpoint) (rate({_REQUESTS}_count{{{_OK}}}[$over]))",
+        "Answers of {{ $labels.endpoint }} take over 1 s",
     ),
     Objective(
         "FirstTokenBudgetBurn",

@@ -21,7 +21,6 @@ RUNBOOKS = "docs/runbooks"
 HEAD = "# Made by `make monitoring` from transformer_serving/desk/monitoring; docs/monitoring.md.\n"
 # Bounds of the inference containers that alerts measure against: each alone must be a number.
 LIMITS = (
-    "TRANSFORMER_SERVING_MAX_WAITING_TOKENS",
     "TRANSFORMER_SERVING_MAX_WAIT_S",
     "TRANSFORMER_SERVING_MAX_STREAMS",
 )
