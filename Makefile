@@ -127,6 +127,7 @@ format: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python scripts/errors_page.py
 	$(BIN)/python scripts/decisions_index.py
+	$(BIN)/python -m scripts.engine_parameters
 	$(BIN)/python scripts/chart_values.py
 
 fuzz: $(VENV)/.dev
