@@ -69,10 +69,10 @@ class GrpcTriton:
 
         Nobody may wait for longer than `left_s` seconds. Raises ServingError, AwayError.
         """
-        message, farewell = (
-            _request(model, version, inputs, ()) for inputs in (request.inputs, request.farewell)
-        )
+        message = _request(model, version, request.inputs, ())
         message.id = request.id
+        last = request.farewell
+        farewell = None if last is None else _request(model, version, last, ())
         stream = Stream(
             partial(self._stub().ModelStreamInfer, metadata=_WITH_STATUS), message, farewell, left_s
         )
