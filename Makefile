@@ -169,6 +169,7 @@ bench: $(VENV)/.dev
 
 bench-all: $(VENV)/.dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks all $(BENCH)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks generation
 
 budgets: $(VENV)/.dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks budgets $(BENCH)

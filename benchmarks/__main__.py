@@ -174,6 +174,35 @@ def overload(out: Path, seconds: float, engines: tuple[int, ...], real: bool, ta
 
 
 @main.command()
+@_out
+@click.option("--rounds", type=click.IntRange(1), default=7, show_default=True)
+@click.option("--seconds", type=click.FloatRange(1), default=8.0, show_default=True)
+@click.option(
+    "--size", "sizes", multiple=True, metavar="NAME", help="Only gpt2, or qwen2; may be repeated."
+)
+@click.option("--tables/--no-tables", default=True, help="Also write docs/performance.md's part.")
+def generation(
+    out: Path, rounds: int, seconds: float, sizes: tuple[str, ...], tables: bool
+) -> None:
+    """Generated tokens a second beside the seed's recipe and the engine alone; about an hour."""
+    from benchmarks.report import documents
+    from benchmarks.runs import session
+    from benchmarks.servers.language_models import SIZES
+    from benchmarks.studies.generation import Generation
+
+    known = {size.name: size for size in SIZES}
+    if unknown := set(sizes) - set(known):
+        raise Failure(f"no size '{min(unknown)}'; there are {', '.join(known)}", exit_code=2)
+    chosen = tuple(known[name] for name in sizes) or SIZES
+    found = session.bench(
+        _plan(rounds, seconds), _report, (), (), kind=documents.GENERATION,
+        parts={"generation": Generation(rounds, seconds, chosen)}, keep=_kept(out),
+        models=session.demo_models(_report),
+    )  # fmt: skip
+    _finish(found, out, tables)
+
+
+@main.command()
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--seconds", type=click.FloatRange(1), default=3.0, show_default=True)
 def workers(rounds: int, seconds: float) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks.report import (
     budget_tables as budget_report,
+    generation_tables as generation_report,
     overload_tables as overload_report,
     tables as report,
 )
@@ -19,7 +20,8 @@ PERFORMANCE = ROOT / "docs" / "performance.md"
 README = ROOT / "README.md"
 ALL = "bench-all"
 OVERLOAD = "overload"
-KINDS = (BENCH, ALL, STARTS, OVERLOAD)
+GENERATION = "generation"
+KINDS = (BENCH, ALL, STARTS, OVERLOAD, GENERATION)
 
 Runs = Mapping[str, Results]
 
@@ -44,6 +46,7 @@ PARTS = (
     Part((BENCH, STARTS), PERFORMANCE, "budgets", budget_report.budgets_text),
     Part((ALL,), PERFORMANCE, "everything", _of(ALL, report.everything_text)),
     Part((OVERLOAD,), PERFORMANCE, "overload", _of(OVERLOAD, overload_report.alone_text)),
+    Part((GENERATION,), PERFORMANCE, "generation", _of(GENERATION, generation_report.text)),
 )
 
 

@@ -22,7 +22,7 @@ from preprocess.settings import PreprocessSettings
 from preprocess.tracing import tracer
 from preprocess.triton.client import shared_client
 from preprocess.triton.replies import Replies
-from preprocess.triton.stream import StreamedRequest
+from preprocess.triton.streamed_request import StreamedRequest
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError, caller_left, too_late
 from transformer_serving.contract.generation import MAX_SEED, Generation, Options

@@ -33,7 +33,12 @@ from preprocess.request import (
 )
 from transformer_serving.contract.endpoint import Limits
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.contract.generation import MAX_SEED, Generation, Sampling
+from transformer_serving.contract.generation import (
+    LEAST_SAMPLING,
+    MAX_SEED,
+    Generation,
+    Sampling,
+)
 
 # What the prompt may stand in, one of them: ours, the Inference API's, and a conversation.
 _PROMPTS = ("text", "inputs", "messages")
@@ -125,10 +130,10 @@ def _table(generation: Generation) -> tuple[Parameter, ...]:
     return (
         Parameter("max_new_tokens", whole(1, generation.max_new_tokens)),
         Parameter("do_sample", FLAG, usual.do_sample),
-        Parameter("temperature", number(0, 100), usual.temperature),
-        Parameter("top_p", number(0, 1), usual.top_p),
+        Parameter("temperature", number(LEAST_SAMPLING, 100), usual.temperature),
+        Parameter("top_p", number(LEAST_SAMPLING, 1), usual.top_p),
         Parameter("top_k", whole(0, 2**31 - 1), usual.top_k),
-        Parameter("repetition_penalty", number(0, 100), usual.repetition_penalty),
+        Parameter("repetition_penalty", number(LEAST_SAMPLING, 100), usual.repetition_penalty),
         Parameter("seed", whole(0, MAX_SEED)),
         Parameter("stop", _STOPS),
         Parameter("return_full_text", FLAG),

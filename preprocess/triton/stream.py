@@ -11,27 +11,14 @@ Tested by tests/preprocess/generation/test_text_generation.py and tests/preproce
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
-from preprocess.tensors import Tensor
-
 # An engine that has not ended after its farewell for so long does not answer any more.
 _END_S = 10.0
-
-
-@dataclass(frozen=True)
-class StreamedRequest:
-    """`farewell` are the inputs of a second request, by which the engine ends the one of `id`; None
-    for an engine that knows none, and ends what is cancelled."""
-
-    id: str
-    inputs: Sequence[Tensor]
-    farewell: Sequence[Tensor] | None
 
 
 class Stream:

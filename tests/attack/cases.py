@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.attack import answers, bodies, bundles, control_plane, deploying, overload, triton
+from tests.attack import (
+    answers,
+    bodies,
+    bundles,
+    control_plane,
+    deploying,
+    overload,
+    prompts,
+    triton,
+)
 from tests.attack.ground import Ground
 from tests.attack.raw_bodies import body_cases
 from tests.attack.raw_heads import head_cases
@@ -154,6 +163,20 @@ CASES = (
         "from 511 to 2,317 MB",
         "refused; no more memory than 1.2 times idle and the total of bodies",
         bodies.heavy("stalled", first="80 stalled, in chunks"),
+    ),
+    Case(
+        "prompts and parameters",
+        "texts, sampling, stops and conversations that a language model's callers may send",
+        _NONE,
+        "refused or answered; the engine goes on, its text as before",
+        prompts.hostile,
+    ),
+    Case(
+        "streams that nobody reads",
+        "asked for at once, then reset",
+        _NONE,
+        "the next caller is answered as before",
+        prompts.unread,
     ),
     Case(
         "half of the callers leave",

@@ -8,7 +8,13 @@ from hypothesis import given, strategies as st
 
 from transformer_serving.contract.endpoint import read_endpoint
 from transformer_serving.contract.errors import ContractError
-from transformer_serving.contract.generation import MAX_SEED, Options, Sampling, read_options
+from transformer_serving.contract.generation import (
+    LEAST_SAMPLING,
+    MAX_SEED,
+    Options,
+    Sampling,
+    read_options,
+)
 
 
 def test_what_is_written_is_read_back(generation_fields: dict[str, Any]) -> None:
@@ -51,10 +57,10 @@ def test_generation_is_asked_for_by_its_task_only(
 SAMPLINGS = st.builds(
     Sampling,
     do_sample=st.booleans(),
-    temperature=st.floats(0, 100, exclude_min=True),
-    top_p=st.floats(0, 1, exclude_min=True),
+    temperature=st.floats(LEAST_SAMPLING, 100, exclude_min=True),
+    top_p=st.floats(LEAST_SAMPLING, 1, exclude_min=True),
     top_k=st.integers(0, 2**31 - 1),
-    repetition_penalty=st.floats(0, 100, exclude_min=True),
+    repetition_penalty=st.floats(LEAST_SAMPLING, 100, exclude_min=True),
 )
 
 
@@ -72,8 +78,8 @@ def test_options_cross_the_wire_whole(options: Options) -> None:
     assert read_options(options.to_json()) == options
 
 
-@pytest.mark.parametrize("value", [0, -1, 101, float("nan"), float("inf")])
+@pytest.mark.parametrize("value", [0, -1, 1e-300, 101, float("nan"), float("inf")])
 def test_a_temperature_that_is_none_is_refused(value: float) -> None:
     sampling = Sampling(True, value, 1.0, 0, 1.0)
-    with pytest.raises(ContractError, match="'temperature' must be above 0 and at most 100"):
+    with pytest.raises(ContractError, match="'temperature' must be above 1e-06 and at most 100"):
         read_options(Options(1, (), sampling, 0).to_json())

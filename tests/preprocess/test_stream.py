@@ -22,7 +22,7 @@ from preprocess.triton import stream
 from preprocess.triton.errors import AwayError
 from preprocess.triton.grpc import GrpcTriton
 from preprocess.triton.replies import Replies
-from preprocess.triton.stream import StreamedRequest
+from preprocess.triton.streamed_request import StreamedRequest
 from transformer_serving.contract.errors import ServingError
 
 REQUEST = StreamedRequest(

@@ -27,6 +27,9 @@ TOKEN_IDS, LOGPROBS, STATE = "token_ids", "logprobs", "state"
 ENGINES = ("openvino", "vllm")
 MAX_POSITIONS = 10_000_000
 MAX_SEED = 2**63 - 1
+# Temperature, top_p and repetition penalty are above it: engines hold them in 32 bits, where less
+# becomes zero, which they refuse.
+LEAST_SAMPLING = 1e-6
 _MAX_ID = 2**31 - 1
 _MAX_IDS = 256
 
@@ -143,10 +146,10 @@ def read_options(text: bytes) -> Options | Farewell:
 def _sampling(fields: Fields) -> Sampling:
     return Sampling(
         do_sample=fields.take("do_sample", bool),
-        temperature=_between(fields, "temperature", 0.0, 100.0),
-        top_p=_between(fields, "top_p", 0.0, 1.0),
+        temperature=_between(fields, "temperature", LEAST_SAMPLING, 100.0),
+        top_p=_between(fields, "top_p", LEAST_SAMPLING, 1.0),
         top_k=fields.number("top_k", low=0, high=_MAX_ID),
-        repetition_penalty=_between(fields, "repetition_penalty", 0.0, 100.0),
+        repetition_penalty=_between(fields, "repetition_penalty", LEAST_SAMPLING, 100.0),
     )
 
 

@@ -13,7 +13,7 @@ from preprocess.generation.engines import openvino, vllm
 from preprocess.generation.prompt import Prompt
 from preprocess.generation.step import EngineStep
 from preprocess.triton.replies import Outputs
-from preprocess.triton.stream import StreamedRequest
+from preprocess.triton.streamed_request import StreamedRequest
 from transformer_serving.contract.generation import Options
 
 # From one message to a step. Raises ServingError `engine_failed`.

@@ -22,7 +22,7 @@ from preprocess.generation.prompt import Prompt
 from preprocess.generation.step import EngineStep, not_as_agreed
 from preprocess.tensors import Tensor
 from preprocess.triton.replies import Outputs
-from preprocess.triton.stream import StreamedRequest
+from preprocess.triton.streamed_request import StreamedRequest
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.generation import Finish, Options
 

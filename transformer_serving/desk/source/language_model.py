@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer_serving.contract.generation import Generation, Sampling
+from transformer_serving.contract.generation import LEAST_SAMPLING, Generation, Sampling
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.json_files import read_json
 from transformer_serving.desk.source.model import locate_model, read_model_config
@@ -171,7 +171,7 @@ def _sampling(defaults: Mapping[str, Any]) -> Sampling:
 
     def number(name: str, unsaid: float, most: float) -> float:
         value = defaults.get(name)
-        usable = isinstance(value, int | float) and 0 < value <= most
+        usable = isinstance(value, int | float) and LEAST_SAMPLING < value <= most
         return float(value) if usable and value is not None else unsaid
 
     top_k = defaults.get("top_k")

@@ -1,0 +1,76 @@
+"""What `python -m benchmarks generation` found, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.report.markdown import table
+from benchmarks.runs import bounds
+from benchmarks.runs.results import Results
+from benchmarks.servers.language_models import PRECISIONS
+from benchmarks.studies.generation import NEW_TOKENS, PROMPT_TOKENS, RECIPE, STREAMS, ratio
+
+# What was reached by hand on 2026-11-21, by streams: the recipe's tokens a second that many times.
+_WANTED = {
+    "fp32": {1: 0.9, 8: 4.5, 32: 10.0},
+    "bf16": {1: 1.6, 8: 11.0, 32: 20.0},
+    "int8": {1: 2.5, 8: 9.5, 32: 19.0},
+}
+_OF_ALONE = {8: 0.8, 32: 0.7}
+_HEAD = (
+    "ours", "streams", "tokens/s", "the recipe's", "times the recipe's", "wanted",
+    "of the engine alone", "wanted", "first token, ms (p50 / p99)", "engine alone, ms",
+    "between events, ms (p50 / p99)",
+)  # fmt: skip
+
+
+def text(results: Results) -> str:
+    """The part of docs/performance.md."""
+    found = results.values.get("generation")
+    if not found:
+        return results.provenance()
+    about = (
+        f"Random weights, {PROMPT_TOKENS} tokens in, {NEW_TOKENS} out, greedy, no prefix "
+        "cache; each caller asks again as soon as its answer ended. The recipe is FastAPI with "
+        "transformers' generate in fp32 and one worker; ours streams through the gateway."
+    )
+    parts = [results.provenance(), about]
+    for size in found.values():
+        rows = [_row(size["loads"], name, count) for name in PRECISIONS for count in STREAMS]
+        held = ", ".join(f"{name} {mib:.0f}" for name, mib in size["memory_mib"].items())
+        parts += [
+            f"### {size['title']}",
+            table(_HEAD, rows),
+            f"MiB resident of the model's process afterwards: {held}.",
+        ]
+    return "\n\n".join(parts)
+
+
+def _row(loads: Mapping[str, Any], precision: str, count: int) -> tuple[str, ...]:
+    own, recipe = loads[f"{precision} {count}"], loads[f"{RECIPE} {count}"]
+    alone = loads[f"alone {precision} {count}"]
+    wanted = _WANTED[precision][count] if precision in _WANTED else None
+    of_alone = _OF_ALONE.get(count)
+    return (
+        precision,
+        str(count),
+        _median(own["tokens"]),
+        _median(recipe["tokens"]),
+        _ratio(own["tokens"], recipe["tokens"]),
+        "-" if wanted is None else f"≥ {wanted:g}",
+        _ratio(own["tokens"], alone["tokens"]),
+        "-" if of_alone is None else f"≥ {of_alone:g}",
+        f"{_median(own['first_p50'])} / {_median(own['first_p99'])}",
+        _median(alone["first_p50"]),
+        f"{_median(own['gap_p50'])} / {_median(own['gap_p99'])}",
+    )
+
+
+def _median(values: Sequence[float]) -> str:
+    return f"{bounds.spread(values).median:.0f}"
+
+
+def _ratio(over: Sequence[float], under: Sequence[float]) -> str:
+    found = ratio(over, under)
+    return f"{found.median:.2f} ({found.lower:.2f} to {found.upper:.2f})"

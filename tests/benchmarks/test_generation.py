@@ -1,0 +1,96 @@
+"""`python -m benchmarks generation`: its table from figures made by hand, and each way of asking on
+a small model, with the recipe in this environment."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.report import generation_tables
+from benchmarks.runs.results import Results
+from benchmarks.servers import language_models
+from benchmarks.servers.language_models import LanguageModel, Size, build_language_model
+from benchmarks.studies import generation
+from tests.benchmarks.test_everything import values
+from tests.stack.conftest import Stack, started
+
+
+def tiny(vocabulary: int) -> Any:
+    from transformers import GPT2Config
+
+    return GPT2Config(
+        vocab_size=vocabulary, n_embd=32, n_layer=2, n_head=2, n_positions=128,
+        bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+
+
+TINY = Size("tiny", "a tiny GPT-2", 400, tiny)
+OURS = {"tokens": [90.0, 100.0, 110.0], "first_p50": [5.0] * 3, "first_p99": [9.0] * 3,
+        "gap_p50": [1.0] * 3, "gap_p99": [2.0] * 3}  # fmt: skip
+ALONE = {"tokens": [100.0, 125.0, 110.0], "first_p50": [4.0] * 3}
+
+
+def test_the_table_says_times_and_what_was_wanted() -> None:
+    loads: dict[str, Any] = {}
+    for count in generation.STREAMS:
+        loads[f"recipe {count}"] = {"tokens": [20.0, 25.0, 20.0]}
+        for precision in language_models.PRECISIONS:
+            loads[f"{precision} {count}"] = OURS
+            loads[f"alone {precision} {count}"] = ALONE
+    size = {"title": "GPT-2 124M", "memory_mib": {"recipe": 900.4, "fp32": 700.0}, "loads": loads}
+    text = generation_tables.text(Results({**values(), "generation": {"gpt2": size}}))
+    assert (
+        "| bf16 | 8 | 100 | 20 | 4.50 (4.00 to 5.50) | ≥ 11 | 0.90 (0.80 to 1.00) | ≥ 0.8 | 5 / 9 "
+        "| 4 | 1 / 2 |" in text
+    )
+    assert "MiB resident of the model's process afterwards: recipe 900, fp32 700." in text
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LanguageModel]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(language_models, "BUILD", tmp_path_factory.mktemp("build"))
+        made = build_language_model(TINY, lambda line: None)
+        again = build_language_model(TINY, lambda line: None)
+        assert {name: bundle.folder for name, bundle in made.bundles.items()} == {
+            name: bundle.folder for name, bundle in again.bundles.items()
+        }
+        yield made
+
+
+@pytest.mark.long
+@pytest.mark.by_hand
+def test_the_recipe_answers_and_is_asked(
+    model: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation, "environment_python", lambda name, report: Path(sys.executable))
+    with generation.recipe(model, tmp_path, lambda line: None) as (base, child):
+        assert generation.asked(base, 2, 0.5)["tokens"] > 0
+        assert child.tree()
+    assert child.process is None
+
+
+@pytest.mark.long
+@pytest.mark.by_hand
+def test_the_engine_alone_makes_tokens(model: LanguageModel) -> None:
+    found = generation.alone(model.bundles["bf16"].model_folder, 2, 0.2)
+    assert set(found) == {str(count) for count in generation.STREAMS}
+    assert all(len(rows) == 2 and row["tokens"] > 0 for rows in found.values() for row in rows)
+
+
+@pytest.mark.long
+@pytest.mark.by_hand
+def test_ours_streams_every_token_that_was_asked_for(model: LanguageModel, tmp_path: Path) -> None:
+    with started(tmp_path / "stack") as stack:
+        found = _streamed(stack, model)
+    assert found["tokens"] > 0
+    assert 0 < found["first_p50"] <= found["first_p99"]
+
+
+def _streamed(stack: Stack, model: LanguageModel) -> dict[str, float]:
+    stack.run("deploy", str(model.bundles["fp32"].folder), "--endpoint", "tiny_fp32")
+    return generation.streamed(stack.url("tiny_fp32"), 4, 0.5)
