@@ -23,6 +23,7 @@ _MAY = {"200", "503", "504"}
 _LEAVE_S, _GIVE_UP_S = 0.02, 1.0
 _CALLERS = 64
 _CONNECTIONS = 2048
+_PATIENCE_S = 30.0
 
 
 def _load(
@@ -99,20 +100,30 @@ def giving_up(times: float) -> Callable[[Ground], Seen]:
             began = time.monotonic()
             running = pool.submit(_load, ground, kind)
             time.sleep(max(0.0, began + seconds - time.monotonic()))
-            asked = time.monotonic()
-            status = ground.stack.post(ENDPOINT, _BODY)[0]
-            waited = time.monotonic() - asked
+            refused, waited = _answered(ground)
             found = figures(running.result())
         gone = _abandoned(ground) - gone
-        holds = status in (200, 503) and _empty(ground) and ground.well()
+        holds = waited < _PATIENCE_S and _empty(ground) and ground.well()
         return Seen(
-            f"{counted(found.statuses)}, {gone:.0f} taken out of the queue; the next caller: "
-            f"{status}",
+            f"{counted(found.statuses)}, {gone:.0f} taken out of the queue; the next caller is "
+            f"{'answered' if waited < _PATIENCE_S else 'not answered'}",
             holds,
-            f"after {waited:.1f} s",
+            f"after {waited:.1f} s and {refused} refusals",
         )
 
     return run
+
+
+def _answered(ground: Ground) -> tuple[int, float]:
+    """One caller who comes again as Retry-After says, a second: its refusals, and the seconds until
+    its answer."""
+    asked, refused = time.monotonic(), 0
+    while ground.stack.post(ENDPOINT, _BODY)[0] != 200:
+        if time.monotonic() - asked > _PATIENCE_S:
+            break
+        refused += 1
+        time.sleep(1.0)
+    return refused, time.monotonic() - asked
 
 
 def _abandoned(ground: Ground) -> float:
