@@ -11,7 +11,8 @@ BESIDE := --numprocesses=2 --dist=loadfile
 
 .PHONY: up down status test test-quick test-failed test-stack test-by-hand test-compose test-clients \
 	check-clients compose-figures screenshots \
-	example-env monitoring check check-ort check-ensemble compare-table compare-int8 compare-hints lint format \
+	example-env monitoring check check-ort check-ensemble check-vllm compare-table compare-int8 compare-hints \
+	lint format \
 	types docs fuzz soak soak-streams lock reliability reliability-demo models language-models \
 	check-processors check-upgrade \
 	attack autoscaling bench bench-all bench-tables budgets tune flames notebooks clean help
@@ -48,6 +49,7 @@ help:
 	@echo 'make budgets cold starts, memory, a neighbour, starts of the stack; 10 minutes'
 	@echo 'make notebooks  run the notebooks against the running stack and keep their outputs'
 	@echo 'make check-ensemble  raw text through the ensemble of a plain Triton'
+	@echo 'make check-vllm  the tensors of the vLLM backend through the real tritonserver'
 	@echo 'make lock    renew the pins in requirements/'
 	@echo 'make clean   remove build products and the stack with its data'
 
@@ -131,6 +133,7 @@ format: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python scripts/errors_page.py
 	$(BIN)/python scripts/decisions_index.py
+	$(BIN)/python -m scripts.engine_parameters
 	$(BIN)/python scripts/chart_values.py
 	$(BIN)/python scripts/alerts_table.py
 
@@ -206,6 +209,9 @@ notebooks: $(VENV)/.dev
 # Likewise: the stub of tritonserver 2.51 reads strings only beside numpy 1.
 check-ensemble: $(VENV)/.dev
 	CHECK_ENSEMBLE=build/numpy1 $(BIN)/python -m pytest tests/deploy/test_plain_triton.py
+
+check-vllm: $(VENV)/.dev
+	CHECK_VLLM=build/numpy1 $(BIN)/python -m pytest tests/preprocess/generation/test_vllm.py
 
 lock:
 	$(PYTHON) scripts/lock.py

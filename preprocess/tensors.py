@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,13 +17,17 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Tensor:
-    """One input tensor; `dtype` is Triton's name and matches the array's."""
+    """One input tensor; `dtype` is Triton's name and matches the array's: objects of bytes for
+    BYTES."""
 
     name: str
     dtype: str
     array: Array
 
     def raw(self) -> bytes:
+        if self.dtype == "BYTES":
+            # Each behind its length.
+            return b"".join(struct.pack("<I", len(one)) + one for one in self.array.flat)
         return np.ascontiguousarray(self.array).tobytes()
 
 

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.__main__ import TUNE
 from benchmarks.report import documents
 from benchmarks.runs.results import RESULTS
-from scripts import decisions_index as index
+from scripts import decisions_index as index, engine_parameters
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -63,6 +63,10 @@ def test_every_command_has_a_row() -> None:
 
 def test_the_index_of_decisions_is_what_the_pages_say() -> None:
     assert index.PAGE.read_text("utf-8") == index.page()
+
+
+def test_the_engines_parameters_are_what_is_declared() -> None:
+    assert engine_parameters.table() in engine_parameters.PAGE.read_text("utf-8")
 
 
 def test_a_superseded_decision_says_by_what() -> None:

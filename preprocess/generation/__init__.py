@@ -19,6 +19,7 @@ from preprocess.garbage import keep_collections_short
 from preprocess.generation.answer import StreamAnswer
 from preprocess.generation.dialects import NO_WORK, Way, binary_part, operation_of, way_of
 from preprocess.generation.engine import TextEngine, unless_left
+from preprocess.generation.engines import ENGINES
 from preprocess.generation.events import close_all, events_of, read_all
 from preprocess.generation.prompt import Prompt, read_prompts
 from preprocess.generation.request import TextTask, Wanted, read_wanted
@@ -138,7 +139,8 @@ class TextGeneration:
         return Generated(sequences, way_of(conversation.operation), spoken, deadline)
 
     async def _tokenize(self, wanted: Wanted, passage: Passage, deadline: float) -> list[Prompt]:
-        read = partial(read_prompts, wanted, self.tokenizer, self.generation)
+        with_text = ENGINES[self.generation.engine].takes_text
+        read = partial(read_prompts, wanted, self.tokenizer, self.generation, with_text=with_text)
         return await threads.run(
             wanted.characters, read, passage, deadline, self.settings.max_wait_s
         )

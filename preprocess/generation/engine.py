@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import Coroutine, Sequence as Rows
 from contextlib import suppress
 from typing import Any, TypeVar
 
-import numpy as np
-
 from preprocess.first_call import note_call
+from preprocess.generation.engines import ENGINES
 from preprocess.generation.figures import TextFigures, tell_streams_limit
 from preprocess.generation.prompt import Prompt
 from preprocess.generation.request import Wanted
@@ -22,21 +20,13 @@ from preprocess.generation.seats import seats
 from preprocess.generation.sequence import Patience, Sequence
 from preprocess.passage import Departures, Passage
 from preprocess.settings import PreprocessSettings
-from preprocess.tensors import Tensor
 from preprocess.tracing import tracer
 from preprocess.triton.client import shared_client
 from preprocess.triton.replies import Replies
-from preprocess.triton.stream import StreamedRequest
+from preprocess.triton.streamed_request import StreamedRequest
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError, caller_left, too_late
-from transformer_serving.contract.generation import (
-    INPUT_IDS,
-    MAX_SEED,
-    OPTIONS,
-    Farewell,
-    Generation,
-    Options,
-)
+from transformer_serving.contract.generation import MAX_SEED, Generation, Options
 from transformer_serving.contract.naming import triton_model_name
 
 Result = TypeVar("Result")
@@ -51,6 +41,7 @@ class TextEngine:
     ) -> None:  # fmt: skip
         self._endpoint = endpoint
         self._generation = generation
+        self._row = ENGINES[generation.engine]
         self._settings = settings
         self.model = triton_model_name(serving_url, version)
         self._client = shared_client("grpc", settings.triton_grpc)
@@ -75,8 +66,9 @@ class TextEngine:
             for at, prompt in enumerate(prompts)
             for one in range(wanted.parameters.sequences)
         ]
+        asked = [self._row.request(*row, wanted.parameters.stop) for row in rows]
         taken = seats.take(len(rows), self._settings.max_streams, always=passage.golden)
-        opening = [self._open(prompt, options, deadline) for prompt, options in rows]
+        opening = [self._open(request, deadline) for request in asked]
         try:
             replies = await unless_left(_all(opening), passage.caller)
         except BaseException:
@@ -87,8 +79,8 @@ class TextEngine:
         patience = Patience(deadline, self._settings.token_gap_s)
         return [
             Sequence(
-                taken.with_seat(one), library, prompt.ids, wanted.parameters.stop,
-                options.eos_ids, options.seed, patience, self.figures,
+                taken.with_seat(one), self._row.reader(prompt), library, prompt.ids,
+                wanted.parameters.stop, options, patience, self.figures,
             )
             for (prompt, options), one in zip(rows, replies, strict=True)
         ]  # fmt: skip
@@ -103,15 +95,7 @@ class TextEngine:
             logprobs=asked.logprobs,
         )
 
-    async def _open(self, prompt: Prompt, options: Options, deadline: float) -> Replies:
-        # Nobody else can know it, and end this one.
-        identity = uuid.uuid4().hex
-        farewell = Farewell(identity)
-        request = StreamedRequest(
-            identity,
-            _inputs(prompt.ids, options.to_json()),
-            _inputs(farewell.input_ids, farewell.to_json()),
-        )
+    async def _open(self, request: StreamedRequest, deadline: float) -> Replies:
         left = deadline - time.monotonic()
         if left <= 0:
             raise too_late()
@@ -130,11 +114,6 @@ class TextEngine:
                 "long is waited",
                 limit=f"{first_s:g} s",
             ) from None
-
-
-def _inputs(ids: Rows[int], options: bytes) -> list[Tensor]:
-    told = np.frombuffer(options, np.uint8)
-    return [Tensor(INPUT_IDS, "INT32", np.array(ids, np.int32)), Tensor(OPTIONS, "UINT8", told)]
 
 
 async def _all(opening: Rows[Coroutine[Any, Any, Replies]]) -> list[Replies]:

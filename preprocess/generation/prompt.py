@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from preprocess.generation.chat import render_chat
+from preprocess.generation.detokenizer import silent_tokens
 from preprocess.generation.request import Wanted
 from preprocess.tokens import Tokenizer
 from transformer_serving.contract.errors import ServingError
@@ -16,32 +17,56 @@ from transformer_serving.contract.generation import Generation
 
 @dataclass(frozen=True)
 class Prompt:
-    """`ids` as the engine takes them, and how many new tokens are asked of it."""
+    """`ids` as the engine takes them, and how many new tokens are asked of it.
+
+    `text` for an engine that tokenizes itself: one that has these ids, with the special tokens that
+    the tokenizer puts around it; None where nobody asked, or no such text was found.
+    """
 
     ids: list[int]
     new_tokens: int
+    text: str | None = None
 
 
-def read_prompts(wanted: Wanted, tokenizer: Tokenizer, generation: Generation) -> list[Prompt]:
-    """Raises ServingError: `too_large` with both numbers, `impossible` for no tokens at all."""
-    if wanted.messages is None:
-        encodings = tokenizer.whole(wanted.prompts, special=True)
-    else:
-        text = render_chat(wanted.messages, generation)
+def read_prompts(
+    wanted: Wanted, tokenizer: Tokenizer, generation: Generation, *, with_text: bool
+) -> list[Prompt]:
+    """`with_text` for an engine that takes no ids.
+
+    Raises ServingError: `too_large` with both numbers, `impossible` for no tokens at all.
+    """
+    texts, special = wanted.prompts, wanted.messages is None
+    if wanted.messages is not None:
         # The template has written the special tokens itself.
-        encodings = tokenizer.whole((text,), special=False)
-    return [_prompt(encoding.ids, wanted, generation) for encoding in encodings]
+        texts = (render_chat(wanted.messages, generation),)
+    encodings = tokenizer.whole(texts, special=special)
+    cut = wanted.parameters.truncate
+    prompts = []
+    for text, encoding in zip(texts, encodings, strict=True):
+        ids = encoding.ids if cut is None else encoding.ids[-cut:]
+        if not ids:
+            raise ServingError(
+                "impossible",
+                "the prompt has no tokens, so the model has nothing to go on with",
+                field="text",
+            )
+        new = _new_tokens(len(ids), wanted.parameters.max_new_tokens, generation)
+        as_sent = special and len(ids) == len(encoding.ids)
+        taken = text if as_sent or not with_text else _text_of(ids, text, tokenizer)
+        prompts.append(Prompt(ids, new, taken if with_text else None))
+    return prompts
 
 
-def _prompt(ids: list[int], wanted: Wanted, generation: Generation) -> Prompt:
-    if wanted.parameters.truncate is not None:
-        ids = ids[-wanted.parameters.truncate :]
-    if not ids:
-        raise ServingError(
-            "impossible", "the prompt has no tokens, so the model has nothing to go on with",
-            field="text",
-        )  # fmt: skip
-    return Prompt(ids, _new_tokens(len(ids), wanted.parameters.max_new_tokens, generation))
+def _text_of(ids: list[int], text: str, tokenizer: Tokenizer) -> str | None:
+    """The text whose ids are these once the tokenizer has put its special tokens around it: `text`
+    itself; or, where a template wrote some of those or it was cut, what the ids say after them."""
+    library = tokenizer.library
+    silent = silent_tokens(library)
+    start = next((at for at, one in enumerate(ids) if one not in silent), 0)
+    for candidate in (text, library.decode(ids[start:], skip_special_tokens=False)):
+        if tokenizer.whole((candidate,), special=True)[0].ids == ids:
+            return str(candidate)
+    return None
 
 
 def _new_tokens(prompt: int, asked: int | None, generation: Generation) -> int:

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
 from preprocess.generation.detokenizer import Detokenizer, silent_tokens
 from preprocess.generation.figures import TextFigures
-from preprocess.generation.step import EngineStep, read_step
+from preprocess.generation.step import EngineStep
 from preprocess.generation.stops import Stops
-from preprocess.triton.replies import Replies
+from preprocess.triton.replies import Outputs, Replies
 from transformer_serving.contract.errors import ServingError, too_late
-from transformer_serving.contract.generation import Finish
+from transformer_serving.contract.generation import Finish, Options
 
 
 class Ending(Enum):
@@ -57,24 +57,30 @@ class Patience:
 
 
 class Sequence:
-    """To be read once, by `pieces`, and closed. `ending` is None until it is whole."""
+    """To be read once, by `pieces`, and closed. `ending` is None until it is whole.
+
+    `read_step` makes a step of each message.
+    """
 
     def __init__(
-        self, replies: Replies, library: Any, prompt: list[int], stop: tuple[str, ...],
-        eos_ids: tuple[int, ...], seed: int, patience: Patience, figures: TextFigures,
+        self, replies: Replies, read_step: Callable[[Outputs], EngineStep], library: Any,
+        prompt: list[int], stop: tuple[str, ...], options: Options, patience: Patience,
+        figures: TextFigures,
     ) -> None:  # fmt: skip
-        self.seed = seed
+        self.seed = options.seed
         self.prompt_tokens = len(prompt)
         self.new_tokens = 0
         self.text = ""
         self.tokens: list[Token] = []
         self.ending: Ending | None = None
         self._replies = replies
+        self._read_step = read_step
         self._library = library
         self._silent = silent_tokens(library)
         self._detokenizer = Detokenizer(library, prompt)
         self._stops = Stops(stop)
-        self._eos_ids = eos_ids
+        self._eos_ids = options.eos_ids
+        self._with_logprobs = options.logprobs
         self._patience = patience
         self._figures = figures
         self._last = time.monotonic()
@@ -91,7 +97,7 @@ class Sequence:
                     raise ServingError(
                         "engine_failed", "the engine's answers ended before the sequence did"
                     )
-                step = read_step(outputs)
+                step = self._read_step(outputs)
                 piece = self._piece(step)
                 if piece.tokens or piece.text:
                     yield piece
@@ -166,7 +172,7 @@ class Sequence:
         return "" if is_end else self._detokenizer.step(token)
 
     def _token(self, at: int, text: str, step: EngineStep) -> Token:
-        logprob = step.logprobs[at] if step.logprobs else None
+        logprob = step.logprobs[at] if step.logprobs and self._with_logprobs else None
         return Token(step.ids[at], text, logprob, step.ids[at] in self._silent)
 
     def _told(self, tokens: int) -> None:

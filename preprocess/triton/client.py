@@ -18,7 +18,7 @@ from preprocess.triton.errors import AwayError
 from preprocess.triton.http import HttpTriton
 from preprocess.triton.member import Member, Model, Server, StreamingServer
 from preprocess.triton.replies import Replies
-from preprocess.triton.stream import StreamedRequest
+from preprocess.triton.streamed_request import StreamedRequest
 from transformer_serving.contract.endpoint import OutputTensor
 from transformer_serving.contract.errors import ServingError, too_late
 

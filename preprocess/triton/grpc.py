@@ -18,7 +18,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from preprocess.tensors import Array, RawOutput, Tensor, read_outputs
 from preprocess.triton.errors import error_of
 from preprocess.triton.replies import Outputs, Replies
-from preprocess.triton.stream import Stream, StreamedRequest
+from preprocess.triton.stream import Stream
+from preprocess.triton.streamed_request import StreamedRequest
 from transformer_serving.contract.endpoint import OutputTensor
 
 # A peer that vanished without a word is noticed in about ten seconds, as over HTTP. Only beside
@@ -69,10 +70,10 @@ class GrpcTriton:
 
         Nobody may wait for longer than `left_s` seconds. Raises ServingError, AwayError.
         """
-        message, farewell = (
-            _request(model, version, inputs, ()) for inputs in (request.inputs, request.farewell)
-        )
+        message = _request(model, version, request.inputs, ())
         message.id = request.id
+        last = request.farewell
+        farewell = None if last is None else _request(model, version, last, ())
         stream = Stream(
             partial(self._stub().ModelStreamInfer, metadata=_WITH_STATUS), message, farewell, left_s
         )

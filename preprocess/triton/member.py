@@ -11,7 +11,7 @@ from typing import Protocol
 
 from preprocess.tensors import Array, Tensor
 from preprocess.triton.replies import Replies
-from preprocess.triton.stream import StreamedRequest
+from preprocess.triton.streamed_request import StreamedRequest
 from transformer_serving.contract.endpoint import OutputTensor
 
 # A model's name and version.

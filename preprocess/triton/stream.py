@@ -1,8 +1,9 @@
 """One stream of a Triton: a request, its answers, and a farewell where nobody waits for them.
 
-A stream is read to its end and never cancelled: Triton 2.51 may lose a request whose stream is, and
-with it the model's process, or end itself (docs/decisions/language-models.md, "A caller that
-leaves"). What is read is bounded by the tokens that were asked for.
+One whose engine knows a farewell is read to its end and never cancelled: Triton 2.51 may lose a
+request whose stream is, and with it the model's process, or end itself
+(docs/decisions/language-models.md, "A caller that leaves"). What is read is bounded by the tokens
+that were asked for. One whose engine knows none is cancelled, unless its last answer has come.
 
 Tested by tests/preprocess/generation/test_text_generation.py and tests/preprocess/test_stream.py.
 """
@@ -10,26 +11,14 @@ Tested by tests/preprocess/generation/test_text_generation.py and tests/preproce
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
-from preprocess.tensors import Tensor
-
 # An engine that has not ended after its farewell for so long does not answer any more.
 _END_S = 10.0
-
-
-@dataclass(frozen=True)
-class StreamedRequest:
-    """`farewell` are the inputs of a second request, by which the engine ends the one of `id`."""
-
-    id: str
-    inputs: Sequence[Tensor]
-    farewell: Sequence[Tensor]
 
 
 class Stream:
@@ -66,13 +55,15 @@ class Stream:
     def _leave(self) -> None:
         self._left = True
         self._over.set()
-        if not self._reading.done():
+        if self._farewell is None and not self._ended:
+            self._call.cancel()
+        elif not self._reading.done():
             self._too_long = self._loop.call_later(_END_S, self._call.cancel)
 
     async def _messages(self) -> AsyncIterator[Any]:
         yield self._request
         await self._over.wait()
-        if not self._ended:
+        if not self._ended and self._farewell is not None:
             yield self._farewell
 
     async def _read(self) -> None:

@@ -109,6 +109,11 @@ def test_settings_are_parameters_of_the_configuration() -> None:
     ("parameters", "said"),
     [
         ({"num_kv_blocks": ""}, "'num_kv_blocks' is missing"),
+        ({"num_kv_blocks": "2147483648"}, "must be a whole number from 1 to 2147483647, got"),
+        (
+            {"max_running": "5000"},
+            "'max_running' must be a whole number from 1 to 4096",
+        ),
         ({"vocabulary": "many"}, "'vocabulary' must be a whole number"),
         ({"max_positions": "1"}, "'max_positions' must be from 2"),
         ({"kv_precision": "u2"}, "'kv_precision' must be one of f32"),

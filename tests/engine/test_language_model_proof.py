@@ -33,7 +33,10 @@ _NUMPY = {"INT32": "int32", "UINT8": "uint8", "FP32": "float32"}
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     folder = tmp_path_factory.mktemp("llama")
     model = save_language_model("llama", folder / "model")
-    request = ConvertRequest(str(model), task=GENERATION, precision="fp32")
+    # Of calls that come together; a proof's come so, and are none of them refused.
+    request = ConvertRequest(
+        str(model), task=GENERATION, precision="fp32", engine_parameters={"max_waiting": "1"}
+    )
     return convert(request, folder / "bundle", lambda step, detail: None).bundle
 
 

@@ -1,4 +1,5 @@
-"""A stream is never cancelled: what its Triton sees of callers that stay, leave, or lose patience.
+"""A stream whose engine knows a farewell is never cancelled: what its Triton sees of callers that
+stay, leave, or lose patience.
 
 The Triton is a real gRPC server whose language model tells one number after the other.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import grpc
@@ -21,7 +22,7 @@ from preprocess.triton import stream
 from preprocess.triton.errors import AwayError
 from preprocess.triton.grpc import GrpcTriton
 from preprocess.triton.replies import Replies
-from preprocess.triton.stream import StreamedRequest
+from preprocess.triton.streamed_request import StreamedRequest
 from transformer_serving.contract.errors import ServingError
 
 REQUEST = StreamedRequest(
@@ -114,8 +115,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "_END_S", 0.3)
 
 
-async def opened(triton: GrpcTriton) -> Replies:
-    return await triton.open("m", 1, REQUEST, 30.0)
+async def opened(triton: GrpcTriton, request: StreamedRequest = REQUEST) -> Replies:
+    return await triton.open("m", 1, request, 30.0)
 
 
 def number(outputs: Any) -> int:
@@ -137,6 +138,26 @@ async def test_who_leaves_says_farewell(triton: GrpcTriton, numbers: Numbers) ->
     replies.close()
     assert await numbers.ended() == "whole"
     assert numbers.asked == [("one", 5), ("", 0)]
+
+
+async def test_without_a_farewell_it_is_cancelled(triton: GrpcTriton, numbers: Numbers) -> None:
+    numbers.last, numbers.gap_s = 10_000, 0.01
+    replies = await opened(triton, replace(REQUEST, farewell=None))
+    replies.close()
+    assert await numbers.ended() == "cancelled"
+    assert numbers.asked == [("one", 5)]
+
+
+async def test_without_a_farewell_its_last_answer_still_ends_it(
+    triton: GrpcTriton, numbers: Numbers
+) -> None:
+    """Who closes after that cancels nothing, which Triton may not survive."""
+    for _ in range(50):
+        replies = await opened(triton, replace(REQUEST, farewell=None))
+        assert [number(await replies.next()) for _ in range(2)] == [2, 3]
+        replies.close()
+        assert await numbers.ended() == "whole"
+        numbers.ends.clear()
 
 
 async def test_who_is_not_waited_for_any_more_does_not_cancel_it(

@@ -281,7 +281,7 @@ async def test_a_name_that_nobody_knows() -> None:
 
 
 def test_grpc_is_imported_only_when_chosen() -> None:
-    code = "import preprocess, sys; sys.exit('grpc' in sys.modules)"
+    code = "import preprocess.handover, sys; sys.exit('grpc' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -105,8 +106,10 @@ def lived(server: TritonServer, name: str) -> list[str]:
 class Asker:
     """One endpoint as the host asks it: one state and three steps."""
 
-    def __init__(self, name: str, endpoint: dict[str, Any]) -> None:
-        self.endpoint = Successor(json.dumps(endpoint).encode(), tokenizer)
+    def __init__(
+        self, name: str, endpoint: dict[str, Any], tokens: Callable[[], bytes] = tokenizer
+    ) -> None:
+        self.endpoint = Successor(json.dumps(endpoint).encode(), tokens)
         self.endpoint.model_endpoint = SimpleNamespace(serving_url=name, version=None)
 
     async def ask(self, body: Any, operation: str | None = None) -> Any:

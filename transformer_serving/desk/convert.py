@@ -66,6 +66,7 @@ class ConvertRequest:
     `precision` None or 'auto' takes the fastest that passes parity. `name` is what the manifest
     calls the source, a folder's own name unless given. `batch` is the fewest, usual and most texts
     of a call; `calibration` a file of texts for int8 and fp16; `compare` the engines of the table.
+    `engine_parameters`, of a language model, are those of contract.engine_parameters by name.
     """
 
     model: str
@@ -81,6 +82,7 @@ class ConvertRequest:
     limits: Limits = LIMITS
     name: str | None = None
     allow_pickle: bool = False
+    engine_parameters: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -162,13 +164,20 @@ def _language_model(
         max_length=request.max_length,
         allow_pickle=request.allow_pickle,
     )
-    done = convert_language_model(source, precisions, request.limits, target, progress)
+    done = convert_language_model(
+        source, precisions, request.limits, target, progress, request.engine_parameters
+    )
     return Converted(done.bundle, done.parity, refused=done.refused)
 
 
 def _checked(request: ConvertRequest, target: Path) -> tuple[tuple[str, ...], Bodies | None]:
     """The precisions to try and the calibration texts; what is wrong is refused before any work."""
     _check_installed()
+    if request.engine_parameters and request.task != GENERATION:
+        raise ConversionRefused(
+            f"{', '.join(request.engine_parameters)}: engine parameters are for --task "
+            f"{GENERATION}, got --task {request.task or AUTO}"
+        )
     if "tensorrt" in (request.engine, *request.compare):
         require_machine()
     check_target(target)

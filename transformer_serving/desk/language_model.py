@@ -6,7 +6,7 @@ Tested by tests/test_language_model.py.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,15 @@ from transformer_serving.contract.endpoint import (
     OutputTensor,
     Tokens,
 )
+from transformer_serving.contract.engine_parameters import KV_PRECISION
 from transformer_serving.contract.generation import INPUT_IDS, LOGPROBS, STATE, TOKEN_IDS
 from transformer_serving.contract.heads import GENERATION
 from transformer_serving.contract.manifest import Golden
 from transformer_serving.desk.builders.files import EngineFiles
-from transformer_serving.desk.builders.language_model import build_language_model
+from transformer_serving.desk.builders.language_model import (
+    build_language_model,
+    check_engine_parameters,
+)
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import BundleContent, write_bundle
 from transformer_serving.desk.export.language_model import export_language_model
@@ -59,26 +63,30 @@ def convert_language_model(
     limits: Limits,
     target: Path,
     progress: Progress,
+    parameters: Mapping[str, str] | None = None,
 ) -> ConvertedLanguageModel:
     """Make the bundle folder `target`, of the first of `precisions` that passes.
 
+    `parameters` of the engine are those that are not left to the kit; parity is asked with them.
     Raises ConversionRefused; then nothing is left behind.
     """
+    asked = parameters or {}
+    check_engine_parameters(asked, source.generation)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".convert.", dir=target.parent) as scratch:
         progress("export", f"{GENERATION}, {source.model_type}")
-        model = export_language_model(source)
+        exported = _Exported(source, export_language_model(source), asked)
         reference = Reference(source)
         case = prepare_continuations(source, reference)
         refused: list[str] = []
         for precision in precisions:
-            files, report = _built(source, model, case, precision, Path(scratch), progress)
+            files, report = _built(exported, case, precision, Path(scratch), progress)
             if report.fault is None:
                 break
             refused.append(_described(report))
             progress("parity", refused[-1])
         if report.fault is not None:
-            raise ConversionRefused(f"{refused[-1]}; {_advice(report.precision)}")
+            raise ConversionRefused(f"{refused[-1]}; {_advice(report.precision, asked)}")
         content = BundleContent(
             endpoint=endpoint_of(source, limits),
             tokenizer=source.tokenizer,
@@ -134,9 +142,17 @@ def endpoint_of(source: LanguageModelSource, limits: Limits) -> Endpoint:
     )
 
 
+@dataclass(frozen=True)
+class _Exported:
+    """What an engine of each precision is built from; `asked` are parameters."""
+
+    source: LanguageModelSource
+    model: Any
+    asked: Mapping[str, str]
+
+
 def _built(
-    source: LanguageModelSource,
-    model: Any,
+    exported: _Exported,
     case: Continuations,
     precision: str,
     scratch: Path,
@@ -145,7 +161,7 @@ def _built(
     progress("build", f"openvino {precision}")
     folder = scratch / precision
     folder.mkdir()
-    files = build_language_model(precision, model, source, folder)
+    files = build_language_model(precision, exported.model, exported.source, folder, exported.asked)
     longest = max(len(row.prompt) for row in case.rows)
     progress("parity", f"{len(case.rows)} prompts of up to {longest} tokens")
     return files, compare_continuations(case, files)
@@ -174,7 +190,9 @@ def _described(report: ContinuationReport) -> str:
     )
 
 
-def _advice(precision: str) -> str:
+def _advice(precision: str, asked: Mapping[str, str]) -> str:
+    if KV_PRECISION.name in asked:
+        return f"leave {KV_PRECISION.flag} {asked[KV_PRECISION.name]} out, or name a more exact one"
     if precision == "fp32":
         return (
             "the exported graph does not compute what the model does; convert one of the families "

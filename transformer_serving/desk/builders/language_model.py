@@ -9,44 +9,73 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from transformer_serving.contract.generation import Finish
+from transformer_serving.contract.engine_parameters import (
+    BLOCK_TOKENS,
+    ENGINE_PARAMETERS,
+    KV_PRECISION,
+    MAX_WAITING,
+    NUM_KV_BLOCKS,
+    check_parameters,
+)
+from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.generation import Finish, Generation
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.openvino import rename_operations
+from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.language_model import LanguageModelSource
 from transformer_serving.engine.backends.generation.calls import Call, CallRefused
 from transformer_serving.engine.backends.generation.engine import Engine
 from transformer_serving.engine.backends.generation.sequences import Part
 from transformer_serving.engine.backends.generation.settings import (
-    BLOCK_TOKENS,
+    KV_OF,
     GenerationSettings,
     blocks_of,
     read_generation_settings,
 )
-from transformer_serving.engine.backends.model_settings import ModelSettings
+from transformer_serving.engine.backends.model_settings import ModelError, ModelSettings
 from transformer_serving.engine.proof.greedy import Asked, Continued
 
 PRECISIONS = ("fp32", "bf16", "int8")
-# The cache of exact models keeps what they compute; the others' is the smallest there is.
-_KV = {"fp32": "f32", "bf16": "u8", "int8": "u8"}
 _KV_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "u8": 1}
 _CACHE_BYTES = 1 << 30
-_MAX_RUNNING = 64
+# The cache that is made unasked holds no more whole sequences.
+_WHOLE_SEQUENCES = 64
 # Nothing that a proof asks takes as long.
 _MOST_S = 3600.0
 
 
+def check_engine_parameters(asked: Mapping[str, str], generation: Generation) -> None:
+    """Raises ConversionRefused naming parameter, limit and got."""
+    try:
+        check_parameters(asked)
+    except ContractError as error:
+        raise ConversionRefused(str(error)) from None
+    blocks, whole = asked.get(NUM_KV_BLOCKS.name), blocks_of(generation.max_positions)
+    if blocks is not None and int(blocks) < whole:
+        raise ConversionRefused(
+            f"parameter '{NUM_KV_BLOCKS.name}' must be at least {whole}, which hold one sequence "
+            f"of the model's {generation.max_positions} positions, got {blocks}; --max-length "
+            "lowers the positions"
+        )
+
+
 def build_language_model(
-    precision: str, model: Any, source: LanguageModelSource, folder: Path
+    precision: str,
+    model: Any,
+    source: LanguageModelSource,
+    folder: Path,
+    asked: Mapping[str, str] | None = None,
 ) -> EngineFiles:
-    """The files of the exported `model` inside `folder`, and the parameters of its engine.
+    """The files of the exported `model` inside `folder`, and the parameters of its engine, of which
+    `asked` are given.
 
     Float32 weights stay also for bf16, as for other models: builders.openvino says why.
     """
@@ -56,7 +85,9 @@ def build_language_model(
         from transformer_serving.desk.builders.quantization import compressed_openvino
 
         model = compressed_openvino(model.clone())
-    token_bytes = _token_bytes(model, _KV_BYTES[_KV[precision]])
+    given = asked or {}
+    kv_precision = given.get(KV_PRECISION.name, KV_OF[precision])
+    token_bytes = _token_bytes(model, _KV_BYTES[kv_precision])
     rename_operations(model)
     graph = folder / "openvino_model.xml"
     openvino.save_model(model, str(graph), compress_to_fp16=False)
@@ -68,7 +99,11 @@ def build_language_model(
         "openvino",
         precision,
         (graph, graph.with_suffix(".bin"), config, defaults),
-        parameters=_parameters(precision, source, token_bytes),
+        parameters={
+            **_parameters(source.generation, token_bytes),
+            KV_PRECISION.name: kv_precision,
+            **given,
+        },
     )
 
 
@@ -92,20 +127,15 @@ def _token_bytes(model: Any, value_bytes: int) -> int:
     return max(1, total)
 
 
-def _parameters(precision: str, source: LanguageModelSource, token_bytes: int) -> dict[str, str]:
+def _parameters(generation: Generation, token_bytes: int) -> dict[str, str]:
     """A gigabyte of cache, or as much as one whole sequence takes, and never more than would do."""
-    generation = source.generation
     whole = blocks_of(generation.max_positions)
     blocks = _CACHE_BYTES // (token_bytes * BLOCK_TOKENS)
     return {
-        "kv_precision": _KV[precision],
         "vocabulary": str(generation.vocabulary),
         "max_positions": str(generation.max_positions),
-        "num_kv_blocks": str(max(whole, min(blocks, whole * _MAX_RUNNING))),
-        "max_running": str(_MAX_RUNNING),
-        "max_num_batched_tokens": "256",
-        "prefix_cache": "off",
-        "send_gap_ms": "80",
+        NUM_KV_BLOCKS.name: str(max(whole, min(blocks, whole * _WHOLE_SEQUENCES))),
+        **{row.name: row.default for row in ENGINE_PARAMETERS if row.default},
     }
 
 
@@ -121,12 +151,21 @@ def settings_of(files: EngineFiles) -> GenerationSettings:
 
 @contextmanager
 def open_language_model_engine(files: EngineFiles) -> Iterator[LocalEngine]:
-    """The backend's own engine with the files, in this process, while the block runs."""
+    """The backend's own engine with the files, in this process, while the block runs.
+
+    Raises ConversionRefused where it does not start, as for want of memory.
+    """
     from transformer_serving.engine.backends.generation.pipeline import OpenVinoPipeline
 
-    settings = settings_of(files)
+    # How many may wait decides no answer, and a proof asks all at one time.
+    settings = replace(settings_of(files), max_waiting=MAX_WAITING.high)
     folder = files.files[0].parent
-    engine = Engine(lambda: OpenVinoPipeline(folder, settings), settings, lambda line: None)
+    try:
+        engine = Engine(lambda: OpenVinoPipeline(folder, settings), settings, lambda line: None)
+    except ModelError as error:
+        raise ConversionRefused(
+            f"{error}, with a {NUM_KV_BLOCKS.flag} below {settings.kv_blocks} where memory is short"
+        ) from None
     try:
         yield LocalEngine(engine)
     finally:

@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from transformer_serving.desk.cli.engine_parameters import (
+    engine_parameter_options,
+    taken_parameters,
+)
 from transformer_serving.desk.cli.options import (
     batch_option,
     engine_choice,
@@ -56,6 +60,7 @@ if TYPE_CHECKING:
 @click.option("--allow-pickle", is_flag=True,
               help="Read weights that are pickles (.bin, .pt, .ckpt): that runs their writer's "
               "code.")  # fmt: skip
+@engine_parameter_options
 @sign_option
 @json_option
 def convert(
@@ -88,6 +93,7 @@ def convert(
             max_length=sizes.max_length,
             batch=sizes.batch,
             compare=engines if compare else (),
+            engine_parameters=taken_parameters(choices),
             **choices,
         )
         _convert(request, output, as_json=as_json)

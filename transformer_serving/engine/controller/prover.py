@@ -21,6 +21,7 @@ from typing import Any
 from numpy.typing import NDArray
 from tritonclient.grpc import model_config_pb2
 
+from transformer_serving.contract.engine_parameters import MAX_WAITING
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.manifest import FILE_NAME as MANIFEST
 from transformer_serving.engine.controller.machine import Machine
@@ -259,9 +260,14 @@ def _asked(found: ParitySet | GreedySet, ask: Asking) -> Proof:
 
 
 def _proof_config(version: Version) -> ModelConfig:
-    """The version's own, without warm-up and with one instance of each group."""
+    """The version's own, without warm-up and with one instance of each group.
+
+    A language model is asked all prompts at one time, so as many may wait.
+    """
     config = with_versions(from_text(version.config), PROOF_MODEL, [version.number])
     config.ClearField("model_warmup")
     for group in config.instance_group:
         group.count = 1
+    if MAX_WAITING.name in config.parameters:
+        config.parameters[MAX_WAITING.name].string_value = str(MAX_WAITING.high)
     return config

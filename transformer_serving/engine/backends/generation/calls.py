@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transformer_serving.contract.engine_parameters import BLOCK_TOKENS
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.generation import (
     INPUT_IDS,
@@ -25,7 +26,6 @@ from transformer_serving.contract.generation import (
     read_options,
 )
 from transformer_serving.engine.backends.generation.settings import (
-    BLOCK_TOKENS,
     GenerationSettings,
     blocks_of,
 )

@@ -7,17 +7,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from transformer_serving.contract.engine_parameters import (
+    BLOCK_TOKENS,
+    KV_PRECISION,
+    MAX_RUNNING,
+    MAX_WAITING,
+    NUM_KV_BLOCKS,
+    ON,
+    PREFIX_CACHE,
+    SEND_GAP_MS,
+    STEP_TOKENS,
+    THREADS,
+    EngineParameter,
+)
+from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.generation import MAX_POSITIONS
 from transformer_serving.engine.backends.model_settings import ModelError, ModelSettings
 from transformer_serving.engine.backends.precision import HINTS
 
-# Tokens of one block of the cache: what openvino_genai 2026.4 takes on a CPU.
-BLOCK_TOKENS = 32
-# What a cache entry is kept in, and what it is unless said: exact where the model is.
-KV_PRECISIONS = ("f32", "bf16", "f16", "u8")
-_KV_OF = {"fp32": "f32", "bf16": "u8", "fp16": "u8", "int8": "u8"}
-_SWITCH = {"on": True, "off": False}
-_GAP_MS = 80
+# What a cache entry is kept in unless said: exact where the model is.
+KV_OF = {"fp32": "f32", "bf16": "u8", "fp16": "u8", "int8": "u8"}
 
 
 @dataclass(frozen=True)
@@ -35,11 +44,11 @@ class GenerationSettings:
     kv_blocks: int
     precision: str = "fp32"
     kv_precision: str = "f32"
-    max_running: int = 64
-    max_waiting: int = 1024
-    step_tokens: int = 256
-    prefix_cache: bool = False
-    send_gap_s: float = _GAP_MS / 1000
+    max_running: int = int(MAX_RUNNING.default)
+    max_waiting: int = int(MAX_WAITING.default)
+    step_tokens: int = int(STEP_TOKENS.default)
+    prefix_cache: bool = PREFIX_CACHE.default == ON
+    send_gap_s: float = int(SEND_GAP_MS.default) / 1000
     threads: int = 1
 
 
@@ -54,21 +63,39 @@ def read_generation_settings(settings: ModelSettings) -> GenerationSettings:
     return GenerationSettings(
         vocabulary=_required(settings, "vocabulary"),
         max_positions=positions,
-        kv_blocks=_required(settings, "num_kv_blocks"),
+        kv_blocks=_number(settings, NUM_KV_BLOCKS, 0),
         precision=precision,
-        kv_precision=settings.choice("kv_precision", KV_PRECISIONS, _KV_OF[precision]),
-        max_running=settings.count("max_running", 64),
-        max_waiting=settings.count("max_waiting", 1024),
-        step_tokens=settings.count("max_num_batched_tokens", 256),
-        prefix_cache=_SWITCH[settings.choice("prefix_cache", tuple(_SWITCH), "off")],
-        send_gap_s=settings.count("send_gap_ms", _GAP_MS) / 1000,
-        threads=settings.threads,
+        kv_precision=_text(settings, KV_PRECISION, KV_OF[precision]),
+        max_running=_number(settings, MAX_RUNNING),
+        max_waiting=_number(settings, MAX_WAITING),
+        step_tokens=_number(settings, STEP_TOKENS),
+        prefix_cache=_text(settings, PREFIX_CACHE) == ON,
+        send_gap_s=_number(settings, SEND_GAP_MS) / 1000,
+        threads=_number(settings, THREADS, settings.threads),
     )
 
 
 def blocks_of(tokens: int) -> int:
     """The blocks that so many tokens fill."""
     return -(-tokens // BLOCK_TOKENS)
+
+
+def _number(settings: ModelSettings, row: EngineParameter, unsaid: int | None = None) -> int:
+    """0 and absent mean `unsaid`, or the row's default; neither 0 nor absent where that is 0."""
+    default = int(row.default) if unsaid is None else unsaid
+    value = settings.count(row.name, default) if default else _required(settings, row.name)
+    return int(_checked(row, str(value)))
+
+
+def _text(settings: ModelSettings, row: EngineParameter, unsaid: str = "") -> str:
+    return _checked(row, settings.parameters.get(row.name, "").strip() or unsaid or row.default)
+
+
+def _checked(row: EngineParameter, value: str) -> str:
+    try:
+        return row.check(value)
+    except ContractError as error:
+        raise ModelError(str(error)) from None
 
 
 def _required(settings: ModelSettings, name: str) -> int:

@@ -1,0 +1,118 @@
+"""The parameters of a language model's engine, as options of `convert`: taken, written, refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.language_models import POSITIONS, save_language_model
+from transformer_serving.contract.engine_parameters import ENGINE_PARAMETERS
+from transformer_serving.contract.heads import GENERATION
+from transformer_serving.desk.bundle.folder import open_bundle
+from transformer_serving.desk.cli import main
+from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.engine.backends.generation.settings import read_generation_settings
+from transformer_serving.engine.backends.model_settings import ModelSettings
+from transformer_serving.engine.model_config import from_text
+
+# Other values than the defaults, of every row. One call may wait, and a proof asks fifteen at once.
+GIVEN = {
+    "num_kv_blocks": str(POSITIONS // 32 + 1),
+    "kv_precision": "f16",
+    "max_running": "3",
+    "max_waiting": "1",
+    "max_num_batched_tokens": "100",
+    "prefix_cache": "on",
+    "send_gap_ms": "50",
+    "intra_op_thread_count": "1",
+}
+
+
+def quiet(step: str, detail: str) -> None:
+    """No progress."""
+
+
+@pytest.mark.slow
+def test_every_option_is_a_parameter_of_the_bundle(tmp_path: Path) -> None:
+    assert set(GIVEN) == {row.name for row in ENGINE_PARAMETERS}
+    model, target = save_language_model("gpt2", tmp_path / "model"), tmp_path / "bundle"
+    options = [part for row in ENGINE_PARAMETERS for part in (row.flag, GIVEN[row.name])]
+    command = ["convert", str(model), "--output", str(target), "--task", GENERATION]
+    done = CliRunner().invoke(main, [*command, "--precision", "bf16", "--json", *options])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["precision"] == "bf16"
+    text = (open_bundle(target).model_folder / "config.pbtxt").read_text("utf-8")
+    parameters = {name: value.string_value for name, value in from_text(text).parameters.items()}
+    assert {name: parameters[name] for name in GIVEN} == GIVEN
+    read = read_generation_settings(ModelSettings(0, (), (), 1, "", parameters, 0))
+    assert (read.kv_blocks, read.kv_precision, read.max_running, read.max_waiting) == (
+        17, "f16", 3, 1,
+    )  # fmt: skip
+    assert (read.step_tokens, read.prefix_cache, read.send_gap_s, read.threads) == (
+        100, True, 0.05, 1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--max-running", "0"), "'--max-running': 0 is not in the range 1<=x<=4096"),
+        (("--kv-precision", "u4"), "'--kv-precision': 'u4' is not one of 'f32'"),
+        (("--prefix-cache", "on"), "prefix_cache: engine parameters are for --task text-generati"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_any_work(
+    options: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    missing = str(tmp_path / "no-model")
+    done = CliRunner().invoke(main, ["convert", missing, "--output", str(tmp_path / "b"), *options])
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        (
+            {"num_kv_blocks": "15"},
+            "'num_kv_blocks' must be at least 16, which hold one sequence of the model's 512 "
+            "positions, got 15",
+        ),
+        ({"max_waiting": "0"}, "'max_waiting' must be a whole number from 1 to 1000000, got '0'"),
+        ({"send_gap_ms": "9" * 30}, "'send_gap_ms' must be a whole number from 1 to 10000, got"),
+        ({"cache": "on"}, "parameter 'cache' is unknown; there are num_kv_blocks"),
+    ],
+)
+def test_what_the_model_cannot_have_is_refused_before_it_is_exported(
+    parameters: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    model = save_language_model("gpt2", tmp_path / "model")
+    request = ConvertRequest(str(model), task=GENERATION, engine_parameters=parameters)
+    steps: list[str] = []
+    with pytest.raises(ConversionRefused) as caught:
+        convert(request, tmp_path / "bundle", lambda step, detail: steps.append(step))
+    assert said in str(caught.value)
+    assert steps == ["open"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--num-kv-blocks", "2147483647"), "with a --num-kv-blocks below 2147483647 where memory"),
+        (("--kv-precision", "u8"), "leave --kv-precision u8 out, or name a more exact one"),
+    ],
+)
+def test_parameters_with_which_the_engine_is_not_right_are_refused(
+    options: tuple[str, str], said: str, tmp_path: Path
+) -> None:
+    model, target = save_language_model("gpt2", tmp_path / "model"), tmp_path / "bundle"
+    command = ["convert", str(model), "--output", str(target), "--task", GENERATION]
+    done = CliRunner().invoke(main, [*command, "--precision", "fp32", *options])
+    assert done.exit_code == 2, done.output
+    assert said in " ".join(done.output.split())
+    assert not target.exists()

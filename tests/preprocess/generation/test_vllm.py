@@ -1,0 +1,219 @@
+"""An endpoint whose engine is Triton's vLLM backend: text, streams, ends, seeds, errors, leaving.
+
+What answers is a rule with the backend's tensors; the backend itself takes a GPU, and has not been
+asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, processors
+from tritonclient.grpc import InferenceServerClient
+
+from preprocess.generation.seats import seats
+from preprocess.triton.client import close_clients
+from tests.preprocess.generation.test_text_generation import served, until
+from tests.text_engine import PROMPT, Asker, fields, tokenizer
+from tests.vllm_engine import NAME, VllmServer, serving_here, serving_in_triton
+
+pytestmark = pytest.mark.slow
+# By `make check-vllm`: a folder for an environment with numpy 1, made where it is not there.
+CHECK = "CHECK_VLLM"
+SERVERS = ("here", "triton") if CHECK in os.environ else ("here",)
+
+
+def with_numpy_1() -> Path:
+    environment = Path(os.environ[CHECK])
+    if not (environment / "bin" / "python").exists():
+        subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+        pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+        subprocess.run([*pip, "numpy<2"], check=True)
+    return environment
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[VllmServer]:
+    if request.param == "here":
+        with serving_here() as found:
+            yield found
+        return
+    with serving_in_triton(tmp_path_factory.mktemp("vllm"), with_numpy_1()) as found:
+        yield found
+
+
+@pytest.fixture
+def settings(server: VllmServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    def choose(**values: str) -> None:
+        for name, value in values.items():
+            monkeypatch.setenv(f"TRANSFORMER_SERVING_{name}", value)
+
+    choose(TRITON_GRPC=server.address)
+    yield choose
+    close_clients()
+
+
+@pytest.fixture
+def vllm(settings: Any) -> Asker:
+    return Asker(NAME, fields(engine="vllm"))
+
+
+def asked(new: int, **parameters: Any) -> dict[str, Any]:
+    return {"text": PROMPT, "parameters": {"max_new_tokens": new, **parameters}}
+
+
+async def test_text_and_a_stream_of_it(vllm: Asker) -> None:
+    assert await vllm.answer(asked(4)) == {"text": "w20 w21 w22 w20 w21 w22 w20"}
+    events = await vllm.events(asked(3, seed=5))
+    assert events[:-2] == [{"index": 0, "text": f" w2{at}"} for at in range(3)]
+    assert events[-2:] == [
+        {
+            "index": 0, "text": "", "finish_reason": "length", "prompt_tokens": 3,
+            "generated_tokens": 3, "seed": 5,
+        },
+        "[DONE]",
+    ]  # fmt: skip
+
+
+async def test_several_tokens_of_one_message_are_counted(vllm: Asker) -> None:
+    body = {"text": "every w30", "parameters": {"max_new_tokens": 7}}
+    events = await vllm.events(body)
+    assert len(events) == 3 + 2
+    assert events[-2]["generated_tokens"] == 7
+
+
+async def test_the_bundles_own_tokens_end_it(vllm: Asker, server: VllmServer) -> None:
+    body = {"text": "w20 w21 </s>"}
+    assert (await vllm.answer(body))["text"] == "w20 w21 </s> w20 w21"
+    assert (await vllm.events(body))[-2]["finish_reason"] == "eos_token"
+    ignoring = {**body, "parameters": {"ignore_eos": True, "max_new_tokens": 4}}
+    assert (await vllm.answer(ignoring))["text"] == "w20 w21 </s> w20 w21 w20"
+
+
+async def test_a_stop_string_ends_it_at_both_ends(vllm: Asker, server: VllmServer) -> None:
+    """The engine ends by itself there, so that no stream is cancelled for it."""
+    before = len(server.lived())
+    body = {"text": "w30 w31", "parameters": {"stop": "1 w", "max_new_tokens": 32}}
+    assert (await vllm.answer(body))["text"] == "w30 w31 w30 w3"
+    assert (await vllm.events(body))[-2]["finish_reason"] == "stop_sequence"
+    await until(lambda: len(server.lived()) == before + 2)
+    assert server.lived()[before:] == ["ended 3"] * 2
+
+
+async def test_seeds_repeat_and_sequences_have_their_own(vllm: Asker) -> None:
+    body = asked(4, do_sample=True, top_k=0, num_return_sequences=3, seed=7)
+    rows = await vllm.answer(body)
+    alone = [await vllm.answer(asked(4, do_sample=True, seed=7 + at)) for at in range(3)]
+    assert rows == alone
+    assert len({row["text"] for row in rows}) == 3
+
+
+async def test_log_probabilities_where_they_were_asked_for(vllm: Asker) -> None:
+    body = {"model": NAME, "prompt": PROMPT, "max_tokens": 2, "logprobs": 1, "temperature": 0}
+    answer = await vllm.answer(body, "openai.completions")
+    assert answer["choices"][0]["logprobs"]["token_logprobs"] == [-1.5, -0.5]
+    without = await vllm.answer({**body, "logprobs": None}, "openai.completions")
+    assert without["choices"][0]["logprobs"] is None
+
+
+async def test_a_conversation_is_the_templates_text(vllm: Asker) -> None:
+    body = {
+        "messages": [{"role": "user", "content": "w40 w41"}],
+        "parameters": {"max_new_tokens": 2},
+    }
+    assert (await vllm.answer(body))["text"].split() == ["w40", "w41"]
+
+
+async def test_what_is_cut_is_sent_as_the_text_that_is_left(vllm: Asker) -> None:
+    long = {"text": "w30 w31 w32", "parameters": {"max_new_tokens": 2, "truncate": 2}}
+    assert (await vllm.answer(long))["text"] == "w30 w31 w32 w31 w32"
+    status, error = await vllm.refusal({"text": " ".join(["w30"] * 64)})
+    assert (status, error["code"], error["limit"], error["got"]) == (413, "too_large", 64, 65)
+
+
+async def test_tokens_that_no_text_gives_are_refused(settings: Any) -> None:
+    """The tokenizer puts <s> before every text, and the end of one has none."""
+    made = Tokenizer.from_str(tokenizer().decode())
+    made.post_processor = processors.TemplateProcessing("<s> $A", None, [("<s>", 2)])
+    special = Asker(NAME, fields(engine="vllm"), lambda: str(made.to_str()).encode())
+    cut = {"text": "w30 w31 w32", "parameters": {"max_new_tokens": 2, "truncate": 2}}
+    status, error = await special.refusal(cut)
+    assert (status, error["code"]) == (422, "impossible")
+    assert "takes a text, and none gives these tokens" in error["message"]
+    assert seats.taken == 0
+
+
+async def test_what_the_engine_refuses_has_a_status(vllm: Asker) -> None:
+    for stream in (False, True):
+        status, error = await vllm.refusal({"text": "refuse w30", "stream": stream})
+        assert (status, error["code"]) == (502, "engine_failed")
+    assert seats.taken == 0
+
+
+async def test_an_engine_with_another_tokenizer_is_found_out(vllm: Asker) -> None:
+    status, error = await vllm.refusal({"text": "cache w30"})
+    assert (status, error["code"]) == (502, "engine_failed")
+    assert "other tokens of the prompt than the bundle's tokenizer" in error["message"]
+
+
+async def test_an_error_in_the_middle_is_an_event_and_the_end(vllm: Asker) -> None:
+    events = await vllm.events({"text": "fail w30"})
+    assert [row["text"] for row in events[:-1]] == [" fail", " w30", " fail"]
+    name, error = events[-1]
+    assert (name, error["code"]) == ("error", "engine_failed")
+    assert await vllm.refusal({"text": "fail w30"}) == (502, error)
+
+
+async def test_a_silence_is_given_up(settings: Any, vllm: Asker) -> None:
+    settings(TOKEN_GAP_S="0.3")
+    impatient = Asker(NAME, fields(engine="vllm"))
+    name, error = (await impatient.events({"text": "hang w30"}))[-1]
+    assert (name, error["code"], error["limit"]) == ("error", "unavailable", "0.3 s")
+    assert seats.taken == 0
+
+
+async def test_a_caller_that_leaves_cancels_its_stream(vllm: Asker, server: VllmServer) -> None:
+    before = len(server.lived())
+    body = {"text": "slow w30", "parameters": {"max_new_tokens": 32}, "stream": True}
+    response = await vllm.ask(body)
+    await served(response, leaves_after=3)
+    await until(lambda: len(server.lived()) == before + 1)
+    assert server.lived()[-1].startswith("cancelled")
+    assert seats.taken == 0
+
+
+@pytest.mark.skipif(CHECK not in os.environ, reason="needs a Triton with numpy 1: make check-vllm")
+async def test_what_has_ended_or_was_left_holds_nothing_in_triton(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At their end, by a stop string, and left in the middle, where the stream is cancelled."""
+    with serving_in_triton(tmp_path / "triton", with_numpy_1()) as server:
+        monkeypatch.setenv("TRANSFORMER_SERVING_TRITON_GRPC", server.address)
+        ended = Asker(NAME, fields(engine="vllm"))
+        for stop in ("never", "w21"):
+            for _ in range(20):
+                body = asked(6, stop=[stop])
+                await asyncio.gather(*(ended.answer(body) for _ in range(15)))
+        slow = {"text": "slow w30", "parameters": {"max_new_tokens": 32}, "stream": True}
+        for _ in range(10):
+            responses = await asyncio.gather(*(ended.ask(slow) for _ in range(10)))
+            await asyncio.gather(*(served(one, leaves_after=3) for one in responses))
+        await until(lambda: len(server.lived()) == 700)
+        client = InferenceServerClient(server.address)
+        client.unload_model(NAME)
+
+        def unloaded() -> bool:
+            rows = client.get_model_repository_index().models
+            return all(row.state == "UNAVAILABLE" for row in rows)
+
+        await until(unloaded)
+        close_clients()

@@ -1,0 +1,132 @@
+"""The parameters of a language model's engine, a row each: of convert, of config.pbtxt, in docs.
+
+Tested by tests/engine/test_generation_calls.py and tests/cli/test_engine_parameters.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from transformer_serving.contract.errors import ContractError
+
+# Tokens of one block of the cache: what openvino_genai 2026.4 takes on a CPU.
+BLOCK_TOKENS = 32
+ON, OFF = "on", "off"
+
+
+@dataclass(frozen=True)
+class EngineParameter:
+    """One of `choices`, or a whole number from `low` to `high`.
+
+    `default` is what convert writes unless told, "" for one that it works out or leaves to the
+    engine; `unsaid` says that in words.
+    """
+
+    name: str
+    help: str
+    default: str = ""
+    unsaid: str = ""
+    low: int = 1
+    high: int = 0
+    choices: tuple[str, ...] = ()
+
+    @property
+    def flag(self) -> str:
+        """Of `convert`."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def limit(self) -> str:
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        return f"a whole number from {self.low} to {self.high}"
+
+    @property
+    def usual(self) -> str:
+        """What it is where nobody says, for people."""
+        return self.default or self.unsaid
+
+    def check(self, value: str) -> str:
+        """The value. Raises ContractError naming field, limit and got."""
+        if self.choices:
+            allowed = value in self.choices
+        else:
+            # Longer ones are beyond every limit, and int() takes its time over them.
+            allowed = (
+                value.isascii() and value.isdigit() and len(value) < 20
+                and self.low <= int(value) <= self.high
+            )  # fmt: skip
+        if not allowed:
+            got = value[:40].encode("ascii", "backslashreplace").decode()
+            raise ContractError(f"parameter '{self.name}' must be {self.limit}, got '{got}'")
+        return value
+
+
+NUM_KV_BLOCKS = EngineParameter(
+    "num_kv_blocks",
+    f"Blocks of {BLOCK_TOKENS} tokens that hold every running sequence, at least one whole one. "
+    "A call that can never fit is refused with both numbers.",
+    unsaid="a gigabyte's worth, at least 1 and at most 64 whole sequences",
+    high=2**31 - 1,
+)
+KV_PRECISION = EngineParameter(
+    "kv_precision",
+    "What the cache is kept in.",
+    unsaid="f32 for fp32, u8 for bf16 and int8",
+    choices=("f32", "bf16", "f16", "u8"),
+)
+MAX_RUNNING = EngineParameter(
+    "max_running",
+    "Sequences that each step makes a token of. Others wait in the order of their coming; one "
+    "starts when its prompt and all that it may generate fit beside the others, so that none is "
+    "ever pushed out.",
+    "64",
+    high=4096,
+)
+MAX_WAITING = EngineParameter(
+    "max_waiting",
+    "Calls that may wait; more are refused as UNAVAILABLE.",
+    "1024",
+    high=1_000_000,
+)
+STEP_TOKENS = EngineParameter(
+    "max_num_batched_tokens",
+    "Tokens of one step: a long prompt goes in so many at a time, and the others go on between.",
+    "256",
+    high=1_000_000,
+)
+PREFIX_CACHE = EngineParameter(
+    "prefix_cache",
+    "on: prompts that begin as an earlier one did are not computed again; text is the same.",
+    OFF,
+    choices=(ON, OFF),
+)
+SEND_GAP_MS = EngineParameter(
+    "send_gap_ms",
+    "Milliseconds between two messages of a sequence where more than four run; the first token "
+    "goes at once.",
+    "80",
+    high=10_000,
+)
+THREADS = EngineParameter(
+    "intra_op_thread_count",
+    "Threads that compute.",
+    unsaid="all cores that the server has",
+    high=1024,
+)
+
+ENGINE_PARAMETERS = (
+    NUM_KV_BLOCKS, KV_PRECISION, MAX_RUNNING, MAX_WAITING, STEP_TOKENS, PREFIX_CACHE, SEND_GAP_MS,
+    THREADS,
+)  # fmt: skip
+_ROWS = {row.name: row for row in ENGINE_PARAMETERS}
+
+
+def check_parameters(asked: Mapping[str, str]) -> None:
+    """Raises ContractError naming field, limit and got for the first that cannot be."""
+    for name, value in asked.items():
+        row = _ROWS.get(name)
+        if row is None:
+            raise ContractError(f"parameter '{name}' is unknown; there are {', '.join(_ROWS)}")
+        row.check(value)
