@@ -82,8 +82,9 @@ class Generation:
             memory[precision] = use(own).memory / _MIB
         for precision, bundle in model.bundles.items():
             report(f"{model.size.title}: the engine alone at {precision}")
-            for count, by_round in alone(bundle.model_folder, self.rounds, self.seconds).items():
-                rows[f"alone {precision} {count}"] = by_round
+            every = alone(bundle.model_folder, self.rounds, self.seconds)
+            for at_once, by_round in every.items():
+                rows[f"alone {precision} {at_once}"] = by_round
         return {"title": model.size.title, "memory_mib": memory, "loads": _summed(rows)}
 
 

@@ -126,7 +126,8 @@ def waiting(traffic: Traffic) -> str:
     """What waits, against its limit."""
     told = f"waiting {_against(traffic.waiting_tokens, traffic.waiting_tokens_limit)} tokens"
     if traffic.running_streams_limit is not None:
-        told += f", running {_against(traffic.running_streams, traffic.running_streams_limit)} sequences"
+        running = _against(traffic.running_streams, traffic.running_streams_limit)
+        told += f", running {running} sequences"
     return told
 
 
