@@ -20,6 +20,11 @@ from transformer_serving.desk.demo.kept import packing_hash
 from transformer_serving.desk.step_report import StepReport
 
 PRECISIONS = ("fp32", "bf16", "int8")
+# What is asked of each: so many at one time, so many tokens in and out.
+STREAMS = (1, 8, 32)
+PROMPT_TOKENS, NEW_TOKENS = 32, 48
+# The seed's way, beside which the precisions stand in results.
+RECIPE = "recipe"
 _SEED = 7
 
 

@@ -18,12 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.runs import bounds
 from benchmarks.runs.session import Session
 from benchmarks.servers.environments import environment_python
 from benchmarks.servers.language_models import (
+    NEW_TOKENS,
     PRECISIONS,
+    PROMPT_TOKENS,
+    RECIPE,
     SIZES,
+    STREAMS,
     LanguageModel,
     Size,
     build_language_model,
@@ -37,9 +40,6 @@ from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.figures import figures
 from transformer_serving.desk.step_report import StepReport
 
-PROMPT_TOKENS, NEW_TOKENS = 32, 48
-STREAMS = (1, 8, 32)
-RECIPE = "recipe"
 _PROMPT = " ".join(word(100 + 7 * at) for at in range(PROMPT_TOKENS))
 _MIB = 2**20
 
@@ -94,11 +94,6 @@ def _summed(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, Any]
         name: {key: [round(row[key], 3) for row in found] for key in found[0]}
         for name, found in rows.items()
     }
-
-
-def ratio(over: Sequence[float], under: Sequence[float]) -> bounds.Spread:
-    """By rounds."""
-    return bounds.spread([first / second for first, second in zip(over, under, strict=True)])
 
 
 def streamed(url: str, count: int, seconds: float) -> dict[str, float]:

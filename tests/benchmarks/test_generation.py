@@ -36,7 +36,7 @@ ALONE = {"tokens": [100.0, 125.0, 110.0], "first_p50": [4.0] * 3}
 
 def test_the_table_says_times_and_what_was_wanted() -> None:
     loads: dict[str, Any] = {}
-    for count in generation.STREAMS:
+    for count in language_models.STREAMS:
         loads[f"recipe {count}"] = {"tokens": [20.0, 25.0, 20.0]}
         for precision in language_models.PRECISIONS:
             loads[f"{precision} {count}"] = OURS
@@ -78,7 +78,7 @@ def test_the_recipe_answers_and_is_asked(
 @pytest.mark.by_hand
 def test_the_engine_alone_makes_tokens(model: LanguageModel) -> None:
     found = generation.alone(model.bundles["bf16"].model_folder, 2, 0.2)
-    assert set(found) == {str(count) for count in generation.STREAMS}
+    assert set(found) == {str(count) for count in language_models.STREAMS}
     assert all(len(rows) == 2 and row["tokens"] > 0 for rows in found.values() for row in rows)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 import sysconfig
@@ -34,6 +35,25 @@ def test_the_backend_directory_is_laid_out_once_and_repaired(tmp_path: Path) -> 
     assemble(target, pytriton=pytriton_tritonserver())
     assert "TritonPythonModel" in (target / BACKENDS[0] / "model.py").read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["backends"]
+
+
+def test_a_backends_folder_has_what_its_modules_import(tmp_path: Path) -> None:
+    """In Triton's image nothing else of ours is installed."""
+    target = assemble(tmp_path / "backends", pytriton=pytriton_tritonserver())
+    for backend in BACKENDS:
+        files = list((target / backend).rglob("*.py"))
+        assert len(files) > 10
+        for file in files:
+            for name in imported(file):
+                place = target / backend / name.replace(".", "/")
+                assert place.is_dir() or place.with_suffix(".py").is_file(), f"{file}: {name}"
+
+
+def imported(file: Path) -> set[str]:
+    """Our own modules, also in functions."""
+    nodes = ast.walk(ast.parse(file.read_text("utf-8")))
+    names = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    return {name for name in names if name.startswith("transformer_serving")}
 
 
 def test_a_missing_part_is_named(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
 import signal
 import socket
@@ -143,6 +144,7 @@ def test_a_lone_worker_is_renewed_without_a_moment_that_is_not_ready(session: Se
 async def test_nobody_waits_without_end_for_one_to_be_ready(
     told_to_leave: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.WARNING, worker.log.name)
     monkeypatch.setattr(worker, "_READY_S", 60.0 if told_to_leave else 0.2)
     told = asyncio.Event()
     if told_to_leave:
