@@ -283,7 +283,11 @@ def test_a_hundred_streams_of_which_half_leave(
 ) -> None:
     before = figures(triton_server, llama)
     asked = prompts(8, *[3 + at % 40 for at in range(100)])
-    callers = [Caller(triton_server, llama, ids, options(60)) for ids in asked]
+    # Who leaves has asked for more than would be there by then.
+    callers = [
+        Caller(triton_server, llama, ids, options(400 if at % 2 else 60))
+        for at, ids in enumerate(asked)
+    ]
     for at, one in enumerate(callers):
         if at % 2:
             one.first.wait(60)
