@@ -55,7 +55,6 @@ def text(results: Results) -> str:
 def _row(loads: Mapping[str, Any], precision: str, count: int) -> tuple[str, ...]:
     own, recipe = loads[f"{precision} {count}"], loads[f"{RECIPE} {count}"]
     alone = loads[f"alone {precision} {count}"]
-    wanted = _WANTED[precision][count] if precision in _WANTED else None
     of_alone = _OF_ALONE.get(count)
     return (
         precision,
@@ -63,7 +62,7 @@ def _row(loads: Mapping[str, Any], precision: str, count: int) -> tuple[str, ...
         _median(own["tokens"]),
         _median(recipe["tokens"]),
         _ratio(own["tokens"], recipe["tokens"]),
-        "-" if wanted is None else f"≥ {wanted:g}",
+        f"≥ {_WANTED[precision][count]:g}",
         _ratio(own["tokens"], alone["tokens"]),
         "-" if of_alone is None else f"≥ {of_alone:g}",
         f"{_median(own['first_p50'])} / {_median(own['first_p99'])}",

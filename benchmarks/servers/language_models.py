@@ -80,12 +80,13 @@ def build_language_model(size: Size, report: StepReport) -> LanguageModel:
     wanted = {"seed": _SEED, "packing": packing_hash()}
     found = json.loads(stamp.read_text("utf-8")) if stamp.is_file() else {}
     source = folder / "hugging_face"
-    if found.get("seed") != _SEED:
+    anew = found.get("seed") != _SEED
+    if anew:
         report(f"making {size.title}")
         _save(size, source)
     for precision in PRECISIONS:
         target = folder / precision
-        if found.get("seed") != _SEED:
+        if anew:
             report(f"converting {size.title} at {precision}")
             request = ConvertRequest(
                 str(source), task=GENERATION, precision=precision, name=size.name

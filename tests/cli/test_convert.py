@@ -54,6 +54,9 @@ def test_sizes_and_the_table_of_every_engine_asked_for(
         (("--batch", "2", "4", "8"), "--batch: MIN must be 1"),
         (("--engine", "onnxruntime", "--precision", "bf16"), "has no precision 'bf16'"),
         (("--engine", "tensorrt"), "needs TensorRT"),
+        (("--max-running", "0"), "'--max-running': 0 is not in the range 1<=x<=4096"),
+        (("--kv-precision", "u4"), "'--kv-precision': 'u4' is not one of 'f32'"),
+        (("--prefix-cache", "on"), "prefix_cache: engine parameters are for --task text-generati"),
     ],
 )
 def test_what_cannot_be_is_refused_before_any_work(

@@ -58,23 +58,6 @@ def test_every_option_is_a_parameter_of_the_bundle(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--max-running", "0"), "'--max-running': 0 is not in the range 1<=x<=4096"),
-        (("--kv-precision", "u4"), "'--kv-precision': 'u4' is not one of 'f32'"),
-        (("--prefix-cache", "on"), "prefix_cache: engine parameters are for --task text-generati"),
-    ],
-)
-def test_what_cannot_be_is_refused_before_any_work(
-    options: tuple[str, ...], said: str, tmp_path: Path
-) -> None:
-    missing = str(tmp_path / "no-model")
-    done = CliRunner().invoke(main, ["convert", missing, "--output", str(tmp_path / "b"), *options])
-    assert done.exit_code == 2
-    assert said in done.output
-
-
-@pytest.mark.parametrize(
     ("parameters", "said"),
     [
         (

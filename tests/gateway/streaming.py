@@ -40,8 +40,8 @@ def settings_of(triton: TritonServer, **more: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def running_streaming(session: Session, folder: Path, **more: str) -> Iterator[Streaming]:
-    """`more` are settings of both servers."""
+def of_the_rule(session: Session, folder: Path) -> Iterator[tuple[Session, TritonServer]]:
+    """A session whose service has the endpoint `text`, and the Triton with its model."""
     (folder / "text.py").write_text(preprocess_file.build(json.dumps(fields()), tokenizer()))
     with running_triton(folder / "triton") as triton:
         write_model(triton.repository, "text")
@@ -50,7 +50,13 @@ def running_streaming(session: Session, folder: Path, **more: str) -> Iterator[S
         client.close()
         task = register(session, folder, ["text"])
         environment = {**session.environment, "CLEARML_SERVING_TASK_ID": task}
-        own = replace(session, environment=environment, folder=folder)
+        yield replace(session, environment=environment, folder=folder), triton
+
+
+@contextlib.contextmanager
+def running_streaming(session: Session, folder: Path, **more: str) -> Iterator[Streaming]:
+    """`more` are settings of both servers."""
+    with of_the_rule(session, folder) as (own, triton):
         settings = settings_of(triton, **more)
         stock = own.uvicorn("clearml_serving.serving.main:app", **settings)
         with running(own.gateway(**settings), stock) as servers:

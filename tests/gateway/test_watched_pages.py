@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.engine.triton_server import running_triton, wait_until
+from tests.engine.triton_server import wait_until
 from tests.gateway.conftest import Server, Session
-from tests.gateway.streaming import settings_of
-from tests.gateway.text_serving import TextServing, register, text_serving as text_serving
-from tests.text_engine import PROMPT, fields, tokenizer, write_model
-from transformer_serving.desk.bundle import preprocess_file
+from tests.gateway.streaming import of_the_rule, settings_of
+from tests.gateway.text_serving import TextServing, text_serving as text_serving
+from tests.text_engine import PROMPT
 from transformer_serving.desk.watch.counters import Window, read_page
 from transformer_serving.desk.watch.look import Look
 from transformer_serving.desk.watch.screen import Screen
@@ -88,15 +85,7 @@ def test_two_workers_one_of_which_ends_and_a_restart(text_serving: TextServing) 
 def text_gateway(session: Session, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One whose endpoint `text` generates by a rule."""
     folder = tmp_path_factory.mktemp("watched")
-    (folder / "text.py").write_text(preprocess_file.build(json.dumps(fields()), tokenizer()))
-    with running_triton(folder / "triton") as triton:
-        write_model(triton.repository, "text")
-        client = triton.client()
-        client.load_model("text")
-        client.close()
-        task = register(session, folder, ["text"])
-        environment = {**session.environment, "CLEARML_SERVING_TASK_ID": task}
-        own = replace(session, environment=environment, folder=folder)
+    with of_the_rule(session, folder) as (own, triton):
         server = own.gateway(**settings_of(triton)).start()
         try:
             server.wait_for("/health/ready")

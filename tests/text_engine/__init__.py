@@ -97,6 +97,20 @@ def write_model(repository: Path, name: str, version: int = VERSION) -> None:
     (folder / "config.pbtxt").write_text(to_text(config))
 
 
+def asked(new: int, **parameters: Any) -> dict[str, Any]:
+    return {"text": PROMPT, "parameters": {"max_new_tokens": new, **parameters}}
+
+
+def three_tokens(seed: int) -> list[Any]:
+    """The events of `asked(3, seed=seed)`, each token a message."""
+    pieces = [{"index": 0, "text": f" w2{at}"} for at in range(3)]
+    end = {
+        "index": 0, "text": "", "finish_reason": "length", "prompt_tokens": 3,
+        "generated_tokens": 3, "seed": seed,
+    }  # fmt: skip
+    return [*pieces, end, "[DONE]"]
+
+
 def lived(server: TritonServer, name: str) -> list[str]:
     """What became of the model's sequences: `ended N` or `cancelled N` with their tokens."""
     file = server.repository / name / "lived"

@@ -162,7 +162,7 @@ class ShortWay:
             return None
         url: str = processor._normalize_endpoint_url(target.model, target.version)
         # One that goes stays here, which harms nobody; what callers can vary without end does not.
-        if url == (f"{target.model}/{target.version}" if target.version else target.model):
+        if url == target.name:
             self._names[target] = url
         return url
 
@@ -174,10 +174,10 @@ class ShortWay:
         names = {*processor._canary_route}
         for url, endpoint in processor.get_endpoints().items():
             names.add(url)
-            version = getattr(endpoint, "version", None)
             # As the endpoint's own code writes it.
             if serving_url := getattr(endpoint, "serving_url", None):
-                names.add(f"{serving_url}/{version}" if version else serving_url)
+                version = getattr(endpoint, "version", None)
+                names.add(RequestedEndpoint(serving_url, version).name)
         return names
 
     async def build(self, url: str) -> Response | None:

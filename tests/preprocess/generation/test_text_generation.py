@@ -11,14 +11,10 @@ import pytest
 from preprocess.generation.seats import seats
 from preprocess.triton.client import close_clients
 from tests.engine.triton_server import TritonServer
-from tests.text_engine import PROMPT, Asker, fields, lived, write_model
+from tests.text_engine import PROMPT, Asker, asked, fields, lived, three_tokens, write_model
 from transformer_serving.contract.worker.request_context import current_caller
 
 pytestmark = pytest.mark.slow
-
-
-def asked(new: int, **parameters: Any) -> dict[str, Any]:
-    return {"text": PROMPT, "parameters": {"max_new_tokens": new, **parameters}}
 
 
 async def test_the_seeds_body_is_answered_with_prompt_and_continuation(text: Asker) -> None:
@@ -39,15 +35,7 @@ async def test_the_pipelines_shapes(text: Asker) -> None:
 
 
 async def test_events_are_pieces_and_the_end(text: Asker) -> None:
-    events = await text.events(asked(3, seed=5))
-    assert events[:-2] == [{"index": 0, "text": f" w2{at}"} for at in range(3)]
-    assert events[-2:] == [
-        {
-            "index": 0, "text": "", "finish_reason": "length", "prompt_tokens": 3,
-            "generated_tokens": 3, "seed": 5,
-        },
-        "[DONE]",
-    ]  # fmt: skip
+    assert await text.events(asked(3, seed=5)) == three_tokens(5)
 
 
 async def test_an_end_token_ends_it_and_has_no_text(text: Asker) -> None:

@@ -21,7 +21,7 @@ from tritonclient.grpc import InferenceServerClient
 from preprocess.generation.seats import seats
 from preprocess.triton.client import close_clients
 from tests.preprocess.generation.test_text_generation import served, until
-from tests.text_engine import PROMPT, Asker, fields, tokenizer
+from tests.text_engine import PROMPT, Asker, asked, fields, three_tokens, tokenizer
 from tests.vllm_engine import NAME, VllmServer, serving_here, serving_in_triton
 
 pytestmark = pytest.mark.slow
@@ -67,21 +67,9 @@ def vllm(settings: Any) -> Asker:
     return Asker(NAME, fields(engine="vllm"))
 
 
-def asked(new: int, **parameters: Any) -> dict[str, Any]:
-    return {"text": PROMPT, "parameters": {"max_new_tokens": new, **parameters}}
-
-
 async def test_text_and_a_stream_of_it(vllm: Asker) -> None:
     assert await vllm.answer(asked(4)) == {"text": "w20 w21 w22 w20 w21 w22 w20"}
-    events = await vllm.events(asked(3, seed=5))
-    assert events[:-2] == [{"index": 0, "text": f" w2{at}"} for at in range(3)]
-    assert events[-2:] == [
-        {
-            "index": 0, "text": "", "finish_reason": "length", "prompt_tokens": 3,
-            "generated_tokens": 3, "seed": 5,
-        },
-        "[DONE]",
-    ]  # fmt: skip
+    assert await vllm.events(asked(3, seed=5)) == three_tokens(5)
 
 
 async def test_several_tokens_of_one_message_are_counted(vllm: Asker) -> None:
