@@ -46,9 +46,11 @@ class Numbers(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
     async def ModelStreamInfer(
         self, requests: AsyncIterator[Any], context: Any
     ) -> AsyncIterator[Any]:
-        left = asyncio.Event()
-        heard = asyncio.create_task(self.hear(requests, left))
+        begun, left = asyncio.Event(), asyncio.Event()
+        heard = asyncio.create_task(self.hear(requests, begun, left))
         try:
+            # As a Triton does; before it, an abort would leave the request unread.
+            await begun.wait()
             for number in range(1, self.last + 1):
                 await asyncio.sleep(self.gap_s)
                 yield _answer(number, final=number == self.last or left.is_set())
@@ -64,14 +66,13 @@ class Numbers(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
         finally:
             heard.cancel()
 
-    async def hear(self, requests: AsyncIterator[Any], left: asyncio.Event) -> None:
-        before = False
+    async def hear(
+        self, requests: AsyncIterator[Any], begun: asyncio.Event, left: asyncio.Event
+    ) -> None:
         async for message in requests:
             [first] = np.frombuffer(message.raw_input_contents[0], np.int32)
             self.asked.append((message.id, int(first)))
-            if before:
-                left.set()
-            before = True
+            (left if begun.is_set() else begun).set()
 
     async def ended(self) -> str:
         async with asyncio.timeout(20):
