@@ -20,7 +20,7 @@ from preprocess.card import card_of
 from preprocess.dialects import Conversation, needs_engine
 from preprocess.engine import Engine
 from preprocess.garbage import keep_collections_short
-from preprocess.glance import glance_at
+from preprocess.glance import Reach, glance_at
 from preprocess.metrics_port import open_metrics_port
 from preprocess.passage import Passage, internal_error
 from preprocess.request import read_body
@@ -39,6 +39,10 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 Collect = Callable[[dict[str, Any]], None] | None
+# So long nobody is let in after a refusal: a small part of what a request may wait, so that the
+# queue does not run dry meanwhile.
+_REACH_S = 0.005
+_REACH = 1 / 16
 
 
 class Preprocess:
@@ -79,7 +83,8 @@ class Preprocess:
         """
         if not self.engine.has_a_queue() or not needs_engine():
             return None
-        glance = glance_at(raw, dialect_is_known=current_operation.get() is not None)
+        dialect_is_known = current_operation.get() is not None
+        glance = glance_at(raw, dialect_is_known=dialect_is_known)
         if glance is None:
             return None
         left_s = glance.timeout_s or self.settings.timeout_s
@@ -88,7 +93,12 @@ class Preprocess:
             return None
         state: dict[str, Any] = {}
         self.begin(raw, state)
-        return self.postprocess(error.without_frames(), state)
+        refusal = self.postprocess(error.without_frames(), state)
+        refusal.reach = Reach(
+            glance, dialect_is_known, min(_REACH_S, left_s * _REACH),
+            partial(self.engine.departures.again, error),
+        )  # fmt: skip
+        return refusal
 
     def preprocess(self, body: Any, state: dict[str, Any], collect: Collect = None) -> Any:
         """The body as a checked Request, or the ServingError that `postprocess` will answer."""

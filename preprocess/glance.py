@@ -6,6 +6,7 @@ Tested by tests/preprocess/test_admission.py.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 from preprocess.request import MAX_TIMEOUT_MS
@@ -38,3 +39,25 @@ def glance_at(raw: bytes, *, dialect_is_known: bool) -> Glance | None:
     if named > 1 or not values or int(values[0]) > MAX_TIMEOUT_MS:
         return None
     return Glance(int(values[0]) / 1000)
+
+
+class Reach(NamedTuple):
+    """For whom else a refusal is true: in the next `seconds`, for all who have no more time.
+
+    The gateway gives it again to those, without asking; `tell` takes how many they were.
+    """
+
+    glance: Glance
+    dialect_is_known: bool
+    seconds: float
+    tell: Callable[[int], None]
+
+    def holds_for(self, raw: bytes) -> bool:
+        """Of a body in the same dialect; from whatever thread."""
+        other = glance_at(raw, dialect_is_known=self.dialect_is_known)
+        if other is None:
+            return False
+        mine, theirs = self.glance.timeout_s, other.timeout_s
+        if mine is None or theirs is None:
+            return mine is theirs
+        return theirs <= mine

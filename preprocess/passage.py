@@ -113,6 +113,14 @@ class Departures:
         headers[VERSION_HEADER] = self._bundle_version
         return headers
 
+    def again(self, error: ServingError, times: int) -> None:
+        """So many more were answered with the error, by the gateway."""
+        code, status = error.kind.code, error.kind.status
+        self.figures.request(status, 0, 0, {}, times)
+        if status >= _FIRST_SERVER_FAULT:
+            last, missed = self._faults.get(code, (0.0, 0))
+            self._faults[code] = last, missed + times
+
     def _log(self, passage: Passage, error: ServingError, trace_id: str | None) -> None:
         """A line a second for each code at most: an engine that is gone fails every request."""
         now = time.monotonic()

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import orjson
 from starlette.responses import Response
 
+from preprocess.glance import Reach
 from transformer_serving.contract.dialects import OURS, Dialect
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.worker.durations import OK
@@ -30,6 +31,8 @@ class Answer(Response):
         super().__init__(body, status, headers, media_type)
         # What the gateway counts it as, whatever the status is in the caller's dialect.
         self.code = code
+        # Of a refusal that others get as well.
+        self.reach: Reach | None = None
         self._answer = answer
 
     @cached_property

@@ -60,14 +60,16 @@ class EndpointFigures:
             endpoint,
         )
 
-    def request(self, status: int, texts: int, tokens: int, stages: Mapping[str, float]) -> None:
-        """One answer; `stages` in seconds, in the order of STAGES, as far as it came: an answer of
-        tokens alone has no others.
+    def request(
+        self, status: int, texts: int, tokens: int, stages: Mapping[str, float], times: int = 1
+    ) -> None:
+        """One answer, or so many like it; `stages` in seconds, in the order of STAGES, as far as it
+        came: an answer of tokens alone has no others.
         """
         if status not in self._requests:
             requests = counter("requests", "Answers by their status.", ("status",))
             self._requests[status] = labelled(requests, self._endpoint, str(status))
-        self._requests[status].inc()
+        self._requests[status].inc(times)
         if status == 200:
             self._texts.inc(texts)
             self._tokens.inc(tokens)

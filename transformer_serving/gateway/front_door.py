@@ -22,6 +22,7 @@ from transformer_serving.gateway.body import ClientGoneError, Incoming
 from transformer_serving.gateway.body_memory import body_memory
 from transformer_serving.gateway.callers import Callers
 from transformer_serving.gateway.cards import Cards
+from transformer_serving.gateway.crowd import Crowd
 from transformer_serving.gateway.descriptions import DESCRIPTIONS
 from transformer_serving.gateway.descriptions.description import Question, tell
 from transformer_serving.gateway.exchange import Exchange
@@ -72,7 +73,10 @@ class FrontDoor:
         self._shutdown = Shutdown(settings.drain_seconds)
         self._short_way = ShortWay(host)
         self._traffic = Traffic(self._short_way)
-        self._metrics = Metrics(self._short_way.names, self._traffic.tell)
+        self._metrics = Metrics(self._short_way.names, self._tell)
+        self._crowd = Crowd(settings, keys, self._traffic.durations, self._metrics.asked)
+        # Asked by the server before a request comes into the loop.
+        self.turns_away = self._crowd.refusal
         self.bodies = body_memory(settings.body_memory_bytes)
         self._reader = Reader(self._short_way, Parser(settings.max_body_elements))
         self._callers = Callers()
@@ -83,6 +87,11 @@ class FrontDoor:
         named = settings.generate_endpoint
         self._generate = Call(RequestedEndpoint.of(named), None) if named else None
         write_json_lines()
+
+    def _tell(self) -> None:
+        """Every figure that was kept back, now."""
+        self._crowd.tell()
+        self._traffic.tell()
 
     def not_ready(self) -> str | None:
         """Why /health/ready would answer 503, else None."""
@@ -221,6 +230,7 @@ class FrontDoor:
             current_endpoint.set(asked.target.name)
         visit.asks(asked.target)
         if asked.refusal is not None:
+            self._crowd.gave(call, asked.refusal, visit.endpoint)
             await self._send(asked.refusal, exchange, visit, left=False)
             return None
         caller = self._callers.enter(exchange.receive)
@@ -271,7 +281,7 @@ class FrontDoor:
                 self._shutdown.arm()
                 self._rounds.start()
             elif message["type"] in _ENDED:
-                self._traffic.tell()
+                self._tell()
                 self._shutdown.leave()
             await send(message)
 

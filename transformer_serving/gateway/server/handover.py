@@ -4,6 +4,7 @@ Waking another thread takes as long as much of our own code for it. The loop wou
 be woken for the head, ask for the body, and be woken again for a body that had come with the head
 in the first place. So a short body is asked for at once, in the thread that hands the request
 over, and the request enters with it. One whose body lets itself be waited for enters without it.
+One that the app turns away then and there does not enter at all, where the loop is a `WorkerLoop`.
 
 Tested by tests/gateway/test_http.py.
 """
@@ -12,11 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Awaitable, Callable, Coroutine
-from functools import partial
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextvars import Context
 from typing import Any
 
+import uvloop
+
 from transformer_serving.gateway.asgi import Message, Receive, Scope
+
+log = logging.getLogger("transformer_serving.gateway")
 
 # Its stub describes another release than the one that is installed.
 _native: Any = importlib.import_module("granian._granian")
@@ -27,60 +33,133 @@ _SHORT_BYTES = 16_384
 _ROUND_S = 0.2
 
 Answer = Callable[[Any, Receive], Coroutine[Any, Any, None]]
+# Of a request's scope and whole body; None lets it in. Called in Granian's thread.
+TurnsAway = Callable[[Scope, bytes], Iterable[Message] | None]
 
 
 class Arrival:
     """A request of which the first message has been asked for, in no task yet."""
 
-    __slots__ = ("entered", "first", "watcher")
+    __slots__ = ("_declared", "_is_free", "first", "watcher")
 
-    def __init__(self, watcher: Any, first: Awaitable[Message]) -> None:
+    def __init__(self, watcher: Any, first: Any, declared: int) -> None:
+        """`declared` bytes are what the head says of the body."""
         self.watcher = watcher
-        self.first: Awaitable[Message] | None = first
-        self.entered = False
+        self.first: Any = first
+        self._declared = declared
+        self._is_free = [True]
+
+    def claim(self) -> bool:
+        """Whether the caller is the first to say so, of two threads."""
+        try:
+            return self._is_free.pop()
+        except IndexError:
+            return False
 
     def receive(self) -> Awaitable[Message]:
         """ASGI's `receive`: what was asked for already, then what comes after it."""
         first, self.first = self.first, None
         if first is not None:
-            return first
+            asked: Awaitable[Message] = first
+            return asked
         following: Awaitable[Message] = self.watcher.proto.receive()
         return following
+
+    def whole_body(self) -> bytes | None:
+        """The body where all of it has come with the first message."""
+        message = self.first.result()
+        body: bytes = message.get("body", b"")
+        return body if len(body) == self._declared else None
+
+
+class Entrance:
+    """What is to be called once a request's first message is here."""
+
+    __slots__ = ("_arrival", "_handover")
+
+    def __init__(self, handover: Handover, arrival: Arrival) -> None:
+        self._handover = handover
+        self._arrival = arrival
+
+    def __call__(self, _: object = None) -> None:
+        self._handover.enter(self._arrival)
+
+    def is_closed(self) -> bool:
+        """Whether the request was turned away; in Granian's thread."""
+        try:
+            return self._handover.turn_away(self._arrival)
+        except Exception:
+            # Granian would lose it, and the request with it.
+            log.exception("a request could not be turned away before the event loop")
+            return False
+
+
+class WorkerLoop(uvloop.Loop):
+    """Whose requests may be turned away before it is woken for them."""
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Any, *arguments: Any, context: Context | None = None
+    ) -> asyncio.Handle | None:
+        """What Granian calls, in its own thread, once it has a message; it keeps no handle."""
+        if type(callback) is Entrance and callback.is_closed():
+            return None
+        return super().call_soon_threadsafe(callback, *arguments, context=context)
 
 
 class Handover(_native.CallbackScheduler):  # type: ignore[misc]
     """Starts a task for every request in the loop that runs, and is called in another thread."""
 
-    def __new__(cls, answer: Answer) -> Handover:
+    def __new__(cls, answer: Answer, turns_away: TurnsAway | None = None) -> Handover:
         loop = asyncio.get_running_loop()
         made: Handover = super().__new__(cls, loop, answer, None, None, None)
         return made
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, turns_away: TurnsAway | None = None) -> None:
         self._answer = answer
+        self._turns_away = turns_away
         self._new: dict[Arrival, None] = {}
         self._older: dict[Arrival, None] = {}
         self._schedule_fn = self._take
         self._round()
 
+    def enter(self, arrival: Arrival) -> None:
+        if arrival.claim():
+            self._forget(arrival)
+            self._start(arrival.watcher, arrival.receive)
+
+    def turn_away(self, arrival: Arrival) -> bool:
+        """Answer the request here, where the app has an answer for it."""
+        watcher = arrival.watcher
+        if self._turns_away is None or arrival.first is None:
+            return False
+        body = arrival.whole_body()
+        refusal = None if body is None else self._turns_away(watcher.scope, body)
+        if refusal is None or not arrival.claim():
+            return False
+        self._forget(arrival)
+        try:
+            for message in refusal:
+                watcher.proto.send(message)
+        finally:
+            watcher.done()
+        return True
+
     def _take(self, watcher: Any) -> None:
         """In Granian's thread, which is also the only one that completes what is asked for here."""
-        if not _has_short_body(watcher.scope):
+        declared = _short_body(watcher.scope)
+        if not declared:
             self._loop.call_soon_threadsafe(
                 self._start, watcher, watcher.proto.receive, context=self._ctx
             )
             return
         first = watcher.proto.receive()
-        arrival = Arrival(watcher, first)
+        arrival = Arrival(watcher, first, declared)
         self._new[arrival] = None
-        first.add_done_callback(partial(self._enter, arrival), context=self._ctx)
+        first.add_done_callback(Entrance(self, arrival), context=self._ctx)
 
-    def _enter(self, arrival: Arrival, _: object = None) -> None:
-        if not arrival.entered:
-            arrival.entered = True
-            self._new.pop(arrival, None)
-            self._older.pop(arrival, None)
-            self._start(arrival.watcher, arrival.receive)
+    def _forget(self, arrival: Arrival) -> None:
+        self._new.pop(arrival, None)
+        self._older.pop(arrival, None)
 
     def _start(self, watcher: Any, receive: Receive) -> None:
         watcher.taskref(self._loop.create_task(self._answer(watcher, receive)))
@@ -89,21 +168,18 @@ class Handover(_native.CallbackScheduler):  # type: ignore[misc]
         """Let those in whose body has not come for a whole round: its limits are kept in there."""
         late, self._older, self._new = self._older, self._new, {}
         for arrival in tuple(late):
-            self._enter(arrival)
+            self.enter(arrival)
         self._loop.call_later(_ROUND_S, self._round)
 
 
-def _has_short_body(scope: Scope) -> bool:
-    """Whether to ask for the body at once, which also sends "100 Continue" where that is expected:
+def _short_body(scope: Scope) -> int:
+    """Bytes of a body that is to be asked for at once, else 0.
 
-    whoever expects it wants to hear first whether the body is wanted.
+    To ask also sends "100 Continue" where that is expected: whoever expects it wants to hear first
+    whether the body is wanted.
     """
     headers = dict(scope["headers"])
-    length: bytes | None = headers.get(b"content-length")
-    return (
-        length is not None
-        and b"expect" not in headers
-        and length.isdigit()
-        and len(length) <= len(str(_SHORT_BYTES))
-        and 0 < int(length) <= _SHORT_BYTES
-    )
+    length: bytes = headers.get(b"content-length", b"0")
+    if b"expect" in headers or not length.isdigit() or len(length) > len(str(_SHORT_BYTES)):
+        return 0
+    return int(length) if int(length) <= _SHORT_BYTES else 0

@@ -15,7 +15,7 @@ from typing import Any
 from granian.http import HTTP1Settings
 
 from transformer_serving.gateway.asgi import App, Receive
-from transformer_serving.gateway.server.handover import Handover
+from transformer_serving.gateway.server.handover import Handover, TurnsAway
 from transformer_serving.gateway.server.tls import Tls
 
 # Its stub describes another release than the one that is installed.
@@ -33,7 +33,8 @@ _IDLE_S = 30
 class HttpServer:
     """Serves `app` on a listening socket, which it takes over, until `stop` and the last answer.
 
-    `connections` are taken at a time; `backlog` more wait in the socket.
+    `connections` are taken at a time; `backlog` more wait in the socket. `turns_away` is asked in
+    Granian's thread, where the loop is a WorkerLoop.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class HttpServer:
         connections: int,
         tls: Tls | None = None,
         head_seconds: float = HEAD_SECONDS,
+        turns_away: TurnsAway | None = None,
     ) -> None:
         self.ended = asyncio.Event()
         self._app = app
@@ -53,6 +55,7 @@ class HttpServer:
         self._connections = connections
         self._tls = tls
         self._head_seconds = head_seconds
+        self._turns_away = turns_away
         self._signal = _native.WorkerSignal()
         self._stopped = False
 
@@ -62,7 +65,7 @@ class HttpServer:
         self._signal.add_cb(lambda: loop.call_soon_threadsafe(self.ended.set))
         worker, is_unix = self._worker()
         serve = worker.serve_mtr_uds if is_unix else worker.serve_mtr
-        serve(Handover(self._answer), loop, self._signal)
+        serve(Handover(self._answer, self._turns_away), loop, self._signal)
 
     def stop(self) -> None:
         """Close the listener; `ended` is set when every request that runs has its answer."""

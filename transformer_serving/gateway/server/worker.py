@@ -22,9 +22,9 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-import uvloop
 from granian.asgi import LifespanProtocol
 
+from transformer_serving.gateway.server.handover import WorkerLoop
 from transformer_serving.gateway.server.http import HttpServer
 from transformer_serving.gateway.server.worker_order import BEAT_S, Report, WorkerOrder
 from transformer_serving.gateway.settings import read_settings
@@ -59,7 +59,7 @@ class Worker:
         # ClearML takes SIGTERM over in this import. We take it after that, or a worker would
         # first spend seconds in ClearML's own shutdown, its requests waiting.
         app = importlib.import_module(self._order.module).app
-        loop = uvloop.new_event_loop()
+        loop = WorkerLoop()
         asyncio.set_event_loop(loop)
         loop.run_until_complete(self._serve(app))
 
@@ -68,7 +68,7 @@ class Worker:
         listener = socket.socket(fileno=self._order.listener)
         server = HttpServer(
             app, listener, backlog=self._order.backlog, connections=_connections(),
-            tls=self._order.tls,
+            tls=self._order.tls, turns_away=getattr(app, "turns_away", None),
         )  # fmt: skip
         grpc_port = self._grpc_port(app)
         ports: list[Port] = [server, *([] if grpc_port is None else [grpc_port])]

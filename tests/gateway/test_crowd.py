@@ -1,0 +1,355 @@
+"""Refusals that are given before the event loop: to whom, as what, and how they are counted."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from preprocess.glance import Glance, Reach
+from preprocess.response import Answer
+from tests.engine.triton_server import stopped
+from tests.gateway.conftest import Server
+from tests.gateway.kept_connections import KeptConnections
+from tests.gateway.test_leaving import SLOW, busy, figure
+from tests.gateway.text_serving import TextServing, text_serving as text_serving
+from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
+from transformer_serving.contract.worker.durations import Durations
+from transformer_serving.gateway.asgi import Message, Receive, Scope, Send, send_json
+from transformer_serving.gateway.crowd import Crowd
+from transformer_serving.gateway.keys import Keys
+from transformer_serving.gateway.routes import Call, call_of
+from transformer_serving.gateway.server.handover import WorkerLoop
+from transformer_serving.gateway.server.http import HttpServer
+from transformer_serving.gateway.server.listener import listen
+from transformer_serving.gateway.settings import read_settings
+
+SETTINGS = read_settings({})
+RAW = b'{"text": "a cup"}'
+LONG = 60.0
+
+
+class Told:
+    """What was counted."""
+
+    def __init__(self) -> None:
+        self.again = 0
+        self.took: list[tuple[str, str, int]] = []
+        self.keys: Counter[str] = Counter()
+        self.durations = Durations(None)
+        self.durations.took = self._took  # type: ignore[method-assign]
+
+    def _took(self, endpoint: str, code: str, status: int, seconds: float) -> None:
+        assert 0 <= seconds < LONG
+        self.took.append((endpoint, code, status))
+
+    def asked(self, key: str) -> None:
+        self.keys[key] += 1
+
+    def tell(self, times: int) -> None:
+        self.again += times
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+def crowd_of(told: Told, settings: Any = SETTINGS, keys: Keys | None = None) -> Crowd:
+    return Crowd(settings, keys, told.durations, told.asked)
+
+
+def scope(path: str = "/serve/texts", **headers: str) -> Scope:
+    named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return {"method": "POST", "path": path, "headers": named}
+
+
+def call(path: str = "/serve/texts") -> Call:
+    found = call_of(scope(path))
+    assert found is not None
+    return found
+
+
+def refusal(told: Told, seconds: float = LONG, timeout_s: float | None = None) -> Answer:
+    headers = {"server-timing": "tokenize;dur=0.5", "retry-after": "3"}
+    answer = Answer(b'{"code":"overloaded"}', 503, headers, code="overloaded")
+    answer.reach = Reach(Glance(timeout_s), False, seconds, told.tell)
+    return answer
+
+
+def start_of(messages: Iterable[Message] | None) -> tuple[int, dict[bytes, bytes]]:
+    assert messages is not None
+    start, body = messages
+    assert (start["type"], body["type"]) == ("http.response.start", "http.response.body")
+    assert body["body"] == b'{"code":"overloaded"}'
+    names = [name for name, _ in start["headers"]]
+    assert len(names) == len(set(names))
+    return start["status"], dict(start["headers"])
+
+
+def test_others_get_the_same_refusal_under_their_own_id(told: Told) -> None:
+    crowd = crowd_of(told)
+    assert crowd.refusal(scope(), RAW) is None
+    crowd.gave(call(), refusal(told), "texts")
+    status, headers = start_of(crowd.refusal(scope(x_request_id="mine"), RAW))
+    assert status == 503
+    assert headers[b"x-request-id"] == b"mine"
+    assert headers[b"retry-after"] == b"3"
+    assert headers[b"content-length"] == b"21"
+    assert headers[b"server-timing"].startswith(b"total;dur=")
+    ids = {start_of(crowd.refusal(scope(), RAW))[1][b"x-request-id"] for _ in range(10)}
+    assert len(ids) == 10
+    crowd.tell()
+    assert told.took == [("texts", "overloaded", 503)] * 11
+    assert told.again == 11
+    crowd.tell()
+    assert told.again == 11
+
+
+def test_a_dialects_status_counts_as_the_codes(told: Told) -> None:
+    crowd = crowd_of(told)
+    other = refusal(told)
+    other.status_code = 429
+    crowd.gave(call("/tei/texts/embed"), other, "texts")
+    assert start_of(crowd.refusal(scope("/tei/texts/embed"), RAW))[0] == 429
+    assert crowd.refusal(scope(), RAW) is None
+    crowd.tell()
+    assert told.took == [("texts", "overloaded", 503)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "raw"),
+    [
+        (scope("/serve/others"), RAW),
+        (scope("/serve/texts/2"), RAW),
+        (scope("/health/live"), RAW),
+        (scope(content_encoding="gzip"), RAW),
+        (scope(traceparent="00-1-2-01"), RAW),
+        (scope(inference_header_content_length="3"), RAW),
+        (scope(), b'{"text": "a cup", "timeout_ms": 9000}'),
+        (scope(), b'{"text": "a cup", "timeout_ms": "9"}'),
+        (scope(), b"a" * (SETTINGS.max_body_bytes + 1)),
+    ],
+)
+def test_whoever_may_need_another_answer_goes_the_whole_way(
+    told: Told, asked: Scope, raw: bytes
+) -> None:
+    crowd = crowd_of(told)
+    crowd.gave(call(), refusal(told), "texts")
+    assert crowd.refusal(asked, raw) is None
+    crowd.tell()
+    assert not told.took
+
+
+@pytest.mark.parametrize(
+    ("refused", "others", "holds"),
+    [
+        (None, None, True), (None, 100, False), (2.0, None, False), (2.0, 2000, True),
+        (2.0, 2001, False), (2.0, 1, True),
+    ],
+)  # fmt: skip
+def test_a_refusal_holds_for_those_who_have_no_more_time(
+    told: Told, refused: float | None, others: int | None, *, holds: bool
+) -> None:
+    crowd = crowd_of(told)
+    crowd.gave(call(), refusal(told, timeout_s=refused), "texts")
+    body: dict[str, Any] = {"text": "a"} if others is None else {"text": "a", "timeout_ms": others}
+    assert (crowd.refusal(scope(), orjson.dumps(body)) is not None) == holds
+
+
+def test_it_holds_for_a_moment(told: Told) -> None:
+    crowd = crowd_of(told)
+    crowd.gave(call(), refusal(told, seconds=0.0), "texts")
+    time.sleep(0.001)
+    assert crowd.refusal(scope(), RAW) is None
+    crowd.gave(call(), refusal(told), "texts")
+    start_of(crowd.refusal(scope(), RAW))
+    # The next one counts what the last one gave.
+    crowd.gave(call(), refusal(told, seconds=0.0), "texts")
+    assert told.again == 1
+
+
+def test_none_is_given_again_where_that_is_not_said(told: Told) -> None:
+    silent = refusal(told)
+    silent.reach = None
+    crowd = crowd_of(told)
+    crowd.gave(call(), silent, "texts")
+    assert crowd.refusal(scope(), RAW) is None
+    # A line is written for each.
+    logged = crowd_of(told, replace(SETTINGS, log_requests=True))
+    logged.gave(call(), refusal(told), "texts")
+    assert logged.refusal(scope(), RAW) is None
+
+
+def test_code_of_an_endpoint_that_raises_refuses_nobody(told: Told) -> None:
+    crowd = crowd_of(told)
+    broken = refusal(told)
+    broken.reach = None
+    broken.reach = type("Broken", (), {"seconds": LONG, "tell": told.tell})()
+    crowd.gave(call(), broken, "texts")
+    assert crowd.refusal(scope(), RAW) is None
+
+
+def test_keys_are_asked_for_first(told: Told, tmp_path: Path) -> None:
+    every, other, unknown = (new_key() for _ in range(3))
+    path = tmp_path / "keys.json"
+    rows = Key("every", digest_of(every), now()), Key("other", digest_of(other), now(), ("others",))
+    path.write_text(keys_text(rows))
+    crowd = crowd_of(told, keys=Keys(path))
+    crowd.gave(call(), refusal(told), "texts")
+    assert crowd.refusal(scope(), RAW) is None
+    for key in (other, unknown):
+        assert crowd.refusal(scope(x_api_key=key), RAW) is None
+    start_of(crowd.refusal(scope(x_api_key=every), RAW))
+    assert told.keys == {"every": 1}
+
+
+class Served:
+    """A plain app under Granian in a worker's loop, on a thread of its own."""
+
+    def __init__(self) -> None:
+        self.entered = 0
+        self.turned_away: Counter[int] = Counter()
+        self.listener = listen("127.0.0.1", 0, 100)
+        self.port: int = self.listener.getsockname()[1]
+        self.thread = threading.Thread(target=self._run)
+        self._up = threading.Event()
+        self.stop: Callable[[], object] = lambda: None
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.entered += 1
+        message = await receive()
+        raw = message["body"]
+        while message.get("more_body") and len(raw) < int(
+            dict(scope["headers"])[b"content-length"]
+        ):
+            message = await receive()
+            raw += message["body"]
+        await send_json(send, 200, {"in": len(raw)})
+
+    def turns_away(self, scope: Scope, raw: bytes) -> Iterable[Message] | None:
+        if b"fault" in raw:
+            raise RuntimeError("of the app")
+        if b"away" not in raw:
+            return None
+        self.turned_away[threading.get_ident()] += 1
+        headers = [(b"content-length", b"2")]
+        return (
+            {"type": "http.response.start", "status": 503, "headers": headers},
+            {"type": "http.response.body", "body": b"[]"},
+        )
+
+    def _run(self) -> None:
+        WorkerLoop().run_until_complete(self._serve())
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        server = HttpServer(
+            self.app, self.listener, backlog=100, connections=100, turns_away=self.turns_away
+        )
+        server.start()
+        self.stop = partial(loop.call_soon_threadsafe, server.stop)
+        self._up.set()
+        await server.ended.wait()
+
+    def __enter__(self) -> Served:
+        self.thread.start()
+        self._up.wait()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self.thread.join(60)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    with Served() as made:
+        yield made
+
+
+async def test_it_is_given_in_another_thread_than_the_loops(served: Served) -> None:
+    """Mixed with requests that enter, on kept connections: each gets its own answer."""
+    kept = KeptConnections(served.port)
+
+    async def ask(number: int) -> None:
+        body = {"text": "a" * (number % 50), "kind": "away" if number % 3 else "in"}
+        status, answer = await kept.post("texts", body)
+        assert status == (503 if number % 3 else 200)
+        assert answer == ([] if number % 3 else {"in": len(orjson.dumps(body))})
+
+    for first in range(0, 3000, 30):
+        await asyncio.gather(*(ask(number) for number in range(first, first + 30)))
+    await kept.close()
+    [(thread, times)] = served.turned_away.items()
+    assert thread != served.thread.ident
+    assert (times, served.entered) == (2000, 1000)
+
+
+async def test_whatever_cannot_be_turned_away_enters(served: Served) -> None:
+    kept = KeptConnections(served.port)
+    # Its check fails; it is too long to wait for; both are answered by the app.
+    for text in ("fault", "away" + "a" * 20_000):
+        status, answer = await kept.post("texts", text)
+        assert (status, answer) == (200, {"in": len(text) + 2})
+    await kept.close()
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(b"POST /serve/texts HTTP/1.1\r\nhost: a\r\ncontent-length: 6\r\n\r\naw")
+    await writer.drain()
+    # Longer than a body is waited for outside the loop.
+    await asyncio.sleep(0.5)
+    writer.write(b"ay..")
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    assert await reader.readexactly(8) == b'{"in":6}'
+    writer.close()
+    await writer.wait_closed()
+    assert served.entered == 3
+    assert not served.turned_away
+
+
+@pytest.fixture(scope="module")
+def server(text_serving: TextServing) -> Iterator[Server]:
+    started = text_serving.gateway(TRANSFORMER_SERVING_CALLS_IN_FLIGHT="1").start()
+    try:
+        yield started.wait_for("/health/ready")
+    finally:
+        started.stop()
+
+
+@pytest.mark.slow
+async def test_figures_have_each_refusal_however_it_was_given(
+    server: Server, text_serving: TextServing
+) -> None:
+    """An engine that stands still; callers without the time to wait for it."""
+    assert server.post("texts", {"text": "tea"}).status == 200
+    durations, requests = "request_duration_seconds_count", "requests_total"
+    labels = {"endpoint": "texts", "status": "503"}
+    before = {name: figure(server, name, **labels) for name in (durations, requests)}
+    kept = KeptConnections(server.port)
+    given = Counter[str]()
+
+    async def ask() -> None:
+        body = {"text": "tea", "timeout_ms": 100}
+        status, answer = await kept.post("texts", body, given_by=given)
+        assert (status, answer["code"]) == (503, "overloaded")
+
+    with busy(server, SLOW), stopped(text_serving.triton):
+        end = time.monotonic() + 60
+        while not given["total"] or given.total() < 2000:
+            await asyncio.gather(*(ask() for _ in range(16)))
+            assert time.monotonic() < end, given
+    await kept.close()
+    for name in (durations, requests):
+        assert figure(server, name, **labels) == before[name] + given.total()
+    # After the crowd everybody is let in again.
+    assert server.post("texts", {"text": "tea", "timeout_ms": 60_000}).status == 200

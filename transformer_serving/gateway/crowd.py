@@ -1,0 +1,142 @@
+"""A crowd's refusals, given again in the thread that brings requests, without the event loop.
+
+Where more comes than an engine can do, the refusals take the processor from the answers: each wakes
+the loop, makes a task, and stands in line before what the engine has just computed. So a refusal
+says how long it holds and for whom (`Reach` in preprocess/glance.py), and until then those get the
+same one from here. A request with a binary part, a compressed body or a trace goes
+the whole way.
+
+Tested by tests/gateway/test_crowd.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from starlette.responses import Response
+
+from transformer_serving.contract.errors import KINDS, ServingError
+from transformer_serving.contract.panics import ENDS
+from transformer_serving.contract.worker.deferred import Deferred
+from transformer_serving.contract.worker.durations import Durations
+from transformer_serving.gateway.asgi import Message, Scope
+from transformer_serving.gateway.body import header_values
+from transformer_serving.gateway.keys import Keys, check_may_ask
+from transformer_serving.gateway.request_id import HEADER, request_id
+from transformer_serving.gateway.routes import Call, call_of
+from transformer_serving.gateway.settings import GatewaySettings
+
+_WHOLE_WAY = (b"content-encoding", b"inference-header-content-length", b"traceparent")
+_TIMING = b"server-timing"
+
+
+class Given(NamedTuple):
+    """A refusal that holds until `until` on time.monotonic's clock.
+
+    `seconds` has how long each took that was given since they were last counted.
+    """
+
+    until: float
+    reach: Any
+    name: str
+    code: str
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    seconds: list[float]
+
+
+class Crowd:
+    """Of one worker. `refusal` is called in Granian's thread, everything else in the loop."""
+
+    def __init__(
+        self, settings: GatewaySettings, keys: Keys | None, durations: Durations,
+        asked: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        """`asked` counts a request by its key's name."""
+        self._longest = settings.max_body_bytes
+        # A line for every request is written on the whole way.
+        self._is_off = settings.log_requests
+        self._keys = keys
+        self._asked = asked
+        self._durations = durations
+        self._given: dict[Call, Given] = {}
+        self._soon = Deferred(self.tell).soon
+
+    def gave(self, call: Call, refusal: Response, name: str) -> None:
+        """`refusal` was what the endpoint `name` answered; others get it too, where it says so."""
+        reach = getattr(refusal, "reach", None)
+        if reach is None or self._is_off:
+            return
+        before = self._given.get(call)
+        headers = [row for row in refusal.raw_headers if row[0] != _TIMING]
+        self._given[call] = Given(
+            time.monotonic() + reach.seconds, reach, name, getattr(refusal, "code", ""),
+            refusal.status_code, headers, bytes(refusal.body), [],
+        )  # fmt: skip
+        if before is not None:
+            self._count(before)
+        self._soon()
+
+    def refusal(self, scope: Scope, raw: bytes) -> Iterable[Message] | None:
+        """The answer of a request that needs no look into its whole body, None of all others."""
+        if not self._given:
+            return None
+        arrived = time.monotonic()
+        call = call_of(scope)
+        given = None if call is None else self._given.get(call)
+        if call is None or given is None or arrived > given.until or len(raw) > self._longest:
+            return None
+        headers = header_values(scope["headers"])
+        if any(name in headers for name in _WHOLE_WAY) or not _holds(given.reach, raw):
+            return None
+        if self._keys is not None and not self._let_in(self._keys, headers, call):
+            return None
+        seconds = time.monotonic() - arrived
+        given.seconds.append(seconds)
+        more = [(HEADER, request_id(headers)), (_TIMING, b"total;dur=%.3f" % (1000 * seconds))]
+        headers_of_it = given.headers + more
+        return (
+            {"type": "http.response.start", "status": given.status, "headers": headers_of_it},
+            {"type": "http.response.body", "body": given.body},
+        )
+
+    def tell(self) -> None:
+        """Count what was given; let go of what does not hold any more."""
+        now = time.monotonic()
+        for call, given in tuple(self._given.items()):
+            if given.until < now:
+                del self._given[call]
+            self._count(given)
+
+    def _count(self, given: Given) -> None:
+        times = 0
+        row = KINDS.get(given.code)
+        status = given.status if row is None else row.status
+        while given.seconds:
+            self._durations.took(given.name, given.code, status, given.seconds.pop())
+            times += 1
+        if times:
+            given.reach.tell(times)
+
+    def _let_in(self, keys: Keys, headers: dict[bytes, bytes], call: Call) -> bool:
+        """Whoever has no right to ask is told so, and counted, on the whole way."""
+        try:
+            key = keys.key_of(headers)
+            check_may_ask(key, "", call.target)
+        except ServingError:
+            return False
+        self._asked(key.name)
+        return True
+
+
+def _holds(reach: Any, raw: bytes) -> bool:
+    """It is the endpoint's own code, of whatever version."""
+    try:
+        return reach.holds_for(raw) is True
+    except ENDS:
+        raise
+    except BaseException:
+        return False
