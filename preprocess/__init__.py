@@ -94,10 +94,12 @@ class Preprocess:
         state: dict[str, Any] = {}
         self.begin(raw, state)
         refusal = self.postprocess(error.without_frames(), state)
-        refusal.reach = Reach(
-            glance, dialect_is_known, min(_REACH_S, left_s * _REACH),
-            partial(self.engine.departures.again, error),
-        )  # fmt: skip
+        departures = self.engine.departures
+        # Of a request that is traced there is a span, whatever became of it.
+        if not departures.are_traced:
+            tell = partial(departures.again, error)
+            seconds = min(_REACH_S, left_s * _REACH)
+            refusal.reach = Reach(glance, dialect_is_known, seconds, tell)
         return refusal
 
     def preprocess(self, body: Any, state: dict[str, Any], collect: Collect = None) -> Any:

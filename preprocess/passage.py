@@ -89,6 +89,10 @@ class Departures:
         self.figures = EndpointFigures(endpoint)
         self._faults: dict[str, tuple[float, int]] = {}
 
+    @property
+    def are_traced(self) -> bool:
+        return self._tracer is not None
+
     def headers(self, passage: Passage, error: ServingError | None = None) -> dict[str, str]:
         """Count the answer, log and trace it; the headers it leaves with."""
         status = error.kind.status if error else 200

@@ -449,6 +449,10 @@ async def test_a_crowd_is_turned_away_before_its_bodies_are_read(
         assert orjson.loads(refusal.body)["code"] == "overloaded"
         assert refusal.headers["retry-after"] == long_way.headers["retry-after"] == "3"
         assert set(refusal.headers) == set(long_way.headers)
+        assert refusal.reach.holds_for(body)
+        assert 0 < refusal.reach.seconds <= 0.005
+    assert not refusal.reach.holds_for(raw)
+    assert refusal.reach.holds_for(b'{"text": "", "timeout_ms": 10}')
     assert made.turned_away(b'{"text": "a cup", "timeout_ms": 9000}') is None
     assert made.turned_away(b'{"text": "%s"}' % (b"a" * 65_536)) is None
     v2 = b'{"inputs": [{"name": "args", "datatype": "BYTES", "shape": [1], "data": ["a"]}]}'
