@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from transformer_serving.contract.endpoint import POOLINGS
+from transformer_serving.contract.meanings import POOLINGS
 from transformer_serving.contract.heads import TASKS
 from transformer_serving.contract.manifest import PRECISIONS
 
