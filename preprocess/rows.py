@@ -56,15 +56,11 @@ def _extra(encoded: Sequence[Encoded], length: int, tensor: InputTensor, tokens:
     return array
 
 
-def rows_of(
-    outputs: Sequence[Array], encoded: Sequence[Encoded], endpoint: Endpoint
-) -> list[Row]:
+def rows_of(outputs: Sequence[Array], encoded: Sequence[Encoded], endpoint: Endpoint) -> list[Row]:
     """Each text's own of one call's arrays. Raises ServingError where they are of other texts."""
     if any(array.shape[:1] != (len(encoded),) for array in outputs):
         raise ServingError("engine_failed", "the engine answered another number of texts")
-    return [
-        unpad(arrays, text, endpoint) for text, *arrays in zip(encoded, *outputs, strict=True)
-    ]
+    return [unpad(arrays, text, endpoint) for text, *arrays in zip(encoded, *outputs, strict=True)]
 
 
 def unpad(outputs: Sequence[Array], text: Encoded, endpoint: Endpoint) -> Row:

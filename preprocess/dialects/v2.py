@@ -178,8 +178,7 @@ def _wanted(body: Mapping[str, Any]) -> tuple[bool, bool]:
 
     Raises ServingError (400).
     """
-    parameters = body.get("parameters")
-    binary = bool(parameters) and parameters.get("binary_data_output") is True
+    binary = (body.get("parameters") or {}).get("binary_data_output") is True
     outputs = body.get("outputs")
     if outputs is None:
         return False, binary

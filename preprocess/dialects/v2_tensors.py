@@ -265,14 +265,15 @@ class Given:
         """JSON data, which may be nested as the shape is."""
         if not isinstance(data, list):
             raise wrong(f"{self._where}.data", "a list", data)
+        values: list[Any] = data
         for _ in range(_MAX_DIMENSIONS):
-            kinds = set(map(type, data))
+            kinds = set(map(type, values))
             if list not in kinds:
-                return data
+                return values
             if len(kinds) > 1:
                 break
-            data = list(chain.from_iterable(data))
-        raise wrong(f"{self._where}.data", "nested as its shape is, or flat", data)
+            values = list(chain.from_iterable(values))
+        raise wrong(f"{self._where}.data", "nested as its shape is, or flat", values)
 
     def _count(self) -> int | None:
         """Elements by the shape, None where a dimension of it is -1: any."""

@@ -20,8 +20,8 @@ from transformer_serving.contract.endpoint import (
     OutputTensor,
     Tokens,
 )
-from transformer_serving.contract.meanings import Classification
 from transformer_serving.contract.manifest import Golden
+from transformer_serving.contract.meanings import Classification
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.bundle import preprocess_file
 from transformer_serving.desk.bundle.folder import Bundle

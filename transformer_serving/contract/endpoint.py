@@ -146,8 +146,12 @@ def read_endpoint(text: str | bytes, where: str = "endpoint.json") -> Endpoint:
         outputs=tuple(_output(row) for row in fields.rows("outputs")),
         tokens=_tokens(fields.inner("tokens")),
         limits=_limits(fields.inner("limits")),
-        classification=read_classification(fields, task) if head in ("sequence", "tokens") else None,
-        embedding=read_embedding(fields, task, head) if head in ("vector", "token_vectors") else None,
+        classification=read_classification(fields, task)
+        if head in ("sequence", "tokens")
+        else None,
+        embedding=read_embedding(fields, task, head)
+        if head in ("vector", "token_vectors")
+        else None,
         masks=read_masks(fields) if head == "masks" else None,
         golden=fields.optional("golden", dict),
         recorded=_recorded(fields),
