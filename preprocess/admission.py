@@ -7,11 +7,13 @@ the engine stays as fast as it was. Nobody is refused while a call could leave a
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from preprocess.pace import Pace
 from preprocess.stats import tell_limit, waiting_tokens
+from preprocess.tokens import Encoded
 from preprocess.waiting import PACE, WaitingTexts
 from transformer_serving.contract.errors import ServingError
 
@@ -111,6 +113,11 @@ class Newcomer:
     left_s: float | None
     tokens: int = 0
     last_text: int = 0
+
+    @classmethod
+    def of(cls, encoded: Sequence[Encoded], left_s: float | None) -> Newcomer:
+        tokens = sum(len(text.ids) for text in encoded)
+        return cls(left_s, tokens, len(encoded[-1].ids) if encoded else 0)
 
 
 def check_wait(

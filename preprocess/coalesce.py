@@ -21,14 +21,14 @@ from preprocess.impatience import SOON_S, Impatience
 from preprocess.narrowing import answer_all
 from preprocess.pace import Pace
 from preprocess.passage import Asker
-from preprocess.rows import pad, unpad
+from preprocess.rows import pad, rows_of
 from preprocess.stats import DEADLINE, DISCONNECT, EndpointFigures
 from preprocess.tensors import Array, Tensor
 from preprocess.ticket import Stay, Text, Ticket
 from preprocess.tokens import Encoded
 from preprocess.waiting import Batch, WaitingTexts
 from transformer_serving.contract.endpoint import Endpoint
-from transformer_serving.contract.errors import ServingError, caller_left, too_late
+from transformer_serving.contract.errors import caller_left, too_late
 
 # Turns of the loop to wait for more texts while the queue still grows.
 GROW_TURNS = 8
@@ -91,11 +91,7 @@ class Coalescer:
         left = deadline - now
         if left <= 0:
             raise too_late()
-        newcomer = Newcomer(
-            left if asker.own_deadline else None,
-            sum(len(text.ids) for text in encoded),
-            len(encoded[-1].ids) if encoded else 0,
-        )
+        newcomer = Newcomer.of(encoded, left if asker.own_deadline else None)
         check_wait(newcomer, self._waiting, self.pace, self.admission.max_wait_s, now)
 
     def has_room(self) -> bool:
@@ -258,12 +254,7 @@ class Coalescer:
         try:
             tensors = pad(encoded, length, self.endpoint.inputs, self.endpoint.tokens)
             outputs = await self._timed(tensors, tokens)
-            if any(array.shape[:1] != (len(texts),) for array in outputs):
-                raise ServingError("engine_failed", "the engine answered another number of texts")
-            rows = [
-                unpad(arrays, text.encoded, self.endpoint)
-                for text, *arrays in zip(texts, *outputs, strict=True)
-            ]
+            rows = rows_of(outputs, encoded, self.endpoint)
         except Exception as error:
             # Whatever it is, somebody waits for these texts and must hear of it.
             return error

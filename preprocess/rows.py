@@ -9,6 +9,7 @@ import numpy as np
 from preprocess.tensors import Array, Tensor
 from preprocess.tokens import Encoded
 from transformer_serving.contract.endpoint import Endpoint, InputTensor, Tokens
+from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.heads import EXTRA_ROLES, HEADS, TOKENS
 
 # One text's arrays, one for each output of the head.
@@ -53,6 +54,13 @@ def _extra(encoded: Sequence[Encoded], length: int, tensor: InputTensor, tokens:
         if tensor.role == "mask_positions" and tokens.padding_side == "left":
             array[row, : len(values)] += length - len(encoded[row].ids)
     return array
+
+
+def rows_of(outputs: Sequence[Array], encoded: Sequence[Encoded], endpoint: Endpoint) -> list[Row]:
+    """Each text's own of one call's arrays. Raises ServingError where they are of other texts."""
+    if any(array.shape[:1] != (len(encoded),) for array in outputs):
+        raise ServingError("engine_failed", "the engine answered another number of texts")
+    return [unpad(arrays, text, endpoint) for text, *arrays in zip(encoded, *outputs, strict=True)]
 
 
 def unpad(outputs: Sequence[Array], text: Encoded, endpoint: Endpoint) -> Row:

@@ -1,6 +1,6 @@
 """Spans for OpenTelemetry, where its packages are installed and an endpoint is configured.
 
-Tested by tests/gateway/test_metrics.py and tests/preprocess/test_passage.py.
+Tested by tests/gateway/test_traces.py and tests/preprocess/test_passage.py.
 """
 
 from __future__ import annotations

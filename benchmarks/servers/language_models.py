@@ -5,18 +5,17 @@ Every id is a word of its own, so that a text has as many tokens as words and an
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.servers.site import BUILD
 from transformer_serving.contract.heads import GENERATION
 from transformer_serving.desk.bundle.folder import Bundle, open_bundle
-from transformer_serving.desk.bundle.writer import renew_bundle
 from transformer_serving.desk.convert import ConvertRequest, convert
-from transformer_serving.desk.demo.kept import packing_hash
+from transformer_serving.desk.demo.kept import Recipe, bring_up_to_date
 from transformer_serving.desk.step_report import StepReport
 
 PRECISIONS = ("fp32", "bf16", "int8")
@@ -76,27 +75,24 @@ class LanguageModel:
 def build_language_model(size: Size, report: StepReport) -> LanguageModel:
     """Made once into build/bench; afterwards found there, its bundles with today's code."""
     folder = BUILD / "language-models" / size.name
-    stamp = folder / "built.json"
-    wanted = {"seed": _SEED, "packing": packing_hash()}
-    found = json.loads(stamp.read_text("utf-8")) if stamp.is_file() else {}
-    source = folder / "hugging_face"
-    anew = found.get("seed") != _SEED
-    if anew:
-        report(f"making {size.title}")
-        _save(size, source)
-    for precision in PRECISIONS:
-        target = folder / precision
-        if anew:
-            report(f"converting {size.title} at {precision}")
-            request = ConvertRequest(
-                str(source), task=GENERATION, precision=precision, name=size.name
-            )
-            convert(request, target, lambda step, detail: None)
-        elif found != wanted:
-            renew_bundle(target)
-    stamp.write_text(json.dumps(wanted) + "\n", "utf-8")
+    build = partial(_build, size=size, report=report)
+    bring_up_to_date(folder, Recipe(PRECISIONS, f"seed {_SEED}", build), report)
     bundles = {precision: open_bundle(folder / precision) for precision in PRECISIONS}
-    return LanguageModel(size, source, bundles)
+    return LanguageModel(size, _source(folder), bundles)
+
+
+def _source(folder: Path) -> Path:
+    return folder / "hugging_face"
+
+
+def _build(folder: Path, size: Size, report: StepReport) -> None:
+    report(f"making {size.title}")
+    source = _source(folder)
+    _save(size, source)
+    for precision in PRECISIONS:
+        report(f"converting {size.title} at {precision}")
+        request = ConvertRequest(str(source), task=GENERATION, precision=precision, name=size.name)
+        convert(request, folder / precision, lambda step, detail: None)
 
 
 def _save(size: Size, folder: Path) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from transformer_serving.desk.bundle.folder import Bundle, open_bundle
-from transformer_serving.desk.bundle.writer import renew_bundle
 from transformer_serving.desk.convert import ConvertRequest, convert
 from transformer_serving.desk.demo import (
     CLASSIFIER,
@@ -16,7 +15,7 @@ from transformer_serving.desk.demo import (
     sentences_file,
     sentiment,
 )
-from transformer_serving.desk.demo.kept import packing_hash
+from transformer_serving.desk.demo.kept import Recipe, bring_up_to_date
 from transformer_serving.desk.step_report import StepReport
 
 # What runs the model in Triton, by the name of its bundle's folder; precision None: by the CPU.
@@ -42,18 +41,8 @@ class Models:
 
 def build_models(target: Path, report: StepReport) -> Models:
     """Train and convert into `target`, or find it there made from the same sources."""
-    stamp = target / "built.json"
-    wanted = {"models": models_hash(None), "packing": packing_hash()}
-    found = json.loads(stamp.read_text("utf-8")) if stamp.is_file() else {}
-    if found != wanted:
-        stamp.unlink(missing_ok=True)
-        if found.get("models") == wanted["models"]:
-            # Only the code around the models is new.
-            for name in ENGINES:
-                renew_bundle(target / name)
-        else:
-            _build(target, report)
-        stamp.write_text(json.dumps(wanted) + "\n", "utf-8")
+    recipe = Recipe(tuple(ENGINES), models_hash(None), partial(_build, report=report))
+    bring_up_to_date(target, recipe, report)
     return Models(target / "hugging_face", {name: open_bundle(target / name) for name in ENGINES})
 
 

@@ -26,7 +26,8 @@ from preprocess.request import BodyForm, Request, TextField
 from preprocess.rows import Row
 from preprocess.tensors import Array
 from preprocess.tokens import Tokenizer
-from transformer_serving.contract.endpoint import Embedding, Endpoint
+from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.contract.meanings import Embedding
 
 # Each takes one text's token vectors, shape [tokens, width], and gives [width].
 POOLINGS: dict[str, Callable[[Array], Array]] = {

@@ -16,8 +16,9 @@ from preprocess.parameters import Parameter, Parameters, read_parameters, texts,
 from preprocess.request import BodyForm, Request, TextField
 from preprocess.rows import Row
 from preprocess.tokens import Encoded, Tokenizer
-from transformer_serving.contract.endpoint import Endpoint, Masks
+from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.meanings import Masks
 
 # What transformers takes out of decoded text, in its order, where a tokenizer asks for it.
 _CLEANED = (

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import orjson
 
 from preprocess.dialects.operation import Answered, Asked, Operation
 from preprocess.dialects.v2_tensors import Given, parameters_of, read_tensors
+from preprocess.parameters import Kind
 from preprocess.request import BodyForm, TextField, check_object, wrong
 from preprocess.response import Reply, answer_body
 from preprocess.tensors import Array
@@ -34,10 +34,11 @@ _BINARY = "application/octet-stream"
 _TIMEOUT = "timeout_ms"
 _OF_OUR_BODY = (_TIMEOUT, "truncate")
 # Of the request's parameters, those that are no pipeline's. `timeout` is in microseconds.
-_OF_THE_PROTOCOL = (
+_OF_THE_PROTOCOL = frozenset({
     "binary_data_output", "content_type", "headers", "priority", "sequence_id", "sequence_start",
     "sequence_end", "timeout", "triton_enable_empty_final_response",
-)  # fmt: skip
+})  # fmt: skip
+_WITHOUT_EFFECT = _OF_THE_PROTOCOL - {"timeout"}
 
 
 def is_v2(body: Any) -> bool:
@@ -56,15 +57,29 @@ def is_v2(body: Any) -> bool:
 def _read(asked: Asked) -> dict[str, Any]:
     body = asked.body
     check_object(body)
-    _wanted(body)
-    if not isinstance(body.get("id", ""), str):
-        raise wrong("id", "a string", body["id"])
     parameters = parameters_of(body, "parameters")
+    if "outputs" in body:
+        # What is wrong with them is said before the engine is asked.
+        _wanted(body)
+    if "id" in body and not isinstance(body["id"], str):
+        raise wrong("id", "a string", body["id"])
     most, default = asked.endpoint.limits.max_texts, parameters.get("content_type")
     given = read_tensors(body, asked.binary, most, default)
     own: dict[str, Any] = {"inputs": _inputs(given, asked)}
-    told = _told(parameters) if parameters else {}
-    kinds = {row.name: row.kind for row in asked.task.parameters} if given else {}
+    if not given and parameters.keys() <= _WITHOUT_EFFECT:
+        # Most say no more.
+        return own
+    told = _told(parameters)
+    if given:
+        _add(told, given, {row.name: row.kind for row in asked.task.parameters})
+    if told:
+        own |= {name: told.pop(name) for name in _OF_OUR_BODY if name in told}
+        own["parameters"] = told
+    return own
+
+
+def _add(told: dict[str, Any], given: Mapping[str, Given], kinds: Mapping[str, Kind]) -> None:
+    """The parameters that came as tensors, to those that came as such."""
     for name, tensor in given.items():
         if name in told and name != _TIMEOUT:
             raise ServingError(
@@ -75,10 +90,6 @@ def _read(asked: Asked) -> dict[str, Any]:
         takes_a_list = name in kinds and isinstance(values, list) and kinds[name].fits(values)
         value = values if not tensor.whole and takes_a_list else _one_or_all(values)
         told[name] = _sooner(told[name], value) if name in told else value
-    if told:
-        own |= {name: told.pop(name) for name in _OF_OUR_BODY if name in told}
-        own["parameters"] = told
-    return own
 
 
 def _told(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,10 +120,14 @@ def _inputs(given: dict[str, Given], asked: Asked) -> Any:
     """What the Inference API's `inputs` would hold; takes the tensors of it out of `given`."""
     form = asked.task.form
     name = _name_of_texts(given, asked)
-    first = _opened(given.pop(name))
-    second = given.pop(form.second.name, None) if form.second else None
+    first = given.pop(name)
+    if first.whole:
+        first.open()
+    second = given.pop(form.second.name, None) if given and form.second else None
     if second is not None:
-        return _object(form, first, _opened(second))
+        if second.whole:
+            second.open()
+        return _object(form, first, second)
     if first.whole and isinstance(first.values[0], dict):
         # The pipeline's own object of both fields.
         return first.values[0]
@@ -120,12 +135,6 @@ def _inputs(given: dict[str, Given], asked: Asked) -> Any:
         return _object(form, first, None)
     alone = first.whole or (name == _POSITIONAL and len(first.values) == 1)
     return first.values[0] if alone else first.values
-
-
-def _opened(tensor: Given) -> Given:
-    """A list that came as one element of JSON, as the elements that it has."""
-    value = tensor.values[0] if tensor.whole else None
-    return Given(value) if isinstance(value, list) else tensor
 
 
 def _object(form: BodyForm, first: Given, second: Given | None) -> dict[str, Any]:
@@ -149,7 +158,9 @@ def _shaped(field: TextField, tensor: Given, alone: bool) -> Any:
 def _name_of_texts(given: Mapping[str, Given], asked: Asked) -> str:
     """The tensor of the task's first field. Raises ServingError (400)."""
     own = asked.task.form.first.name
-    names = [name for name in given if name in TEXTS or name == own]
+    if own in given and len(given) == 1:
+        return own
+    names = [name for name in given if name == own or name in TEXTS]
     if not names and len(given) == 1:
         taken = {*(row.name for row in asked.task.parameters), *asked.task.form.names}
         names = [name for name in given if name not in taken]
@@ -167,7 +178,7 @@ def _wanted(body: Mapping[str, Any]) -> tuple[bool, bool]:
 
     Raises ServingError (400).
     """
-    binary = parameters_of(body, "parameters").get("binary_data_output") is True
+    binary = (body.get("parameters") or {}).get("binary_data_output") is True
     outputs = body.get("outputs")
     if outputs is None:
         return False, binary
@@ -193,40 +204,39 @@ def _write(answered: Answered) -> Reply:
     output: dict[str, Any]
     if numbers is not None:
         output = {"name": OUTPUT, "datatype": "FP32", "shape": list(numbers.shape)}
-        if binary:
-            return _binary(answered, output, {}, numbers.tobytes())
-        output["data"] = numbers.ravel()
-        return Reply(answer_body(_header(answered, output)))
+        if not binary:
+            output["data"] = numbers.ravel()
+            return _reply(answered, output)
+        raw = numbers.tobytes()
+        output["parameters"] = {"binary_data_size": len(raw)}
+        return _reply(answered, output, raw)
     rows = [answer_body(row) for row in _rows(answered.answer)]
     parameters: dict[str, Any] = {"content_type": CONTENT_TYPE}
     output = {
         "name": OUTPUT, "datatype": "BYTES", "shape": [len(rows), 1], "parameters": parameters,
     }  # fmt: skip
-    if binary:
-        raw = b"".join([len(row).to_bytes(4, "little") + row for row in rows])
-        return _binary(answered, output, parameters, raw)
-    output["data"] = [row.decode() for row in rows]
-    return Reply(orjson.dumps(_header(answered, output)))
-
-
-def _header(answered: Answered, output: dict[str, Any]) -> dict[str, Any]:
-    """Who has answered, which behind a canary's name is one of several."""
-    asked = answered.asked
-    header: dict[str, Any] = {"model_name": asked.name}
-    if asked.version:
-        header["model_version"] = asked.version
-    if "id" in asked.body:
-        header["id"] = asked.body["id"]
-    header["outputs"] = [output]
-    return header
-
-
-def _binary(
-    answered: Answered, output: dict[str, Any], parameters: dict[str, Any], raw: bytes
-) -> Reply:
+    if not binary:
+        output["data"] = list(map(bytes.decode, rows))
+        return _reply(answered, output)
+    raw = b"".join([len(row).to_bytes(4, "little") + row for row in rows])
     parameters["binary_data_size"] = len(raw)
-    output["parameters"] = parameters
-    text = orjson.dumps(_header(answered, output))
+    return _reply(answered, output, raw)
+
+
+def _reply(answered: Answered, output: dict[str, Any], raw: bytes | None = None) -> Reply:
+    """What is answered, and by whom, which behind a canary's name is one of several; with the
+    output's bytes, where they come after the JSON.
+    """
+    asked = answered.asked
+    told: dict[str, Any] = {"model_name": asked.name}
+    if asked.version:
+        told["model_version"] = asked.version
+    if "id" in asked.body:
+        told["id"] = asked.body["id"]
+    told["outputs"] = [output]
+    text = answer_body(told)
+    if raw is None:
+        return Reply(text)
     return Reply(text + raw, _BINARY, {HEADER: str(len(text))})
 
 
@@ -238,10 +248,12 @@ def _rows(answer: Any) -> Any:
 
 def _numbers(answer: Any) -> Array | None:
     """Float32, where the answer is numbers of one shape: vectors, scores."""
-    if isinstance(answer, list) and answer and all(type(score) is float for score in answer):
-        return np.array(answer, "<f4")
-    if isinstance(answer, list) and len(answer) == 1:
-        # Of one text; those of several have as many vectors as each has tokens.
+    if isinstance(answer, list):
+        if answer and type(answer[0]) is float:
+            return np.array(answer, "<f4")
+        if len(answer) != 1:
+            # Those of several texts have as many vectors as each has tokens.
+            return None
         answer = answer[0]
     if not isinstance(answer, np.ndarray):
         return None

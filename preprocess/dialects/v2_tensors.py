@@ -34,16 +34,14 @@ DATATYPES = ("BYTES", *_NUMBERS)
 _MAX_DIMENSIONS = 8
 # Before each element of a BYTES tensor.
 _LENGTH = struct.Struct("<I")
+_LENGTH_BYTES = _LENGTH.size
 # Of JSON inside of a request's tensors, which the gateway cannot count: as many as it takes by
 # default.
 _MAX_MARKS = 100_000
-
-
-class Given(NamedTuple):
-    """A tensor's elements in order. `whole` where its one element is the value itself."""
-
-    values: list[Any]
-    whole: bool = False
+# Where an error is; written only when there is one.
+_WHERE = "inputs[{}]"
+_PARAMETERS = f"{_WHERE}.parameters"
+_NONE: Mapping[str, Any] = {}
 
 
 def _from_base64(value: Any) -> str:
@@ -105,28 +103,21 @@ def read_tensors(
     found: dict[str, Given] = {}
     marks = at = 0
     for place, row in enumerate(rows):
-        where = f"inputs[{place}]"
         if not isinstance(row, dict):
-            raise wrong(where, "an object", row)
+            raise wrong(_WHERE.format(place), "an object", row)
         name = row.get("name")
         if not isinstance(name, str) or name in found:
-            raise wrong(f"{where}.name", "a name that no other tensor has", name)
-        parameters = parameters_of(row, f"{where}.parameters")
-        content = _content(parameters.get("content_type") or default)
-        tensor = _Tensor(row, where, content, most, marks)
-        size = parameters.get("binary_data_size")
+            raise wrong(f"{_WHERE}.name".format(place), "a name that no other tensor has", name)
+        parameters = parameters_of(row, _PARAMETERS, place)
+        kind, size = parameters.get("content_type") or default, parameters.get("binary_data_size")
+        content = _DEFAULT if kind is None else _content(kind)
+        found[name] = tensor = Given(row, place, content.whole)
         if size is None:
-            found[name] = tensor.of_json()
-        elif type(size) is not int or not 0 <= size <= len(binary) - at:
-            raise ServingError(
-                "malformed_body", "a tensor's 'binary_data_size' is not in the body",
-                field=where, limit=len(binary) - at,
-                got=size if type(size) is int else kind_of(size),
-            )  # fmt: skip
+            tensor.read_json(most)
         else:
-            found[name] = tensor.of_bytes(binary[at : at + size])
-            at += size
-        marks = tensor.marks
+            at = tensor.read_bytes(binary, at, size, most)
+        if content is not _DEFAULT:
+            marks = tensor.convert(content, marks)
     if at != len(binary):
         raise ServingError(
             "malformed_body", "there are bytes after those of the last tensor",
@@ -135,17 +126,20 @@ def read_tensors(
     return found
 
 
-def parameters_of(row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """The object `parameters`, empty where there is none. Raises ServingError (400)."""
+def parameters_of(row: Mapping[str, Any], where: str, place: int = 0) -> Mapping[str, Any]:
+    """The object `parameters`, empty where there is none. Raises ServingError (400), which names
+    the field `where`, a pattern for the tensor's `place`.
+    """
     value = row.get("parameters")
     if value is None:
-        return {}
+        return _NONE
     if not isinstance(value, dict):
-        raise wrong(where, "an object", value)
+        raise wrong(where.format(place), "an object", value)
     if "shared_memory_region" in value:
         raise ServingError(
-            "invalid_field", "shared memory is not read; send the tensor itself", field=where
-        )
+            "invalid_field", "shared memory is not read; send the tensor itself",
+            field=where.format(place),
+        )  # fmt: skip
     return value
 
 
@@ -153,64 +147,98 @@ def _content(name: Any) -> Content:
     return CONTENTS.get(name, _DEFAULT) if isinstance(name, str) else _DEFAULT
 
 
-class _Tensor:
-    """One of `inputs`, with at most `most` elements; `marks` are those of JSON in it and before."""
+class Given:
+    """A tensor of `inputs`: its elements in order. `whole` where its one is the value itself."""
 
-    __slots__ = ("_content", "_datatype", "_most", "_row", "_where", "marks")
+    __slots__ = ("_datatype", "_place", "_row", "values", "whole")
 
-    def __init__(
-        self, row: Mapping[str, Any], where: str, content: Content, most: int, marks: int
-    ) -> None:
-        self.marks = marks
+    def __init__(self, row: Mapping[str, Any], place: int, whole: bool) -> None:
         self._row = row
-        self._where = where
-        self._content = content
-        self._most = most
+        self._place = place
         self._datatype: str = row.get("datatype", "")
+        self.whole = whole
+        self.values: list[Any] = []
         if self._datatype not in DATATYPES:
             raise ServingError(
                 "invalid_field", f"a tensor's datatype must be one of {', '.join(DATATYPES)}",
-                field=f"{where}.datatype", got=kind_of(self._datatype),
+                field=f"{self._where}.datatype", got=kind_of(self._datatype),
             )  # fmt: skip
 
-    def of_json(self) -> Given:
-        values = self._flat()
-        content = self._content
+    @property
+    def _where(self) -> str:
+        return _WHERE.format(self._place)
+
+    def read_json(self, most: int) -> None:
+        values = self._row.get("data")
+        if not isinstance(values, list) or list in set(map(type, values)):
+            values = self._flat(values)
         # MLServer's own hg_json writes the length of the text where the shape belongs.
-        count = 1 if content.whole else self._count()
+        count = 1 if self.whole else self._count()
         if count is not None and len(values) != count:
             raise self._mismatch(count, len(values))
-        self._check_most(len(values))
+        if len(values) > most:
+            raise self._too_many(most, len(values))
         if self._datatype != "BYTES":
             _, kinds = _NUMBERS[self._datatype]
             if not kinds.issuperset(map(type, values)):
                 raise wrong(f"{self._where}.data", f"of datatype {self._datatype}", values)
-        return self._given(values)
+        self.values = values
 
-    def of_bytes(self, raw: bytes) -> Given:
+    def read_bytes(self, binary: bytes, at: int, size: Any, most: int) -> int:
+        """`size` bytes at `at`. Where they end."""
+        if type(size) is not int or not 0 <= size <= len(binary) - at:
+            raise ServingError(
+                "malformed_body", "a tensor's 'binary_data_size' is not in the body",
+                field=self._where, limit=len(binary) - at,
+                got=size if type(size) is int else kind_of(size),
+            )  # fmt: skip
         count = self._count()
         if count is None:
             raise wrong(f"{self._where}.shape", "known where the data is binary", None)
-        self._check_most(count)
+        if count > most:
+            raise self._too_many(most, count)
         if "data" in self._row:
             raise ServingError(
                 "invalid_field", "a tensor has data both in the JSON and after it",
                 field=self._where,
             )  # fmt: skip
+        end = at + size
         if self._datatype == "BYTES":
-            return self._given(self._texts(raw, count))
+            self.values = self._texts(binary[at:end], count)
+        else:
+            self.values = self._numbers(binary[at:end], count)
+        return end
+
+    def convert(self, content: Content, marks: int) -> int:
+        """What the content type makes of the elements; with those of JSON here, the `marks`."""
+        if self.whole and len(self.values) != 1:
+            raise self._mismatch(1, len(self.values))
+        if content.read is not None and self._datatype == "BYTES":
+            if content.marks is not None:
+                marks += sum(map(content.marks, self.values))
+                self._check_marks(marks)
+            self.values = list(map(content.read, self.values))
+        return marks
+
+    def open(self) -> None:
+        """Where the one element of JSON is a list: its elements."""
+        if isinstance(self.values[0], list):
+            self.values, self.whole = self.values[0], False
+
+    def _numbers(self, raw: bytes, count: int) -> list[Any]:
         name, _ = _NUMBERS[self._datatype]
         size = count * np.dtype(name).itemsize
         if len(raw) != size:
             raise self._cut(size, len(raw))
-        return self._given(np.frombuffer(raw, name).tolist())
+        values: list[Any] = np.frombuffer(raw, name).tolist()
+        return values
 
     def _texts(self, raw: bytes, count: int) -> list[Any]:
         """Each element is its length, little-endian, and so many bytes."""
         texts = []
         at, end = 0, len(raw)
         for _ in range(count):
-            start = at + _LENGTH.size
+            start = at + _LENGTH_BYTES
             if start > end:
                 raise self._cut(start, end)
             at = start + _LENGTH.unpack_from(raw, at)[0]
@@ -226,37 +254,26 @@ class _Tensor:
             raise self._cut(at, end)
         return texts
 
-    def _given(self, values: list[Any]) -> Given:
-        content = self._content
-        if content.whole and len(values) != 1:
-            raise self._mismatch(1, len(values))
-        if content.read is not None and self._datatype == "BYTES":
-            if content.marks is not None:
-                self._check_marks(sum(map(content.marks, values)))
-            values = list(map(content.read, values))
-        return Given(values, content.whole)
-
     def _check_marks(self, marks: int) -> None:
-        self.marks += marks
-        if self.marks > _MAX_MARKS:
+        if marks > _MAX_MARKS:
             raise ServingError(
                 "too_large", "the JSON in tensors has too many lists, objects and values; send "
-                "them in several requests", field=self._where, limit=_MAX_MARKS, got=self.marks,
+                "them in several requests", field=self._where, limit=_MAX_MARKS, got=marks,
             )  # fmt: skip
 
-    def _flat(self) -> list[Any]:
+    def _flat(self, data: Any) -> list[Any]:
         """JSON data, which may be nested as the shape is."""
-        data = self._row.get("data")
         if not isinstance(data, list):
             raise wrong(f"{self._where}.data", "a list", data)
+        values: list[Any] = data
         for _ in range(_MAX_DIMENSIONS):
-            kinds = set(map(type, data))
+            kinds = set(map(type, values))
             if list not in kinds:
-                return data
+                return values
             if len(kinds) > 1:
                 break
-            data = list(chain.from_iterable(data))
-        raise wrong(f"{self._where}.data", "nested as its shape is, or flat", data)
+            values = list(chain.from_iterable(values))
+        raise wrong(f"{self._where}.data", "nested as its shape is, or flat", values)
 
     def _count(self) -> int | None:
         """Elements by the shape, None where a dimension of it is -1: any."""
@@ -268,12 +285,11 @@ class _Tensor:
                 raise wrong(f"{self._where}.shape", "a list of sizes", shape)
         return None if -1 in shape else math.prod(shape)
 
-    def _check_most(self, count: int) -> None:
-        if count > self._most:
-            raise ServingError(
-                "too_large", "a tensor has too many elements; send them in several requests",
-                field=self._where, limit=self._most, got=min(count, 2**53),
-            )  # fmt: skip
+    def _too_many(self, most: int, count: int) -> ServingError:
+        return ServingError(
+            "too_large", "a tensor has too many elements; send them in several requests",
+            field=self._where, limit=most, got=min(count, 2**53),
+        )  # fmt: skip
 
     def _mismatch(self, wanted: int, got: int) -> ServingError:
         return ServingError(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from preprocess.tokens import Encoded
-from transformer_serving.contract.endpoint import Masks
+from transformer_serving.contract.meanings import Masks
 from transformer_serving.desk.builders.sample_rows import asked_lengths, kept_lengths, rows_of
 
 FIRST, LAST, MASK = 101, 102, 103

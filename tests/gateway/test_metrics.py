@@ -1,14 +1,9 @@
-"""Every figure after a known load, in both set-ups; log lines, spans, and the workers' files."""
+"""Every figure after a known load, in both set-ups, and the workers' files."""
 
 from __future__ import annotations
 
-import http.server
-import json
 import os
 import signal
-import subprocess
-import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -18,30 +13,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.engine.triton_server import wait_until
 from tests.gateway.conftest import Server, free_port
+from tests.gateway.figures import PREFIX, Samples, durations, of, read
 from tests.gateway.text_serving import TextServing, text_serving as text_serving
 from transformer_serving.gateway.metrics import tell_syncs
-
-Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
-PREFIX = "transformer_serving_"
-
-
-def read(text: str) -> Samples:
-    return {
-        (sample.name.removeprefix(PREFIX), frozenset(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name.startswith(PREFIX)
-    }
-
-
-def of(figures: Samples, name: str, **labels: str) -> float:
-    return figures.get((name, frozenset(labels.items())), 0)
 
 
 @pytest.fixture(scope="module", params=["gateway", "stock"])
@@ -112,16 +91,6 @@ def test_a_test_counts(way: tuple[Server, Any]) -> None:
     }  # fmt: skip
     # Told a moment after the answer.
     wait_until(lambda: durations(figures(), "texts") == timed, 20)
-
-
-def durations(seen: Samples, endpoint: str) -> dict[tuple[str, str], float]:
-    """How many were timed, by status and code."""
-    rows = ((name, dict(labels), value) for (name, labels), value in seen.items())
-    return {
-        (labels["status"], labels["code"]): value
-        for name, labels, value in rows
-        if name == "request_duration_seconds_count" and labels["endpoint"] == endpoint
-    }
 
 
 @pytest.fixture(scope="module")
@@ -238,26 +207,6 @@ def test_a_sync_counts_where_the_task_was_read_again() -> None:
     assert again > first
 
 
-def test_endpoints_that_went_are_shown_no_more(tmp_path: Path) -> None:
-    for folder in ({}, {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}):
-        done = subprocess.run(
-            [sys.executable, "-c", GONE], env={**os.environ, **folder},
-            check=True, capture_output=True, text=True,
-        )  # fmt: skip
-        rows = [dict(labels) for name, labels in read(done.stdout) if name == "texts_total"]
-        assert rows == [{"endpoint": "here"}]
-
-
-GONE = """
-import sys
-from preprocess.stats import EndpointFigures
-from transformer_serving.gateway.metrics_page import page
-for name in ("here", "gone"):
-    EndpointFigures(name)
-sys.stdout.write(page({"here"}).decode())
-"""
-
-
 def test_times_are_on_the_answer(way: tuple[Server, Any]) -> None:
     server, _ = way
     timing = server.post("texts", {"text": "tea"}).headers["server-timing"]
@@ -308,121 +257,3 @@ def test_dead_workers_count_on_and_refusals_count(
         assert refused == 3
     finally:
         server.stop()
-
-
-def test_what_is_told_of_golden_requests(tmp_path: Path) -> None:
-    """A row a worker and endpoint; none of an endpoint that is served no more."""
-    done = subprocess.run(
-        [sys.executable, "-c", GOLDENS],
-        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    figures = read(done.stdout)
-    seen = {
-        (name, dict(labels).get("endpoint")): value
-        for (name, labels), value in figures.items()
-        if name.startswith("gateway_golden")
-    }
-    bundles = [dict(labels) for name, labels in figures if name == "gateway_bundle_info"]
-    assert [(row["endpoint"], row["bundle"], row["task"]) for row in bundles] == [
-        ("c", "2", "rerank")
-    ]
-    assert seen.pop(("gateway_golden_round_timestamp_seconds", None)) > 1.7e9
-    assert seen == {("gateway_golden_ok", "a"): 0.0, ("gateway_golden_ok", "c"): 1.0}
-
-
-GOLDENS = """
-import sys
-from transformer_serving.gateway.golden_rounds import GoldenResult
-from transformer_serving.gateway.metrics import Metrics
-from transformer_serving.gateway.metrics_page import page
-metrics = Metrics()
-def told(endpoint, state, bundle):
-    return GoldenResult(endpoint, state, "", 0.0, True, None, bundle, "rerank")
-metrics.goldens({name: told(name, "ok", "1") for name in "ab"})
-metrics.goldens({"a": told("a", "failed", ""), "c": told("c", "ok", "2")})
-sys.stdout.write(page().decode())
-"""
-
-
-class Collector(http.server.BaseHTTPRequestHandler):
-    """Takes OTLP spans."""
-
-    received: list[bytes] = []
-
-    def do_POST(self) -> None:
-        self.received.append(self.rfile.read(int(self.headers["content-length"])))
-        self.send_response(200)
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def log_message(self, *arguments: Any) -> None:
-        pass
-
-
-def test_log_lines_and_spans(text_serving: TextServing) -> None:
-    """One log line a fault, JSON and without the request; a span a request below the caller's."""
-    collector = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector)
-    threading.Thread(target=collector.serve_forever, daemon=True).start()
-    server = text_serving.gateway(
-        OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{collector.server_port}",
-        OTEL_BSP_SCHEDULE_DELAY="100",
-        OTEL_SERVICE_NAME="texts",
-    ).start()
-    trace = "0af7651916cd43dd8448eb211c80319c"
-    try:
-        server.wait_for("/health/ready")
-        headers = {"traceparent": f"00-{trace}-b7ad6b7169203331-01", "x-request-id": "mine"}
-        assert server.post("texts", {"text": "secret tea"}, headers).status == 200
-        for _ in range(3):
-            assert server.post("texts", {"text": "[FAIL] secret"}, headers).status == 502
-        slow = {"text": "[SLOW]", "timeout_ms": 500}
-        assert server.post("texts", slow, {"x-request-id": "alone"}).status == 504
-
-        def spans() -> list[Any]:
-            """Those below the caller's trace, as they came over the wire."""
-            groups = [
-                scope
-                for raw in list(Collector.received)
-                for resource in ExportTraceServiceRequest.FromString(raw).resource_spans
-                for scope in resource.scope_spans
-            ]
-            found = [span for group in groups for span in group.spans]
-            return [span for span in found if span.trace_id == bytes.fromhex(trace)]
-
-        def roots() -> list[Any]:
-            return [span for span in spans() if span.name == "serve texts"]
-
-        wait_until(lambda: len(roots()) == 4, 120)
-        for root in roots():
-            assert root.parent_span_id == bytes.fromhex("b7ad6b7169203331")
-            stages = [span for span in spans() if span.parent_span_id == root.span_id]
-            stages.sort(key=lambda span: int(span.start_time_unix_nano))
-            seen = [span.name for span in stages]
-            # One that failed came no further than the engine.
-            assert seen in (["tokenize", "queue", "infer", "post"], ["tokenize", "queue", "infer"])
-            assert stages[-1].end_time_unix_nano <= root.end_time_unix_nano
-        wait_until(lambda: b"alone" in b"".join(Collector.received), 60)
-        sent = b"".join(Collector.received)
-        assert b"mine" in sent
-        assert b"secret" not in sent
-    finally:
-        server.stop()
-        collector.shutdown()
-        collector.server_close()
-    text = server.log.read_text()
-    assert "secret" not in text
-    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-    (alone,) = [line for line in lines if line.get("request_id") == "alone"]
-    # A request that brought no trace is told of with the one that its span began.
-    assert bytes.fromhex(alone["trace_id"]) in sent
-    faults = [line for line in lines if line.get("code") == "engine_failed"]
-    assert all(line["trace_id"] == trace for line in faults)
-    # A line a second at most: the others are counted.
-    assert 1 <= len(faults) <= 3
-    assert faults[0]["request_id"] == "mine"
-    assert (faults[0]["endpoint"], faults[0]["status"], faults[0]["level"]) == (
-        "texts",
-        502,
-        "warning",
-    )

@@ -50,19 +50,19 @@ def endpoint_for(task: str, fields: dict[str, Any]) -> Endpoint:
 
 
 def _embedding(values: dict[str, Any]) -> Any:
-    from transformer_serving.contract.endpoint import Embedding
+    from transformer_serving.contract.meanings import Embedding
 
     return Embedding(similarity="cosine", default_prompt=None, **values)
 
 
 def _masks() -> Any:
-    from transformer_serving.contract.endpoint import Masks
+    from transformer_serving.contract.meanings import Masks
 
     return Masks("[MASK]", 4, 5)
 
 
 def _classification(values: dict[str, Any]) -> Any:
-    from transformer_serving.contract.endpoint import Classification
+    from transformer_serving.contract.meanings import Classification
 
     return Classification(**{**values, "labels": tuple(values["labels"])})
 

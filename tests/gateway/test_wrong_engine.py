@@ -10,7 +10,7 @@ import pytest
 
 from tests.engine.triton_server import wait_until
 from tests.gateway.conftest import Server
-from tests.gateway.test_metrics import Samples, of, read
+from tests.gateway.figures import Samples, of, read
 from tests.gateway.text_serving import GOLDEN, TextServing, text_serving as text_serving
 from tests.triton_text import VERSION, load
 

@@ -21,8 +21,9 @@ from preprocess.dialects.v2_tensors import DATATYPES
 from preprocess.request import Request, read_body
 from preprocess.response import Reply
 from tests.triton_text import endpoint
-from transformer_serving.contract.endpoint import Classification, Masks, read_endpoint
+from transformer_serving.contract.endpoint import read_endpoint
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.meanings import Classification, Masks
 from transformer_serving.contract.worker.request_context import current_operation
 
 SERVED = dataclasses.replace(

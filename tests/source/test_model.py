@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.tiny_models import POSITIONS, save_classifier, save_encoder, save_roberta
-from transformer_serving.contract.endpoint import Classification
+from transformer_serving.contract.meanings import Classification
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.model import open_source
 from transformer_serving.desk.source.sentence import SentenceSettings

@@ -14,7 +14,6 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 from tests.engine.small_parity import small_parity_set
 from tests.engine.text_models import LABELS, VOCABULARY, expected, write_onnx
 from transformer_serving.contract.endpoint import (
-    Classification,
     Endpoint,
     InputTensor,
     Limits,
@@ -22,6 +21,7 @@ from transformer_serving.contract.endpoint import (
     Tokens,
 )
 from transformer_serving.contract.manifest import Golden
+from transformer_serving.contract.meanings import Classification
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.bundle import preprocess_file
 from transformer_serving.desk.bundle.folder import Bundle

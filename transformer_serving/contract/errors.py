@@ -16,6 +16,9 @@ class ErrorKind:
     meaning: str
 
 
+UNKNOWN_ENDPOINT: Final = "unknown_endpoint"
+
+
 def _row(code: str, status: int, meaning: str, retry_after_s: int | None = None) -> ErrorKind:
     return ErrorKind(code, status, retry_after_s, meaning)
 
@@ -27,7 +30,7 @@ KINDS: Final[dict[str, ErrorKind]] = {
         _row("invalid_field", 400, "a field is missing, unknown, empty or of the wrong type"),
         _row("unauthorized", 401, "the gateway has keys, and none of them came with the request"),
         _row("forbidden", 403, "the key that came may not ask this"),
-        _row("unknown_endpoint", 404, "no endpoint has this name and version"),
+        _row(UNKNOWN_ENDPOINT, 404, "no endpoint has this name and version"),
         _row("too_large", 413, "more bytes, texts or tokens than the endpoint accepts"),
         _row("impossible", 422, "well-formed, but the task cannot answer it"),
         _row("refused", 422, "the endpoint's own code or model refused the request"),
@@ -86,7 +89,7 @@ class ServingError(Exception):
 
 
 def unknown_endpoint() -> ServingError:
-    return ServingError("unknown_endpoint", "the endpoint is not known")
+    return ServingError(UNKNOWN_ENDPOINT, "the endpoint is not known")
 
 
 def too_late() -> ServingError:

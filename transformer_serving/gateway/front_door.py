@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from starlette.responses import Response
 
 from transformer_serving.contract.body_memory import Share
-from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.errors import UNKNOWN_ENDPOINT, ServingError
 from transformer_serving.contract.keys import Key
 from transformer_serving.contract.worker.log_lines import write_json_lines
 from transformer_serving.contract.worker.request_context import (
@@ -46,7 +46,6 @@ from transformer_serving.gateway.short_way import (
 from transformer_serving.gateway.shutdown import Shutdown
 from transformer_serving.gateway.traffic import NOBODY, Traffic, Visit
 
-_UNKNOWN = "unknown_endpoint"
 _POLICY_VIOLATION = 1008
 _ENDED = ("lifespan.shutdown.complete", "lifespan.shutdown.failed")
 
@@ -259,7 +258,7 @@ class FrontDoor:
             return await self._short_way.answer(asked.target, asked.body)
         # Not the host's answer, which repeats up to 60 kB of the name. Nor is the host asked: after
         # a change in that moment it would answer, from a body that was not read for it.
-        self._metrics.refused(_UNKNOWN)
+        self._metrics.refused(UNKNOWN_ENDPOINT)
         return unknown_response()
 
     async def _send(

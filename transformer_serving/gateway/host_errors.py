@@ -19,7 +19,7 @@ from starlette.background import BackgroundTask
 from starlette.responses import Response
 
 from transformer_serving.contract.dialects import current_dialect
-from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.errors import UNKNOWN_ENDPOINT, ServingError, unknown_endpoint
 from transformer_serving.contract.worker.log_lines import trace_of
 from transformer_serving.contract.worker.request_context import current_request_id
 
@@ -29,7 +29,7 @@ log = logging.getLogger("transformer_serving.gateway")
 _WITHHELD = "(not logged)"
 _CUDA_TEXTS = ("CUDA out of memory. ", "NVML_SUCCESS == r INTERNAL ASSERT FAILED")
 
-_UNKNOWN = ("unknown_endpoint", "the endpoint is not known")
+_UNKNOWN = (UNKNOWN_ENDPOINT, unknown_endpoint().message)
 
 ErrorReport = Callable[[Any, BaseException], None]
 

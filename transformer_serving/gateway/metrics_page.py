@@ -1,6 +1,6 @@
 """The text of /metrics: of all workers together, in Prometheus' own form.
 
-Tested by tests/gateway/test_metrics.py and tests/gateway/test_figures_folder.py.
+Tested by tests/gateway/test_metrics_page.py and tests/gateway/test_figures_folder.py.
 """
 
 from __future__ import annotations

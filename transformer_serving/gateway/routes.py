@@ -228,10 +228,11 @@ def json_and_binary(
     length = headers.get(b"inference-header-content-length") if route.binary else None
     if length is None:
         return raw, b""
-    if not length.isdigit() or len(length) > 18 or int(length) > len(raw):
+    end = int(length) if length.isdigit() and len(length) <= 18 else len(raw) + 1
+    if end > len(raw):
         raise ServingError(
             "malformed_body",
             "header 'inference-header-content-length' must be the bytes of JSON in the body",
             limit=len(raw),
         )
-    return raw[: int(length)], raw[int(length) :]
+    return raw[:end], raw[end:]

@@ -15,7 +15,7 @@ from types import TracebackType
 
 import prometheus_client as prometheus
 
-from transformer_serving.contract.errors import KINDS
+from transformer_serving.contract.errors import KINDS, UNKNOWN_ENDPOINT
 from transformer_serving.contract.worker.durations import Durations, code_of
 from transformer_serving.gateway.asgi import Message, Send
 from transformer_serving.gateway.metrics import in_flight
@@ -23,7 +23,6 @@ from transformer_serving.gateway.short_way import RequestedEndpoint, ShortWay
 
 # Of requests for no endpoint that there is.
 NOBODY = ""
-_UNKNOWN = "unknown_endpoint"
 
 
 class Traffic:
@@ -85,7 +84,7 @@ class Visit:
     @property
     def told_of(self) -> str:
         """Whose answer it is by now: what was not found is nobody's."""
-        return NOBODY if self.code == _UNKNOWN else self.endpoint
+        return NOBODY if self.code == UNKNOWN_ENDPOINT else self.endpoint
 
     def answered(self, named: object, status: int) -> None:
         """`named` is the code that the answer says, None where it says none."""

@@ -23,12 +23,18 @@ def text_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServ
 
 
 @pytest.fixture
-def settings(text_triton: TritonServer, monkeypatch: pytest.MonkeyPatch) -> Any:
+def address(text_triton: TritonServer) -> str:
+    """Of the engine's gRPC; a module with another engine has its own."""
+    return text_triton.grpc
+
+
+@pytest.fixture
+def settings(address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     def choose(**values: str) -> None:
         for name, value in values.items():
             monkeypatch.setenv(f"TRANSFORMER_SERVING_{name}", value)
 
-    choose(TRITON_GRPC=text_triton.grpc)
+    choose(TRITON_GRPC=address)
     yield choose
     close_clients()
 

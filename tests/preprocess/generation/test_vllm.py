@@ -52,14 +52,8 @@ def server(
 
 
 @pytest.fixture
-def settings(server: VllmServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    def choose(**values: str) -> None:
-        for name, value in values.items():
-            monkeypatch.setenv(f"TRANSFORMER_SERVING_{name}", value)
-
-    choose(TRITON_GRPC=server.address)
-    yield choose
-    close_clients()
+def address(server: VllmServer) -> str:
+    return server.address
 
 
 @pytest.fixture

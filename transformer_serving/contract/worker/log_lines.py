@@ -2,7 +2,7 @@
 
 docs/observability.md has the fields.
 
-Tested by tests/gateway/test_request_lines.py and tests/gateway/test_metrics.py.
+Tested by tests/gateway/test_request_lines.py and tests/gateway/test_traces.py.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ from typing import Any
 from preprocess.answers import TASKS
 from preprocess.request import read_body
 from preprocess.tokens import Encoded
-from transformer_serving.contract.endpoint import Endpoint, Masks
+from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.contract.meanings import Masks
 
 # Attention works in pieces of a head's size. Behind this length the buckets alone are asked.
 _LONGEST_MULTIPLE = 512

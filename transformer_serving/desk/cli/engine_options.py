@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from transformer_serving.contract.endpoint import POOLINGS
 from transformer_serving.contract.heads import TASKS
 from transformer_serving.contract.manifest import PRECISIONS
+from transformer_serving.contract.meanings import POOLINGS
 
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 _OPTIONS = (

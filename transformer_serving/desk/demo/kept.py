@@ -1,4 +1,5 @@
-"""Demo bundles kept in a folder: found again there, or built where what makes them has changed.
+"""Bundles kept in a folder, the demo's and the benchmarks': found again there, or built where what
+makes them has changed.
 
 Tested by tests/demo/test_kept.py and tests/stack/test_demo_folder.py.
 """
@@ -50,7 +51,7 @@ def bring_up_to_date(target: Path, recipe: Recipe, report: StepReport) -> None:
         wanted = {"models": recipe.models, "packing": packing_hash()}
         found = _stamped(stamp)
         if found == wanted and _intact(target, recipe.names):
-            report(f"demo models in {target} are up to date")
+            report(f"the models in {target} are up to date")
             return
         stamp.unlink(missing_ok=True)
         if found.get("models") != recipe.models or not _renewed(target, recipe.names, report):

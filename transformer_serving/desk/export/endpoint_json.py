@@ -8,15 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from transformer_serving.contract.endpoint import (
-    Classification,
-    Embedding,
-    Endpoint,
-    InputTensor,
-    Limits,
-    Masks,
-    Tokens,
-)
+from transformer_serving.contract.endpoint import Endpoint, InputTensor, Limits, Tokens
+from transformer_serving.contract.meanings import Classification, Embedding, Masks
 from transformer_serving.desk.export.onnx import ExportedGraph
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.model import ModelSource

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from transformer_serving.contract.endpoint import Classification, Embedding, Endpoint, Tokens
+from transformer_serving.contract.endpoint import Endpoint, Tokens
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.gate.onnx_header import starts_as_onnx
 from transformer_serving.contract.gate.plan_header import read_plan_header
 from transformer_serving.contract.heads import TASKS
 from transformer_serving.contract.manifest import Golden
+from transformer_serving.contract.meanings import Classification, Embedding
 from transformer_serving.desk.builders.call_sizes import CallSizes
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import ENGINES, open_engine

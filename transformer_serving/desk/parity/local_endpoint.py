@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from preprocess.answers import TASKS
 from preprocess.answers.work import Work
 from preprocess.request import read_body
-from preprocess.rows import Row, pad, unpad
+from preprocess.rows import Row, pad, rows_of
 from preprocess.tokens import Encoded
 from transformer_serving.contract.endpoint import Endpoint
 
@@ -41,10 +41,7 @@ class LocalEndpoint:
         longest = max(len(text.ids) for text in encoded)
         length = next(size for size in self.endpoint.tokens.buckets if size >= longest)
         outputs = self._call(pad(encoded, length, self.endpoint.inputs, self.endpoint.tokens))
-        return [
-            unpad(arrays, text, self.endpoint)
-            for text, *arrays in zip(encoded, *outputs, strict=True)
-        ]
+        return rows_of(outputs, encoded, self.endpoint)
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:
         """The answer to the work's body as plain JSON values."""

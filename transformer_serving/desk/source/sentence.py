@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer_serving.contract.endpoint import SIMILARITIES
+from transformer_serving.contract.meanings import SIMILARITIES
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.json_files import read_json
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
-from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.errors import UNKNOWN_ENDPOINT, ServingError
 from transformer_serving.contract.keys import Key
 from transformer_serving.gateway.asgi import Headers, Send, send_json
 from transformer_serving.gateway.cards import Cards
@@ -67,7 +67,7 @@ Description = Callable[[Question], Awaitable[tuple[int, Any]]]
 
 async def nothing(question: Question) -> tuple[int, Any]:
     raise ServingError(
-        "unknown_endpoint",
+        UNKNOWN_ENDPOINT,
         "nothing is answered at this path by this method; /openapi.json has what is",
     )
 

@@ -1,0 +1,65 @@
+"""What the page of figures shows of endpoints that come and go, written by a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.gateway.figures import read
+
+
+def test_endpoints_that_went_are_shown_no_more(tmp_path: Path) -> None:
+    for folder in ({}, {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}):
+        done = subprocess.run(
+            [sys.executable, "-c", GONE], env={**os.environ, **folder},
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        rows = [dict(labels) for name, labels in read(done.stdout) if name == "texts_total"]
+        assert rows == [{"endpoint": "here"}]
+
+
+GONE = """
+import sys
+from preprocess.stats import EndpointFigures
+from transformer_serving.gateway.metrics_page import page
+for name in ("here", "gone"):
+    EndpointFigures(name)
+sys.stdout.write(page({"here"}).decode())
+"""
+
+
+def test_what_is_told_of_golden_requests(tmp_path: Path) -> None:
+    """A row a worker and endpoint; none of an endpoint that is served no more."""
+    done = subprocess.run(
+        [sys.executable, "-c", GOLDENS],
+        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    figures = read(done.stdout)
+    seen = {
+        (name, dict(labels).get("endpoint")): value
+        for (name, labels), value in figures.items()
+        if name.startswith("gateway_golden")
+    }
+    bundles = [dict(labels) for name, labels in figures if name == "gateway_bundle_info"]
+    assert [(row["endpoint"], row["bundle"], row["task"]) for row in bundles] == [
+        ("c", "2", "rerank")
+    ]
+    assert seen.pop(("gateway_golden_round_timestamp_seconds", None)) > 1.7e9
+    assert seen == {("gateway_golden_ok", "a"): 0.0, ("gateway_golden_ok", "c"): 1.0}
+
+
+GOLDENS = """
+import sys
+from transformer_serving.gateway.golden_rounds import GoldenResult
+from transformer_serving.gateway.metrics import Metrics
+from transformer_serving.gateway.metrics_page import page
+metrics = Metrics()
+def told(endpoint, state, bundle):
+    return GoldenResult(endpoint, state, "", 0.0, True, None, bundle, "rerank")
+metrics.goldens({name: told(name, "ok", "1") for name in "ab"})
+metrics.goldens({"a": told("a", "failed", ""), "c": told("c", "ok", "2")})
+sys.stdout.write(page().decode())
+"""
