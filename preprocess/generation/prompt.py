@@ -61,7 +61,8 @@ def read_prompts(
 
 def _text_of(ids: list[int], text: str, tokenizer: Tokenizer) -> str | None:
     def encode(candidate: str) -> list[int]:
-        return tokenizer.whole((candidate,), special=True)[0].ids
+        ids: list[int] = tokenizer.whole((candidate,), special=True)[0].ids
+        return ids
 
     return text if encode(text) == ids else text_of(ids, tokenizer.library, encode)
 

@@ -30,7 +30,7 @@ def _option(row: EngineParameter) -> Callable[..., Any]:
     )
 
 
-def _kind(row: EngineParameter) -> click.ParamType:
+def _kind(row: EngineParameter) -> Any:
     if row.choices:
         return click.Choice(row.choices)
     # What a fraction may be is checked with the row, as for all that are given in Python.
