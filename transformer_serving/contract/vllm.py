@@ -2,10 +2,10 @@
 
 Of the backend's `auto_complete_config` and docs/additional_outputs.md, read at r24.12, r25.06 and
 r26.01. It takes no ids but a text. Of its answers the text is not read: with `logprobs` 0 each new
-token comes by its id, with its log-probability.
+token comes by its id, with its log-probability. The backend itself takes a GPU, and has not been
+asked: the tests have models with these tensors.
 
-Tested by tests/preprocess/generation/test_vllm.py and tests/engine/test_vllm_streams.py, against
-models with these tensors; the backend itself takes a GPU, and has not been asked.
+Tested by tests/preprocess/generation/test_vllm.py and tests/engine/test_vllm_streams.py.
 """
 
 from __future__ import annotations
