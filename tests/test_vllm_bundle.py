@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,10 @@ from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.convert import Converted, ConvertRequest, convert
 from transformer_serving.desk.deploy.endpoint import DeployTarget, add_arguments, deploy
+from transformer_serving.desk.doctor.subject import Subject
+from transformer_serving.desk.doctor.triton import check_bundle
 from transformer_serving.desk.failure import ConversionRefused, Failure
+from transformer_serving.desk.local.record import Ports, StackRecord
 from transformer_serving.desk.vllm_model import NotRun
 from transformer_serving.engine.model_config import from_text
 from transformer_serving.engine.proof.greedy_set import GreedySet, read_greedy_set
@@ -155,6 +159,16 @@ def test_the_embedded_stack_is_not_asked_to_serve_it(done: Converted, tmp_path: 
         deploy(target, done.bundle, "writer", timeout_s=5, report=lambda step: None)
     assert "and the embedded stack has 2.51.0; serve it with the vLLM image" in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+def test_doctor_says_which_triton_cannot_serve_it(done: Converted, tmp_path: Path) -> None:
+    """Of the embedded stack; without one, the image of the pin is what serves it."""
+    nowhere = Subject(state=tmp_path, environment={}, bundle=done.bundle.folder)
+    assert [found.status for found in check_bundle(nowhere)] == ["ok"]
+    stack = StackRecord(Ports(1, 2, 3, 4), "access", "secret")
+    [found] = check_bundle(replace(nowhere, record=stack))
+    assert found.status == "failure"
+    assert "needs Triton 2.53.0 or newer (release 24.12)" in found.why
 
 
 def test_a_triton_without_a_controller_is_not_laid_out_for(done: Converted, tmp_path: Path) -> None:
