@@ -211,7 +211,8 @@ check-ensemble: $(VENV)/.dev
 	CHECK_ENSEMBLE=build/numpy1 $(BIN)/python -m pytest tests/deploy/test_plain_triton.py
 
 check-vllm: $(VENV)/.dev
-	CHECK_VLLM=build/numpy1 $(BIN)/python -m pytest tests/preprocess/generation/test_vllm.py
+	CHECK_VLLM=build/numpy1 $(BIN)/python -m pytest tests/preprocess/generation/test_vllm.py \
+		tests/engine/test_vllm_streams.py
 
 lock:
 	$(PYTHON) scripts/lock.py

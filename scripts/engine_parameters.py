@@ -13,10 +13,10 @@ PAGE = Path(__file__).parent.parent / "docs" / "convert.md"
 def table() -> str:
     """Without the line break at its end."""
     rows = (
-        f"| `{row.flag}` | `{row.name}` | {row.help} | {row.limit} | {row.usual} |"
+        f"| {row.engine} | `{row.flag}` | `{row.name}` | {row.help} | {row.limit} | {row.usual} |"
         for row in ENGINE_PARAMETERS
     )
-    head = "| option | parameter | is | may be | unless given |\n|---|---|---|---|---|"
+    head = "| engine | option | parameter | is | may be | unless given |\n|---|---|---|---|---|---|"
     return "\n".join((head, *rows))
 
 

@@ -15,9 +15,12 @@ from typing import Any
 
 import pytest
 import tomllib
+import yaml
 
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.gate.onnx_limits import highest
+from transformer_serving.contract.gate.release import older
+from transformer_serving.contract.gate.vllm_engine import FIRST_RELEASE, FIRST_TRITON
 from transformer_serving.desk.export.onnx import OPSET
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.versions.lock import LOCK_FILE, ImagePin, Lock, parse_lock, read_lock
@@ -44,7 +47,10 @@ MENTIONS: dict[str, Callable[[Lock], str]] = {
     r"clearml-serving(?:==| )(\d+\.\d+\.\d+)": lambda lock: lock.packages["clearml-serving"].value,
     r"nvidia-pytriton(?:==| )(\d+\.\d+\.\d+)": lambda lock: lock.embedded.nvidia_pytriton,
     r"\btritonserver (\d+\.\d+\.\d+)": lambda lock: lock.embedded.triton,
-    r"nvcr\.io/nvidia/tritonserver:([\w.-]+)": lambda lock: lock.image.image.split(":")[1],
+    r"nvcr\.io/nvidia/tritonserver:([\d.]+-py3)": lambda lock: lock.image.image.split(":")[1],
+    r"nvcr\.io/nvidia/tritonserver:([\d.]+-vllm-\w+-py3)": lambda lock: lock.vllm_image.image.split(
+        ":"
+    )[1],
     r"python:(3\.\d+-[\w-]+)": lambda lock: lock.base_images["inference"].value.split(":")[1],
     r"haproxy:(\d[\w.-]*)": lambda lock: lock.base_images["balancer"].value.split(":")[1],
     r"prom/prometheus:(v\d[\w.-]*)": lambda lock: tag(lock, "prometheus"),
@@ -123,11 +129,24 @@ def test_the_pins_are_rows_of_the_matrix(lock: Lock) -> None:
         assert getattr(lock.image, field) == getattr(row, field)
     assert {"triton", "tensorrt"} <= row.verified
     assert find_release(lock.embedded.release).triton == lock.embedded.triton
+    own = find_release(lock.vllm_image.release)
+    assert (own.triton, own.python) == (lock.vllm_image.triton, lock.vllm_image.python)
+    assert lock.vllm_image.image == own.image.replace("-py3", "-vllm-python-py3")
+    assert not older(lock.vllm_image.triton, FIRST_TRITON)
+    assert find_release(FIRST_RELEASE).triton == FIRST_TRITON
+
+
+def test_compose_builds_on_the_vllm_pin(lock: Lock) -> None:
+    text = (ROOT / "compose" / "vllm.yaml").read_text("utf-8")
+    arguments = yaml.safe_load(text)["services"]["triton"]["build"]["args"]
+    stated = [arguments[f"TRITON_{name}"] for name in ("IMAGE", "RELEASE", "VERSION")]
+    own = lock.vllm_image
+    assert stated == [own.image, own.release, own.triton]
 
 
 def test_every_pin_says_what_tests_it(lock: Lock) -> None:
     several = (*lock.packages.values(), *lock.base_images.values())
-    pins: list[Any] = [*several, lock.embedded, lock.image]
+    pins: list[Any] = [*several, lock.embedded, lock.image, lock.vllm_image]
     assert all(pin.tested_by for pin in pins)
     assert lock.python_tested_by
 
@@ -257,8 +276,8 @@ def test_a_link_stays_a_link(file: Path) -> None:
 def test_a_file_laid_out_otherwise_keeps_its_layout(file: Path) -> None:
     """As somebody may have written it who merged two of them."""
     before = file.read_text("utf-8")
-    (line,) = (row for row in before.splitlines() if row.startswith("cuda = "))
     section = before.partition("[image]\n")[2].partition("\n\n")[0]
+    (line,) = (row for row in section.splitlines() if row.startswith("cuda = "))
     others = before.replace(f"\n[image]\n{section}\n", "")
     file.write_text(
         f"{others}\n[ image ]  # moved down\n{section}  # as yet\n".replace(

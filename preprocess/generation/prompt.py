@@ -5,7 +5,9 @@ Tested by tests/preprocess/generation/test_request.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from preprocess.generation.chat import render_chat
 from preprocess.generation.detokenizer import silent_tokens
@@ -58,15 +60,23 @@ def read_prompts(
 
 
 def _text_of(ids: list[int], text: str, tokenizer: Tokenizer) -> str | None:
-    """The text whose ids are these once the tokenizer has put its special tokens around it: `text`
-    itself; or, where a template wrote some of those or it was cut, what the ids say after them."""
-    library = tokenizer.library
+    def encode(candidate: str) -> list[int]:
+        ids: list[int] = tokenizer.whole((candidate,), special=True)[0].ids
+        return ids
+
+    return text if encode(text) == ids else text_of(ids, tokenizer.library, encode)
+
+
+def text_of(ids: Sequence[int], library: Any, encode: Callable[[str], Sequence[int]]) -> str | None:
+    """The text of which `encode`, with the tokenizer's special tokens around it, makes these ids:
+    what they say after those.
+
+    `library` is the tokenizers library's own object.
+    """
     silent = silent_tokens(library)
     start = next((at for at, one in enumerate(ids) if one not in silent), 0)
-    for candidate in (text, library.decode(ids[start:], skip_special_tokens=False)):
-        if tokenizer.whole((candidate,), special=True)[0].ids == ids:
-            return str(candidate)
-    return None
+    text = str(library.decode(list(ids[start:]), skip_special_tokens=False))
+    return text if text and list(encode(text)) == list(ids) else None
 
 
 def _new_tokens(prompt: int, asked: int | None, generation: Generation) -> int:

@@ -68,7 +68,10 @@ def test_a_documented_combination(engine: None, tmp_path: Path, options: str) ->
         assert bool(devices) == (gpu and name.endswith("triton"))
 
 
-@pytest.mark.parametrize("extra", ["", "-f compose/scale.yaml", "-f compose/gpu.yaml", MONITORING])
+@pytest.mark.parametrize(
+    "extra",
+    ["", "-f compose/scale.yaml", "-f compose/gpu.yaml", "-f compose/vllm.yaml", MONITORING],
+)
 def test_every_service_is_confined(engine: None, tmp_path: Path, extra: str) -> None:
     options = f"-f compose/compose.yaml {extra} --profile local"
     for name, service in config(options, tmp_path)["services"].items():
@@ -118,7 +121,9 @@ def test_the_override_fits_the_stock_file(engine: None, tmp_path: Path) -> None:
     assert inference["security_opt"] == ["no-new-privileges:true"]
 
 
-@pytest.mark.parametrize("others", ["", "gpu", "grpc", "scale", "secrets", "gpu secrets scale"])
+@pytest.mark.parametrize(
+    "others", ["", "gpu", "gpu vllm", "grpc", "scale", "secrets", "gpu secrets scale"]
+)
 def test_monitoring_goes_with_every_other_file(
     engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: str
 ) -> None:

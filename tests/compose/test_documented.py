@@ -35,7 +35,7 @@ from transformer_serving.desk.deploy.golden import ask
 LOCAL, OWN_SERVER, GPUS = "One machine, no account", "With your ClearML server", "GPUs"
 DAILY, SCALED, ROLLED = "From day to day", "N inference containers", "A new image, under load"
 STOCK, SECRETS = "On top of clearml-serving's own compose file", "Secrets"
-NETWORK, GRPC = "On a network address: keys and TLS", "gRPC"
+NETWORK, GRPC, VLLM = "On a network address: keys and TLS", "gRPC", "vLLM"
 MONITORING = "Prometheus, Alertmanager, Grafana"
 RUN = {LOCAL, OWN_SERVER, DAILY, SCALED, ROLLED, STOCK, SECRETS, NETWORK}
 # What is only read by `docker compose config` (tests/compose/test_config.py), and why.
@@ -43,6 +43,7 @@ READ = {
     GPUS: "needs an NVIDIA GPU and the image of nvcr.io",
     MONITORING: "needs images that cannot be pulled here; tests/monitoring runs their files in "
     "Debian's Prometheus and promtool",
+    VLLM: "needs an NVIDIA GPU and the image of nvcr.io",
     GRPC: "test_network_address.py starts it and calls the port, with a key",
 }
 ELSEWHERE = {

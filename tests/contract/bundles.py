@@ -14,7 +14,10 @@ from transformer_serving.contract.endpoint import Endpoint, read_endpoint
 from transformer_serving.contract.identity import code_digest, identity_of, own_parts
 from transformer_serving.contract.manifest import Golden, Manifest, entry_of
 
-SUFFIXES = {"tensorrt": "model.plan", "onnxruntime": "model.onnx", "openvino": "model.xml"}
+SUFFIXES = {
+    "tensorrt": "model.plan", "onnxruntime": "model.onnx", "openvino": "model.xml",
+    "vllm": "model.json",
+}  # fmt: skip
 
 
 def write_bundle(

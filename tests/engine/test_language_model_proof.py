@@ -17,16 +17,16 @@ from tests.language_models import save_language_model
 from transformer_serving.contract.generation import Finish
 from transformer_serving.contract.heads import GENERATION
 from transformer_serving.contract.manifest import entry_of, read_manifest
+from transformer_serving.desk.builders.table import GENERATION_BACKENDS
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.triton_config import triton_tensors
 from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.deploy.endpoint import NUMPY_DTYPES
 from transformer_serving.engine.endpoint_config import EndpointFields, TensorFields
 from transformer_serving.engine.orphans import server_of
 from transformer_serving.engine.proof.greedy_set import read_greedy_set
 
 pytestmark = pytest.mark.slow
-
-_NUMPY = {"INT32": "int32", "UINT8": "uint8", "FP32": "float32"}
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +51,15 @@ def fields(bundle: Bundle) -> EndpointFields:
     inputs, outputs = (
         TensorFields(
             [tensor.name for tensor in tensors],
-            [_NUMPY[tensor.dtype] for tensor in tensors],
+            [NUMPY_DTYPES[tensor.dtype] for tensor in tensors],
             [list(tensor.dims) for tensor in tensors],
         )
         for tensors in triton_tensors(bundle.endpoint)
     )
-    return EndpointFields(inputs, outputs, {"backend": '"openvino_generate"'})
+    generation = bundle.endpoint.generation
+    assert generation is not None
+    backend = GENERATION_BACKENDS[generation.engine]
+    return EndpointFields(inputs, outputs, {"backend": f'"{backend}"'})
 
 
 def add(one: Serving, bundle: Bundle, model: Path, name: str) -> None:

@@ -7,9 +7,10 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import tritonclient.grpc as triton
 
@@ -44,6 +45,7 @@ class TritonServer:
     addresses: TritonAddresses
     complete_configurations: bool = False
     key: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -65,7 +67,7 @@ class TritonServer:
                     key=self.key,
                     complete_configurations=self.complete_configurations,
                 ),
-                env=triton_environment(),
+                env={**triton_environment(), **self.variables},
                 cwd=self.repository,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -107,6 +109,7 @@ def running_triton(
     complete: bool = False,
     addresses: TritonAddresses | None = None,
     key: str | None = None,
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[TritonServer]:
     folder.mkdir(parents=True, exist_ok=True)
     repository = folder / "models"
@@ -119,6 +122,7 @@ def running_triton(
         addresses or free_addresses(),
         complete_configurations=complete,
         key=key,
+        variables=variables,
     )
     server.start()
     try:

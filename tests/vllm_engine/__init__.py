@@ -6,9 +6,13 @@ environment for its model: `make check-vllm`. The other one answers by the same 
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import struct
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,12 +23,15 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tests.engine.triton_server import running_triton
+from tests.engine.triton_server import TritonServer, running_triton
 from tests.text_engine import VERSION
 from tests.vllm_engine import rule
 from transformer_serving.engine.model_config import TensorConfig, build_config, to_text
 
 NAME = "vllm"
+# By `make check-vllm`: a folder for an environment with numpy 1, made where it is not there.
+CHECK = "CHECK_VLLM"
+ROOT = Path(__file__).parents[2]
 _TYPES = {"BYTES": "STRING"}
 
 
@@ -42,26 +49,32 @@ class VllmServer:
         return self.file.read_text("utf-8").splitlines() if self.file.is_file() else []
 
 
+Messages = Callable[[dict[str, Any], Callable[[], bool], Callable[[str], None]], Iterator[Any]]
+
+
 class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
-    def __init__(self, notes: list[str]) -> None:
+    """Takes the requests of a stream one after the other."""
+
+    def __init__(self, notes: list[str], messages: Messages) -> None:
         self._notes = notes
+        self._messages = messages
 
     def ModelStreamInfer(self, requests: Iterator[Any], context: Any) -> Iterator[Any]:
-        request = next(requests)
-        try:
-            pairs = zip(request.inputs, request.raw_input_contents, strict=True)
-            inputs = dict(_input(*pair) for pair in pairs)
-            silent = True
-            for message in rule.messages(
-                inputs, lambda: not context.is_active(), self._notes.append
-            ):
-                silent = not message.last
-                yield _reply(message)
-        except rule.BackendError as error:
-            context.abort(grpc.StatusCode.INTERNAL, str(error))
-        if silent:
-            # As a process that hangs: nothing comes, and nothing ends, until the caller leaves.
-            next(requests, None)
+        for request in requests:
+            try:
+                pairs = zip(request.inputs, request.raw_input_contents, strict=True)
+                inputs = dict(_input(*pair) for pair in pairs)
+                silent = True
+                for message in self._messages(
+                    inputs, lambda: not context.is_active(), self._notes.append
+                ):
+                    silent = not message.last
+                    yield _reply(message, request.id)
+            except rule.BackendError as error:
+                context.abort(grpc.StatusCode.INTERNAL, str(error))
+            if silent:
+                # As a process that hangs: nothing comes, nor ends, until the caller leaves.
+                next(requests, None)
 
 
 def _input(tensor: Any, raw: bytes) -> tuple[str, Any]:
@@ -74,8 +87,8 @@ def _input(tensor: Any, raw: bytes) -> tuple[str, Any]:
     return tensor.name, raw[4:].decode()
 
 
-def _reply(message: rule.Message) -> Any:
-    reply = service_pb2.ModelInferResponse()
+def _reply(message: rule.Message, identity: str) -> Any:
+    reply = service_pb2.ModelInferResponse(id=identity)
     for name, value in message.outputs.items():
         reply.outputs.add(name=name, datatype=rule.OUTPUTS[name], shape=[1])
         if isinstance(value, str):
@@ -88,14 +101,41 @@ def _reply(message: rule.Message) -> Any:
 
 
 @contextmanager
-def serving_here() -> Iterator[VllmServer]:
+def serving_here(messages: Messages = rule.messages) -> Iterator[VllmServer]:
     notes: list[str] = []
     server = grpc.server(ThreadPoolExecutor(32))
-    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Servicer(notes), server)
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Servicer(notes, messages), server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     yield VllmServer(f"127.0.0.1:{port}", notes)
     server.stop(None).wait()
+
+
+def with_numpy_1() -> Path:
+    environment = Path(os.environ[CHECK])
+    if not (environment / "bin" / "python").exists():
+        subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+        pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+        subprocess.run([*pip, "numpy<2"], check=True)
+    return environment.absolute()
+
+
+@contextmanager
+def stand_in_triton(folder: Path, environment: Path) -> Iterator[TritonServer]:
+    """A Triton that has a backend `vllm`: transformers behind its tensors (backend.py)."""
+    worker = [sys.executable, "-m", "tests.vllm_engine.transformers_engine"]
+    variables = {
+        "PATH": os.pathsep.join([str(environment / "bin"), os.environ["PATH"]]),
+        "STAND_IN_COMMAND": json.dumps(worker),
+        "STAND_IN_FOLDER": str(ROOT),
+    }
+    with running_triton(folder, variables=variables) as triton:
+        backend = triton.backends / "vllm"
+        backend.mkdir()
+        parts = {"backend.py": "model.py", "model.py": "rule_model.py", "rule.py": "rule.py"}
+        for source, target in parts.items():
+            shutil.copy(Path(__file__).with_name(source), backend / target)
+        yield triton
 
 
 @contextmanager

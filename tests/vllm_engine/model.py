@@ -16,6 +16,7 @@ DTYPES = {"BYTES": np.object_, "UINT32": np.uint32, "FP32": np.float32}
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         self.lived = Path(args["model_repository"]) / "lived"
+        self.messages = rule.messages
 
     def execute(self, requests: Sequence[Any]) -> None:
         for request in requests:
@@ -30,7 +31,7 @@ class TritonPythonModel:
     def answer(self, sender: Any, inputs: dict[str, Any]) -> None:
         ended = False
         try:
-            for message in rule.messages(inputs, sender.is_cancelled, self.note):
+            for message in self.messages(inputs, sender.is_cancelled, self.note):
                 tensors = [
                     pb_utils.Tensor(name, np.asarray([raw(value)], DTYPES[rule.OUTPUTS[name]]))
                     for name, value in message.outputs.items()

@@ -101,6 +101,12 @@ def goes_wrong(mark: int, made: int) -> bool:
 
 
 def read(inputs: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
+    told = check(inputs)
+    return told, [number_of(word) for word in inputs["text_input"].split()]
+
+
+def check(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What is told of the sampling. Raises AssertionError for what the backend would not take."""
     assert set(inputs) <= set(INPUTS), "an input that the backend does not have"
     assert inputs["stream"]
     assert inputs["exclude_input_in_output"]
@@ -109,7 +115,8 @@ def read(inputs: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
     assert inputs["return_logprobs"], "tokens are read from these"
     assert told["logprobs"] == 0, "the chosen token's alone"
     assert told.get("top_k", -1) != 0, "vLLM has -1 for all"
-    return told, [number_of(word) for word in inputs["text_input"].split()]
+    sampling: dict[str, Any] = told
+    return sampling
 
 
 def chosen(prompt: list[int], at: int, told: dict[str, Any]) -> int:

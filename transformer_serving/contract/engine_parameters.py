@@ -1,10 +1,13 @@
-"""The parameters of a language model's engine, a row each: of convert, of config.pbtxt, in docs.
+"""The parameters of a language model's engine, a row each: of convert, of the bundle, in docs.
+
+Those of engine openvino stand in config.pbtxt, those of vllm, by vLLM's own names, in model.json.
 
 Tested by tests/engine/test_generation_calls.py and tests/cli/test_engine_parameters.py.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,11 +16,13 @@ from transformer_serving.contract.errors import ContractError
 # Tokens of one block of the cache: what openvino_genai 2026.4 takes on a CPU.
 BLOCK_TOKENS = 32
 ON, OFF = "on", "off"
+OPENVINO, VLLM = "openvino", "vllm"
+_FRACTION = re.compile(r"0\.[0-9]{1,4}|1(\.0{1,4})?")
 
 
 @dataclass(frozen=True)
 class EngineParameter:
-    """One of `choices`, or a whole number from `low` to `high`.
+    """One of `choices`, a `fraction`, or a whole number from `low` to `high`, of one `engine`.
 
     `default` is what convert writes unless told, "" for one that it works out or leaves to the
     engine; `unsaid` says that in words.
@@ -30,6 +35,8 @@ class EngineParameter:
     low: int = 1
     high: int = 0
     choices: tuple[str, ...] = ()
+    fraction: bool = False
+    engine: str = OPENVINO
 
     @property
     def flag(self) -> str:
@@ -40,6 +47,8 @@ class EngineParameter:
     def limit(self) -> str:
         if self.choices:
             return f"one of {', '.join(self.choices)}"
+        if self.fraction:
+            return "a number above 0 and at most 1, such as 0.45"
         return f"a whole number from {self.low} to {self.high}"
 
     @property
@@ -51,6 +60,8 @@ class EngineParameter:
         """The value. Raises ContractError naming field, limit and got."""
         if self.choices:
             allowed = value in self.choices
+        elif self.fraction:
+            allowed = bool(_FRACTION.fullmatch(value)) and float(value) > 0
         else:
             # Longer ones are beyond every limit, and int() takes its time over them.
             allowed = (
@@ -116,17 +127,55 @@ THREADS = EngineParameter(
     high=1024,
 )
 
+GPU_MEMORY = EngineParameter(
+    "gpu_memory_utilization",
+    "The part of each GPU's memory that one copy of the model takes, its cache included. With more "
+    "than half of it no new version fits beside the one that serves, so that the endpoint is to be "
+    "removed first.",
+    "0.45",
+    fraction=True,
+    engine=VLLM,
+)
+MAX_SEQUENCES = EngineParameter(
+    "max_num_seqs",
+    "Sequences that each step makes a token of.",
+    unsaid="vLLM's own",
+    high=4096,
+    engine=VLLM,
+)
+PREFIX_CACHING = EngineParameter(
+    "enable_prefix_caching",
+    "on: prompts that begin as an earlier one did are not computed again.",
+    unsaid="vLLM's own",
+    choices=(ON, OFF),
+    engine=VLLM,
+)
+TENSOR_PARALLEL = EngineParameter(
+    "tensor_parallel_size",
+    "GPUs that share the model, each with a part of every layer.",
+    unsaid="1",
+    high=64,
+    engine=VLLM,
+)
+
 ENGINE_PARAMETERS = (
     NUM_KV_BLOCKS, KV_PRECISION, MAX_RUNNING, MAX_WAITING, STEP_TOKENS, PREFIX_CACHE, SEND_GAP_MS,
-    THREADS,
+    THREADS, GPU_MEMORY, MAX_SEQUENCES, PREFIX_CACHING, TENSOR_PARALLEL,
 )  # fmt: skip
-_ROWS = {row.name: row for row in ENGINE_PARAMETERS}
 
 
-def check_parameters(asked: Mapping[str, str]) -> None:
+def parameters_of(engine: str) -> dict[str, EngineParameter]:
+    """The engine's rows by their names."""
+    return {row.name: row for row in ENGINE_PARAMETERS if row.engine == engine}
+
+
+def check_parameters(asked: Mapping[str, str], engine: str = OPENVINO) -> None:
     """Raises ContractError naming field, limit and got for the first that cannot be."""
+    rows = parameters_of(engine)
     for name, value in asked.items():
-        row = _ROWS.get(name)
+        row = rows.get(name)
         if row is None:
-            raise ContractError(f"parameter '{name}' is unknown; there are {', '.join(_ROWS)}")
+            raise ContractError(
+                f"parameter '{name}' is unknown to engine {engine}; there are {', '.join(rows)}"
+            )
         row.check(value)

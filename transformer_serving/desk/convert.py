@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.contract.endpoint import Endpoint, Limits, Tokens
+from transformer_serving.contract.engine_parameters import VLLM
 from transformer_serving.contract.heads import GENERATION
 from transformer_serving.contract.manifest import Golden
 from transformer_serving.desk.builders.calibration import feeds_of, read_bodies
@@ -21,6 +22,8 @@ from transformer_serving.desk.builders.call_sizes import Range
 from transformer_serving.desk.builders.files import EngineFiles, Shapes
 from transformer_serving.desk.builders.table import (
     ENGINES,
+    GENERATION_BACKENDS,
+    NOT_VLLM,
     build_engine,
     choose_precision,
     ladder_of,
@@ -48,6 +51,7 @@ from transformer_serving.desk.parity.latency import Latency, RoundReport
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
 from transformer_serving.desk.source.language_model import open_language_model
 from transformer_serving.desk.source.model import ModelSource, open_source
+from transformer_serving.desk.vllm_model import NotRun, convert_for_vllm
 
 AUTO = "auto"
 # Installed with the extra "convert" and imported only inside the steps that use them.
@@ -93,7 +97,7 @@ class Converted:
     """
 
     bundle: Bundle
-    parity: ParityReport | ContinuationReport
+    parity: ParityReport | ContinuationReport | NotRun
     latencies: tuple[Latency, ...] = ()
     refused: tuple[str, ...] = ()
 
@@ -153,9 +157,10 @@ def convert(
 def _language_model(
     request: ConvertRequest, precisions: tuple[str, ...], target: Path, progress: Progress
 ) -> Converted:
-    if request.engine != "openvino" or request.compare:
+    if request.engine not in GENERATION_BACKENDS or request.compare:
         raise ConversionRefused(
-            f"task {GENERATION} is served by --engine openvino alone, and --compare is not for it"
+            f"task {GENERATION} is served by --engine {' or '.join(GENERATION_BACKENDS)}, and "
+            "--compare is not for it"
         )
     source = open_language_model(
         request.model,
@@ -163,7 +168,13 @@ def _language_model(
         name=request.name,
         max_length=request.max_length,
         allow_pickle=request.allow_pickle,
+        engine=request.engine,
     )
+    if request.engine == VLLM:
+        bundle, report = convert_for_vllm(
+            source, precisions[0], request.limits, target, progress, request.engine_parameters
+        )
+        return Converted(bundle, report)
     done = convert_language_model(
         source, precisions, request.limits, target, progress, request.engine_parameters
     )
@@ -178,6 +189,8 @@ def _checked(request: ConvertRequest, target: Path) -> tuple[tuple[str, ...], Bo
             f"{', '.join(request.engine_parameters)}: engine parameters are for --task "
             f"{GENERATION}, got --task {request.task or AUTO}"
         )
+    if VLLM in (request.engine, *request.compare) and request.task != GENERATION:
+        raise ConversionRefused(NOT_VLLM)
     if "tensorrt" in (request.engine, *request.compare):
         require_machine()
     check_target(target)

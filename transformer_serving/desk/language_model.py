@@ -40,6 +40,7 @@ from transformer_serving.desk.parity.continuations import (
 )
 from transformer_serving.desk.parity.golden_continuation import golden_continuation
 from transformer_serving.desk.source.language_model import LanguageModelSource
+from transformer_serving.engine.proof.greedy_set import GreedySet
 
 HEAD = "generation"
 # Prompts of one request, each a sequence of its own: the engine is called with one at a time.
@@ -87,21 +88,35 @@ def convert_language_model(
             progress("parity", refused[-1])
         if report.fault is not None:
             raise ConversionRefused(f"{refused[-1]}; {_advice(report.precision, asked)}")
-        content = BundleContent(
-            endpoint=endpoint_of(source, limits),
-            tokenizer=source.tokenizer,
-            engine=files,
-            golden=_golden(source, reference),
-            parity={**asdict(report), "shapes": _shapes(case, report)},
-            source={
-                "model": source.name,
-                "revision": source.revision,
-                "model_type": source.model_type,
-            },
-            parity_set=case.kept(report.precision),
-        )
+        parity = {**asdict(report), "shapes": _shapes(case, report)}
+        kept = case.kept(report.precision)
+        content = content_of(source, limits, files, parity, reference, kept)
         progress("bundle", str(target))
         return ConvertedLanguageModel(write_bundle(content, target), report, tuple(refused))
+
+
+def content_of(
+    source: LanguageModelSource,
+    limits: Limits,
+    files: EngineFiles,
+    parity: Mapping[str, Any],
+    reference: Reference,
+    kept: GreedySet,
+) -> BundleContent:
+    """What the bundle is written of; its golden answer is the reference's."""
+    return BundleContent(
+        endpoint=endpoint_of(source, limits),
+        tokenizer=source.tokenizer,
+        engine=files,
+        golden=_golden(source, reference),
+        parity=parity,
+        source={
+            "model": source.name,
+            "revision": source.revision,
+            "model_type": source.model_type,
+        },
+        parity_set=kept,
+    )
 
 
 def endpoint_of(source: LanguageModelSource, limits: Limits) -> Endpoint:

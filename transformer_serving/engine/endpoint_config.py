@@ -15,6 +15,8 @@ from transformer_serving.engine.errors import ConfigError
 from transformer_serving.engine.model_config import ModelConfig, TensorConfig, data_type, type_name
 
 _TRITON_TYPES = {
+    # numpy's own of texts, as clearml-serving has no other name for them.
+    "object": "STRING",
     "bool": "BOOL",
     "float16": "FP16",
     "float32": "FP32",

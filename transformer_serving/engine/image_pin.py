@@ -12,12 +12,10 @@ import os
 import sys
 from collections.abc import Mapping
 
-from transformer_serving.contract.gate.server_facts import TENSORRT_VARIABLE
+from transformer_serving.contract.gate.server_facts import TENSORRT_VARIABLE, TRITON_VARIABLE
 
 PINNED_TRITON = "TRANSFORMER_SERVING_PIN_TRITON"
 PINNED_TENSORRT = "TRANSFORMER_SERVING_PIN_TENSORRT"
-# NVIDIA's images say so of themselves.
-TRITON_VARIABLE = "TRITON_SERVER_VERSION"
 
 
 def difference(environment: Mapping[str, str]) -> str | None:

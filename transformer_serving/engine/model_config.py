@@ -25,13 +25,15 @@ class TensorConfig:
     """A tensor as Triton's configuration states it: `dims` without the batch, -1 for any size.
 
     `dtype` is Triton's name without TYPE_: INT32, INT64, FP32, FP16. `per_token` tells an axis of
-    any size that is the tokens' from one that warm-up may leave at 1.
+    any size that is the tokens' from one that warm-up may leave at 1. Callers may leave an
+    `optional` input out.
     """
 
     name: str
     dtype: str
     dims: tuple[int, ...]
     per_token: bool = True
+    optional: bool = False
 
 
 def build_config(
@@ -66,7 +68,9 @@ def build_config(
     )
     for row, tensors in ((config.input, inputs), (config.output, outputs)):
         for tensor in tensors:
-            row.add(name=tensor.name, data_type=data_type(tensor.dtype), dims=tensor.dims)
+            entry = row.add(name=tensor.name, data_type=data_type(tensor.dtype), dims=tensor.dims)
+            if tensor.optional:
+                entry.optional = True
     config.instance_group.add(count=instance_count, kind=kind or _kind(backend), profile=profiles)
     if max_batch_size > 0:
         config.dynamic_batching.max_queue_delay_microseconds = max_queue_delay_us

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,21 +20,17 @@ from preprocess.generation.seats import seats
 from preprocess.triton.client import close_clients
 from tests.preprocess.generation.test_text_generation import served, until
 from tests.text_engine import PROMPT, Asker, asked, fields, three_tokens, tokenizer
-from tests.vllm_engine import NAME, VllmServer, serving_here, serving_in_triton
+from tests.vllm_engine import (
+    CHECK,
+    NAME,
+    VllmServer,
+    serving_here,
+    serving_in_triton,
+    with_numpy_1,
+)
 
 pytestmark = pytest.mark.slow
-# By `make check-vllm`: a folder for an environment with numpy 1, made where it is not there.
-CHECK = "CHECK_VLLM"
 SERVERS = ("here", "triton") if CHECK in os.environ else ("here",)
-
-
-def with_numpy_1() -> Path:
-    environment = Path(os.environ[CHECK])
-    if not (environment / "bin" / "python").exists():
-        subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-        pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-        subprocess.run([*pip, "numpy<2"], check=True)
-    return environment
 
 
 @pytest.fixture(scope="module", params=SERVERS)

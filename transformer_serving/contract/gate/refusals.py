@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.contract.engine_parameters import VLLM
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.fields import parse_object
 from transformer_serving.contract.gate.onnx_header import read_onnx_header
@@ -21,6 +22,7 @@ from transformer_serving.contract.gate.onnx_limits import too_new
 from transformer_serving.contract.gate.plan import plan_faults
 from transformer_serving.contract.gate.release import older
 from transformer_serving.contract.gate.server_facts import ServerFacts
+from transformer_serving.contract.gate.vllm_engine import vllm_faults
 from transformer_serving.contract.identity import (
     PARTS,
     PREPROCESS,
@@ -194,6 +196,18 @@ def _plan(case: Case) -> Iterator[str]:
         yield from plan_faults(path, entry.path, case.manifest.tensorrt or {}, case.server)
 
 
+def _vllm(case: Case) -> Iterator[str]:
+    if case.manifest.engine != VLLM:
+        return
+    names = [
+        entry.path.removeprefix("model/")
+        for entry in case.manifest.files
+        if entry.path.startswith("model/")
+    ]
+    folder = case.folder if case.prefix else case.folder / "model"
+    yield from vllm_faults(folder, names, case.server)
+
+
 def _identity_of_all(case: Case) -> Iterator[str]:
     """The bundle is of its number; in the controller, which has the model alone, not asked here."""
     path = case.folder / PREPROCESS
@@ -222,6 +236,7 @@ CHECKS: dict[str, Callable[[Case], Iterator[str]]] = {
     "kit": _kit,
     "plan": _plan,
     "onnx": _onnx,
+    "vllm": _vllm,
     "tokenizer": _tokenizer,
     "labels": _labels,
     "files": _files,

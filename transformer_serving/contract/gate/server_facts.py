@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 
-# NVIDIA's images set the first one themselves; the second is for images whose ONNX Runtime is
+# NVIDIA's images set the first two themselves; the third is for images whose ONNX Runtime is
 # not a Python package.
 TENSORRT_VARIABLE = "TRT_VERSION"
+TRITON_VARIABLE = "TRITON_SERVER_VERSION"
 ONNXRUNTIME_VARIABLE = "TRANSFORMER_SERVING_ONNXRUNTIME"
 # For a desk, or a container without nvidia-smi: the compute capability of the servers' GPUs.
 CAPABILITY_VARIABLE = "TRANSFORMER_SERVING_COMPUTE_CAPABILITY"
@@ -30,6 +31,7 @@ class ServerFacts:
 
     name: str = "this server"
     tensorrt: str | None = None
+    triton: str | None = None
     compute_capability: str | None = None
     onnxruntime: str | None = None
     kit_version: str | None = None
@@ -51,6 +53,7 @@ def server_facts(environment: Mapping[str, str]) -> ServerFacts:
     stated = environment.get(CAPABILITY_VARIABLE)
     return ServerFacts(
         tensorrt=environment.get(TENSORRT_VARIABLE) or None,
+        triton=environment.get(TRITON_VARIABLE) or None,
         compute_capability=stated or (gpus[0].compute_capability if gpus else None),
         onnxruntime=environment.get(ONNXRUNTIME_VARIABLE) or installed("onnxruntime"),
         kit_version=installed("transformer-serving"),

@@ -19,11 +19,12 @@ import numpy as np
 
 from transformer_serving.contract.engine_parameters import (
     BLOCK_TOKENS,
-    ENGINE_PARAMETERS,
     KV_PRECISION,
     MAX_WAITING,
     NUM_KV_BLOCKS,
+    OPENVINO,
     check_parameters,
+    parameters_of,
 )
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.generation import Finish, Generation
@@ -55,7 +56,7 @@ _MOST_S = 3600.0
 def check_engine_parameters(asked: Mapping[str, str], generation: Generation) -> None:
     """Raises ConversionRefused naming parameter, limit and got."""
     try:
-        check_parameters(asked)
+        check_parameters(asked, generation.engine)
     except ContractError as error:
         raise ConversionRefused(str(error)) from None
     blocks, whole = asked.get(NUM_KV_BLOCKS.name), blocks_of(generation.max_positions)
@@ -135,7 +136,7 @@ def _parameters(generation: Generation, token_bytes: int) -> dict[str, str]:
         "vocabulary": str(generation.vocabulary),
         "max_positions": str(generation.max_positions),
         NUM_KV_BLOCKS.name: str(max(whole, min(blocks, whole * _WHOLE_SEQUENCES))),
-        **{row.name: row.default for row in ENGINE_PARAMETERS if row.default},
+        **{row.name: row.default for row in parameters_of(OPENVINO).values() if row.default},
     }
 
 

@@ -57,8 +57,18 @@ def _open_tensorrt(files: EngineFiles) -> Call:
     return open_plan(files.files[0])
 
 
-# A language model's, whatever its precision.
-GENERATION_BACKEND = "openvino_generate"
+def _build_vllm(precision: str, graph: Path, folder: Path, shapes: Shapes) -> EngineFiles:
+    raise ConversionRefused(NOT_VLLM)
+
+
+def _open_vllm(files: EngineFiles) -> Call:
+    raise ConversionRefused(NOT_VLLM)
+
+
+NOT_VLLM = "engine vllm serves --task text-generation alone; leave --engine out, or name another"
+
+# A language model's, whatever its precision, by its engine.
+GENERATION_BACKENDS = {"openvino": "openvino_generate", "vllm": "vllm"}
 
 # Triton's own OpenVINO backend is native and would win over ours if the name were the same.
 # A CPU engine gains little from more tokens in a call, and a text that comes meanwhile waits for
@@ -93,6 +103,17 @@ ENGINES = {
         aux_config='platform="tensorrt_plan"',
         build=_build_tensorrt,
         open=_open_tensorrt,
+    ),
+    # Of language models alone, whose prompts have no buckets; convert cannot ask what is fastest.
+    "vllm": EngineRow(
+        precisions=("fp32", "bf16", "fp16"),
+        fastest=lambda: "bf16",
+        lengths=NARROW,
+        call_tokens=None,
+        backend="vllm",
+        aux_config='backend="vllm"',
+        build=_build_vllm,
+        open=_open_vllm,
     ),
 }
 

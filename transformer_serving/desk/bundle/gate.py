@@ -14,7 +14,7 @@ from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.versions.lock import read_lock
 
 # A bundle that was written just now has the files of its manifest.
-ON_WRITING = ("kit", "plan", "onnx", "labels")
+ON_WRITING = ("kit", "plan", "onnx", "vllm", "labels")
 
 
 def pass_gate(
@@ -25,6 +25,6 @@ def pass_gate(
     The servers' GPU is known here only where the environment names its compute capability.
     """
     capability = os.environ.get(CAPABILITY_VARIABLE) or None
-    facts = replace(read_lock().facts(), compute_capability=capability)
+    facts = replace(read_lock().facts(manifest.engine), compute_capability=capability)
     for refusal in refusals(manifest, folder, facts, endpoint=endpoint, checks=checks):
         raise Failure(f"{folder} is no valid bundle: {refusal.message}", exit_code=2)

@@ -8,17 +8,33 @@ from __future__ import annotations
 from typing import Any
 
 from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.contract.engine_parameters import VLLM
 from transformer_serving.contract.generation import OPTIONS
 from transformer_serving.contract.heads import TOKEN_ROLES
+from transformer_serving.contract.vllm import INPUTS, OUTPUTS, TEXT
 from transformer_serving.desk.builders.files import EngineFiles
-from transformer_serving.desk.builders.table import ENGINES, GENERATION_BACKEND
+from transformer_serving.desk.builders.table import ENGINES, GENERATION_BACKENDS
 from transformer_serving.engine.model_config import TensorConfig, build_config, to_text
 
 Tensors = tuple[TensorConfig, ...]
 
+# Triton is not asked to complete configurations, so that they name every tensor.
+_VLLM = (
+    tuple(
+        TensorConfig(name, kind, (1,), per_token=False, optional=name != TEXT)
+        for name, kind in INPUTS.items()
+    ),
+    tuple(TensorConfig(name, kind, (-1,)) for name, kind in OUTPUTS.items()),
+)
+# An engine that died is unloaded by its backend at the next call, and the controller loads it.
+_HEALTH = {"ENABLE_VLLM_HEALTH_CHECK": "true"}
+
 
 def triton_tensors(endpoint: Endpoint) -> tuple[Tensors, Tensors]:
-    """Inputs and outputs; a language model is told of each sequence's options beside its ids."""
+    """Inputs and outputs; a language model is told of each sequence's options beside its ids, and
+    vLLM's are those of Triton's backend, whatever endpoint.json has for preprocess."""
+    if endpoint.generation is not None and endpoint.generation.engine == VLLM:
+        return _VLLM
     inputs = tuple(
         TensorConfig(tensor.name, tensor.dtype, (-1,), tensor.role in TOKEN_ROLES)
         for tensor in endpoint.inputs
@@ -36,14 +52,16 @@ def config_text(endpoint: Endpoint, engine: EngineFiles) -> str:
     inputs, outputs = triton_tensors(endpoint)
     common: dict[str, Any] = {"name": "", "inputs": inputs, "outputs": outputs}
     if endpoint.generation is not None:
+        own = engine.engine == VLLM
         config = build_config(
             **common,
-            backend=GENERATION_BACKEND,
+            backend=GENERATION_BACKENDS[engine.engine],
             max_batch_size=0,
             decoupled=True,
-            parameters={"precision": engine.precision, **engine.parameters},
+            parameters=_HEALTH if own else {"precision": engine.precision, **engine.parameters},
             kind="KIND_MODEL",
-            file_name=engine.files[0].name,
+            # What vLLM's backend opens stands in model.json.
+            file_name="" if own else engine.files[0].name,
         )
         return to_text(config)
     config = build_config(

@@ -171,15 +171,26 @@ def _values(done: Converted, output: Path) -> dict[str, Any]:
 def _say(console: Console, done: Converted, output: Path) -> None:
     if done.latencies:
         console.print(latency_table(done.latencies))
-    manifest, worst = done.bundle.manifest, done.parity.worst
+    manifest = done.bundle.manifest
     console.print(
         f"bundle {manifest.bundle_version} for {manifest.task} in {output} "
-        f"({manifest.engine}, {manifest.precision}); largest difference from the reference "
-        f"{done.parity.largest_difference:.2e}, in text {worst.text} with {worst.tokens} tokens in "
-        f"a batch of {worst.batch}",
+        f"({manifest.engine}, {manifest.precision}); {_found(done)}",
         soft_wrap=True,
     )
     console.print(f"serve it: transformer-serving deploy {output} --endpoint NAME", soft_wrap=True)
+
+
+def _found(done: Converted) -> str:
+    from transformer_serving.desk.vllm_model import NotRun
+
+    parity = done.parity
+    if isinstance(parity, NotRun):
+        return parity.unverified
+    worst = parity.worst
+    return (
+        f"largest difference from the reference {parity.largest_difference:.2e}, in text "
+        f"{worst.text} with {worst.tokens} tokens in a batch of {worst.batch}"
+    )
 
 
 def latency_table(rows: Sequence[Latency]) -> Table:

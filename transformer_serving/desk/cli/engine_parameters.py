@@ -21,14 +21,20 @@ def engine_parameter_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _option(row: EngineParameter) -> Callable[..., Any]:
-    kind = click.Choice(row.choices) if row.choices else click.IntRange(row.low, row.high)
     return click.option(
         row.flag,
         row.name,
-        type=kind,
+        type=_kind(row),
         metavar=None if row.choices else "N",
-        help=f"text-generation: {row.help}  [default: {row.usual}]",
+        help=f"text-generation, {row.engine}: {row.help}  [default: {row.usual}]",
     )
+
+
+def _kind(row: EngineParameter) -> Any:
+    if row.choices:
+        return click.Choice(row.choices)
+    # What a fraction may be is checked with the row, as for all that are given in Python.
+    return click.STRING if row.fraction else click.IntRange(row.low, row.high)
 
 
 def taken_parameters(choices: dict[str, Any]) -> dict[str, str]:

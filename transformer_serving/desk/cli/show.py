@@ -145,7 +145,9 @@ def _proof(bundle: Bundle) -> str:
     parity = bundle.manifest.parity
     if not (bundle.model_folder / PARITY).is_file():
         return f"unproven where it is served: {parity.get('unproven') or 'it has no parity set'}"
-    shapes = parity.get("shapes") or {}
+    shapes = parity.get("shapes")
+    if shapes is None:
+        return f"{PARITY}; asked where it is served, and not before"
     return (
         f"{PARITY}; largest difference {shapes.get('largest_difference', 0.0):.2e} over "
         f"{shapes.get('calls')} shapes at {shapes.get('lengths')} lengths"

@@ -59,7 +59,11 @@ def _cell(row: Release, name: str) -> str:
 
 
 def _pinned(row: Release, lock: Lock) -> str:
-    pins = {"image": lock.image.release, "embedded": lock.embedded.release}
+    pins = {
+        "image": lock.image.release,
+        "vllm_image": lock.vllm_image.release,
+        "embedded": lock.embedded.release,
+    }
     return ", ".join(name for name, release in pins.items() if release == row.release)
 
 
@@ -68,7 +72,8 @@ def _pins(lock: Lock) -> Table:
 
     table = Table("pin", "is", "tested by", title="versions.toml")
     table.add_row("embedded", f"tritonserver {lock.embedded.triton}", lock.embedded.tested_by)
-    table.add_row("image", lock.image.image, lock.image.tested_by)
+    for name, image in (("image", lock.image), ("vllm_image", lock.vllm_image)):
+        table.add_row(name, image.image, image.tested_by)
     for name, pin in [*lock.packages.items(), *lock.base_images.items()]:
         table.add_row(name, pin.value, pin.tested_by)
     table.add_row("python", ", ".join(lock.python), lock.python_tested_by)

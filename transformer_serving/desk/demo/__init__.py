@@ -131,6 +131,7 @@ def _steps(name: str, report: StepReport) -> Callable[[str, str], None]:
 def _build(target: Path, *, precision: str | None, report: StepReport) -> None:
     from transformer_serving.desk.convert import ConvertRequest, convert
     from transformer_serving.desk.demo import sentiment
+    from transformer_serving.desk.parity.check import ParityReport
 
     encoder = encoder_folder()
     with tempfile.TemporaryDirectory(prefix=".train.", dir=target) as scratch:
@@ -148,6 +149,7 @@ def _build(target: Path, *, precision: str | None, report: StepReport) -> None:
         for name, request in jobs:
             converted = convert(request, target / name, _steps(name, report))
             parity = converted.parity
+            assert isinstance(parity, ParityReport)
             report(
                 f"{name}: version {converted.bundle.endpoint.bundle_version}, largest difference "
                 f"{parity.largest_difference:.2g} from {parity.reference}"

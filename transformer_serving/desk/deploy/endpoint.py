@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transformer_serving.contract.gate.refusals import refusals as reasons_against
+from transformer_serving.contract.gate.server_facts import ServerFacts
 from transformer_serving.contract.golden import agrees
 from transformer_serving.contract.manifest import Manifest
 from transformer_serving.contract.naming import DEPLOYED, name_fault
-from transformer_serving.desk.builders.table import ENGINES, GENERATION_BACKEND
+from transformer_serving.desk.builders.table import ENGINES, GENERATION_BACKENDS
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli, listed_endpoints
@@ -37,9 +39,9 @@ TARGET_VARIABLES = (
 )
 _ADD_TRIES = 5
 _UPLOAD_TRIES = 3
-_NUMPY_DTYPES = {
+NUMPY_DTYPES = {
     "INT32": "int32", "INT64": "int64", "FP32": "float32", "FP16": "float16", "BF16": "float32",
-    "UINT8": "uint8",
+    "UINT8": "uint8", "UINT32": "uint32", "BOOL": "bool", "STRING": "object",
 }  # fmt: skip
 
 
@@ -47,7 +49,8 @@ _NUMPY_DTYPES = {
 class DeployTarget:
     """Where to deploy: the ClearML server's tools, its file server, the front door, a lock file.
 
-    `key` is for a front door that has keys.
+    `key` is for a front door that has keys; `triton` is the version of the embedded stack's, None
+    for another server's.
     """
 
     cli: ClearmlCli
@@ -55,6 +58,7 @@ class DeployTarget:
     serve_url: str
     lock: Path
     key: str | None = None
+    triton: str | None = None
 
     def url(self, endpoint: str) -> str:
         return f"{self.serve_url.rstrip('/')}/{endpoint}"
@@ -125,6 +129,7 @@ def deploy(
     otherwise than the reference where it is served.
     """
     check_name(endpoint)
+    _check_triton(target, bundle)
     with within(timeout_s, f"deploying {endpoint}", report, spent=spent_s) as limit:
         return _deploy(target, bundle, endpoint, limit, keep)
 
@@ -239,6 +244,13 @@ def check_name(endpoint: str) -> None:
         raise Failure(fault, exit_code=2)
 
 
+def _check_triton(target: DeployTarget, bundle: Bundle) -> None:
+    """Raises Failure (exit code 2) for an engine that the embedded stack's Triton has not."""
+    server = ServerFacts(name="the embedded stack", triton=target.triton)
+    for refusal in reasons_against(bundle.manifest, bundle.folder, server, checks=("vllm",)):
+        raise Failure(f"{bundle.folder} is not served from here: {refusal.message}", exit_code=2)
+
+
 def _upload(target: DeployTarget, bundle: Bundle, endpoint: str) -> str:
     """The id of a model that has its file's address.
 
@@ -287,10 +299,10 @@ def add_arguments(bundle: Bundle, endpoint: str, model_id: str) -> list[str]:
         "model", "add", "--engine", "triton", "--endpoint", endpoint, "--model-id", model_id,
         "--preprocess", str(bundle.preprocess),
         "--input-size", *("[-1]" for _ in inputs),
-        "--input-type", *(_NUMPY_DTYPES[tensor.dtype] for tensor in inputs),
+        "--input-type", *(NUMPY_DTYPES[tensor.dtype] for tensor in inputs),
         "--input-name", *(tensor.name for tensor in inputs),
         "--output-size", *(str(list(tensor.dims)) for tensor in outputs),
-        "--output-type", *(_NUMPY_DTYPES[tensor.dtype] for tensor in outputs),
+        "--output-type", *(NUMPY_DTYPES[tensor.dtype] for tensor in outputs),
         "--output-name", *(tensor.name for tensor in outputs),
         "--aux-config", *_aux_config(bundle),
     ]  # fmt: skip
@@ -298,7 +310,7 @@ def add_arguments(bundle: Bundle, endpoint: str, model_id: str) -> list[str]:
 
 def _aux_config(bundle: Bundle) -> list[str]:
     if bundle.endpoint.generation is not None:
-        return [f'backend="{GENERATION_BACKEND}"']
+        return [f'backend="{GENERATION_BACKENDS[bundle.endpoint.generation.engine]}"']
     batch = bundle.endpoint.limits.max_batch_size
     return [ENGINES[bundle.manifest.engine].aux_config, f"max_batch_size={batch}"]
 

@@ -7,6 +7,7 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from transformer_serving.contract.engine_parameters import VLLM
 from transformer_serving.contract.heads import TOKEN_ROLES
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.deploy.endpoint import check_name
@@ -46,9 +47,15 @@ def write_repository(
 
     With `ensemble` also NAME_tokenizer and NAME_text, which takes texts and gives the model's
     outputs; `environment` is the Python environment of the tokenizer, Triton's own unless given.
-    Raises Failure (2) for a name Triton cannot load and for a head with other inputs.
+    Raises Failure (2) for a name Triton cannot load, for a head with other inputs, and for vLLM.
     """
     check_name(name)
+    if bundle.manifest.engine == VLLM:
+        raise Failure(
+            "vLLM is told of its model's folder by path, which only the machine that serves it "
+            "knows; serve the bundle with 'transformer-serving deploy'",
+            exit_code=2,
+        )
     config = from_text((bundle.model_folder / CONFIG).read_text("utf-8"))
     config.name = name
     if ensemble:

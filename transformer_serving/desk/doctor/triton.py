@@ -23,7 +23,13 @@ from transformer_serving.desk.local.health import endpoint_rows
 from transformer_serving.desk.local.open_triton import HTTP_VARIABLE, open_tritons
 
 # The files themselves were hashed when the controller staged them.
-_ENGINE_CHECKS = ("kit", "plan", "onnx")
+_ENGINE_CHECKS = ("kit", "plan", "onnx", "vllm")
+
+# Of a bundle that is not served yet.
+_FIXES = {
+    "plan": "convert on a GPU of this kind",
+    "vllm": "docs/gpu.md#text-generation has the ways to serve it",
+}
 
 
 def check_triton(subject: Subject) -> Findings:
@@ -72,6 +78,8 @@ def _address(subject: Subject) -> str | None:
 
 def _compared(version: str, subject: Subject) -> Finding:
     lock = subject.lock
+    if subject.from_file and version == lock.vllm_image.triton:
+        return ok(f"Triton {version}, as pinned for vLLM")
     pin, release = (
         (lock.image.triton, lock.image.release)
         if subject.from_file
@@ -146,13 +154,16 @@ def _engine(row: Mapping[str, Any], subject: Subject) -> Iterator[str]:
 
 
 def server_of(subject: Subject) -> ServerFacts:
-    """The image pin on this machine's GPU; the embedded Triton has its own ONNX Runtime."""
-    pinned = subject.lock.facts()
+    """The image pin on this machine's GPU; the embedded Triton has its own ONNX Runtime, and where
+    there is none a bundle for vLLM is served by that image."""
+    lock = subject.lock
+    pinned = lock.facts()
     embedded = not subject.from_file and installed("onnxruntime")
     return replace(
         pinned,
         compute_capability=subject.gpus[0].compute_capability if subject.gpus else None,
         onnxruntime=embedded or pinned.onnxruntime,
+        triton=lock.vllm_image.triton if subject.record is None else lock.embedded.triton,
     )
 
 
@@ -180,9 +191,9 @@ def _bundle(subject: Subject, path: Path) -> Findings:
             str(error), "convert again: transformer-serving convert MODEL --output BUNDLE"
         )
         return
-    here = refusals(bundle.manifest, path, server_of(subject), checks=("plan",))
+    here = refusals(bundle.manifest, path, server_of(subject), checks=tuple(_FIXES))
     for refusal in here:
-        yield failure(f"{path}: {refusal.message}", "convert on a GPU of this kind")
+        yield failure(f"{path}: {refusal.message}", _FIXES[refusal.code])
     if not here:
         manifest = bundle.manifest
         yield ok(f"{path} is bundle {manifest.bundle_version} ({manifest.engine})")

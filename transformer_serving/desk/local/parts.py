@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from transformer_serving.contract.gate.server_facts import TRITON_VARIABLE
 from transformer_serving.desk.local.record import LOOPBACK, StackRecord, clearml_environment
+from transformer_serving.desk.versions.lock import read_lock
 
 POLL_SECONDS = 2
 GRACE_SECONDS = 30
@@ -112,7 +114,9 @@ def _controller(state: Path, record: StackRecord) -> Launch:
         f"--poll-seconds={POLL_SECONDS}",
         f"--grace-seconds={GRACE_SECONDS}",
     ]
-    return Launch(command, _clearml(state, record, "controller"))
+    # As NVIDIA's images say it of theirs.
+    triton = {TRITON_VARIABLE: read_lock().embedded.triton}
+    return Launch(command, {**_clearml(state, record, "controller"), **triton})
 
 
 def _inference(state: Path, record: StackRecord) -> Launch:

@@ -31,6 +31,7 @@ from transformer_serving.desk.local.record import (
 from transformer_serving.desk.local.sockets import socket_folder
 from transformer_serving.desk.local.supervision import Supervisor, leftovers, sweep
 from transformer_serving.desk.step_report import StepReport
+from transformer_serving.desk.versions.lock import read_lock
 
 SERVICE = "transformer-serving"
 _WAIT_S = 60.0
@@ -51,6 +52,7 @@ class Stack:
             files_host=environment["CLEARML_FILES_HOST"],
             serve_url=environment["CLEARML_DEFAULT_BASE_SERVE_URL"],
             lock=self.state / "deploy.lock",
+            triton=read_lock().embedded.triton,
         )
 
 

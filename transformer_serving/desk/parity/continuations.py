@@ -10,9 +10,10 @@ Tested by tests/test_language_model.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from preprocess.generation.prompt import text_of
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.language_model import open_language_model_engine
 from transformer_serving.desk.export.language_model import load_language_model
@@ -39,6 +40,8 @@ _KEPT_TOKENS = 400
 TOLERANCES = {
     "fp32": GreedyTolerance(equal=0.995, margin=1e-3, difference=1e-3),
     "bf16": GreedyTolerance(equal=0.95, margin=0.1, difference=0.1),
+    # Nothing was measured with it; it rounds less than bf16.
+    "fp16": GreedyTolerance(equal=0.95, margin=0.1, difference=0.1),
     "int8": GreedyTolerance(equal=0.9, margin=0.25, difference=0.25),
 }
 
@@ -128,10 +131,18 @@ class Reference:
         )
 
 
-def prepare_continuations(source: LanguageModelSource, reference: Reference) -> Continuations:
-    """The prompts and what the reference writes. Raises ConversionRefused where it cannot."""
+def prepare_continuations(
+    source: LanguageModelSource, reference: Reference, *, as_texts: bool = False
+) -> Continuations:
+    """The prompts and what the reference writes; `as_texts` for an engine that takes no ids.
+
+    Raises ConversionRefused where the reference cannot.
+    """
     new = min(_NEW, max(1, source.generation.max_positions // 4))
-    prompts = _prompts(source, new)
+    tokenizer = _tokenizer(source)
+    prompts = _prompts(source, tokenizer, new)
+    if as_texts:
+        prompts = _with_texts(prompts, tokenizer, source.generation.max_positions - new)
     try:
         plain = [reference.row(prompt, new) for prompt in prompts]
         middle = sorted(prompts, key=len)[len(prompts) // 2]
@@ -147,19 +158,49 @@ def prepare_continuations(source: LanguageModelSource, reference: Reference) -> 
             f"model's {source.generation.vocabulary}"
         ) from error
     rows = (*plain, *penalized, *stopped)
+    if as_texts:
+        rows = tuple(_in_texts(row, tokenizer) for row in rows)
     spread = sum(reference.spreads) / len(reference.spreads)
     return Continuations(rows, max(spread, 1e-6))
 
 
-def _prompts(source: LanguageModelSource, new: int) -> list[tuple[int, ...]]:
+def _tokenizer(source: LanguageModelSource) -> Any:
     from tokenizers import Tokenizer
 
+    tokenizer = Tokenizer.from_buffer(source.tokenizer.content)
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def _with_texts(
+    prompts: Sequence[tuple[int, ...]], tokenizer: Any, most: int
+) -> list[tuple[int, ...]]:
+    """What the tokenizer makes of each prompt's text, special tokens around it included."""
+    found = {tuple(tokenizer.encode(tokenizer.decode(ids)).ids): None for ids in prompts}
+    texts = [ids for ids in found if len(ids) <= most and _text_of(ids, tokenizer) is not None]
+    if not texts:
+        raise ConversionRefused(
+            "the tokenizer makes other tokens of the text that it decodes, so that no prompt can "
+            "be told to vLLM, which takes texts; convert with --engine openvino"
+        )
+    return texts
+
+
+def _in_texts(row: GreedyRow, tokenizer: Any) -> GreedyRow:
+    whole = (*row.prompt, *row.continuation)
+    ends = range(len(row.prompt), len(whole))
+    return replace(row, texts=tuple(_text_of(whole[:end], tokenizer) for end in ends))
+
+
+def _text_of(ids: Sequence[int], tokenizer: Any) -> str | None:
+    return text_of(ids, tokenizer, lambda text: tokenizer.encode(text).ids)
+
+
+def _prompts(source: LanguageModelSource, tokenizer: Any, new: int) -> list[tuple[int, ...]]:
     most = source.generation.max_positions - new
     lengths = {size for size in (*_LENGTHS, min(most, _LONGEST)) if size <= most}
     if source.window is not None and source.window + _PAST_WINDOW <= most:
         lengths.add(source.window + _PAST_WINDOW)
-    tokenizer = Tokenizer.from_buffer(source.tokenizer.content)
-    tokenizer.no_truncation()
     ids: list[int] = []
     for text in reversed(parity_texts(lambda text: len(tokenizer.encode(text).ids), max(lengths))):
         ids += tokenizer.encode(text).ids

@@ -8,7 +8,7 @@ Tested by tests/source/test_language_model.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +71,9 @@ def open_language_model(
     name: str | None = None,
     max_length: int | None = None,
     allow_pickle: bool = False,
+    engine: str = "openvino",
 ) -> LanguageModelSource:
-    """Find `model` (a folder, else a Hub id) and read what serving needs to know of it.
+    """Find `model` (a folder, else a Hub id) and read what serving by `engine` needs to know of it.
 
     `max_length` are the positions of prompt and new tokens together, the model's own or 8192
     unless given. Raises ConversionRefused when the model is not found, generates no text, has
@@ -91,7 +92,7 @@ def open_language_model(
         folder=folder,
         model_type=str(config.get("model_type", "")),
         tokenizer=tokenizer,
-        generation=_generation(folder, config, defaults, max_length),
+        generation=replace(_generation(folder, config, defaults, max_length), engine=engine),
         window=_window(config),
     )
 

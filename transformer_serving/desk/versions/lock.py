@@ -12,6 +12,7 @@ from typing import Any
 
 import tomllib
 
+from transformer_serving.contract.engine_parameters import VLLM
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.fields import Fields
 from transformer_serving.contract.gate.release import kit_version
@@ -50,6 +51,20 @@ class ImagePin:
 
 
 @dataclass(frozen=True)
+class VllmPin:
+    """The Triton image with the vLLM backend, of compose/vllm.yaml."""
+
+    release: str
+    image: str
+    triton: str
+    vllm: str
+    cuda: str
+    driver_min: str
+    python: str
+    tested_by: str
+
+
+@dataclass(frozen=True)
 class Pin:
     """A package's version or an image's name."""
 
@@ -63,6 +78,7 @@ class Lock:
 
     embedded: EmbeddedPin
     image: ImagePin
+    vllm_image: VllmPin
     packages: Mapping[str, Pin]
     base_images: Mapping[str, Pin]
     python: tuple[str, ...]
@@ -71,11 +87,19 @@ class Lock:
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
-    def facts(self) -> ServerFacts:
-        """What a bundle is measured against at the desk: the image pin, of no certain GPU."""
+    def facts(self, engine: str = "") -> ServerFacts:
+        """What a bundle is measured against at the desk: the image pin, of no certain GPU; of
+        engine vllm the pin of its own image."""
+        if engine == VLLM:
+            return ServerFacts(
+                name=f"the vLLM image pin {self.vllm_image.release}",
+                triton=self.vllm_image.triton,
+                kit_version=kit_version(),
+            )
         return ServerFacts(
             name=f"the image pin {self.image.release}",
             tensorrt=self.image.tensorrt,
+            triton=self.image.triton,
             onnxruntime=self.image.onnxruntime,
             kit_version=kit_version(),
         )
@@ -102,6 +126,7 @@ def parse_lock(text: str) -> Lock:
     return Lock(
         embedded=EmbeddedPin(**_texts(values.inner("embedded"), EmbeddedPin)),
         image=ImagePin(**_texts(values.inner("image"), ImagePin)),
+        vllm_image=VllmPin(**_texts(values.inner("vllm_image"), VllmPin)),
         packages=_pins(values.inner("packages"), "version"),
         base_images=_pins(values.inner("base_images"), "image"),
         python=python.texts("versions"),
@@ -109,7 +134,7 @@ def parse_lock(text: str) -> Lock:
     )
 
 
-def _texts(values: Fields, kind: type[EmbeddedPin | ImagePin]) -> dict[str, str]:
+def _texts(values: Fields, kind: type[EmbeddedPin | ImagePin | VllmPin]) -> dict[str, str]:
     return {field.name: values.take(field.name, str) for field in fields(kind)}
 
 

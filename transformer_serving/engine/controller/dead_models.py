@@ -19,7 +19,7 @@ from transformer_serving.engine.proof.greedy import Asked
 
 _ASK_S = 5.0
 DEAD = "is not healthy"
-_ONE_TOKEN = Asked((0,), Options(1, (), Sampling(False, 1.0, 1.0, 0, 1.0), 0))
+_ONE_TOKEN = Asked((0,), Options(1, (), Sampling(False, 1.0, 1.0, 0, 1.0), 0), text="1")
 
 
 class DeadModels:
@@ -51,7 +51,7 @@ class DeadModels:
         try:
             config = self._client.get_model_config(model, version, client_timeout=_ASK_S).config
             if config.model_transaction_policy.decoupled:
-                self._streams.generate(model, version, [_ONE_TOKEN], _ASK_S)
+                self._streams.generate(config, version, [_ONE_TOKEN], _ASK_S)
                 return False
             self._client.infer(
                 model, _smallest(config), model_version=version, client_timeout=_ASK_S

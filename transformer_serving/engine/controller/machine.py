@@ -24,12 +24,15 @@ _CPU_INFO = Path("/proc/cpuinfo")
 _MODEL = ("model name", "CPU part")
 _FEATURES = ("flags", "Features")
 # Variables that choose kernels or the arithmetic of a runtime, such as ONEDNN_MAX_CPU_ISA.
-_SWITCHES = ("ONEDNN_", "DNNL_", "OV_", "ORT_", "MKL_", "CUBLAS_", "CUDA_", "NVIDIA_TF32_OVERRIDE")
+_SWITCHES = (
+    "ONEDNN_", "DNNL_", "OV_", "ORT_", "MKL_", "CUBLAS_", "CUDA_", "NVIDIA_TF32_OVERRIDE", "VLLM_",
+)  # fmt: skip
 _RUNTIMES = {
     "openvino_text": ("openvino",),
     "openvino_generate": ("openvino", "openvino-genai"),
     "onnxruntime": ("onnxruntime",),
     "tensorrt": ("tensorrt",),
+    "vllm": ("vllm", "torch"),
 }
 
 
@@ -69,6 +72,8 @@ def read_machine(triton: str, repository: Path) -> Machine:
         "openvino-genai": installed("openvino-genai"),
         "onnxruntime": facts.onnxruntime,
         "tensorrt": facts.tensorrt,
+        "vllm": installed("vllm"),
+        "torch": installed("torch"),
     }
     cpu = _first_processor(_CPU_INFO)
     return Machine(

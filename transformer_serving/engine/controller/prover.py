@@ -231,7 +231,7 @@ class Asking:
         if self._away is not None:
             raise self._away
         with self._noted():
-            return self._triton.generate(self._config.name, self._number, asked)
+            return self._triton.generate(self._config, self._number, asked)
 
     @contextlib.contextmanager
     def _noted(self) -> Iterator[None]:

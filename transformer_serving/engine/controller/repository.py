@@ -3,6 +3,9 @@
 A version's files lie in `.versions/<model>/<token>` and never change; `<model>/<number>` is a
 link to them. So putting a version in place, and putting the last good one back, is one rename
 each, also for a model whose version number stays the same.
+
+What the files cannot say is where they lie, and vLLM is told of its model's folder by path: there
+the link names a folder beside the version's, `<token>.filled`, which has the arguments alone.
 """
 
 from __future__ import annotations
@@ -16,11 +19,13 @@ from pathlib import Path, PurePosixPath
 
 from transformer_serving.contract.naming import BUNDLE_FOLDER
 from transformer_serving.contract.replacement import replace_file, replacing
+from transformer_serving.contract.vllm_arguments import FILE_NAME as ARGUMENTS, filled_in
 from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.model_config import FILE_NAME
 
 _STORE = ".versions"
 _PART = ".part"
+_FILLED = ".filled"
 _FILE_OF_SUFFIX = {".onnx": "model.onnx", ".plan": "model.plan", ".pt": "model.pt"}
 _FILE_OF_FRAMEWORK = {"onnx": "model.onnx", "tensorrt": "model.plan", "torch": "model.pt"}
 
@@ -84,7 +89,8 @@ class Repository:
         folder = self.root / model
         folder.mkdir(exist_ok=True)
         for number, token in versions.items():
-            target = PurePosixPath("..", _STORE, files_of or model, token)
+            owner = files_of or model
+            target = PurePosixPath("..", _STORE, owner, self._filled(owner, token))
             self._link(folder / str(number), target)
         self._write(folder / FILE_NAME, config)
         for entry in folder.iterdir():
@@ -106,7 +112,7 @@ class Repository:
 
     def keep_only(self, model: str, tokens: Iterable[str]) -> None:
         """Delete the files of the model's other versions, half-copied ones too."""
-        kept = set(tokens)
+        kept = {name for token in tokens for name in (token, f"{token}{_FILLED}")}
         folder = self._store / model
         for entry in list(folder.iterdir()) if folder.is_dir() else []:
             if entry.name not in kept:
@@ -118,6 +124,20 @@ class Repository:
     def models(self) -> set[str]:
         """The models that have files of ours."""
         return {entry.name for entry in self._store.iterdir() if entry.is_dir()}
+
+    def _filled(self, model: str, token: str) -> str:
+        """The name of the folder that Triton reads."""
+        files = self.files(model, token)
+        try:
+            text = filled_in((files / ARGUMENTS).read_bytes(), str(files.absolute()))
+        except FileNotFoundError:
+            return token
+        if text is None:
+            return token
+        folder = files.with_name(f"{token}{_FILLED}")
+        folder.mkdir(exist_ok=True)
+        self._write(folder / ARGUMENTS, text.decode())
+        return folder.name
 
     def _link(self, path: Path, target: PurePosixPath) -> None:
         if path.is_symlink() and os.readlink(path) == str(target):

@@ -1,6 +1,6 @@
 """A language model in Triton, asked as the controller asks: several prompts on one stream.
 
-Tested by tests/engine/test_language_model_proof.py.
+Tested by tests/engine/test_language_model_proof.py and tests/engine/test_vllm_streams.py.
 """
 
 from __future__ import annotations
@@ -13,19 +13,13 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
-from transformer_serving.contract.generation import (
-    INPUT_IDS,
-    LOGPROBS,
-    OPTIONS,
-    STATE,
-    TOKEN_IDS,
-    Farewell,
-    Finish,
-)
+from transformer_serving.contract.generation import Finish
+from transformer_serving.engine.controller.voices import OURS, VOICES, Inputs, Voice
+from transformer_serving.engine.endpoint_config import backend_of
+from transformer_serving.engine.model_config import ModelConfig
 from transformer_serving.engine.proof.greedy import Asked, Continued
 
 # A Triton that does not end a stream within so long hangs.
@@ -39,23 +33,27 @@ class Streams:
         self._address = address
 
     def generate(
-        self, model: str, version: str, asked: Sequence[Asked], timeout_s: float
+        self, config: ModelConfig, version: str, asked: Sequence[Asked], timeout_s: float
     ) -> list[Continued]:
-        """All at one time. Raises InferenceServerException for the first that gets an error, or
-        where no message came for `timeout_s`."""
+        """All at one time, of the configuration's model.
+
+        Raises InferenceServerException for the first that gets an error, or where no message came
+        for `timeout_s`.
+        """
         answers: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
-        found = {uuid.uuid4().hex: _Continuing() for _ in asked}
+        voice = VOICES.get(backend_of(config), OURS)
+        found = {uuid.uuid4().hex: _Continuing(one, voice) for one in asked}
         with triton_grpc.InferenceServerClient(self._address) as client:
             client.start_stream(lambda result, error: answers.put((result, error)))
 
-            def ask(what: Asked | Farewell, identity: str = "") -> None:
+            def ask(inputs: Inputs, identity: str = "") -> None:
                 client.async_stream_infer(
-                    model, _inputs(what), model_version=version, request_id=identity
+                    config.name, inputs, model_version=version, request_id=identity
                 )
 
             try:
                 for identity, one in zip(found, asked, strict=True):
-                    ask(one, identity)
+                    ask(voice.ask(one), identity)
                 while not all(one.ended for one in found.values()):
                     result = _next(answers, timeout_s)
                     found[result.get_response().id].take(result)
@@ -63,14 +61,16 @@ class Streams:
                 # A stream that failed as a whole takes no farewell.
                 with contextlib.suppress(InferenceServerException):
                     for identity, continuing in found.items():
-                        if not continuing.ended:
-                            ask(Farewell(identity))
+                        if voice.farewell is not None and not continuing.ended:
+                            ask(voice.farewell(identity))
                 _end(client)
         return [one.whole() for one in found.values()]
 
 
 class _Continuing:
-    def __init__(self) -> None:
+    def __init__(self, asked: Asked, voice: Voice) -> None:
+        self._asked = asked
+        self._voice = voice
         self._ids: list[int] = []
         self._logprobs: list[float] = []
         self._finish = Finish.RUNNING
@@ -80,9 +80,10 @@ class _Continuing:
         return self._finish is not Finish.RUNNING
 
     def take(self, result: Any) -> None:
-        self._ids += result.as_numpy(TOKEN_IDS).tolist()
-        self._logprobs += result.as_numpy(LOGPROBS).tolist()
-        self._finish = Finish(int(result.as_numpy(STATE)[0]))
+        part = self._voice.read(self._asked, result)
+        self._ids += part.ids
+        self._logprobs += part.logprobs
+        self._finish = part.finish
 
     def whole(self) -> Continued:
         return Continued(tuple(self._ids), tuple(self._logprobs), self._finish)
@@ -96,23 +97,6 @@ def _end(client: triton_grpc.InferenceServerClient) -> None:
     cut.start()
     client.stop_stream()
     cut.cancel()
-
-
-def _inputs(what: Asked | Farewell) -> list[triton_grpc.InferInput]:
-    if isinstance(what, Farewell):
-        ids, options = what.input_ids, what.to_json()
-    else:
-        ids, options = what.prompt, what.options.to_json()
-    tensors = (
-        (INPUT_IDS, np.array(ids, np.int32), "INT32"),
-        (OPTIONS, np.frombuffer(options, np.uint8), "UINT8"),
-    )
-    inputs = []
-    for name, array, kind in tensors:
-        value = triton_grpc.InferInput(name, array.shape, kind)
-        value.set_data_from_numpy(array)
-        inputs.append(value)
-    return inputs
 
 
 def _next(answers: queue.SimpleQueue[tuple[Any, Any]], timeout_s: float) -> Any:

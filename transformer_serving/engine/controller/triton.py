@@ -171,13 +171,15 @@ class Triton:
             raise _not_answered(error) from None
         return {name: answer.as_numpy(name) for name in wanted}
 
-    def generate(self, model: str, version: int, asked: Sequence[Asked]) -> list[Continued]:
-        """What a language model continues with, all calls at one time.
+    def generate(
+        self, config: ModelConfig, version: int, asked: Sequence[Asked]
+    ) -> list[Continued]:
+        """What the configuration's language model continues with, all calls at one time.
 
         Raises RequestFailed, TritonAway.
         """
         try:
-            return self._streams.generate(model, str(version), asked, _INFER_S)
+            return self._streams.generate(config, str(version), asked, _INFER_S)
         except InferenceServerException as error:
             raise _not_answered(error) from None
 

@@ -22,10 +22,11 @@ _MOST_ROUNDS = 64
 
 @dataclass(frozen=True)
 class Asked:
-    """A prompt and how it is to go on."""
+    """A prompt and how it is to go on; `text` has its ids, for an engine that takes none."""
 
     prompt: tuple[int, ...]
     options: Options
+    text: str | None = None
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class _Followed:
     row: GreedyRow
     at: int = 0
     equal: int = 0
+    passed_over: int = 0
     difference: float = 0.0
     widest: float = 0.0
     fault: str | None = None
@@ -69,7 +71,15 @@ class _Followed:
         prompt = (*self.row.prompt, *self.row.continuation[: self.at])
         sampling = Sampling(False, 1.0, 1.0, 0, self.row.repetition_penalty)
         new = len(self.row.continuation) - self.at
-        return Asked(prompt, Options(new, self.row.eos_ids, sampling, 0, logprobs=True))
+        options = Options(new, self.row.eos_ids, sampling, 0, logprobs=True)
+        return Asked(prompt, options, self.row.texts[self.at] if self.row.texts else None)
+
+    def _pass_over(self) -> None:
+        """Go on where a text has the tokens so far; what lies before it nobody is asked."""
+        texts = self.row.texts
+        while texts and self.at < len(texts) and texts[self.at] is None:
+            self.at += 1
+            self.passed_over += 1
 
     def take(self, got: Continued) -> None:
         """Compare up to the first token that is another one, and past it."""
@@ -81,12 +91,19 @@ class _Followed:
             if mine != theirs:
                 self.widest = max(self.widest, self.row.margins[self.at])
                 self.at += 1
+                self._pass_over()
                 return
-            far = abs(logprob - self.row.logprobs[self.at])
-            self.difference = max(self.difference, far if math.isfinite(far) else math.inf)
+            self._measure(logprob)
             self.at += 1
             self.equal += 1
         self._check_end(got, len(wanted))
+
+    def _measure(self, logprob: float) -> None:
+        """Of vLLM, which takes texts, older versions tell log-probabilities after the penalty."""
+        if self.row.texts and self.row.repetition_penalty != 1.0:
+            return
+        far = abs(logprob - self.row.logprobs[self.at])
+        self.difference = max(self.difference, far if math.isfinite(far) else math.inf)
 
     def _check_end(self, got: Continued, wanted: int) -> None:
         if len(got.ids) != wanted:
@@ -105,7 +122,7 @@ def prove_greedy(found: GreedySet, generate: Generate) -> GreedyProof:
     for batch in (*((row,) for row in found.rows), found.rows):
         followed = _follow(batch, generate)
         findings += [_finding(found, one, len(batch)) for one in followed]
-        tokens += sum(one.at for one in followed)
+        tokens += sum(one.at - one.passed_over for one in followed)
         equal += sum(one.equal for one in followed)
     worst = max(findings, key=lambda one: (one.fault is not None, one.difference))
     proof = Proof(

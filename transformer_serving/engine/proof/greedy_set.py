@@ -41,6 +41,10 @@ class GreedyRow:
 
     `logprobs` are those of the continuation's tokens, of raw scores; `margins` how far the best
     score was above the next, after the penalty, 0 where they are the same.
+
+    `texts` are for an engine that takes no ids, and empty for others: of the prompt, and of it with
+    each number of the continuation's tokens behind it, a text that has exactly these ids; None
+    where no text has them.
     """
 
     prompt: tuple[int, ...]
@@ -49,6 +53,7 @@ class GreedyRow:
     margins: tuple[float, ...]
     eos_ids: tuple[int, ...]
     repetition_penalty: float
+    texts: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,9 +76,15 @@ class GreedySet:
             "tolerance": asdict(self.tolerance),
             "spread": self.spread,
         }
-        rows = ",\n".join(json.dumps(asdict(row), sort_keys=True) for row in self.rows)
+        rows = ",\n".join(json.dumps(_stated(row), sort_keys=True) for row in self.rows)
         text = json.dumps(head, indent=1, sort_keys=True, ensure_ascii=False)[:-2]
         return f'{text},\n "rows": [\n{rows}\n]\n}}\n'
+
+
+def _stated(row: GreedyRow) -> dict[str, Any]:
+    """Without texts where there are none, as sets of older kits have it."""
+    found = asdict(row)
+    return found if row.texts else {name: found[name] for name in found if name != "texts"}
 
 
 def is_greedy_set(raw: bytes) -> bool:
@@ -122,11 +133,16 @@ def _row(fields: Fields) -> GreedyRow:
         margins=_list(fields, "margins", _is_number),
         eos_ids=_list(fields, "eos_ids", _is_id),
         repetition_penalty=_number(fields, "repetition_penalty", 100.0),
+        texts=_list(fields, "texts", _is_text) if "texts" in fields.values else (),
     )
     new = len(row.continuation)
     if not row.prompt or not new or len(row.logprobs) != new or len(row.margins) != new:
         raise ContractError(
             f"{fields.where}: must have a prompt, a continuation, and as many logprobs and margins"
+        )
+    if row.texts and (len(row.texts) != new or row.texts[0] is None):
+        raise ContractError(
+            f"{fields.where}: field 'texts' must have one of the prompt, and as many as tokens"
         )
     return row
 
@@ -135,13 +151,17 @@ def _list(fields: Fields, name: str, fits: Callable[[Any], bool]) -> tuple[Any, 
     values: list[Any] = fields.take(name, list)
     if len(values) > _MOST_TOKENS or not all(map(fits, values)):
         raise ContractError(
-            f"{fields.where}: field '{name}' must be a list of at most {_MOST_TOKENS} numbers"
+            f"{fields.where}: field '{name}' must be a list of at most {_MOST_TOKENS} such values"
         )
     return tuple(values)
 
 
 def _is_id(value: Any) -> bool:
     return type(value) is int and 0 <= value <= _HIGHEST
+
+
+def _is_text(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and value != "")
 
 
 def _is_number(value: Any) -> bool:

@@ -1,0 +1,82 @@
+"""From a causal language model to a bundle for Triton's vLLM backend.
+
+vLLM takes a GPU, so no engine is run here: the bundle has what transformers' own `generate` writes,
+and the controller asks the engine for it on the machine that serves.
+
+Tested by tests/test_vllm_bundle.py.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from transformer_serving.contract.endpoint import Limits
+from transformer_serving.desk.builders.language_model import check_engine_parameters
+from transformer_serving.desk.builders.vllm import build_vllm
+from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.bundle.writer import write_bundle
+from transformer_serving.desk.language_model import content_of
+from transformer_serving.desk.parity.continuations import (
+    REFERENCE,
+    TOLERANCES,
+    Reference,
+    prepare_continuations,
+)
+from transformer_serving.desk.source.language_model import LanguageModelSource
+from transformer_serving.engine.proof.greedy_set import GreedySet
+
+_NOT_RUN = (
+    "not run at convert: vLLM takes a GPU; the controller asks it for the reference's tokens where "
+    "it is served, before it serves"
+)
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """What a manifest has in the place of parity figures: what the engine is still to be asked."""
+
+    reference: str
+    precision: str
+    prompts: int
+    longest_tokens: int
+    tokens: int
+    tolerance: float
+    unverified: str = _NOT_RUN
+
+
+def convert_for_vllm(
+    source: LanguageModelSource,
+    precision: str,
+    limits: Limits,
+    target: Path,
+    progress: Callable[[str, str], None],
+    given: Mapping[str, str],
+) -> tuple[Bundle, NotRun]:
+    """Make the bundle folder `target`. Raises ConversionRefused; then nothing is left behind."""
+    check_engine_parameters(given, source.generation)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".convert.", dir=target.parent) as scratch:
+        progress("build", f"vllm {precision}")
+        files = build_vllm(precision, source, Path(scratch), given)
+        reference = Reference(source)
+        case = prepare_continuations(source, reference, as_texts=True)
+        kept = case.kept(precision)
+        progress("parity", f"{len(kept.rows)} prompts for where it is served; vLLM is not run here")
+        report = _report(kept)
+        content = content_of(source, limits, files, asdict(report), reference, kept)
+        progress("bundle", str(target))
+        return write_bundle(content, target), report
+
+
+def _report(kept: GreedySet) -> NotRun:
+    return NotRun(
+        reference=REFERENCE,
+        precision=kept.precision,
+        prompts=len(kept.rows),
+        longest_tokens=max(len(row.prompt) for row in kept.rows),
+        tokens=sum(len(row.continuation) for row in kept.rows),
+        tolerance=TOLERANCES[kept.precision].difference,
+    )
