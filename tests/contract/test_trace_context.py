@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import random
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
@@ -125,6 +130,33 @@ def test_no_state_has_what_ends_a_header(text: str) -> None:
     found = read_tracestate(text)
     assert found.isascii()
     assert found == "" or found.isprintable()
+
+
+def test_processes_that_are_seeded_alike_make_other_ids() -> None:
+    """As the ClearML SDK does in every worker; and a child that was forked is one, too."""
+    code = """
+import os, random
+from transformer_serving.contract.worker.trace_context import chance, new_trace_id
+random.seed(1337)
+print(new_trace_id(), flush=True)
+if not os.fork():
+    print(chance.random(), flush=True)
+    os._exit(0)
+os.wait()
+print(chance.random())
+"""
+    root = Path(__file__).parent.parent.parent
+    said = [
+        line
+        for _ in range(2)
+        for line in subprocess.run(
+            [sys.executable, "-c", code], cwd=root, env=os.environ, capture_output=True, text=True,
+            check=True,
+        ).stdout.split()
+    ]  # fmt: skip
+    assert len(set(said)) == 6
+    random.seed(1)
+    assert new_span_id() != (random.seed(1), new_span_id())[1]
 
 
 def test_new_ids_are_ids() -> None:

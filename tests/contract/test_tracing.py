@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from types import SimpleNamespace
 
 import pytest
@@ -78,7 +77,6 @@ def test_a_wrong_number_is_named(name: str, value: str) -> None:
 
 
 def test_the_ratio_decides_where_nobody_has(queue: Kept) -> None:
-    random.seed(7)
     tracing = Tracing(queue, 0.05, 10)
     made = [tracing.enter(None) for _ in range(4000)]
     traced = [trace for trace, _ in made if trace is not None]

@@ -129,6 +129,25 @@ def test_nothing_of_a_request_is_sent(traced: Traced) -> None:
     assert b"secret" not in b"".join(traced.receiver.bodies)
 
 
+def test_two_workers_make_other_ids(traced: Traced) -> None:
+    with receiver() as there:
+        server = traced.serving.gateway("--workers=2", **settings(there, "1")).start()
+        try:
+            server.wait_for("/health/ready")
+            for _ in range(20):
+                assert server.post("texts", {"text": "tea"}).status == 200
+            wait_until(lambda: len(of_gateway(there.spans())) == 20, 60)
+            spans = there.spans()
+        finally:
+            server.stop()
+    assert len({span.trace for span in of_gateway(spans)}) == 20
+    assert len({span.id for span in spans}) == len(spans)
+
+
+def of_gateway(spans: list[Received]) -> list[Received]:
+    return [span for span in spans if span.name == "POST /serve/{name}"]
+
+
 def test_without_a_gateway_the_preprocess_begins_the_trace(traced: Traced) -> None:
     """The unmodified app hands on no headers: the ratio decides."""
     before = {span.trace for span in traced.receiver.spans()}

@@ -7,9 +7,15 @@ Tested by tests/contract/test_trace_context.py.
 
 from __future__ import annotations
 
+import os
 import random
 import re
 from typing import NamedTuple
+
+# ClearML's SDK seeds the module's own generator with one number in every process: all workers would
+# make the same ids, and trace the same requests.
+chance = random.Random()
+os.register_at_fork(after_in_child=chance.seed)
 
 HEADER, STATE_HEADER = "traceparent", "tracestate"
 # Version, trace, parent, flags. One above 00 may have more behind them, after a dash.
@@ -63,8 +69,8 @@ def write_traceparent(context: TraceContext) -> str:
 
 
 def new_trace_id() -> str:
-    return f"{random.getrandbits(128) or 1:032x}"
+    return f"{chance.getrandbits(128) or 1:032x}"
 
 
 def new_span_id() -> str:
-    return f"{random.getrandbits(64) or 1:016x}"
+    return f"{chance.getrandbits(64) or 1:016x}"

@@ -9,7 +9,6 @@ Tested by tests/contract/test_tracing.py.
 from __future__ import annotations
 
 import os
-import random
 import time
 from collections.abc import Callable, Mapping
 
@@ -18,6 +17,7 @@ from transformer_serving.contract.worker.request_context import Context, current
 from transformer_serving.contract.worker.spans import Span, SpanQueue, open_queue
 from transformer_serving.contract.worker.trace_context import (
     TraceContext,
+    chance,
     new_span_id,
     new_trace_id,
     read_traceparent,
@@ -142,11 +142,11 @@ class Tracing:
         """The request's trace, None where it has none, and the traceparent that is handed on."""
         caller = None if traceparent is None else read_traceparent(traceparent)
         if caller is None:
-            if random.random() >= self._ratio:
+            if chance.random() >= self._ratio:
                 return None, None
         elif not caller.sampled:
             return None, write_traceparent(caller)
-        elif not self._callers_may() and random.random() >= self._ratio:
+        elif not self._callers_may() and chance.random() >= self._ratio:
             return None, write_traceparent(caller._replace(sampled=False))
         state = "" if caller is None else read_tracestate(tracestate())
         trace = Trace(self._queue, caller, state, is_remote=True)
