@@ -30,7 +30,7 @@ from transformer_serving.gateway.figures_folder import VARIABLE
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 SCRAPE = """
-global: {scrape_interval: 200ms}
+global: {scrape_interval: 3s, scrape_timeout: 3s}
 scrape_configs:
   - job_name: inference
     static_configs: [{targets: ["127.0.0.1:%d"]}]
@@ -190,7 +190,7 @@ def test_a_prometheus_has_them(traced: tuple[Server, Receiver], tmp_path: Path) 
         return []
 
     with prometheus_on(tmp_path, server.port) as address:
-        wait_until(lambda: bool(asked(address)), 60, (tmp_path / "prometheus.log").read_text)
+        wait_until(lambda: bool(asked(address)), 120, (tmp_path / "prometheus.log").read_text)
         (row, *_) = asked(address)
     assert row["seriesLabels"]["endpoint"] == "texts"
     trace = row["exemplars"][0]["labels"]["trace_id"]
