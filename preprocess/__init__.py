@@ -33,6 +33,7 @@ from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.panics import ENDS
 from transformer_serving.contract.worker.log_lines import write_json_lines
 from transformer_serving.contract.worker.request_context import current_operation
+from transformer_serving.contract.worker.tracing import read_tracing
 
 # The tokenizers' own threads gain nothing for these sizes and take the other core from Triton.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -58,6 +59,7 @@ class Preprocess:
         keep_collections_short()
         self.endpoint: Endpoint = read_endpoint(endpoint_json)
         self.settings: PreprocessSettings = read_settings()
+        self.tracing = read_tracing()
         self.task = TASKS[self.endpoint.task](self.endpoint)
         self._tasks: dict[str, Any] = {}
         self.tokenizer = shared_tokenizer(
@@ -94,12 +96,9 @@ class Preprocess:
         state: dict[str, Any] = {}
         self.begin(raw, state)
         refusal = self.postprocess(error.without_frames(), state)
-        departures = self.engine.departures
-        # Of a request that is traced there is a span, whatever became of it.
-        if not departures.are_traced:
-            tell = partial(departures.again, error)
-            seconds = min(_REACH_S, left_s * _REACH)
-            refusal.reach = Reach(glance, dialect_is_known, seconds, tell)
+        tell = partial(self.engine.departures.again, error)
+        seconds = min(_REACH_S, left_s * _REACH)
+        refusal.reach = Reach(glance, dialect_is_known, seconds, tell)
         return refusal
 
     def preprocess(self, body: Any, state: dict[str, Any], collect: Collect = None) -> Any:
@@ -113,7 +112,7 @@ class Preprocess:
 
     def begin(self, body: Any, state: dict[str, Any]) -> Conversation:
         """What the request is and the dialect that it is in, kept for the steps after it."""
-        state["passage"] = Passage(body)
+        state["passage"] = Passage(body, self.tracing)
         named = self.model_endpoint
         conversation = Conversation(
             body, self.task, self.endpoint,

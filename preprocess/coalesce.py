@@ -26,6 +26,7 @@ from preprocess.stats import DEADLINE, DISCONNECT, EndpointFigures
 from preprocess.tensors import Array, Tensor
 from preprocess.ticket import Stay, Text, Ticket
 from preprocess.tokens import Encoded
+from preprocess.traced_calls import TracedTickets, traced_call
 from preprocess.waiting import Batch, WaitingTexts
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import caller_left, too_late
@@ -70,6 +71,7 @@ class Coalescer:
     _starting: bool = False
     # To look again when who is young now is older.
     _timer: asyncio.TimerHandle | None = None
+    _traced: TracedTickets = field(default_factory=dict)
     # The loop holds tasks weakly: one that nobody else holds may vanish while it waits.
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -110,6 +112,8 @@ class Coalescer:
         ticket = Ticket.of(encoded, asker.golden, deadline)
         if not encoded:
             return ticket.stay()
+        if asker.trace is not None:
+            self._traced[ticket] = asker.trace
         try:
             if asker.golden:
                 # Neither refused nor counted: a health check must not turn callers away.
@@ -124,6 +128,9 @@ class Coalescer:
                 self.admission.leave(self._share, taken)
         except Exception as error:
             return ticket.stay(error)
+        finally:
+            if self._traced:
+                self._traced.pop(ticket, None)
         return ticket.stay()
 
     async def _wait(
@@ -253,7 +260,11 @@ class Coalescer:
         tokens = self._tell(texts, length)
         try:
             tensors = pad(encoded, length, self.endpoint.inputs, self.endpoint.tokens)
-            outputs = await self._timed(tensors, tokens)
+            if not self._traced:
+                outputs = await self._timed(tensors, tokens)
+            else:
+                with traced_call(self._traced, texts, tokens, length):
+                    outputs = await self._timed(tensors, tokens)
             rows = rows_of(outputs, encoded, self.endpoint)
         except Exception as error:
             # Whatever it is, somebody waits for these texts and must hear of it.

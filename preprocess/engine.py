@@ -23,7 +23,6 @@ from preprocess.stats import DEADLINE, DISCONNECT, EndpointFigures
 from preprocess.tensors import Array, Tensor
 from preprocess.threads import threads
 from preprocess.tokens import Encoded
-from preprocess.tracing import tracer
 from preprocess.triton.client import shared_client
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError
@@ -38,6 +37,7 @@ class _Anybody(NamedTuple):
     own_deadline: bool
     golden: bool = False
     caller: None = None
+    trace: None = None
 
 
 class Engine:
@@ -56,7 +56,7 @@ class Engine:
         self._client = shared_client(settings.transport, settings.triton)
         self._coalescer: Coalescer | None = None
         name = f"{serving_url}/{version}" if version else serving_url
-        self.departures = Departures(name, endpoint.bundle_version, tracer())
+        self.departures = Departures(name, endpoint.bundle_version)
 
     async def is_ready(self) -> bool:
         """Whether Triton has this bundle's version."""

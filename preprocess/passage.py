@@ -10,12 +10,13 @@ from typing import Any, Protocol
 
 from preprocess.stats import STAGES, EndpointFigures, durations
 from preprocess.ticket import Stay
-from preprocess.tracing import record
+from preprocess.tracing import PassageTrace
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.contract.worker.durations import OK
 from transformer_serving.contract.worker.log_lines import trace_of
 from transformer_serving.contract.worker.request_context import current_caller, current_request
+from transformer_serving.contract.worker.tracing import Tracing
 
 log = logging.getLogger("transformer_serving.preprocess")
 
@@ -27,7 +28,7 @@ class Asker(Protocol):
     """What threads and queue may know of a request; its record is not theirs to write.
 
     `caller` is done when the caller has left, None where nobody would know; `own_deadline` is set
-    where the request brought one.
+    where the request brought one; `trace` is None where it is not traced.
     """
 
     @property
@@ -36,6 +37,8 @@ class Asker(Protocol):
     def own_deadline(self) -> bool: ...
     @property
     def caller(self) -> Future[None] | None: ...
+    @property
+    def trace(self) -> PassageTrace | None: ...
 
 
 class Passage:
@@ -46,10 +49,10 @@ class Passage:
 
     __slots__ = (
         "answered", "arrived", "caller", "fault", "from_gateway", "golden", "left", "own_deadline",
-        "request_id", "texts", "tokenized", "tokens", "traceparent",
+        "request_id", "texts", "tokenized", "tokens", "trace", "traceparent",
     )  # fmt: skip
 
-    def __init__(self, body: Any) -> None:
+    def __init__(self, body: Any, tracing: Tracing | None = None) -> None:
         self.arrived = time.monotonic()
         self.tokenized = self.left = self.answered = 0.0
         self.texts = self.tokens = 0
@@ -60,6 +63,9 @@ class Passage:
         context = current_request.get()
         self.from_gateway = context is not None
         self.request_id, self.traceparent = context or (uuid.uuid4().hex, None)
+        self.trace: PassageTrace | None = None
+        if tracing is not None and not self.golden and (trace := tracing.inside(context)):
+            self.trace = PassageTrace(trace)
 
     def note(self, stay: Stay) -> None:
         """What the queue tells of it."""
@@ -82,31 +88,27 @@ class Passage:
 class Departures:
     """What is told of each request of one endpoint: headers, figures, spans, and log lines."""
 
-    def __init__(self, endpoint: str, bundle_version: int, tracer: Any) -> None:
+    def __init__(self, endpoint: str, bundle_version: int) -> None:
         self._endpoint = endpoint
         self._bundle_version = str(bundle_version)
-        self._tracer = tracer
         self.figures = EndpointFigures(endpoint)
         self._faults: dict[str, tuple[float, int]] = {}
-
-    @property
-    def are_traced(self) -> bool:
-        return self._tracer is not None
 
     def headers(self, passage: Passage, error: ServingError | None = None) -> dict[str, str]:
         """Count the answer, log and trace it; the headers it leaves with."""
         status = error.kind.status if error else 200
         stages = passage.stages()
-        trace_id = None
-        if self._tracer is not None:
-            trace_id = self._trace(passage, status, stages)
+        if passage.trace is not None:
+            self._trace(passage.trace, passage, status, stages)
         if not passage.golden:
             self.figures.request(status, passage.texts, passage.tokens, stages)
             if not passage.from_gateway:
                 code = error.kind.code if error else OK
-                durations.took(self._endpoint, code, status, sum(stages.values()))
+                durations.took(
+                    self._endpoint, code, status, sum(stages.values()), _trace_id(passage)
+                )
             if error is not None and status >= _FIRST_SERVER_FAULT:
-                self._log(passage, error, trace_id)
+                self._log(passage, error)
         headers = {
             "server-timing": ", ".join(
                 [f"{stage};dur={1000 * seconds:.3f}" for stage, seconds in stages.items()]
@@ -125,7 +127,7 @@ class Departures:
             last, missed = self._faults.get(code, (0.0, 0))
             self._faults[code] = last, missed + times
 
-    def _log(self, passage: Passage, error: ServingError, trace_id: str | None) -> None:
+    def _log(self, passage: Passage, error: ServingError) -> None:
         """A line a second for each code at most: an engine that is gone fails every request."""
         now = time.monotonic()
         last, missed = self._faults.get(error.kind.code, (0.0, 0))
@@ -141,22 +143,30 @@ class Departures:
                 "status": error.kind.status,
                 "code": error.kind.code,
                 "count": missed + 1,
-                "trace_id": trace_id,
+                "trace_id": _trace_id(passage),
             },
         )
 
-    def _trace(self, passage: Passage, status: int, stages: dict[str, float]) -> str:
-        arrived_ns = time.time_ns() - int((time.monotonic() - passage.arrived) * 1e9)
+    def _trace(
+        self, trace: PassageTrace, passage: Passage, status: int, stages: dict[str, float]
+    ) -> None:
         attributes: dict[str, str | int] = {
             "http.response.status_code": status,
             "transformer_serving.endpoint": self._endpoint,
+            "transformer_serving.bundle": self._bundle_version,
             "transformer_serving.request_id": passage.request_id,
             "transformer_serving.texts": passage.texts,
             "transformer_serving.tokens": passage.tokens,
         }
-        return record(
-            self._tracer, self._endpoint, arrived_ns, stages, attributes, passage.traceparent
-        )
+        kind = "internal" if passage.from_gateway else "server"
+        trace.ended(
+            f"serve {self._endpoint}", kind, passage.arrived, stages, attributes,
+            failed=status >= _FIRST_SERVER_FAULT,
+        )  # fmt: skip
+
+
+def _trace_id(passage: Passage) -> str | None:
+    return None if passage.trace is None else passage.trace.trace.trace_id
 
 
 def internal_error(error: BaseException, passage: Passage) -> ServingError:

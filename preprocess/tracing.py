@@ -1,76 +1,46 @@
-"""Spans for OpenTelemetry, where its packages are installed and an endpoint is configured.
+"""The spans of a request that is traced: itself and its stages, written when their times are known.
 
-Tested by tests/gateway/test_traces.py and tests/preprocess/test_passage.py.
+The times are measured for every request; of one that is not traced nothing of this runs.
+
+Tested by tests/preprocess/test_traced_calls.py and tests/gateway/test_traces.py.
 """
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Mapping
-from typing import Any
 
-from transformer_serving.contract.worker.process_wide import process_wide
+from transformer_serving.contract.worker.trace_context import new_span_id
+from transformer_serving.contract.worker.tracing import Attributes, Trace
 
-log = logging.getLogger("transformer_serving.preprocess")
-
-_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-
-
-def tracer() -> Any:
-    """The process's tracer, or None when there is nowhere to send spans."""
-    return process_wide("tracer", _tracer)
+_INFER = "infer"
+# A trace and a span of it.
+Place = tuple[str, str]
 
 
-def record(
-    tracer: Any,
-    endpoint: str,
-    arrived_ns: int,
-    stages: Mapping[str, float],
-    attributes: Mapping[str, str | int],
-    traceparent: str | None,
-) -> str:
-    """One request as a span below the caller's, with a span a stage; `stages` in seconds.
-
-    Returns the id of the trace that it is in, the caller's or a new one.
+class PassageTrace:
+    """One request's. `infer` is the place of its stage of that name; `calls` are those of the
+    engine that it shares with the request of another trace, whose they are.
     """
-    from opentelemetry import trace
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    parent = None
-    if traceparent is not None:
-        parent = TraceContextTextMapPropagator().extract({"traceparent": traceparent})
-    span = tracer.start_span(
-        f"serve {endpoint}",
-        context=parent,
-        kind=trace.SpanKind.SERVER,
-        attributes=dict(attributes),
-        start_time=arrived_ns,
-    )
-    inside = trace.set_span_in_context(span, parent)
-    at = arrived_ns
-    for stage, seconds in stages.items():
-        part = tracer.start_span(stage, context=inside, start_time=at)
-        at += int(seconds * 1e9)
-        part.end(at)
-    span.end(at)
-    return str(trace.format_trace_id(span.get_span_context().trace_id))
+    __slots__ = ("calls", "infer", "trace")
 
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.infer: Place = trace.trace_id, new_span_id()
+        self.calls: list[Place] = []
 
-def _tracer() -> Any:
-    if not any(os.environ.get(name) for name in _ENDPOINTS):
-        return None
-    try:
-        from opentelemetry import trace
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    except ImportError:
-        packages = "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
-        log.warning("no spans are sent: pip install %s", packages)
-        return None
-    provider = trace.get_tracer_provider()
-    if not isinstance(provider, TracerProvider):
-        provider = TracerProvider()
-        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    return provider.get_tracer("transformer_serving")
+    def ended(
+        self, name: str, kind: str, arrived: float, stages: Mapping[str, float],
+        attributes: Attributes, *, failed: bool,
+    ) -> None:  # fmt: skip
+        """`stages` in seconds; the last one is where it ended."""
+        at = arrived
+        for stage, seconds in stages.items():
+            is_infer = stage == _INFER
+            self.trace.below(
+                stage, "internal", at, at + seconds, {},
+                span_id=self.infer[1] if is_infer else None,
+                links=tuple(self.calls) if is_infer else (),
+            )  # fmt: skip
+            at += seconds
+        self.trace.ended(name, kind, arrived, at, attributes, failed=failed)

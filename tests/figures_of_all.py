@@ -10,6 +10,7 @@ from preprocess.generation.figures import TextFigures, tell_streams_limit
 from preprocess.stats import STAGES, EndpointFigures
 from tests.gateway.played_host import Processor, host_of
 from transformer_serving.contract.worker.durations import OK
+from transformer_serving.contract.worker.spans import SENT, _Losses
 from transformer_serving.gateway.golden_rounds import GoldenResult
 from transformer_serving.gateway.metrics import Metrics, tell_syncs
 from transformer_serving.gateway.metrics_page import page
@@ -44,6 +45,7 @@ def preprocess_figures() -> None:
     text.ended(1)
     text.left()
     tell_streams_limit(64)
+    _Losses().count(SENT, 1)
 
 
 def gateway_figures() -> None:

@@ -13,6 +13,7 @@ import yaml
 
 import preprocess.settings
 from transformer_serving.contract.gate.release import kit_version
+from transformer_serving.contract.worker import tracing
 from transformer_serving.desk.compose.__main__ import COMPOSE, EXAMPLE, example_env, with_settings
 from transformer_serving.desk.compose.variables import variables
 from transformer_serving.desk.doctor.env_file import read_env_file
@@ -63,7 +64,7 @@ def test_example_env_holds_every_variable_of_every_compose_file() -> None:
 
 def test_every_setting_reaches_the_inference_container() -> None:
     text = COMPOSE.read_text("utf-8")
-    for row in (*preprocess.settings.SETTINGS, *gateway_settings.SETTINGS):
+    for row in (*preprocess.settings.SETTINGS, *gateway_settings.SETTINGS, *tracing.SETTINGS):
         assert f"\n      {row.name}: ${{{row.name}:-" in text
 
 

@@ -36,6 +36,7 @@ from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.generation import Generation
 from transformer_serving.contract.panics import ENDS
 from transformer_serving.contract.worker.log_lines import write_json_lines
+from transformer_serving.contract.worker.tracing import read_tracing
 
 Collect = Callable[[dict[str, Any]], None] | None
 SEED_HEADER = "x-seed"
@@ -68,6 +69,7 @@ class TextGeneration:
         assert self.endpoint.generation is not None, "read_endpoint asks it of this task"
         self.generation: Generation = self.endpoint.generation
         self.settings = read_settings()
+        self.tracing = read_tracing()
         self.task = TextTask(self.generation)
         self.tokenizer = shared_tokenizer(Tokenizer, tokenizer_json(), self.endpoint.tokens)
         write_json_lines()
@@ -89,7 +91,7 @@ class TextGeneration:
 
     def begin(self, body: Any, state: dict[str, Any]) -> Conversation:
         """What the request is and the dialect that it is in, kept for the steps after it."""
-        state["passage"] = Passage(body)
+        state["passage"] = Passage(body, self.tracing)
         named = self.model_endpoint
         url, version = getattr(named, "serving_url", ""), getattr(named, "version", None)
         asked = Asked(body, binary_part(), self.task, self.endpoint, url, version)

@@ -20,7 +20,7 @@ from preprocess.generation.seats import seats
 from preprocess.generation.sequence import Patience, Sequence
 from preprocess.passage import Departures, Passage
 from preprocess.settings import PreprocessSettings
-from preprocess.tracing import tracer
+from preprocess.traced_calls import TracedStream
 from preprocess.triton.client import shared_client
 from preprocess.triton.replies import Replies
 from preprocess.triton.streamed_request import StreamedRequest
@@ -46,7 +46,7 @@ class TextEngine:
         self.model = triton_model_name(serving_url, version)
         self._client = shared_client("grpc", settings.triton_grpc)
         name = f"{serving_url}/{version}" if version else serving_url
-        self.departures = Departures(name, endpoint.bundle_version, tracer())
+        self.departures = Departures(name, endpoint.bundle_version)
         self.figures = TextFigures(name)
         tell_streams_limit(settings.max_streams)
 
@@ -68,7 +68,7 @@ class TextEngine:
         ]
         asked = [self._row.request(*row, wanted.parameters.stop) for row in rows]
         taken = seats.take(len(rows), self._settings.max_streams, always=passage.golden)
-        opening = [self._open(request, deadline) for request in asked]
+        opening = [self._open(request, deadline, passage) for request in asked]
         try:
             replies = await unless_left(_all(opening), passage.caller)
         except BaseException:
@@ -95,7 +95,16 @@ class TextEngine:
             logprobs=asked.logprobs,
         )
 
-    async def _open(self, request: StreamedRequest, deadline: float) -> Replies:
+    async def _open(self, request: StreamedRequest, deadline: float, passage: Passage) -> Replies:
+        if passage.trace is None:
+            return await self._opened(request, deadline)
+        traced = TracedStream(passage.trace.trace)
+        with traced.opening():
+            replies = await self._opened(request, deadline)
+        replies.when_closed(traced.ended)
+        return replies
+
+    async def _opened(self, request: StreamedRequest, deadline: float) -> Replies:
         left = deadline - time.monotonic()
         if left <= 0:
             raise too_late()

@@ -17,6 +17,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from preprocess.tensors import Array, RawOutput, Tensor, read_outputs
 from preprocess.triton.errors import error_of
+from preprocess.triton.handed_on import handed_on
 from preprocess.triton.replies import Outputs, Replies
 from preprocess.triton.stream import Stream
 from preprocess.triton.streamed_request import StreamedRequest
@@ -75,8 +76,9 @@ class GrpcTriton:
         last = request.farewell
         farewell = None if last is None else _request(model, version, last, ())
         stream = Stream(
-            partial(self._stub().ModelStreamInfer, metadata=_WITH_STATUS), message, farewell, left_s
-        )
+            partial(self._stub().ModelStreamInfer, metadata=(*_WITH_STATUS, *handed_on.get())),
+            message, farewell, left_s,
+        )  # fmt: skip
         replies = Replies(_answers(stream), stream.leave)
         try:
             await replies.begin()
@@ -106,7 +108,7 @@ class GrpcTriton:
 
     async def _ask(self, method: str, request: Any) -> Any:
         try:
-            return await getattr(self._stub(), method)(request)
+            return await getattr(self._stub(), method)(request, metadata=handed_on.get() or None)
         except grpc.aio.AioRpcError as error:
             raise error_of(error.code().name, error.details() or "") from error
 

@@ -18,6 +18,7 @@ from preprocess.tensors import Array, RawOutput, Tensor, read_outputs
 from preprocess.triton.addresses import is_unix, parts_of
 from preprocess.triton.connection import Connection, Reply
 from preprocess.triton.errors import AwayError, error_of
+from preprocess.triton.handed_on import handed_on
 from transformer_serving.contract.endpoint import OutputTensor
 from transformer_serving.contract.errors import ServingError
 
@@ -159,12 +160,13 @@ def _infer_request(
         }
     )
     size = len(header) + sum(map(len, raw))
+    more = "".join([f"{name}: {value}\r\n" for name, value in handed_on.get()])
     head = (
         f"POST /v2/models/{model}/versions/{version}/infer HTTP/1.1\r\n"
         "Host: triton\r\n"
         "Content-Type: application/octet-stream\r\n"
         f"Inference-Header-Content-Length: {len(header)}\r\n"
-        f"Content-Length: {size}\r\n\r\n"
+        f"{more}Content-Length: {size}\r\n\r\n"
     ).encode()
     return b"".join((head, header, *raw))
 

@@ -14,12 +14,14 @@ from types import MappingProxyType
 
 import tritonclient.grpc as triton
 
+from transformer_serving.contract.worker.tracing import ENDPOINT
 from transformer_serving.engine.backend_directory import assemble, pytriton_tritonserver
 from transformer_serving.engine.triton_process import (
     TritonAddresses,
     triton_command,
     triton_environment,
 )
+from transformer_serving.engine.triton_traces import trace_options
 
 
 def free_ports(count: int) -> list[int]:
@@ -46,6 +48,8 @@ class TritonServer:
     complete_configurations: bool = False
     key: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
+    # Of the receiver of its traces; None: it traces nothing.
+    traces: str | None = None
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -66,6 +70,7 @@ class TritonServer:
                     addresses=self.addresses,
                     key=self.key,
                     complete_configurations=self.complete_configurations,
+                    extra=self._trace_options(),
                 ),
                 env={**triton_environment(), **self.variables},
                 cwd=self.repository,
@@ -73,6 +78,11 @@ class TritonServer:
                 stderr=subprocess.STDOUT,
             )
         wait_until(self.live, 30, lambda: self.log.read_text()[-3000:])
+
+    def _trace_options(self) -> list[str]:
+        on = {ENDPOINT.name: self.traces} if self.traces else {}
+        program = pytriton_tritonserver() / "bin" / "tritonserver"
+        return trace_options(program, on, triton_environment())
 
     def live(self) -> bool:
         client = self.client()
@@ -110,6 +120,7 @@ def running_triton(
     addresses: TritonAddresses | None = None,
     key: str | None = None,
     variables: Mapping[str, str] = MappingProxyType({}),
+    traces: str | None = None,
 ) -> Iterator[TritonServer]:
     folder.mkdir(parents=True, exist_ok=True)
     repository = folder / "models"
@@ -123,6 +134,7 @@ def running_triton(
         complete_configurations=complete,
         key=key,
         variables=variables,
+        traces=traces,
     )
     server.start()
     try:

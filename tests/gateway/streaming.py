@@ -40,10 +40,12 @@ def settings_of(triton: TritonServer, **more: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def of_the_rule(session: Session, folder: Path) -> Iterator[tuple[Session, TritonServer]]:
+def of_the_rule(
+    session: Session, folder: Path, *, traces: str | None = None
+) -> Iterator[tuple[Session, TritonServer]]:
     """A session whose service has the endpoint `text`, and the Triton with its model."""
     (folder / "text.py").write_text(preprocess_file.build(json.dumps(fields()), tokenizer()))
-    with running_triton(folder / "triton") as triton:
+    with running_triton(folder / "triton", traces=traces) as triton:
         write_model(triton.repository, "text")
         client = triton.client()
         client.load_model("text")

@@ -1,7 +1,8 @@
-"""Every figure after a known load, in both set-ups, and the workers' files."""
+"""Every figure after a known load, in both set-ups; log lines, and the workers' files."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -257,3 +258,25 @@ def test_dead_workers_count_on_and_refusals_count(
         assert refused == 3
     finally:
         server.stop()
+
+
+def test_faults_are_logged_once_a_second_without_the_request(text_serving: TextServing) -> None:
+    server = text_serving.gateway().start()
+    try:
+        server.wait_for("/health/ready")
+        for _ in range(3):
+            reply = server.post("texts", {"text": "[FAIL] secret"}, {"x-request-id": "mine"})
+            assert reply.status == 502
+    finally:
+        server.stop()
+    text = server.log.read_text()
+    assert "secret" not in text
+    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    faults = [line for line in lines if line.get("code") == "engine_failed"]
+    # The others are counted.
+    assert 1 <= len(faults) <= 3
+    assert sum(line["count"] for line in faults) <= 3
+    assert faults[0]["request_id"] == "mine"
+    assert (faults[0]["endpoint"], faults[0]["status"], faults[0]["level"]) == (
+        "texts", 502, "warning"
+    )  # fmt: skip

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
 
 from tests.engine.triton_server import wait_until
 from tests.gateway.conftest import Server
 from tests.gateway.text_serving import TextServing, text_serving as text_serving
 from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
-from transformer_serving.contract.worker.log_lines import _FIELDS, trace_id_of
+from transformer_serving.contract.worker.log_lines import _FIELDS
 from transformer_serving.gateway.access import KEYS_FILE
 from transformer_serving.gateway.settings import LOG_REQUESTS
 
@@ -116,19 +115,6 @@ def test_a_setting_keeps_it_quiet(text_serving: TextServing) -> None:
     finally:
         server.stop()
     assert "quiet" not in server.log.read_text()
-
-
-@given(st.from_regex(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?", fullmatch=True))
-def test_the_trace_of_a_traceparent(traceparent: str) -> None:
-    version, trace, *_ = traceparent.split("-")
-    known = version != "ff" and trace.strip("0")
-    assert trace_id_of(traceparent) == (trace if known else None)
-
-
-@given(st.none() | st.text(max_size=60))
-def test_what_is_no_traceparent_is_no_trace(text: str | None) -> None:
-    found = trace_id_of(text)
-    assert found is None or re.fullmatch("[0-9a-f]{32}", found)
 
 
 def test_every_field_has_its_row_on_the_page() -> None:

@@ -1,96 +1,400 @@
-"""A request's spans at a collector, and the log lines that name its trace."""
+"""One trace from the caller through gateway and preprocess into Triton, at a receiver of OTLP."""
 
 from __future__ import annotations
 
-import http.server
 import json
-import threading
+import secrets
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
 
 from tests.engine.triton_server import wait_until
-from tests.gateway.text_serving import TextServing, text_serving as text_serving
+from tests.gateway.conftest import Headers, Server, Session, free_port, running
+from tests.gateway.streaming import of_the_rule, settings_of
+from tests.gateway.text_serving import MODELS, TextServing, running_text_serving
+from tests.otlp_receiver import Received, Receiver, receiver
+from tests.text_engine import PROMPT
+from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
+from transformer_serving.contract.worker.tracing import CALLERS, ENDPOINT, RATIO
+from transformer_serving.gateway.access import KEYS_FILE
+
+pytestmark = pytest.mark.slow
+SPAN = "b7ad6b7169203331"
+TRITON = "triton-inference-server"
+STAGES = ["tokenize", "queue", "infer", "post"]
+# So that what is asked for is here soon; and no caller of a test is one too many.
+OFTEN = {"OTEL_BSP_SCHEDULE_DELAY": "100", CALLERS.name: "1000"}
 
 
-class Collector(http.server.BaseHTTPRequestHandler):
-    """Takes OTLP spans."""
+@dataclass(frozen=True)
+class Traced:
+    """The app in both ways, before a Triton that sends its own part."""
 
-    received: list[bytes] = []
-
-    def do_POST(self) -> None:
-        self.received.append(self.rfile.read(int(self.headers["content-length"])))
-        self.send_response(200)
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def log_message(self, *arguments: Any) -> None:
-        pass
+    serving: TextServing
+    receiver: Receiver
+    gateway: Server
+    stock: Server
 
 
-def test_log_lines_and_spans(text_serving: TextServing) -> None:
-    """One log line a fault, JSON and without the request; a span a request below the caller's."""
-    collector = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector)
-    threading.Thread(target=collector.serve_forever, daemon=True).start()
-    server = text_serving.gateway(
-        OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{collector.server_port}",
-        OTEL_BSP_SCHEDULE_DELAY="100",
-        OTEL_SERVICE_NAME="texts",
-    ).start()
-    trace = "0af7651916cd43dd8448eb211c80319c"
+def settings(there: Receiver, ratio: str = "0", **more: str) -> dict[str, str]:
+    return {ENDPOINT.name: there.endpoint, RATIO.name: ratio, **OFTEN, **more}
+
+
+@pytest.fixture(scope="module")
+def traced(session: Session, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
+    folder = tmp_path_factory.mktemp("traces")
+    with (
+        receiver() as there,
+        running_text_serving(session, folder, traces=there.endpoint) as serving,
+    ):
+        gateway = serving.gateway("--workers=2", **settings(there))
+        stock = serving.stock(**settings(there, "1"))
+        with running(gateway, stock):
+            gateway.wait_for("/health/ready")
+            yield Traced(serving, there, gateway, stock)
+
+
+def new_trace() -> str:
+    return secrets.token_hex(16)
+
+
+def caller(trace: str, **more: str) -> Headers:
+    return {"traceparent": f"00-{trace}-{SPAN}-01", **more}
+
+
+def of(spans: list[Received], name: str) -> Received:
+    (found,) = [span for span in spans if span.name == name]
+    return found
+
+
+def within(span: Received, parent: Received, slack_ns: int = 1_000_000) -> bool:
+    """Of two processes on one machine, or of one: their clocks are read at different moments."""
+    begins = int(parent.span.start_time_unix_nano) - slack_ns <= int(span.span.start_time_unix_nano)
+    ends = int(span.span.end_time_unix_nano) <= int(parent.span.end_time_unix_nano) + slack_ns
+    return begins and ends
+
+
+def triton_root(spans: list[Received]) -> Received:
+    return of([span for span in spans if span.service == TRITON], "InferRequest")
+
+
+def all_parts(there: Receiver, trace: str) -> list[Received]:
+    """The gateway's span, ours, four stages, the call, and Triton's three."""
+    return there.wait_for(10, trace)
+
+
+def test_one_trace_from_the_caller_into_triton(traced: Traced) -> None:
+    trace = new_trace()
+    headers = caller(trace, tracestate="rojo=1", **{"x-request-id": "mine"})
+    assert traced.gateway.post("texts", {"text": "secret tea"}, headers).status == 200
+    spans = all_parts(traced.receiver, trace)
+    root, own = of(spans, "POST /serve/{name}"), of(spans, "serve texts")
+    assert (root.parent, own.parent) == (SPAN, root.id)
+    assert root.attributes == {
+        "http.request.method": "POST",
+        "http.route": "/serve/{name}",
+        "http.response.status_code": 200,
+        "transformer_serving.endpoint": "texts",
+        "transformer_serving.code": "ok",
+        "transformer_serving.request_id": "mine",
+    }
+    stages = [span for span in spans if span.parent == own.id]
+    stages.sort(key=lambda span: int(span.span.start_time_unix_nano))
+    assert [span.name for span in stages] == STAGES
+    call, infer = of(spans, "engine call"), stages[2]
+    assert call.parent == infer.id
+    triton = triton_root(spans)
+    assert triton.parent == call.id
+    model = of(spans, "texts")
+    assert (model.parent, model.attributes["triton.model_name"]) == (triton.id, "texts")
+    assert of(spans, "compute").parent == model.id
+    for span, parent in ((own, root), (infer, own), (call, infer), (triton, call), (model, triton)):
+        assert within(span, parent), (span.name, parent.name)
+    assert {span.span.trace_state for span in spans if span.service != TRITON} == {"rojo=1"}
+    assert len(spans) == 10
+
+
+def test_nothing_of_a_request_is_sent(traced: Traced) -> None:
+    trace = new_trace()
+    assert traced.gateway.post("texts", {"text": "[FAIL] secret"}, caller(trace)).status == 502
+    spans = traced.receiver.wait_for(8, trace)
+    assert of(spans, "POST /serve/{name}").span.status.code == 2
+    assert of(spans, "serve texts").span.status.code == 2
+    assert b"secret" not in b"".join(traced.receiver.bodies)
+
+
+def test_two_workers_make_other_ids(traced: Traced) -> None:
+    with receiver() as there:
+        server = traced.serving.gateway("--workers=2", **settings(there, "1")).start()
+        try:
+            server.wait_for("/health/ready")
+            for _ in range(20):
+                assert server.post("texts", {"text": "tea"}).status == 200
+            wait_until(lambda: len(of_gateway(there.spans())) == 20, 60)
+            spans = there.spans()
+        finally:
+            server.stop()
+    assert len({span.trace for span in of_gateway(spans)}) == 20
+    assert len({span.id for span in spans}) == len(spans)
+
+
+def of_gateway(spans: list[Received]) -> list[Received]:
+    return [span for span in spans if span.name == "POST /serve/{name}"]
+
+
+def test_without_a_gateway_the_preprocess_begins_the_trace(traced: Traced) -> None:
+    """The unmodified app hands on no headers: the ratio decides."""
+    before = {span.trace for span in traced.receiver.spans()}
+    assert traced.stock.post("texts", {"text": "tea"}).status == 200
+
+    def mine() -> list[Received]:
+        new = [span for span in traced.receiver.spans() if span.trace not in before]
+        return [span for span in new if span.name == "serve texts"]
+
+    wait_until(lambda: len(mine()) == 1, 60)
+    (own,) = mine()
+    spans = traced.receiver.wait_for(9, own.trace)
+    assert own.parent == ""
+    assert own.span.kind == own.span.SPAN_KIND_SERVER
+    assert triton_root(spans).parent == of(spans, "engine call").id
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"traceparent": "00-{trace}-b7ad6b7169203331-00"},
+        {"traceparent": "00-{trace}-0000000000000000-01"},
+        {"traceparent": "00-{trace}-b7ad6b7169203331-01-more"},
+        {"traceparent": "ff-{trace}-b7ad6b7169203331-01"},
+    ],
+)
+def test_what_is_not_sampled_sends_nothing(traced: Traced, given: Mapping[str, str]) -> None:
+    """Known once what was asked after it has come."""
+    trace, after = new_trace(), new_trace()
+    headers = {name: value.format(trace=trace) for name, value in given.items()}
+    before = len(traced.receiver.spans())
+    assert traced.gateway.post("texts", {"text": "tea"}, headers).status == 200
+    for _ in range(8):
+        # Of either worker.
+        assert traced.gateway.post("texts", {"text": "tea"}, caller(after)).status == 200
+    traced.receiver.wait_for(80, after)
+    assert not traced.receiver.spans(trace)
+    assert len(traced.receiver.spans()) == before + 80
+
+
+def test_two_traceparents_are_none(traced: Traced) -> None:
+    trace, after = new_trace(), new_trace()
+    line = f"traceparent: 00-{trace}-{SPAN}-01\r\n"
+    body = json.dumps({"text": "tea"})
+    with traced.gateway.connect() as connection:
+        connection.sendall(
+            f"POST /serve/texts HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+            f"{line}{line}connection: close\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode()
+        )
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")
+    assert traced.gateway.post("texts", {"text": "tea"}, caller(after)).status == 200
+    all_parts(traced.receiver, after)
+    assert not traced.receiver.spans(trace)
+
+
+def test_requests_that_share_a_call_are_linked(traced: Traced) -> None:
+    """The first call is slow; what comes meanwhile leaves together."""
+    slow = {"text": "[SLOW]", "timeout_ms": 20_000}
+    traces = [new_trace() for _ in range(24)]
+    with ThreadPoolExecutor(28) as pool:
+        first = [pool.submit(traced.gateway.post, "vectors", slow) for _ in range(4)]
+        later = [
+            pool.submit(traced.gateway.post, "vectors", {"text": "tea"}, caller(trace))
+            for trace in traces
+        ]
+        assert {one.result().status for one in (*first, *later)} == {200}
+    for trace in traces:
+        # At least the gateway's, ours, and four stages.
+        traced.receiver.wait_for(6, trace)
+    spans = [span for trace in traces for span in traced.receiver.spans(trace)]
+    calls = {(span.trace, span.id): span for span in spans if span.name == "engine call"}
+    shared = [span for span in calls.values() if span.links]
+    assert shared, "none of 24 requests met another"
+    stages = {(span.trace, span.id): span for span in spans if span.name == "infer"}
+    for call in shared:
+        assert call.attributes["transformer_serving.call.requests"] > len(call.links)
+        for place in call.links:
+            assert (call.trace, call.id) in stages[place].links
+    # Each request is in the call below its own stage, or in one that the stage names.
+    below = {(call.trace, call.parent) for call in calls.values()}
+    for place, stage in stages.items():
+        assert place in below or stage.links & set(calls)
+
+
+def test_a_trace_of_our_own_is_on_the_lines_of_the_log(traced: Traced) -> None:
+    """Every request is traced here, and logged: what is refused, too."""
+    with receiver() as there:
+        server = traced.serving.gateway(
+            **settings(there, "1", TRANSFORMER_SERVING_LOG_REQUESTS="1")
+        ).start()
+        try:
+            server.wait_for("/health/ready")
+            for request, path, status in (
+                ("good", "texts", 200), ("nobody", "not-an-endpoint", 404), ("bad", "texts", 502),
+            ):  # fmt: skip
+                body = {"text": "[FAIL]" if request == "bad" else "tea"}
+                assert server.post(path, body, {"x-request-id": request}).status == status
+            # Triton sends its part elsewhere. What is refused is one span; a fault has no `post`.
+            there.wait_for(7 + 1 + 6)
+            wait_until(lambda: server.log.read_text().count('"answered"') == 3, 60)
+        finally:
+            server.stop()
+        lines = [
+            json.loads(row) for row in server.log.read_text().splitlines() if row.startswith("{")
+        ]
+        spans = there.spans()
+    for request, name in (("good", "texts"), ("nobody", ""), ("bad", "texts")):
+        told = [line["trace_id"] for line in lines if line.get("request_id") == request]
+        assert len(told) == (2 if request == "bad" else 1)
+        roots = [
+            span for span in spans
+            if span.name == "POST /serve/{name}"
+            and span.attributes["transformer_serving.request_id"] == request
+        ]  # fmt: skip
+        assert set(told) == {span.trace for span in roots}
+        assert [span.attributes["transformer_serving.endpoint"] for span in roots] == [name]
+        assert roots[0].parent == ""
+    assert "not-an-endpoint" not in str(spans)
+
+
+def test_a_key_has_its_name_in_the_span_and_no_question_a_span(traced: Traced) -> None:
+    secret = new_key()
+    file = traced.serving.session.folder / "keys.json"
+    file.write_text(keys_text([Key("alice", digest_of(secret), now())]))
+    with receiver() as there:
+        server = traced.serving.gateway(**settings(there, "1", **{KEYS_FILE.name: str(file)}))
+        server.start()
+        try:
+            server.wait_for("/health/ready")
+            key = {"x-api-key": secret}
+            for path in ("/v1/models", "/health/endpoints", "/openapi.json", "/v2/models/texts"):
+                assert server.ask("GET", path, headers=key).status in (200, 401, 403)
+            body = json.dumps({"model": "vectors", "input": "tea"})
+            assert server.ask("POST", "/v1/embeddings", body, key).status in (200, 422)
+            spans = there.wait_for(1)
+            wait_until(lambda: any(one.name.startswith("POST") for one in there.spans()), 60)
+            spans = there.spans()
+        finally:
+            server.stop()
+        roots = [span for span in spans if not span.parent]
+        assert [span.name for span in roots] == ["POST /v1/embeddings"]
+        assert roots[0].attributes["transformer_serving.key"] == "alice"
+        assert secret.encode() not in b"".join(there.bodies)
+
+
+@pytest.mark.parametrize("kind", ["hangs", "refuses", "absent"])
+def test_a_receiver_that_takes_nothing_changes_no_answer(traced: Traced, kind: str) -> None:
+    with receiver() as there:
+        if kind == "hangs":
+            there.goes_on.clear()
+        there.status = 500 if kind == "refuses" else 200
+        endpoint = "http://127.0.0.1:9" if kind == "absent" else there.endpoint
+        more = {"OTEL_BSP_MAX_QUEUE_SIZE": "50", ENDPOINT.name: endpoint}
+        server = traced.serving.gateway("--workers=2", **{**settings(there, "1"), **more}).start()
+        try:
+            server.wait_for("/health/ready")
+            with ThreadPoolExecutor(8) as pool:
+                asked = [pool.submit(server.post, "texts", {"text": "tea"}) for _ in range(200)]
+                assert {one.result().status for one in asked} == {200}
+            lost = "dropped" if kind != "absent" else "failed"
+            wanted = f'spans_total{{outcome="{lost}"}}'.encode()
+            wait_until(lambda: wanted in server.ask("GET", "/metrics").raw, 60)
+        finally:
+            assert server.stop() == 0
+        assert not there.messages
+        assert "Traceback" not in server.log.read_text()
+
+
+def test_a_gateway_without_traces_knows_nothing_of_them(traced: Traced) -> None:
+    before = len(traced.receiver.spans())
+    server = traced.serving.gateway().start()
     try:
         server.wait_for("/health/ready")
-        headers = {"traceparent": f"00-{trace}-b7ad6b7169203331-01", "x-request-id": "mine"}
-        assert server.post("texts", {"text": "secret tea"}, headers).status == 200
-        for _ in range(3):
-            assert server.post("texts", {"text": "[FAIL] secret"}, headers).status == 502
-        slow = {"text": "[SLOW]", "timeout_ms": 500}
-        assert server.post("texts", slow, {"x-request-id": "alone"}).status == 504
-
-        def spans() -> list[Any]:
-            """Those below the caller's trace, as they came over the wire."""
-            groups = [
-                scope
-                for raw in list(Collector.received)
-                for resource in ExportTraceServiceRequest.FromString(raw).resource_spans
-                for scope in resource.scope_spans
-            ]
-            found = [span for group in groups for span in group.spans]
-            return [span for span in found if span.trace_id == bytes.fromhex(trace)]
-
-        def roots() -> list[Any]:
-            return [span for span in spans() if span.name == "serve texts"]
-
-        wait_until(lambda: len(roots()) == 4, 120)
-        for root in roots():
-            assert root.parent_span_id == bytes.fromhex("b7ad6b7169203331")
-            stages = [span for span in spans() if span.parent_span_id == root.span_id]
-            stages.sort(key=lambda span: int(span.start_time_unix_nano))
-            seen = [span.name for span in stages]
-            # One that failed came no further than the engine.
-            assert seen in (["tokenize", "queue", "infer", "post"], ["tokenize", "queue", "infer"])
-            assert stages[-1].end_time_unix_nano <= root.end_time_unix_nano
-        wait_until(lambda: b"alone" in b"".join(Collector.received), 60)
-        sent = b"".join(Collector.received)
-        assert b"mine" in sent
-        assert b"secret" not in sent
+        assert server.post("texts", {"text": "tea"}, caller(new_trace())).status == 200
+        assert b"spans_total" not in server.ask("GET", "/metrics").raw
+        for worker in server.workers():
+            opened = Path(f"/proc/{worker.pid}/maps").read_text()
+            assert "opentelemetry" not in opened
     finally:
         server.stop()
-        collector.shutdown()
-        collector.server_close()
-    text = server.log.read_text()
-    assert "secret" not in text
-    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-    (alone,) = [line for line in lines if line.get("request_id") == "alone"]
-    # A request that brought no trace is told of with the one that its span began.
-    assert bytes.fromhex(alone["trace_id"]) in sent
-    faults = [line for line in lines if line.get("code") == "engine_failed"]
-    assert all(line["trace_id"] == trace for line in faults)
-    # A line a second at most: the others are counted.
-    assert 1 <= len(faults) <= 3
-    assert faults[0]["request_id"] == "mine"
-    assert (faults[0]["endpoint"], faults[0]["status"], faults[0]["level"]) == (
-        "texts",
-        502,
-        "warning",
-    )
+    trace = new_trace()
+    assert traced.gateway.post("texts", {"text": "tea"}, caller(trace)).status == 200
+    all_parts(traced.receiver, trace)
+    assert len(traced.receiver.spans()) == before + 10
+
+
+def test_grpc_in_and_grpc_to_triton(traced: Traced) -> None:
+    """The other transport, and metadata in the place of headers."""
+    port, trace = free_port(), new_trace()
+    server = traced.serving.gateway(
+        f"--grpc-port={port}",
+        **settings(traced.receiver, TRANSFORMER_SERVING_TRANSPORT="grpc"),
+    ).start()
+    try:
+        server.wait_for("/health/ready")
+        client = triton.InferenceServerClient(f"127.0.0.1:{port}")
+        given = triton.InferInput("text", [1], "BYTES")
+        given.set_data_from_numpy(np.array([b"tea"], object))
+        client.infer("texts", [given], headers=dict(caller(trace, tracestate="rojo=1")))
+        client.close()
+        spans = all_parts(traced.receiver, trace)
+    finally:
+        server.stop()
+    root = of(spans, "POST /v2/models/{name}/infer")
+    assert root.parent == SPAN
+    assert root.span.trace_state == "rojo=1"
+    assert triton_root(spans).parent == of(spans, "engine call").id
+
+
+@pytest.fixture(scope="module")
+def text(
+    session: Session, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Receiver, Server]]:
+    folder = tmp_path_factory.mktemp("text")
+    with (
+        receiver() as there,
+        of_the_rule(session, folder, traces=there.endpoint) as (own, triton),
+    ):
+        server = own.gateway(**settings_of(triton, **settings(there))).start()
+        try:
+            yield there, server.wait_for("/health/ready")
+        finally:
+            server.stop()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stream_of_text(text: tuple[Receiver, Server], stream: bool) -> None:
+    there, server = text
+    trace = new_trace()
+    body: Any = {"text": PROMPT, "parameters": {"max_new_tokens": 3}, "stream": stream}
+    assert server.post("text", body, caller(trace)).status == 200
+    spans = there.wait_for(8, trace)
+    root, own = of(spans, "POST /serve/{name}"), of(spans, "serve text")
+    engine = of(spans, "engine stream")
+    assert (root.parent, own.parent, engine.parent) == (SPAN, root.id, own.id)
+    assert [event.name for event in engine.span.events] == ["first token"]
+    assert within(engine, root)
+    wait_until(lambda: any(one.service == TRITON for one in there.spans(trace)), 60)
+    roots = [one for one in there.spans(trace) if one.name == "InferRequest"]
+    assert {one.parent for one in roots} == {engine.id}
+
+
+def test_every_model_is_served_still(traced: Traced) -> None:
+    """Triton has lived through all of this."""
+    assert traced.serving.triton.live()
+    assert all(
+        traced.gateway.post(name, {"text": "tea"}).status in (200, 422) for name in MODELS
+        if name not in ("faulty", "ranked")
+    )  # fmt: skip

@@ -25,7 +25,9 @@ class Watched(Traffic):
         self.seconds: list[float] = []
         self.durations.took = self._took  # type: ignore[method-assign]
 
-    def _took(self, endpoint: str, code: str, status: int, seconds: float) -> None:
+    def _took(
+        self, endpoint: str, code: str, status: int, seconds: float, trace_id: str | None = None
+    ) -> None:
         self.seen.append((endpoint, code, status))
         self.seconds.append(seconds)
 

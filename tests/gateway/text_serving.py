@@ -86,8 +86,10 @@ def text_serving(
 
 
 @contextlib.contextmanager
-def running_text_serving(session: Session, folder: Path) -> Iterator[TextServing]:
-    with running_triton(folder / "triton") as triton:
+def running_text_serving(
+    session: Session, folder: Path, *, traces: str | None = None
+) -> Iterator[TextServing]:
+    with running_triton(folder / "triton", traces=traces) as triton:
         for name, (width, queue) in MODELS.items():
             write_model(triton.repository, name, width, max_queue_size=queue)
         load(triton, *MODELS)

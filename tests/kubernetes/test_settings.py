@@ -9,6 +9,7 @@ import preprocess.settings
 from tests.kubernetes.chart import CHART, CLEARML, LOCAL, merged, one, rendered
 from tests.kubernetes.test_schemas import EVERYTHING, TLS
 from tests.test_compose_files import service
+from transformer_serving.contract.worker import tracing
 from transformer_serving.desk.compose.__main__ import CHART_SCHEMA
 from transformer_serving.desk.compose.chart import with_variables
 from transformer_serving.desk.compose.variables import variables
@@ -41,7 +42,7 @@ def test_the_schema_is_as_it_is_made_now() -> None:
 
 
 def test_every_setting_may_be_given_and_reaches_the_workers() -> None:
-    rows = (*preprocess.settings.SETTINGS, *gateway_settings.SETTINGS)
+    rows = (*preprocess.settings.SETTINGS, *gateway_settings.SETTINGS, *tracing.SETTINGS)
     settings = {row.name: row.default for row in rows if row.default}
     assert set(settings) <= given(CLEARML, {"inference": {"settings": settings}}, part="inference")
     addresses = {row.name: "triton.example:1" for row in rows if not row.default}
@@ -53,7 +54,7 @@ def test_every_setting_may_be_given_and_reaches_the_workers() -> None:
 def test_what_compose_gives_its_containers_a_pod_gets() -> None:
     storage = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "c"}
     azure = {"AZURE_STORAGE_ACCOUNT": "d", "AZURE_STORAGE_KEY": "e"}
-    rows = (*preprocess.settings.SETTINGS, *gateway_settings.SETTINGS)
+    rows = (*preprocess.settings.SETTINGS, *gateway_settings.SETTINGS, *tracing.SETTINGS)
     every = {
         "credentials": {**storage, **azure},
         "googleSecret": "google",
@@ -64,6 +65,7 @@ def test_what_compose_gives_its_containers_a_pod_gets() -> None:
                 "TRANSFORMER_SERVING_ENDPOINTS": "*",
                 "TRANSFORMER_SERVING_VERSION_COMPATIBLE": "1",
                 "TRANSFORMER_SERVING_COMPUTE_CAPABILITY": "8.6",
+                "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318",
             }
         },
     }

@@ -255,6 +255,7 @@ class Sealed:
     golden: bool = False
     own_deadline: bool = False
     caller: asyncio.Future[None] | None = None
+    trace: None = None
 
 
 async def test_a_stay_has_its_times_in_order(endpoint: Endpoint) -> None:

@@ -30,6 +30,7 @@ from transformer_serving.engine.triton_process import (
     TritonAddresses,
     triton_command,
 )
+from transformer_serving.engine.triton_traces import trace_options
 
 TRITONSERVER = Path("/opt/tritonserver/bin/tritonserver")
 BACKENDS = Path("/opt/tritonserver/backends")
@@ -77,6 +78,7 @@ def commands(environment: Mapping[str, str], state: Path, key: str) -> tuple[lis
     extra = [f"--exit-timeout-secs={_EXIT_S}"]
     if environment.get(COMPATIBLE_VARIABLE) == "1":
         extra.append("--backend-config=tensorrt,version-compatible=true")
+    extra += trace_options(TRITONSERVER, environment)
     triton = triton_command(
         TRITONSERVER,
         repository=state / "models",

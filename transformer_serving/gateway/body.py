@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 from transformer_serving.contract.body_memory import Share
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.setting import Setting
 from transformer_serving.gateway.asgi import Headers, Receive
 from transformer_serving.gateway.content_encoding import Decoder, Plain, decoder_for, too_large
 from transformer_serving.gateway.settings import (
     BODY_SECONDS,
     BODY_STALL_SECONDS,
     GatewaySettings,
-    Setting,
 )
 
 # A refused body is let come and dropped before the refusal's last byte: for so long in all (nginx's

@@ -15,6 +15,7 @@ from transformer_serving.contract.worker.request_context import (
     current_operation,
     current_request,
 )
+from transformer_serving.contract.worker.trace_context import HEADER
 from transformer_serving.gateway.asgi import (
     Headers,
     Message,
@@ -26,9 +27,9 @@ from transformer_serving.gateway.asgi import (
 )
 from transformer_serving.gateway.body import Incoming, header_values
 from transformer_serving.gateway.callers import Caller
-from transformer_serving.gateway.request_id import HEADER, request_id
+from transformer_serving.gateway.request_id import HEADER as ID_HEADER, request_id
 
-_TRACE = b"traceparent"
+_TRACE = HEADER.encode()
 _CLOSE = (b"connection", b"close")
 _EXPECT = b"expect"
 _CUT_OFF = ServingError("malformed_body", "the body ended before it was whole")
@@ -64,7 +65,7 @@ class Exchange(NamedTuple):
     def answer_headers(self) -> Headers:
         """What every answer gets that does not have it of its own."""
         milliseconds = 1000 * (time.monotonic() - self.arrived)
-        return (HEADER, self.id), (b"server-timing", b"total;dur=%.3f" % milliseconds)
+        return (ID_HEADER, self.id), (b"server-timing", b"total;dur=%.3f" % milliseconds)
 
     def enter(self, operation: str | None) -> None:
         """Tell whose request it is and in which dialect; seen in this request's task only."""

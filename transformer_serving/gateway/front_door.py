@@ -16,6 +16,7 @@ from transformer_serving.contract.worker.request_context import (
     current_endpoint,
     current_key,
 )
+from transformer_serving.contract.worker.tracing import read_tracing
 from transformer_serving.gateway.asgi import Message, Receive, Scope, Send, adding
 from transformer_serving.gateway.asked import Asked, Reader
 from transformer_serving.gateway.body import ClientGoneError, Incoming
@@ -34,6 +35,7 @@ from transformer_serving.gateway.keys import WITHOUT_KEY, Keys, check_may_ask
 from transformer_serving.gateway.metrics import PATH as METRICS, Metrics
 from transformer_serving.gateway.page.files import PageFiles
 from transformer_serving.gateway.request_lines import RequestLine
+from transformer_serving.gateway.request_trace import trace_of
 from transformer_serving.gateway.routes import GENERATE, Call, call_of
 from transformer_serving.gateway.settings import GatewaySettings
 from transformer_serving.gateway.short_way import (
@@ -72,7 +74,8 @@ class FrontDoor:
         self._shutdown = Shutdown(settings.drain_seconds)
         self._short_way = ShortWay(host)
         self._traffic = Traffic(self._short_way)
-        self._metrics = Metrics(self._short_way.names, self._tell)
+        self._tracing = read_tracing()
+        self._metrics = Metrics(self._short_way.names, self._tell, traced=self._tracing is not None)
         self._crowd = Crowd(settings, keys, self._traffic.durations, self._metrics.asked)
         # Asked by the server before a request comes into the loop.
         self.turns_away = self._crowd.refusal
@@ -151,7 +154,8 @@ class FrontDoor:
         elif scope["path"].startswith(PREFIX):
             await self._health.answer(scope["path"], adding(send, exchange.answer_headers))
         elif scope["path"] == METRICS:
-            await self._metrics.answer(adding(send, exchange.answer_headers))
+            accept = exchange.headers.get(b"accept", b"")
+            await self._metrics.answer(adding(send, exchange.answer_headers), accept)
         else:
             await self._host.app(scope, exchange.receive, adding(send, exchange.answer_headers))
 
@@ -201,6 +205,8 @@ class FrontDoor:
             await tell(exchange.send, status, body, exchange.answer_headers())
 
     async def _serve(self, call: Call, exchange: Exchange, visit: Visit) -> None:
+        if self._tracing is not None:
+            visit.trace = trace_of(self._tracing, exchange, call)
         try:
             key = self._key_of(call, exchange)
         except ServingError as error:

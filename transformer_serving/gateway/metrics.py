@@ -11,14 +11,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import prometheus_client as prometheus
+from prometheus_client.exposition import choose_encoder
 
 from transformer_serving.contract.worker.process_wide import process_wide
 from transformer_serving.gateway.asgi import Send
 from transformer_serving.gateway.golden_rounds import GoldenResult
-from transformer_serving.gateway.metrics_page import Known, page
+from transformer_serving.gateway.metrics_page import Known, Write, page
 
 PATH = "/metrics"
 MEDIA_TYPE = prometheus.CONTENT_TYPE_LATEST
+_OPENMETRICS = b"application/openmetrics-text"
 
 _PREFIX = "transformer_serving_"
 
@@ -26,14 +28,17 @@ _PREFIX = "transformer_serving_"
 class Metrics:
     """What /metrics answers; counts requests by key, and those that the gateway refuses itself.
 
-    `known` gives the endpoints whose rows are shown, `tell` is called before a page is made.
+    `known` gives the endpoints whose rows are shown, `tell` is called before a page is made. Where
+    requests are `traced`, who asks for OpenMetrics' form gets it, with exemplars.
     """
 
     def __init__(
-        self, known: Callable[[], Known] = lambda: None, tell: Callable[[], None] = lambda: None
-    ) -> None:
+        self, known: Callable[[], Known] = lambda: None, tell: Callable[[], None] = lambda: None,
+        *, traced: bool = False,
+    ) -> None:  # fmt: skip
         self._known = known
         self._tell = tell
+        self._traced = traced
         self._refused = process_wide("gateway_refused", _refused)
         self._golden = process_wide("gateway_golden", _golden)
         self._round = process_wide("gateway_golden_round", _round)
@@ -73,15 +78,19 @@ class Metrics:
         self._bundles |= bundles
         self._round.set_to_current_time()
 
-    async def text(self) -> bytes:
+    async def text(self, write: Write = prometheus.generate_latest) -> bytes:
         self._tell()
         # Many workers make many files to read.
-        return await asyncio.to_thread(page, self._known())
+        return await asyncio.to_thread(page, self._known(), write)
 
-    async def answer(self, send: Send) -> None:
-        body = await self.text()
+    async def answer(self, send: Send, accept: bytes = b"") -> None:
+        write: Write = prometheus.generate_latest
+        media_type = MEDIA_TYPE
+        if self._traced and _OPENMETRICS in accept:
+            write, media_type = choose_encoder(accept.decode("latin-1"))
+        body = await self.text(write)
         headers = [
-            (b"content-type", MEDIA_TYPE.encode()),
+            (b"content-type", media_type.encode()),
             (b"content-length", str(len(body)).encode()),
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})

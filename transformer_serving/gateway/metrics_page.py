@@ -19,31 +19,34 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from transformer_serving.contract.replacement import replacing
 from transformer_serving.contract.worker.process_figures import WorkerProcesses
+from transformer_serving.gateway.exemplars import with_exemplars
 from transformer_serving.gateway.figures_folder import VARIABLE, process_runs
 
 # The names of endpoints that are shown; None: all.
 Known = Container[str] | None
 Collected = Iterable[prometheus.Metric]
+Write = Callable[[prometheus.CollectorRegistry], bytes]
 
 _ENDED = "ended"
 _ENDPOINT = "endpoint"
 
 
-def page(known: Known = None) -> bytes:
+def page(known: Known = None, write: Write = prometheus.generate_latest) -> bytes:
+    """Exemplars are in it where `write` knows a place for them."""
     folder = os.environ.get(VARIABLE)
     registry = prometheus.CollectorRegistry()
     if not folder:
         registry.register(_Shown(prometheus.REGISTRY.collect, known))
-        return prometheus.generate_latest(registry)
+        return write(registry)
     # A cleaner of temporary files may have taken it.
     Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     with Path(folder, "lock").open("w") as lock:
         # One worker folds and reads at a time, or a file could be counted twice.
         fcntl.flock(lock, fcntl.LOCK_EX)
         fold_ended(Path(folder))
-        registry.register(_Shown(lambda: _begun(Path(folder)), known))
+        registry.register(_Shown(lambda: with_exemplars(_begun(Path(folder)), Path(folder)), known))
         registry.register(WorkerProcesses(folder, prometheus.ProcessCollector))
-        return prometheus.generate_latest(registry)
+        return write(registry)
 
 
 class _Shown:

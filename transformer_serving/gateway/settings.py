@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True)
-class Setting:
-    """One environment variable: its name, default and bounds, and the sentence for the docs."""
-
-    name: str
-    default: str
-    low: float
-    high: float
-    help: str
-
+from transformer_serving.contract.setting import Setting
 
 MAX_BODY_BYTES = Setting(
     "TRANSFORMER_SERVING_MAX_BODY_BYTES",
@@ -122,29 +111,17 @@ class GatewaySettings:
 def read_settings(environment: Mapping[str, str] = os.environ) -> GatewaySettings:
     """The settings as the environment has them. Raises ValueError naming a wrong variable."""
     settings = GatewaySettings(
-        max_body_bytes=int(_number(environment, MAX_BODY_BYTES)),
-        max_body_elements=int(_number(environment, MAX_BODY_ELEMENTS)),
-        body_memory_bytes=int(_number(environment, BODY_MEMORY_BYTES)),
-        body_seconds=_number(environment, BODY_SECONDS),
-        body_stall_seconds=_number(environment, BODY_STALL_SECONDS),
-        drain_seconds=_number(environment, DRAIN_SECONDS),
-        page=_number(environment, PAGE) == 1,
-        grpc_port=int(_number(environment, GRPC_PORT)),
+        max_body_bytes=int(MAX_BODY_BYTES.number(environment)),
+        max_body_elements=int(MAX_BODY_ELEMENTS.number(environment)),
+        body_memory_bytes=int(BODY_MEMORY_BYTES.number(environment)),
+        body_seconds=BODY_SECONDS.number(environment),
+        body_stall_seconds=BODY_STALL_SECONDS.number(environment),
+        drain_seconds=DRAIN_SECONDS.number(environment),
+        page=PAGE.number(environment) == 1,
+        grpc_port=int(GRPC_PORT.number(environment)),
         generate_endpoint=environment.get(GENERATE_ENDPOINT.name, GENERATE_ENDPOINT.default),
-        log_requests=_number(environment, LOG_REQUESTS) == 1,
+        log_requests=LOG_REQUESTS.number(environment) == 1,
     )
     if settings.body_memory_bytes < settings.max_body_bytes:
         raise ValueError(f"{BODY_MEMORY_BYTES.name} must be at least {MAX_BODY_BYTES.name}")
     return settings
-
-
-def _number(environment: Mapping[str, str], setting: Setting) -> float:
-    try:
-        number = float(environment.get(setting.name) or setting.default)
-    except ValueError:
-        number = math.nan
-    if not setting.low <= number <= setting.high:
-        raise ValueError(
-            f"{setting.name} must be a number from {setting.low} to {setting.high:.0f}"
-        )
-    return number

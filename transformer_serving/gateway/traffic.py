@@ -18,7 +18,9 @@ import prometheus_client as prometheus
 from transformer_serving.contract.errors import KINDS, UNKNOWN_ENDPOINT
 from transformer_serving.contract.worker.durations import Durations, code_of
 from transformer_serving.gateway.asgi import Message, Send
+from transformer_serving.gateway.exemplars import Exemplars
 from transformer_serving.gateway.metrics import in_flight
+from transformer_serving.gateway.request_trace import RequestTrace
 from transformer_serving.gateway.short_way import RequestedEndpoint, ShortWay
 
 # Of requests for no endpoint that there is.
@@ -33,6 +35,7 @@ class Traffic:
         self._running: Counter[str] = Counter()
         self._shown: dict[str, int] = {}
         self.durations = Durations(prometheus, self._tell_running)
+        self.exemplars = Exemplars()
 
     def visit(self, target: RequestedEndpoint | None, arrived: float) -> Visit:
         """To be entered for one request; `arrived` on time.monotonic's clock."""
@@ -63,9 +66,12 @@ class Traffic:
 
 
 class Visit:
-    """One request: `endpoint` is whose it is, `code` and `status` what it was answered."""
+    """One request: `endpoint` is whose it is, `code` and `status` what it was answered.
 
-    __slots__ = ("_arrived", "_traffic", "code", "endpoint", "status")
+    `trace` None: it is not traced.
+    """
+
+    __slots__ = ("_arrived", "_traffic", "code", "endpoint", "status", "trace")
 
     def __init__(self, traffic: Traffic, endpoint: str, arrived: float) -> None:
         self._traffic = traffic
@@ -73,6 +79,7 @@ class Visit:
         self.endpoint = endpoint
         self.code = ""
         self.status = 0
+        self.trace: RequestTrace | None = None
 
     def asks(self, target: RequestedEndpoint) -> None:
         """Whom its body named, or who came to be while it waited."""
@@ -117,4 +124,10 @@ class Visit:
         row = KINDS.get(self.code)
         status = self.status if row is None else row.status
         seconds = time.monotonic() - self._arrived
-        traffic.durations.took(self.told_of, self.code, status, seconds)
+        traced = self.trace
+        if traced is None:
+            traffic.durations.took(self.told_of, self.code, status, seconds)
+            return
+        traced.ended(self.told_of, self.code, status)
+        traffic.durations.took(self.told_of, self.code, status, seconds, traced.trace_id)
+        traffic.exemplars.note(self.told_of, self.code, status, seconds, traced.trace_id)

@@ -18,12 +18,13 @@ WITHIN_S = 0.2
 class Deferred:
     """`work` must bear being done when there is nothing to do. From one event loop at a time."""
 
-    def __init__(self, work: Callable[[], None]) -> None:
+    def __init__(self, work: Callable[[], None], within_s: float = WITHIN_S) -> None:
         self._work = work
+        self._within_s = within_s
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def soon(self) -> None:
-        """Do the work WITHIN_S from now; at once where no loop runs."""
+        """Do the work `within_s` from now; at once where no loop runs."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -32,7 +33,7 @@ class Deferred:
         # A loop that was closed before its time came is another one.
         if loop is not self._loop:
             self._loop = loop
-            loop.call_later(WITHIN_S, self.now)
+            loop.call_later(self._within_s, self.now)
 
     def now(self) -> None:
         self._loop = None

@@ -7,9 +7,10 @@ Tested by tests/contract/test_durations.py.
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer_serving.contract.errors import KINDS
 from transformer_serving.contract.worker.deferred import Deferred
@@ -32,10 +33,24 @@ def code_of(named: object, status: int) -> str:
     return OK if status < 400 else OTHER
 
 
-class _Tally:
-    """Answers of one row of labels that Prometheus was not told of yet."""
+# An endpoint, a status and a code.
+Row = tuple[str, str, int]
 
-    __slots__ = ("counts", "seconds")
+
+class Traced(NamedTuple):
+    """A request whose trace shows what a bucket is made of; `at` is Unix time."""
+
+    trace_id: str
+    seconds: float
+    at: float
+
+
+class _Tally:
+    """Answers of one row of labels that Prometheus was not told of yet; the last one traced of
+    each bucket.
+    """
+
+    __slots__ = ("counts", "seconds", "traced")
 
     def __init__(self) -> None:
         self.clear()
@@ -43,6 +58,7 @@ class _Tally:
     def clear(self) -> None:
         self.counts = [0] * (len(BOUNDS) + 1)
         self.seconds = 0.0
+        self.traced: dict[int, Traced] = {}
 
 
 class Durations:
@@ -57,15 +73,20 @@ class Durations:
         self._library = library
         self._beside = beside
         self.soon = Deferred(self.tell).soon
-        self._tallies: dict[tuple[str, str, int], _Tally] = {}
+        self._tallies: dict[Row, _Tally] = {}
 
-    def took(self, endpoint: str, code: str, status: int, seconds: float) -> None:
+    def took(
+        self, endpoint: str, code: str, status: int, seconds: float, trace_id: str | None = None
+    ) -> None:
         """One answer. `status` is that of the code, whatever a dialect makes of it."""
         tally = self._tallies.get((endpoint, code, status))
         if tally is None:
             tally = self._tallies[endpoint, code, status] = _Tally()
-        tally.counts[bisect_left(BOUNDS, seconds)] += 1
+        bucket = bisect_left(BOUNDS, seconds)
+        tally.counts[bucket] += 1
         tally.seconds += seconds
+        if trace_id is not None:
+            tally.traced[bucket] = Traced(trace_id, seconds, time.time())
         self.soon()
 
     def tell(self) -> None:
@@ -88,9 +109,16 @@ class Durations:
                     if count:
                         bucket.inc(count)
                 child._sum.inc(tally.seconds)
+                # Of several workers prometheus_client keeps none.
+                for at, traced in tally.traced.items():
+                    child._buckets[at].set_exemplar(self._exemplar(traced))
                 tally.clear()
 
     def _histogram(self) -> Any:
         text = "From a request's arrival to the end of its answer."
         labels = ("endpoint", "status", "code")
         return self._library.Histogram(NAME, text, labels, buckets=BOUNDS)
+
+    def _exemplar(self, traced: Traced) -> Any:
+        labels = {"trace_id": traced.trace_id}
+        return self._library.samples.Exemplar(labels, traced.seconds, traced.at)

@@ -2,14 +2,13 @@
 
 docs/observability.md has the fields.
 
-Tested by tests/gateway/test_request_lines.py and tests/gateway/test_traces.py.
+Tested by tests/gateway/test_request_lines.py and tests/gateway/test_metrics.py.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import re
 import traceback
 from datetime import datetime, timezone
 
@@ -18,12 +17,11 @@ from transformer_serving.contract.worker.request_context import (
     current_key,
     current_request,
 )
+from transformer_serving.contract.worker.trace_context import read_traceparent
 
 NAME = "transformer_serving"
 # What `extra` may put on a line.
 _FIELDS = ("request_id", "endpoint", "status", "code", "reference", "count", "ms", "trace_id")
-# W3C Trace Context: version, trace, parent, flags; a version above 00 may have more behind them.
-_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class JsonLines(logging.Formatter):
@@ -45,21 +43,16 @@ class JsonLines(logging.Formatter):
         # Work for many runs in the context of the first of them: its key is not on others' lines.
         context = current_request.get()
         if context is not None and line.get("request_id") == context[0]:
+            trace = read_traceparent(context[1])
             known = (
                 ("endpoint", current_endpoint.get()),
                 ("key", current_key.get()),
-                ("trace_id", trace_id_of(context[1])),
+                ("trace_id", None if trace is None else trace.trace_id),
             )
             for name, found in known:
                 if found is not None:
                     line.setdefault(name, found)
         return json.dumps(line)
-
-
-def trace_id_of(traceparent: str | None) -> str | None:
-    """The trace's 32 digits; None for what is no traceparent."""
-    found = _TRACEPARENT.match(traceparent or "")
-    return None if found is None else found[1]
 
 
 def trace_of(error: BaseException) -> str:

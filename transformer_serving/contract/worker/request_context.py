@@ -10,7 +10,8 @@ from contextvars import ContextVar
 
 from transformer_serving.contract.worker.process_wide import process_wide
 
-# (x-request-id, traceparent or None); None where no gateway stands before the host's app.
+# (x-request-id, traceparent or None); None where no gateway stands before the host's app. Where
+# traces are on, the traceparent is the gateway's own span's, or says that the request has none.
 Context = tuple[str, str | None]
 
 
@@ -25,6 +26,14 @@ def current_request_id() -> str | None:
     """For a line of the log."""
     context = current_request.get()
     return None if context is None else context[0]
+
+
+def _make_tracestate() -> ContextVar[str | None]:
+    return ContextVar("transformer_serving_tracestate", default=None)
+
+
+# What comes with the traceparent of a request that is traced; None where nothing does.
+current_tracestate: ContextVar[str | None] = process_wide("tracestate", _make_tracestate)
 
 
 def _make_key() -> ContextVar[str | None]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from transformer_serving.contract.worker import tracing
 from transformer_serving.desk.compose.variables import CLEARML, STORAGE, TRITON, Variable, settings
 from transformer_serving.gateway import settings as gateway_settings
 
@@ -22,6 +23,7 @@ OF_TRITON = (
     "TRANSFORMER_SERVING_ENDPOINTS",
     "TRANSFORMER_SERVING_VERSION_COMPATIBLE",
     "TRANSFORMER_SERVING_COMPUTE_CAPABILITY",
+    tracing.ENDPOINT.name,
 )
 
 
@@ -38,7 +40,7 @@ def with_variables(schema: str) -> str:
         "tritonSettings": _map(
             {
                 row.name: {"description": row.help, "type": ["string", "number"]}
-                for row in TRITON.variables
+                for row in (*TRITON.variables, *settings().variables)
                 if row.name in OF_TRITON
             }
         ),
@@ -48,7 +50,9 @@ def with_variables(schema: str) -> str:
 
 def _settings() -> dict[str, Any]:
     """Bounds hold for numbers; of text the parts judge themselves, at their start."""
-    bounds = {row.name: (row.low, row.high) for row in gateway_settings.SETTINGS}
+    bounds = {
+        row.name: (row.low, row.high) for row in (*gateway_settings.SETTINGS, *tracing.SETTINGS)
+    }
     rows: dict[str, Any] = {}
     for row in settings().variables:
         rows[row.name] = {"description": row.help, "type": ["string", "number"]}

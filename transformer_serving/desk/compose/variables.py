@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import preprocess.settings
 from transformer_serving.contract.signatures import TRUSTED_KEYS_HELP, TRUSTED_KEYS_VARIABLE
+from transformer_serving.contract.worker import tracing
 from transformer_serving.gateway import settings as gateway_settings
 from transformer_serving.gateway.access import OPEN, TLS_CLIENT_CA
 
@@ -214,7 +215,7 @@ def settings() -> Section:
     """The gateway's and preprocess's own settings, for the inference containers."""
     rows = [
         Variable(row.name, row.help, IN_CONTAINERS.get(row.name, row.default))
-        for row in (*preprocess.settings.SETTINGS, *gateway_settings.SETTINGS)
+        for row in (*preprocess.settings.SETTINGS, *gateway_settings.SETTINGS, *tracing.SETTINGS)
     ]
     return Section("Settings of preprocess and gateway.", tuple(map(_drained, rows)))
 

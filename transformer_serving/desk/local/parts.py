@@ -79,7 +79,7 @@ def _control_plane(state: Path, record: StackRecord) -> Launch:
 
 
 def _triton(state: Path, record: StackRecord) -> Launch:
-    from transformer_serving.engine import backend_directory, orphans, triton_process
+    from transformer_serving.engine import backend_directory, orphans, triton_process, triton_traces
 
     repository = state / "triton" / "models"
     repository.mkdir(parents=True, exist_ok=True)
@@ -87,15 +87,18 @@ def _triton(state: Path, record: StackRecord) -> Launch:
     pytriton = backend_directory.pytriton_tritonserver()
     backends = backend_directory.assemble(state / "triton" / "backends", pytriton=pytriton)
     record.triton.remove_sockets()
+    tritonserver = pytriton / "bin" / "tritonserver"
+    environment = triton_process.triton_environment()
+    traces = triton_traces.trace_options(tritonserver, run_in=environment)
     command = triton_process.triton_command(
-        pytriton / "bin" / "tritonserver",
+        tritonserver,
         repository=repository,
         backend_directory=backends,
         addresses=record.triton,
         # Nobody is waited for: the worker has left before, or asks the Triton that comes next.
-        extra=(f"--exit-timeout-secs={_TRITON_EXIT_S}",),
+        extra=(f"--exit-timeout-secs={_TRITON_EXIT_S}", *traces),
     )
-    return Launch(command, triton_process.triton_environment())
+    return Launch(command, environment)
 
 
 def _controller(state: Path, record: StackRecord) -> Launch:

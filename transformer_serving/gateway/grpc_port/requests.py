@@ -17,7 +17,7 @@ from transformer_serving.gateway.asgi import App, Message, Scope
 
 log = logging.getLogger("transformer_serving.gateway")
 # Of the caller's metadata, what the app knows as headers.
-_PASSED_ON = frozenset({"authorization", "x-api-key", "x-request-id", "traceparent"})
+_PASSED_ON = frozenset({"authorization", "x-api-key", "x-request-id", "traceparent", "tracestate"})
 _FAULT = 500
 Headers = list[tuple[bytes, bytes]]
 
