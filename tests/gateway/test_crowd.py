@@ -48,7 +48,9 @@ class Told:
         self.durations = Durations(None)
         self.durations.took = self._took  # type: ignore[method-assign]
 
-    def _took(self, endpoint: str, code: str, status: int, seconds: float) -> None:
+    def _took(
+        self, endpoint: str, code: str, status: int, seconds: float, trace_id: str | None = None
+    ) -> None:
         assert 0 <= seconds < LONG
         self.took.append((endpoint, code, status))
 
