@@ -16,6 +16,7 @@ from transformer_serving.contract.worker.process_wide import process_wide
 from transformer_serving.gateway.asgi import Send
 from transformer_serving.gateway.golden_rounds import GoldenResult
 from transformer_serving.gateway.metrics_page import Known, page
+from transformer_serving.gateway.zero_rows import REFUSED, REFUSED_HELP
 
 PATH = "/metrics"
 MEDIA_TYPE = prometheus.CONTENT_TYPE_LATEST
@@ -114,9 +115,7 @@ def in_flight() -> prometheus.Gauge:
 
 
 def _refused() -> prometheus.Counter:
-    return prometheus.Counter(
-        f"{_PREFIX}gateway_refused", "Requests that the gateway refused.", ("endpoint", "code")
-    )
+    return prometheus.Counter(REFUSED, REFUSED_HELP, ("endpoint", "code"))
 
 
 def _requests() -> prometheus.Counter:

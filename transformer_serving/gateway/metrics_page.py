@@ -10,7 +10,7 @@ import fcntl
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 import prometheus_client as prometheus
@@ -20,9 +20,10 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from transformer_serving.contract.replacement import replacing
 from transformer_serving.contract.worker.process_figures import WorkerProcesses
 from transformer_serving.gateway.figures_folder import VARIABLE, process_runs
+from transformer_serving.gateway.zero_rows import with_zero_rows
 
 # The names of endpoints that are shown; None: all.
-Known = Container[str] | None
+Known = Collection[str] | None
 Collected = Iterable[prometheus.Metric]
 
 _ENDED = "ended"
@@ -48,7 +49,7 @@ def page(known: Known = None) -> bytes:
 
 class _Shown:
     """Leaves out what a process still holds of endpoints that went: rows with their names, and
-    values that are none.
+    values that are none. What has not happened to an endpoint that is known has rows of 0.
     """
 
     def __init__(self, collected: Callable[[], Collected], known: Known) -> None:
@@ -56,7 +57,7 @@ class _Shown:
         self._known = known
 
     def collect(self) -> Iterator[prometheus.Metric]:
-        for metric in self._collected():
+        for metric in with_zero_rows(self._collected(), self._known or ()):
             metric.samples = [
                 row
                 for row in metric.samples
