@@ -82,7 +82,7 @@ def _keep(endpoints: int) -> list[str]:
 async def _answer(names: Sequence[str], scrapes: int) -> dict[str, float]:
     from transformer_serving.gateway.metrics import Metrics
 
-    metrics, late = Metrics(lambda: names), list[float]()
+    metrics, late = Metrics(lambda: set(names)), list[float]()
     ended = False
 
     async def turn() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 import urllib.parse
@@ -40,10 +41,11 @@ SCALE = TimeScale(360)
 PATIENCE_S = 150.0
 # A word that the small bundle's tokenizer may have and its model's table has no row for.
 STRANGE = "thunder"
-STREAMS = 24
+# In the worker, and in the engine's cache, where others wait for the first that ends.
+STREAMS, SEQUENCES = 36, 32
 # Of the engine's positions this many are a prompt, so that a sequence fills its place in the cache
 # from its first step on.
-PROMPT_TOKENS, NEW_TOKENS = 470, 40
+PROMPT_TOKENS, NEW_TOKENS = 460, 50
 TEXTS, SLOW, STORY = "texts", "slow", "story"
 SETTINGS = {
     "TRANSFORMER_SERVING_MAX_WAITING_TOKENS": "2000",
@@ -96,6 +98,13 @@ class Scene:
             lambda: f"{named(self.firing() & wanted)} go on",
         )  # fmt: skip
 
+    def running(self) -> int:
+        """Sequences, as the gateway's page has it."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.stack.base}/metrics") as answer:
+            page = answer.read().decode()
+        found = re.search(r"^transformer_serving_running_streams\{.*\} (.+)$", page, re.MULTILINE)
+        return int(float(found[1])) if found else 0
+
     def pid(self, part: str) -> int:
         return int(self.stack.parts()[part]["pid"])
 
@@ -129,8 +138,11 @@ def deploy_all(stack: Stack, folder: Path) -> str:
     strange = write_small(folder / "strange", Parts(strange=STRANGE))
     plain = write_small(folder / "plain", Parts())
     source = open_language_model(str(save_language_model("llama", folder / "llama")))
-    # Room for as many whole sequences as may run.
-    blocks = {"num_kv_blocks": str(STREAMS * POSITIONS // 32)}
+    # Room for so many whole sequences, of which each takes a step for its prompt.
+    blocks = {
+        "num_kv_blocks": str(SEQUENCES * POSITIONS // 32),
+        "max_num_batched_tokens": str(4 * POSITIONS),
+    }
     limits = Limits(8, 10_000, 10_000, 8)
     story = convert_language_model(
         source, ("fp32",), limits, folder / "story", lambda step, line: None, blocks

@@ -14,9 +14,14 @@ import prometheus_client as prometheus
 
 from transformer_serving.contract.worker.process_wide import process_wide
 from transformer_serving.gateway.asgi import Send
+from transformer_serving.gateway.counted_rows import (
+    REFUSED,
+    REFUSED_HELP,
+    REFUSED_LABELS,
+    Known,
+)
 from transformer_serving.gateway.golden_rounds import GoldenResult
-from transformer_serving.gateway.metrics_page import Known, page
-from transformer_serving.gateway.zero_rows import REFUSED, REFUSED_HELP
+from transformer_serving.gateway.metrics_page import page
 
 PATH = "/metrics"
 MEDIA_TYPE = prometheus.CONTENT_TYPE_LATEST
@@ -115,7 +120,7 @@ def in_flight() -> prometheus.Gauge:
 
 
 def _refused() -> prometheus.Counter:
-    return prometheus.Counter(REFUSED, REFUSED_HELP, ("endpoint", "code"))
+    return prometheus.Counter(REFUSED, REFUSED_HELP, REFUSED_LABELS)
 
 
 def _requests() -> prometheus.Counter:

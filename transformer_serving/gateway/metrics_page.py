@@ -9,8 +9,7 @@ import contextlib
 import fcntl
 import math
 import os
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import prometheus_client as prometheus
@@ -19,11 +18,15 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from transformer_serving.contract.replacement import replacing
 from transformer_serving.contract.worker.process_figures import WorkerProcesses
+from transformer_serving.gateway.counted_rows import (
+    COUNTER,
+    HISTOGRAM,
+    Known,
+    counted_page,
+    sums,
+)
 from transformer_serving.gateway.figures_folder import VARIABLE, process_runs
-from transformer_serving.gateway.zero_rows import with_zero_rows
 
-# The names of endpoints that are shown; None: all.
-Known = Collection[str] | None
 Collected = Iterable[prometheus.Metric]
 
 _ENDED = "ended"
@@ -42,14 +45,16 @@ def page(known: Known = None) -> bytes:
         # One worker folds and reads at a time, or a file could be counted twice.
         fcntl.flock(lock, fcntl.LOCK_EX)
         fold_ended(Path(folder))
-        registry.register(_Shown(lambda: _begun(Path(folder)), known))
+        counters, histograms, others = _begun(Path(folder))
+        registry.register(_Shown(lambda: MultiProcessCollector.merge(others), known))
         registry.register(WorkerProcesses(folder, prometheus.ProcessCollector))
-        return prometheus.generate_latest(registry)
+        counted = counted_page(sums(counters), sums(histograms), known)
+        return counted.encode() + prometheus.generate_latest(registry)
 
 
 class _Shown:
     """Leaves out what a process still holds of endpoints that went: rows with their names, and
-    values that are none. What has not happened to an endpoint that is known has rows of 0.
+    values that are none.
     """
 
     def __init__(self, collected: Callable[[], Collected], known: Known) -> None:
@@ -57,7 +62,7 @@ class _Shown:
         self._known = known
 
     def collect(self) -> Iterator[prometheus.Metric]:
-        for metric in with_zero_rows(self._collected(), self._known or ()):
+        for metric in self._collected():
             metric.samples = [
                 row
                 for row in metric.samples
@@ -69,13 +74,20 @@ class _Shown:
         return not endpoint or self._known is None or endpoint in self._known
 
 
-def _begun(folder: Path) -> Collected:
-    """What files hold that were begun: a worker's are empty for a moment when it starts, and stay
-    so when it is killed in that moment.
+def _begun(folder: Path) -> tuple[list[Path], list[Path], list[str]]:
+    """Files of counters, of histograms and of all else, as far as they were begun: a worker's are
+    empty for a moment when it starts, and stay so when it is killed in that moment.
     """
-    files = [str(path) for path in folder.glob("*.db") if _size(path)]
-    found: Collected = MultiProcessCollector.merge(files)
-    return found
+    files = [path for path in folder.glob("*.db") if _size(path)]
+    counters, histograms = (
+        [path for path in files if _kind(path) == kind] for kind in (COUNTER, HISTOGRAM)
+    )
+    counted = {*counters, *histograms}
+    return counters, histograms, [str(path) for path in files if path not in counted]
+
+
+def _kind(path: Path) -> str:
+    return path.name.split("_")[0]
 
 
 def fold_ended(folder: Path) -> None:
@@ -84,10 +96,10 @@ def fold_ended(folder: Path) -> None:
     Dropping alone would make counters fall, which Prometheus reads as a restart of all workers.
     """
     for path in [path for path in folder.glob("*.db") if _has_ended(path)]:
-        kind = path.name.split("_")[0]
+        kind = _kind(path)
         if kind != "gauge" and _size(path):
             ended = folder / f"{kind}_{_ENDED}.db"
-            _write(ended, _sums(one for one in (ended, path) if one.is_file()))
+            _write(ended, sums(one for one in (ended, path) if one.is_file()))
         path.unlink(missing_ok=True)
 
 
@@ -105,15 +117,7 @@ def _has_ended(path: Path) -> bool:
     return not process_runs(worker)
 
 
-def _sums(paths: Iterable[Path]) -> dict[str, float]:
-    sums: dict[str, float] = defaultdict(float)
-    for path in paths:
-        for key, value, _, _ in MmapedDict.read_all_values_from_file(str(path)):
-            sums[key.rstrip()] += value
-    return sums
-
-
-def _write(path: Path, values: dict[str, float]) -> None:
+def _write(path: Path, values: Mapping[str, float]) -> None:
     with replacing(path) as new:
         file = MmapedDict(str(new))
         for key, value in values.items():

@@ -48,7 +48,7 @@ class Alert:
     pace: Pace
     severity: str
     summary: str
-    labels: Mapping[str, str] = field(default_factory=lambda: _NOBODY)
+    labels: Mapping[str, str] = field(default_factory=lambda: _NOBODY, hash=False)
 
     @property
     def runbook(self) -> str:
