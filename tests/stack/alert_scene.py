@@ -42,7 +42,7 @@ PATIENCE_S = 150.0
 # A word that the small bundle's tokenizer may have and its model's table has no row for.
 STRANGE = "thunder"
 # In the worker, and in the engine's cache, where others wait for the first that ends.
-STREAMS, SEQUENCES = 36, 32
+STREAMS, SEQUENCES = 36, 34
 # Of the engine's positions this many are a prompt, so that a sequence fills its place in the cache
 # from its first step on.
 PROMPT_TOKENS, NEW_TOKENS = 460, 50
