@@ -219,6 +219,18 @@ def workers(rounds: int, seconds: float) -> None:
 
 
 @main.command()
+@click.option("--scrapes", type=click.IntRange(1), default=30, show_default=True)
+def scrape(scrapes: int) -> None:
+    """A scrape of 1, 10 and 50 endpoints in 4 workers; half a minute; prints, stores nothing."""
+    from benchmarks.servers.machine import machine, today, versions
+    from benchmarks.studies.scrape import ENDPOINTS, measured
+
+    before = {**machine(), **versions(), "date": today()}
+    found = {str(count): measured(count, scrapes=scrapes) for count in ENDPOINTS}
+    click.echo(json.dumps({"machine": before, "scrape": found}, indent=2))
+
+
+@main.command()
 @_out
 @click.option("--seconds", type=click.FloatRange(1), default=10.0, show_default=True)
 def flames(out: Path, seconds: float) -> None:

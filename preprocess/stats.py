@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from transformer_serving.contract.errors import FAULTS, KINDS
 from transformer_serving.contract.worker.durations import Durations
 from transformer_serving.contract.worker.process_wide import process_wide
 
@@ -35,6 +36,8 @@ _CALL_TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 # Why a request in the queue is given up.
 DISCONNECT, DEADLINE = "disconnect", "deadline"
 _WHY = ("reason",)
+# Prometheus takes a counter's first value for no growth: what begins at 0 loses no first fault.
+_FROM_ZERO = (200, *sorted({KINDS[code].status for code in FAULTS}))
 
 
 class EndpointFigures:
@@ -42,8 +45,8 @@ class EndpointFigures:
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
-        self._requests: dict[int, Any] = {}
-        self._abandoned: dict[str, tuple[Any, Any]] = {}
+        self._requests = {status: self._answers_of(status) for status in _FROM_ZERO}
+        self._abandoned = {reason: self._given_up_by(reason) for reason in (DISCONNECT, DEADLINE)}
         self._texts = labelled(counter("texts", "Texts answered."), endpoint)
         self._tokens = labelled(counter("tokens", "Their tokens, special ones included."), endpoint)
         seconds = histogram(
@@ -67,8 +70,7 @@ class EndpointFigures:
         came: an answer of tokens alone has no others.
         """
         if status not in self._requests:
-            requests = counter("requests", "Answers by their status.", ("status",))
-            self._requests[status] = labelled(requests, self._endpoint, str(status))
+            self._requests[status] = self._answers_of(status)
         self._requests[status].inc(times)
         if status == 200:
             self._texts.inc(texts)
@@ -78,13 +80,6 @@ class EndpointFigures:
 
     def abandoned(self, reason: str, texts: int) -> None:
         """A request in the queue that nobody waits for any more, with texts not answered."""
-        if reason not in self._abandoned:
-            requests = counter("abandoned_requests", "Requests given up in the queue.", _WHY)
-            left = counter("abandoned_texts", "Their texts without an answer.", _WHY)
-            self._abandoned[reason] = (
-                labelled(requests, self._endpoint, reason),
-                labelled(left, self._endpoint, reason),
-            )
         for figure, count in zip(self._abandoned[reason], (1, texts), strict=True):
             figure.inc(count)
 
@@ -93,6 +88,18 @@ class EndpointFigures:
         self._call_texts.observe(texts)
         self._call_tokens.inc(tokens)
         self._padding.inc(padding)
+
+    def _answers_of(self, status: int) -> Any:
+        requests = counter("requests", "Answers by their status.", ("status",))
+        return labelled(requests, self._endpoint, str(status))
+
+    def _given_up_by(self, reason: str) -> tuple[Any, Any]:
+        requests = counter("abandoned_requests", "Requests given up in the queue.", _WHY)
+        texts = counter("abandoned_texts", "Their texts without an answer.", _WHY)
+        return (
+            labelled(requests, self._endpoint, reason),
+            labelled(texts, self._endpoint, reason),
+        )
 
 
 def waiting_tokens() -> Any:

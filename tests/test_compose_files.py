@@ -16,7 +16,7 @@ from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.contract.worker import tracing
 from transformer_serving.desk.compose.__main__ import COMPOSE, EXAMPLE, example_env, with_settings
 from transformer_serving.desk.compose.variables import variables
-from transformer_serving.desk.doctor.env_file import read_env_file
+from transformer_serving.desk.env_file import read_env_file
 from transformer_serving.desk.local import parts
 from transformer_serving.desk.versions.lock import Lock, read_lock
 from transformer_serving.gateway import settings as gateway_settings

@@ -64,7 +64,18 @@ RELIED_ON = (
         "prometheus_client", "prometheus_client/mmap_dict.py", "MmapedDict",
         "__init__(filename,read_mode) read_all_values_from_file(filename) "
         "write_value(key,value,timestamp) close()",
-        "gateway/metrics_page.py: the counts of workers that have ended go into one file",
+        "gateway/counted_rows.py: what the workers counted; gateway/metrics_page.py: the counts of "
+        "those that have ended go into one file",
+    ),
+    Relied(
+        "prometheus_client", "prometheus_client/mmap_dict.py", "",
+        "mmap_key(metric_name,name,labelnames,labelvalues,help_text)",
+        "gateway/counted_rows.py: keys of rows that no worker has written yet",
+    ),
+    Relied(
+        "prometheus_client", "prometheus_client/utils.py", "",
+        "floatToGoString(d)",
+        "gateway/counted_rows.py: numbers as Prometheus writes them",
     ),
     Relied(
         "prometheus_client", "prometheus_client/multiprocess.py", "MultiProcessCollector",

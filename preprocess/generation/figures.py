@@ -5,7 +5,10 @@ Tested by tests/preprocess/generation/test_text_generation.py.
 
 from __future__ import annotations
 
+from typing import Any
+
 from preprocess.stats import counter, gauge, histogram, labelled, tell_limit
+from transformer_serving.contract.errors import FAULTS
 
 _FIRST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _GAP_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
@@ -30,6 +33,7 @@ class TextFigures:
             gauge("running_streams", "Sequences that are generated now."), endpoint
         )
         self._tokens = labelled(counter("generated_tokens", "Tokens generated."), endpoint)
+        self._cut = {reason: self._cut_by(reason) for reason in (DISCONNECT, *FAULTS)}
 
     def first(self, seconds: float) -> None:
         self._first.observe(seconds)
@@ -52,8 +56,13 @@ class TextFigures:
 
     def failed(self, reason: str) -> None:
         """A sequence that was cut short, by the code of its error."""
+        if reason not in self._cut:
+            self._cut[reason] = self._cut_by(reason)
+        self._cut[reason].inc()
+
+    def _cut_by(self, reason: str) -> Any:
         cut = counter("cut_sequences", "Sequences that ended before they were whole.", ("reason",))
-        labelled(cut, self._endpoint, reason).inc()
+        return labelled(cut, self._endpoint, reason)
 
 
 def tell_streams_limit(most: int) -> None:

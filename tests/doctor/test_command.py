@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.doctor.conftest import CLI, ROOT, Scene
-from transformer_serving.desk.doctor.env_file import read_env_file
 from transformer_serving.desk.doctor.table import CHECKS, markdown, markdown_lines
+from transformer_serving.desk.env_file import read_env_file
 from transformer_serving.desk.failure import Failure
 
 

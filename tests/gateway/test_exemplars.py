@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import prometheus_client as prometheus
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.samples import Exemplar
@@ -23,9 +22,9 @@ from tests.engine.triton_server import wait_until
 from tests.gateway.conftest import Server, free_port
 from tests.gateway.text_serving import TextServing, text_serving as text_serving
 from tests.otlp_receiver import Receiver, receiver
-from transformer_serving.contract.worker.durations import NAME, Durations
+from transformer_serving.contract.worker.durations import NAME
 from transformer_serving.contract.worker.tracing import ENDPOINT, RATIO
-from transformer_serving.gateway.exemplars import Exemplars, with_exemplars
+from transformer_serving.gateway.exemplars import Exemplars, newest_exemplars
 from transformer_serving.gateway.figures_folder import VARIABLE
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
@@ -37,20 +36,9 @@ scrape_configs:
 """
 
 
-def histogram() -> prometheus.Metric:
-    registry = prometheus.CollectorRegistry()
-    durations = Durations(prometheus)
-    metric = durations._histogram()
-    prometheus.REGISTRY.unregister(metric)
-    registry.register(metric)
-    for seconds in (0.002, 0.3, 61.0):
-        metric.labels("texts", "200", "ok").observe(seconds)
-    (collected,) = registry.collect()
-    return collected
-
-
-def of_buckets(metric: prometheus.Metric) -> dict[str, Exemplar]:
-    return {row.labels["le"]: row.exemplar for row in metric.samples if row.exemplar}
+def seen(folder: Path) -> dict[str, str]:
+    """The trace of each bucket, by its bound."""
+    return {le: row.labels["trace_id"] for (_, _, _, le), row in newest_exemplars(folder).items()}
 
 
 def test_each_bucket_has_the_newest_of_all_workers(
@@ -63,11 +51,8 @@ def test_each_bucket_has_the_newest_of_all_workers(
     ):  # fmt: skip
         monkeypatch.setattr(os, "getpid", lambda worker=worker: worker)
         Exemplars().note("texts", "ok", 200, seconds, trace)
-    found = of_buckets(next(with_exemplars([histogram()], tmp_path)))
-    assert {le: row.labels["trace_id"] for le, row in found.items()} == {
-        "0.5": "2" * 32, "+Inf": "3" * 32
-    }  # fmt: skip
-    assert found["0.5"].value == 0.4
+    assert seen(tmp_path) == {"0.5": "2" * 32, "+Inf": "3" * 32}
+    assert newest_exemplars(tmp_path)["texts", "200", "ok", "0.5"].value == 0.4
 
 
 def test_a_worker_that_has_ended_takes_its_own_along(
@@ -79,7 +64,7 @@ def test_a_worker_that_has_ended_takes_its_own_along(
     monkeypatch.setattr(os, "getpid", lambda: ended.pid)
     Exemplars().note("texts", "ok", 200, 0.3, "1" * 32)
     assert list(tmp_path.iterdir())
-    assert not of_buckets(next(with_exemplars([histogram()], tmp_path)))
+    assert not seen(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -88,7 +73,7 @@ def test_a_folder_that_has_gone_is_no_fault(
 ) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path / "gone"))
     Exemplars().note("texts", "ok", 200, 0.3, "1" * 32)
-    assert not of_buckets(next(with_exemplars([histogram()], tmp_path / "gone")))
+    assert not seen(tmp_path / "gone")
     monkeypatch.delenv(VARIABLE)
     Exemplars().note("texts", "ok", 200, 0.3, "1" * 32)
 

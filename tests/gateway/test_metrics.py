@@ -7,6 +7,7 @@ import os
 import signal
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +22,8 @@ from tests.engine.triton_server import wait_until
 from tests.gateway.conftest import Server, free_port
 from tests.gateway.figures import PREFIX, Samples, durations, of, read
 from tests.gateway.text_serving import TextServing, text_serving as text_serving
+from transformer_serving.contract.errors import FAULTS, KINDS
+from transformer_serving.contract.worker.durations import BOUNDS
 from transformer_serving.gateway.metrics import tell_syncs
 
 
@@ -134,6 +137,53 @@ def test_what_the_gateway_answers_itself_is_timed_too(two_workers: Server) -> No
         lambda: of(read(page_of(server)), "gateway_requests_in_flight", endpoint="texts") == 0, 20
     )
     assert "kettle" not in page_of(server)
+
+
+def test_what_has_not_happened_yet_is_zero(text_serving: TextServing) -> None:
+    """Of each fault of ours, before anybody asks; the first of them is then a growth."""
+    server = text_serving.gateway("--workers=2").start()
+    try:
+        server.wait_for("/health/ready")
+        names = "texts", "vectors"
+        faults = {(str(KINDS[code].status), code) for code in FAULTS}
+        codes = {("200", "ok"), *faults}
+        first = read(page_of(server))
+
+        def rows(name: str, endpoint: str) -> dict[str, float]:
+            return {
+                dict(labels).get("status", "") + dict(labels).get("code", ""): value
+                for (row, labels), value in first.items()
+                if row == name and dict(labels).get("endpoint") == endpoint
+            }
+
+        for name in names:
+            assert rows("request_duration_seconds_count", name) == {
+                status + code: 0 for status, code in codes
+            }
+            assert rows("request_duration_seconds_sum", name).keys() == {
+                status + code for status, code in codes
+            }
+            assert rows("gateway_refused_total", name) == {"overloaded": 0}
+            assert rows("requests_total", name) == dict.fromkeys(
+                ("200", *(status for status, _ in faults)), 0
+            )
+        assert rows("gateway_refused_total", "") == {"overloaded": 0}
+        buckets = [
+            dict(labels)["le"]
+            for name, labels in first
+            if name == "request_duration_seconds_bucket" and ("endpoint", "texts") in labels
+        ]
+        every = (*map(str, map(float, BOUNDS)), "+Inf")
+        assert Counter(buckets) == dict.fromkeys(every, len(codes))
+        assert server.post("texts", {"text": "[FAIL]"}).status == 502
+        wait_until(
+            lambda: durations(read(page_of(server)), "texts") == {("502", "engine_failed"): 1}, 20
+        )
+        again = read(page_of(server))
+        assert first.keys() <= again.keys()
+        assert of(again, "requests_total", endpoint="texts", status="502") == 1
+    finally:
+        server.stop()
 
 
 def test_what_runs_is_in_flight(two_workers: Server) -> None:

@@ -65,7 +65,7 @@ def test_a_record_of_the_release_before_is_read(tmp_path: Path) -> None:
     (tmp_path / "stack.json").write_text(json.dumps(values))
     record = load_record(tmp_path)
     assert record is not None
-    assert record.ports == Ports(10, 11, 14, 15)
+    assert record.ports == Ports(10, 11, 14, 15, 16, 17)
     assert record.triton.http == f"unix:{socket_folder(tmp_path)}/triton:8000"
     assert record.triton.metrics == "127.0.0.1:14"
     assert record.open_inference is None

@@ -18,8 +18,16 @@ from tests.monitoring.case import Case
 from tests.monitoring.condition_cases import HEALTHY, condition_cases
 from tests.monitoring.objective_cases import objective_cases
 from transformer_serving.desk.failure import Failure
-from transformer_serving.desk.monitoring.__main__ import FOLDER, PROMETHEUS, RULES, main
+from transformer_serving.desk.monitoring.__main__ import (
+    ALERTMANAGER,
+    COPY,
+    FOLDER,
+    PROMETHEUS,
+    RULES,
+    main,
+)
 from transformer_serving.desk.monitoring.alerts import CONDITIONS, Alert
+from transformer_serving.desk.monitoring.receivers import alertmanager_config
 from transformer_serving.desk.monitoring.rules import LIMITS, RUNBOOKS, all_alerts, limits, rules
 from transformer_serving.desk.monitoring.scrapes import Place, prometheus_config
 from transformer_serving.desk.monitoring.times import BURN_RATES, DAY, HOUR, TimeScale
@@ -51,9 +59,19 @@ def written(scale: TimeScale) -> str:
 
 
 def test_the_files_are_as_they_are_made_now() -> None:
-    """`make monitoring` renews both."""
+    """`make monitoring` renews them."""
     assert (FOLDER / RULES).read_text("utf-8") == written(IN_SERVICE)
     assert (FOLDER / PROMETHEUS).read_text("utf-8") == prometheus_config(IN_SERVICE, Place())
+    assert (FOLDER / ALERTMANAGER).read_text("utf-8") == alertmanager_config(COPY)
+
+
+def test_who_is_told_is_written_once(tmp_path: Path) -> None:
+    arguments = ["--output", str(tmp_path)]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    assert (tmp_path / ALERTMANAGER).read_text() == alertmanager_config(COPY)
+    (tmp_path / ALERTMANAGER).write_text("mine")
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    assert (tmp_path / ALERTMANAGER).read_text() == "mine"
 
 
 @SCALES

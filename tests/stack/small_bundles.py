@@ -47,12 +47,13 @@ class Parts:
     parity: bool = False  # with a parity set, so that it is proven where it is served
     wrong_at: int | None = None  # the engine is wrong at exactly so many tokens
     split: str = ""  # a pattern by which the tokenizer splits words further
+    strange: str = ""  # a word of the tokenizer for which the engine has no row
 
 
 def write_small(target: Path, parts: Parts | None = None) -> Bundle:
     """Write the bundle; its golden answer is computed here, not asked from an engine."""
     parts = parts or Parts()
-    tokenizer = _tokenizer(parts.rotated, parts.split)
+    tokenizer = _tokenizer(parts.rotated, parts.split, parts.strange)
     content = BundleContent(
         endpoint=_endpoint(parts),
         tokenizer=TokenizerFile(tokenizer.to_str().encode(), 0, "[PAD]", 0, "right"),
@@ -82,10 +83,12 @@ def answer_of(parts: Parts, text: str = TEXT) -> dict[str, object]:
 
 
 @cache
-def _tokenizer(rotated: int, split: str = "") -> Tokenizer:
+def _tokenizer(rotated: int, split: str = "", strange: str = "") -> Tokenizer:
     at = rotated % len(WORDS)
     words = [*_SPECIAL, *WORDS[at:], *WORDS[:at]]
     assert len(words) <= VOCABULARY
+    if strange:
+        words += [*(f"[{number}]" for number in range(len(words), VOCABULARY)), strange]
     tokenizer = Tokenizer(
         models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]")
     )

@@ -44,6 +44,10 @@ KINDS: Final[dict[str, ErrorKind]] = {
 }
 
 
+# Those that are no fault of the caller's.
+FAULTS: Final = tuple(code for code, kind in KINDS.items() if kind.status >= 500)
+
+
 class ServingError(Exception):
     """An error the caller sees. The message never repeats request data.
 

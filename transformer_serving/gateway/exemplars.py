@@ -12,17 +12,15 @@ import contextlib
 import os
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import orjson
-from prometheus_client import Metric
 from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.contract.worker.deferred import Deferred
-from transformer_serving.contract.worker.durations import BOUNDS, NAME
+from transformer_serving.contract.worker.durations import BOUNDS
 from transformer_serving.gateway.figures_folder import VARIABLE, process_runs
 
 # Scrapes are further apart, and a file costs as much as some requests.
@@ -57,25 +55,8 @@ class Exemplars:
             replace_file(file, orjson.dumps(rows))
 
 
-def with_exemplars(metrics: Iterable[Metric], folder: Path) -> Iterator[Metric]:
-    """The metrics, with what the workers that run have written."""
-    found = _read(folder)
-    for metric in metrics:
-        if found and metric.name == NAME:
-            metric.samples = [
-                row._replace(exemplar=found.get(_bucket(row.labels)))
-                if row.name.endswith("_bucket") else row
-                for row in metric.samples
-            ]  # fmt: skip
-        yield metric
-
-
-def _bucket(labels: dict[str, str]) -> Bucket:
-    return labels["endpoint"], labels["status"], labels["code"], labels["le"]
-
-
-def _read(folder: Path) -> dict[Bucket, Exemplar]:
-    """Of each bucket the newest."""
+def newest_exemplars(folder: Path) -> dict[Bucket, Exemplar]:
+    """Of each bucket what the workers that run wrote last."""
     found: dict[Bucket, Exemplar] = {}
     for file in folder.glob(f"{_PREFIX}*.json"):
         if not process_runs(file.stem.removeprefix(_PREFIX)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import prometheus_client as prometheus
@@ -15,8 +16,14 @@ from prometheus_client.exposition import choose_encoder
 
 from transformer_serving.contract.worker.process_wide import process_wide
 from transformer_serving.gateway.asgi import Send
+from transformer_serving.gateway.counted_rows import (
+    REFUSED,
+    REFUSED_HELP,
+    REFUSED_LABELS,
+    Known,
+)
 from transformer_serving.gateway.golden_rounds import GoldenResult
-from transformer_serving.gateway.metrics_page import Known, Write, page
+from transformer_serving.gateway.metrics_page import Write, page
 
 PATH = "/metrics"
 MEDIA_TYPE = prometheus.CONTENT_TYPE_LATEST
@@ -78,17 +85,21 @@ class Metrics:
         self._bundles |= bundles
         self._round.set_to_current_time()
 
-    async def text(self, write: Write = prometheus.generate_latest) -> bytes:
+    async def text(
+        self, write: Write = prometheus.generate_latest, *, is_openmetrics: bool = False
+    ) -> bytes:
         self._tell()
         # Many workers make many files to read.
-        return await asyncio.to_thread(page, self._known(), write)
+        make = partial(page, self._known(), write, is_openmetrics=is_openmetrics)
+        return await asyncio.to_thread(make)
 
     async def answer(self, send: Send, accept: bytes = b"") -> None:
         write: Write = prometheus.generate_latest
         media_type = MEDIA_TYPE
         if self._traced and _OPENMETRICS in accept:
             write, media_type = choose_encoder(accept.decode("latin-1"))
-        body = await self.text(write)
+        is_openmetrics = media_type.encode().startswith(_OPENMETRICS)
+        body = await self.text(write, is_openmetrics=is_openmetrics)
         headers = [
             (b"content-type", media_type.encode()),
             (b"content-length", str(len(body)).encode()),
@@ -123,9 +134,7 @@ def in_flight() -> prometheus.Gauge:
 
 
 def _refused() -> prometheus.Counter:
-    return prometheus.Counter(
-        f"{_PREFIX}gateway_refused", "Requests that the gateway refused.", ("endpoint", "code")
-    )
+    return prometheus.Counter(REFUSED, REFUSED_HELP, REFUSED_LABELS)
 
 
 def _requests() -> prometheus.Counter:

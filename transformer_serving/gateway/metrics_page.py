@@ -9,8 +9,7 @@ import contextlib
 import fcntl
 import math
 import os
-from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import prometheus_client as prometheus
@@ -19,11 +18,16 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from transformer_serving.contract.replacement import replacing
 from transformer_serving.contract.worker.process_figures import WorkerProcesses
-from transformer_serving.gateway.exemplars import with_exemplars
+from transformer_serving.gateway.counted_rows import (
+    COUNTER,
+    HISTOGRAM,
+    Known,
+    counted_page,
+    sums,
+)
+from transformer_serving.gateway.exemplars import newest_exemplars
 from transformer_serving.gateway.figures_folder import VARIABLE, process_runs
 
-# The names of endpoints that are shown; None: all.
-Known = Container[str] | None
 Collected = Iterable[prometheus.Metric]
 Write = Callable[[prometheus.CollectorRegistry], bytes]
 
@@ -31,8 +35,10 @@ _ENDED = "ended"
 _ENDPOINT = "endpoint"
 
 
-def page(known: Known = None, write: Write = prometheus.generate_latest) -> bytes:
-    """Exemplars are in it where `write` knows a place for them."""
+def page(
+    known: Known = None, write: Write = prometheus.generate_latest, *, is_openmetrics: bool = False
+) -> bytes:
+    """As `write` writes what it is given; exemplars are in OpenMetrics alone."""
     folder = os.environ.get(VARIABLE)
     registry = prometheus.CollectorRegistry()
     if not folder:
@@ -44,9 +50,12 @@ def page(known: Known = None, write: Write = prometheus.generate_latest) -> byte
         # One worker folds and reads at a time, or a file could be counted twice.
         fcntl.flock(lock, fcntl.LOCK_EX)
         fold_ended(Path(folder))
-        registry.register(_Shown(lambda: with_exemplars(_begun(Path(folder)), Path(folder)), known))
+        counters, histograms, others = _begun(Path(folder))
+        registry.register(_Shown(lambda: MultiProcessCollector.merge(others), known))
         registry.register(WorkerProcesses(folder, prometheus.ProcessCollector))
-        return write(registry)
+        exemplars = newest_exemplars(Path(folder)) if is_openmetrics else None
+        counted = counted_page(sums(counters), sums(histograms), known, exemplars)
+        return counted.encode() + write(registry)
 
 
 class _Shown:
@@ -71,13 +80,20 @@ class _Shown:
         return not endpoint or self._known is None or endpoint in self._known
 
 
-def _begun(folder: Path) -> Collected:
-    """What files hold that were begun: a worker's are empty for a moment when it starts, and stay
-    so when it is killed in that moment.
+def _begun(folder: Path) -> tuple[list[Path], list[Path], list[str]]:
+    """Files of counters, of histograms and of all else, as far as they were begun: a worker's are
+    empty for a moment when it starts, and stay so when it is killed in that moment.
     """
-    files = [str(path) for path in folder.glob("*.db") if _size(path)]
-    found: Collected = MultiProcessCollector.merge(files)
-    return found
+    files = [path for path in folder.glob("*.db") if _size(path)]
+    counters, histograms = (
+        [path for path in files if _kind(path) == kind] for kind in (COUNTER, HISTOGRAM)
+    )
+    counted = {*counters, *histograms}
+    return counters, histograms, [str(path) for path in files if path not in counted]
+
+
+def _kind(path: Path) -> str:
+    return path.name.split("_")[0]
 
 
 def fold_ended(folder: Path) -> None:
@@ -86,10 +102,10 @@ def fold_ended(folder: Path) -> None:
     Dropping alone would make counters fall, which Prometheus reads as a restart of all workers.
     """
     for path in [path for path in folder.glob("*.db") if _has_ended(path)]:
-        kind = path.name.split("_")[0]
+        kind = _kind(path)
         if kind != "gauge" and _size(path):
             ended = folder / f"{kind}_{_ENDED}.db"
-            _write(ended, _sums(one for one in (ended, path) if one.is_file()))
+            _write(ended, sums(one for one in (ended, path) if one.is_file()))
         path.unlink(missing_ok=True)
 
 
@@ -107,15 +123,7 @@ def _has_ended(path: Path) -> bool:
     return not process_runs(worker)
 
 
-def _sums(paths: Iterable[Path]) -> dict[str, float]:
-    sums: dict[str, float] = defaultdict(float)
-    for path in paths:
-        for key, value, _, _ in MmapedDict.read_all_values_from_file(str(path)):
-            sums[key.rstrip()] += value
-    return sums
-
-
-def _write(path: Path, values: dict[str, float]) -> None:
+def _write(path: Path, values: Mapping[str, float]) -> None:
     with replacing(path) as new:
         file = MmapedDict(str(new))
         for key, value in values.items():

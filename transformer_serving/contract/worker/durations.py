@@ -17,6 +17,8 @@ from transformer_serving.contract.worker.deferred import Deferred
 from transformer_serving.contract.worker.process_wide import process_wide
 
 NAME = "transformer_serving_request_duration_seconds"
+HELP = "From a request's arrival to the end of its answer."
+LABELS = ("endpoint", "status", "code")
 # Upper bounds in seconds. A request is given 30 s where nobody says otherwise, so 20 s and 60 s
 # stand around that.
 BOUNDS = (
@@ -115,9 +117,7 @@ class Durations:
                 tally.clear()
 
     def _histogram(self) -> Any:
-        text = "From a request's arrival to the end of its answer."
-        labels = ("endpoint", "status", "code")
-        return self._library.Histogram(NAME, text, labels, buckets=BOUNDS)
+        return self._library.Histogram(NAME, HELP, LABELS, buckets=BOUNDS)
 
     def _exemplar(self, traced: Traced) -> Any:
         labels = {"trace_id": traced.trace_id}

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from transformer_serving.desk.cli.progress import Phases
     from transformer_serving.desk.demo import DemoBundle
     from transformer_serving.desk.deploy.endpoint import Deployed
+    from transformer_serving.desk.local.stack import Stack
 
 _GOLDEN_S = 120.0
 
@@ -30,8 +31,9 @@ _GOLDEN_S = 120.0
 @click.command()
 @state_option
 @click.option("--port-base", type=click.IntRange(1024, 65530), metavar="N",
-              help="First of four ports in a row: inference, control plane, Triton's metrics, "
-              "controller's metrics.  [default: 8080, 8008, 8002, 8003, or as before]")  # fmt: skip
+              help="First of six ports in a row: inference, control plane, Triton's metrics, "
+              "controller's metrics, and of --monitoring Prometheus and Alertmanager.  "
+              "[default: 8080, 8008, 8002, 8003, 8004, 8005, or as before]")  # fmt: skip
 @click.option("--open-inference", type=click.IntRange(1024, 65535), metavar="PORT",
               help="Let every program of this machine call Triton's HTTP at 127.0.0.1:PORT, for "
               "inference only. Without it Triton has no port.")  # fmt: skip
@@ -40,12 +42,16 @@ _GOLDEN_S = 120.0
               help="Also build and deploy demo models: texts, which plain --demo means, is a "
               "classifier and an embedder; generation a small language model that recites pages of "
               "this project.")  # fmt: skip
+@click.option("--monitoring", is_flag=True,
+              help="Also run Prometheus with the alerts of this project and, where it is "
+              "installed, Alertmanager; on this machine alone, until `down`.")  # fmt: skip
 @json_option
 def up(
     state: str | None,
     port_base: int | None,
     open_inference: int | None,
     demo: str | None,
+    monitoring: bool,
     as_json: bool,
 ) -> None:
     """Start the whole stack on this machine and wait until every part answers."""
@@ -62,7 +68,9 @@ def up(
     ports = None if port_base is None else Ports.from_base(port_base)
     bundles = _demo_bundles(demo, phases) if demo else []
     with phases.phase("start the stack"):
-        running = stack.start(folder, ports, phases.report, open_inference=open_inference)
+        running = stack.start(
+            folder, ports, phases.report, open_inference=open_inference, watched=monitoring
+        )
     deployed = []
     for bundle in bundles:
         with phases.phase(f"deploy {bundle.endpoint}"):
@@ -84,6 +92,8 @@ def up(
             "machine; its control is not",
             soft_wrap=True,
         )
+    if monitoring:
+        _show_monitoring(phases.console, running)
     for done, bundle in deployed:
         _show_curl(phases.console, done, bundle)
     phases.console.print("see it with [bold]transformer-serving status[/]")
@@ -97,6 +107,19 @@ def _demo_bundles(demo: str, phases: Phases) -> list[DemoBundle]:
             folder = Path("build/demo-generation")
             return build_generation_demo(folder, precision=None, report=phases.report)
         return build_demo_models(Path("build/demo"), precision=None, report=phases.report)
+
+
+def _show_monitoring(console: Console, running: Stack) -> None:
+    from transformer_serving.desk.local import monitoring
+
+    address = monitoring.alerts_page(running.record)
+    console.print(f"figures and alerts are at {address}", soft_wrap=True)
+    if "alertmanager" not in running.record.monitoring:
+        console.print(
+            "nobody is told of alerts: no Alertmanager is installed here; on Debian and Ubuntu: "
+            "apt-get install prometheus-alertmanager",
+            soft_wrap=True,
+        )
 
 
 def _show_curl(console: Console, done: Deployed, bundle: DemoBundle) -> None:

@@ -76,7 +76,12 @@ def _status_tables(state: Path, values: dict[str, Any]) -> Group:
         Text(f"the Triton at {row['address']} is open: {row['open']}", style="bold yellow")
         for row in values["open_tritons"]
     ]
-    return Group(parts, endpoints, *opened)
+    watched = [
+        Text(f"figures and alerts: http://{part['address']}/alerts")
+        for part in values["parts"]
+        if part["name"] == "prometheus"
+    ]
+    return Group(parts, endpoints, *watched, *opened)
 
 
 def _cell(value: Any) -> str:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import shutil
 import socket
-from dataclasses import asdict
 from importlib import metadata
 
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
 from transformer_serving.desk.doctor.subject import GIB, Subject
-from transformer_serving.desk.local.record import Ports
+from transformer_serving.desk.local.record import Ports, StackRecord
 
 # Below twice of what is needed there is no room for a second version of a model.
 _COMFORT = 2
@@ -52,18 +51,19 @@ def check_ports(subject: Subject) -> Findings:
     if subject.from_file:
         yield skipped("the stack of --env-file does not listen here by this kit's doing")
         return
-    ports = subject.record.ports if subject.record else Ports()
+    record = subject.record or StackRecord(Ports(), "", "")
+    ports = record.listening()
     if subject.running:
         yield ok("the stack runs and holds its ports")
         return
-    taken = [f"{port} ({name})" for name, port in asdict(ports).items() if not _free(port)]
+    taken = [f"{port} ({name})" for name, port in ports.items() if not _free(port)]
     if taken:
         yield failure(
             f"port {', '.join(taken)} is taken by another program",
             "stop that program, or move all ports: transformer-serving up --port-base N",
         )
     else:
-        yield ok(f"ports {', '.join(str(port) for port in asdict(ports).values())} are free")
+        yield ok(f"ports {', '.join(map(str, ports.values()))} are free")
 
 
 def _free(port: int) -> bool:

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from transformer_serving.contract.gate.server_facts import Gpu, read_gpus
-from transformer_serving.desk.doctor.env_file import read_env_file
+from transformer_serving.desk.env_file import read_env_file
 from transformer_serving.desk.http import KEY_VARIABLE, key_header
 from transformer_serving.desk.local.open_triton import USUAL
 from transformer_serving.desk.local.record import StackRecord, clearml_environment, load_record

@@ -16,11 +16,11 @@ from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.control_plane.integrity import DATABASE, fault
 from transformer_serving.desk.http import UNIX, NoAnswer, ask_at
 from transformer_serving.desk.local.parts import (
-    PARTS,
     Part,
     beat_file,
     control_plane_data,
     controller_state,
+    parts_of,
 )
 from transformer_serving.desk.local.record import StackRecord
 from transformer_serving.desk.local.supervision import Process
@@ -108,23 +108,16 @@ def _heartbeat(path: Path) -> str:
 
 
 def _version(part: Part, address: str) -> str | None:
-    if part.name == "triton":
-        return _text(_get(address, "/v2").get("version"))
-    if part.name == "inference":
-        return _text(_get(address, "/openapi.json").get("info", {}).get("version"))
-    return kit_version()
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
-
-
-def _get(address: str, path: str) -> dict[str, Any]:
+    if not part.version:
+        return kit_version()
+    path, *keys = part.version
     try:
-        body: dict[str, Any] = json.loads(ask_at(address, path).body)
-        return body
-    except (NoAnswer, ValueError):
-        return {}
+        value = json.loads(ask_at(address, path).body)
+        for key in keys:
+            value = value[key]
+    except (NoAnswer, ValueError, LookupError, TypeError):
+        return None
+    return str(value)
 
 
 def read_controller(state: Path) -> dict[str, Any]:
@@ -155,4 +148,4 @@ def endpoint_rows(state: Path) -> list[dict[str, Any]]:
 
 
 def all_parts(state: Path, record: StackRecord, processes: dict[str, Process]) -> list[PartStatus]:
-    return [part_status(part, state, record, processes.get(part.name)) for part in PARTS]
+    return [part_status(part, state, record, processes.get(part.name)) for part in parts_of(record)]

@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_serving.contract.gate.server_facts import TRITON_VARIABLE
-from transformer_serving.desk.local.record import LOOPBACK, StackRecord, clearml_environment
+from transformer_serving.desk.local.record import (
+    LOOPBACK,
+    MONITORING,
+    StackRecord,
+    clearml_environment,
+)
 from transformer_serving.desk.versions.lock import read_lock
 
 POLL_SECONDS = 2
@@ -40,7 +45,8 @@ class Part:
 
     `address` is where it listens, host:port or unix:/path; there `health` says whether it is
     ready and `live` answers while it runs. All are None for a part without a listener, which
-    shows a heartbeat instead. `needs` are parts that must answer before it starts.
+    shows a heartbeat instead. `needs` are parts that must answer before it starts. `version` is
+    where it says its own, a path and the keys within the answer; the kit's where it says none.
     """
 
     name: str
@@ -49,6 +55,7 @@ class Part:
     health: str | None
     live: str | None
     needs: tuple[str, ...] = ()
+    version: tuple[str, ...] = ()
 
     def listens(self, record: StackRecord) -> str | None:
         return None if self.address is None else self.address(record)
@@ -141,6 +148,18 @@ def _inference(state: Path, record: StackRecord) -> Launch:
     return Launch(command, environment)
 
 
+def _prometheus(state: Path, record: StackRecord) -> Launch:
+    from transformer_serving.desk.local import monitoring
+
+    return Launch(monitoring.prometheus_command(state, record), {})
+
+
+def _alertmanager(state: Path, record: StackRecord) -> Launch:
+    from transformer_serving.desk.local import monitoring
+
+    return Launch(monitoring.alertmanager_command(state, record), {})
+
+
 def _watchdog(state: Path, record: StackRecord) -> Launch:
     return Launch(
         [sys.executable, "-P", "-m", "transformer_serving.desk.local.watchdog", str(state)], {}
@@ -189,6 +208,7 @@ PARTS = (
         lambda record: record.triton.http,
         "/v2/health/ready",
         "/v2/health/live",
+        version=("/v2", "version"),
     ),
     Part("controller", _controller, None, None, None),
     # Without an answer ClearML's SDK would hold the app's start back, without a word.
@@ -199,8 +219,32 @@ PARTS = (
         "/health/ready",
         "/health/live",
         needs=("control-plane",),
+        version=("/openapi.json", "info", "version"),
+    ),
+    Part(
+        "prometheus",
+        _prometheus,
+        lambda record: f"{LOOPBACK}:{record.ports.prometheus}",
+        "/-/ready",
+        "/-/healthy",
+        version=("/api/v1/status/buildinfo", "data", "version"),
+    ),
+    Part(
+        "alertmanager",
+        _alertmanager,
+        lambda record: f"{LOOPBACK}:{record.ports.alertmanager}",
+        "/-/ready",
+        "/-/healthy",
+        version=("/api/v2/status", "versionInfo", "version"),
     ),
     Part("watchdog", _watchdog, None, None, None),
 )
 
 BY_NAME = {part.name: part for part in PARTS}
+
+
+def parts_of(record: StackRecord) -> tuple[Part, ...]:
+    """Those of this stack."""
+    return tuple(
+        part for part in PARTS if part.name not in MONITORING or part.name in record.monitoring
+    )

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 STATE_VARIABLE = "TRANSFORMER_SERVING_STATE"
 DEFAULT_STATE = ".stack"
+# The parts that run only where they were asked for: `up --monitoring`.
+MONITORING = ("prometheus", "alertmanager")
 # Every process of a stack has this variable: `down` finds what a crash left behind by it.
 MARK = "TRANSFORMER_SERVING_PART_OF"
 _RECORD = "stack.json"
@@ -36,11 +38,14 @@ class Ports:
     control_plane: int = 8008
     triton_metrics: int = 8002
     controller_metrics: int = 8003
+    # Not their usual ones: there Debian's own services of them listen, once they are installed.
+    prometheus: int = 8004
+    alertmanager: int = 8005
 
     @staticmethod
     def from_base(base: int) -> Ports:
-        """Four ports in a row, the front door first."""
-        return Ports(*range(base, base + 4))
+        """Six ports in a row, the front door first."""
+        return Ports(*range(base, base + 6))
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class StackRecord:
 
     `sockets` is the folder where Triton listens, which only this user can enter;
     `open_inference` the port at which everybody on this machine may call it instead, for
-    inference alone.
+    inference alone. `monitoring` are the parts beside the stack's own that watch it.
     """
 
     ports: Ports
@@ -58,6 +63,18 @@ class StackRecord:
     serving_id: str | None = None
     sockets: str = ""
     open_inference: int | None = None
+    monitoring: tuple[str, ...] = ()
+
+    def listening(self) -> dict[str, int]:
+        """The ports that this stack takes, by whom they are for."""
+        ports = {
+            name: port
+            for name, port in asdict(self.ports).items()
+            if name not in MONITORING or name in self.monitoring
+        }
+        if self.open_inference is not None:
+            ports["open_inference"] = self.open_inference
+        return ports
 
     @property
     def triton(self) -> TritonAddresses:
@@ -115,9 +132,14 @@ def _read(state: Path, values: dict[str, Any]) -> StackRecord:
     """Also one of format 1, which had more ports and no folder of sockets; and what a newer kit
     added without a need for another format is left out."""
     ports = _known(Ports, values["ports"])
-    # The controller's own figures are newer.
+    # The controller's own figures are newer, and newer still who keeps them.
     ports.setdefault("controller_metrics", ports["triton_metrics"] + 1)
-    kept = _known(StackRecord, values) | {"ports": Ports(**ports)}
+    for after, name in enumerate(MONITORING, start=1):
+        ports.setdefault(name, ports["controller_metrics"] + after)
+    kept = _known(StackRecord, values) | {
+        "ports": Ports(**ports),
+        "monitoring": tuple(values.get("monitoring", ())),
+    }
     return StackRecord(**{"sockets": str(socket_folder(state)), **kept})
 
 

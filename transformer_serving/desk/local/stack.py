@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from typing import Any
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.deploy.endpoint import DeployTarget
 from transformer_serving.desk.failure import Failure
-from transformer_serving.desk.local import health
+from transformer_serving.desk.local import health, monitoring
 from transformer_serving.desk.local.open_triton import open_tritons
-from transformer_serving.desk.local.parts import BY_NAME, PARTS
+from transformer_serving.desk.local.parts import BY_NAME, parts_of
 from transformer_serving.desk.local.record import (
     LOOPBACK,
     Ports,
@@ -57,14 +58,21 @@ class Stack:
 
 
 def start(
-    state: Path, ports: Ports | None, report: StepReport, *, open_inference: int | None = None
+    state: Path,
+    ports: Ports | None,
+    report: StepReport,
+    *,
+    open_inference: int | None = None,
+    watched: bool = False,
 ) -> Stack:
     """Bring every part up, or find it up. Raises Failure naming a taken port or a silent part.
 
     `ports` None keeps those of the last time, or the usual ones. `open_inference` is the port at
-    which Triton's inference is open to every program of this machine; it is never kept.
+    which Triton's inference is open to every program of this machine; it is never kept, and
+    neither is `watched`, which has Prometheus run beside the stack, also beside one that runs.
     """
     record = load_record(state)
+    watchers = monitoring.chosen(os.environ) if watched else ()
     supervisor = Supervisor(state)
     running = supervisor.is_up()
     why = health.data_fault(state)
@@ -72,15 +80,18 @@ def start(
         raise Failure(why)
     if running and record is not None:
         _refuse_changes(record, ports, open_inference)
+        record = _with_watchers(state, record, watchers)
     else:
-        record = _next_record(state, record, ports, open_inference)
+        record = _next_record(state, record, ports, open_inference, watchers)
         if any(True for _ in leftovers(state)):
             report("ending what a crash left behind")
             sweep(state)
-        check_ports(record)
+        check_ports(record.listening())
         make_private(state)
         save_record(state, record)
         supervisor.start()
+    if watchers:
+        monitoring.write_key(state, os.environ)
     return Stack(state, _start_parts(state, record, supervisor, report), supervisor)
 
 
@@ -93,8 +104,24 @@ def _refuse_changes(record: StackRecord, ports: Ports | None, open_inference: in
         )
 
 
+def _with_watchers(state: Path, record: StackRecord, watchers: tuple[str, ...]) -> StackRecord:
+    """The record of a stack that runs, with them as well. Raises Failure naming a taken port."""
+    new = [name for name in watchers if name not in record.monitoring]
+    if not new:
+        return record
+    record = replace(record, monitoring=(*record.monitoring, *new))
+    ports = record.listening()
+    check_ports({name: ports[name] for name in new})
+    save_record(state, record)
+    return record
+
+
 def _next_record(
-    state: Path, record: StackRecord | None, ports: Ports | None, open_inference: int | None
+    state: Path,
+    record: StackRecord | None,
+    ports: Ports | None,
+    open_inference: int | None,
+    watchers: tuple[str, ...],
 ) -> StackRecord:
     kept = record or new_record(state, Ports())
     return replace(
@@ -103,6 +130,7 @@ def _next_record(
         # A restart of the machine may have removed it.
         sockets=str(socket_folder(state)),
         open_inference=open_inference,
+        monitoring=watchers,
     )
 
 
@@ -118,9 +146,10 @@ def _start_parts(
         record = record.with_serving_id(cli.create_service(SERVICE))
         save_record(state, record)
     report("starting Triton, the controller and the inference app")
-    for part in PARTS[1:]:
-        supervisor.start_part(part.name)
-    wait_until_healthy(state, record, supervisor, tuple(BY_NAME))
+    names = tuple(part.name for part in parts_of(record))
+    for name in names[1:]:
+        supervisor.start_part(name)
+    wait_until_healthy(state, record, supervisor, names)
     return record
 
 
@@ -146,11 +175,8 @@ def wait_until_healthy(
         time.sleep(0.15)
 
 
-def check_ports(record: StackRecord) -> None:
+def check_ports(ports: Mapping[str, int]) -> None:
     """Raise Failure (exit code 2) when something else listens on one of the stack's ports."""
-    ports = asdict(record.ports)
-    if record.open_inference is not None:
-        ports["open_inference"] = record.open_inference
     for name, port in ports.items():
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

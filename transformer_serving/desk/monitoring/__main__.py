@@ -1,4 +1,5 @@
-"""`python -m transformer_serving.desk.monitoring`: rules.yaml and prometheus.yaml of a folder.
+"""`python -m transformer_serving.desk.monitoring`: rules.yaml and prometheus.yaml of a folder, and
+alertmanager.yaml where it has none.
 
 Tested by tests/monitoring/test_rules.py.
 """
@@ -10,14 +11,16 @@ from pathlib import Path
 import click
 
 from transformer_serving.contract.replacement import replace_file
-from transformer_serving.desk.doctor.env_file import read_env_file
+from transformer_serving.desk.env_file import read_env_file
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.monitoring.receivers import alertmanager_config
 from transformer_serving.desk.monitoring.rules import limits, rules
 from transformer_serving.desk.monitoring.scrapes import Place, prometheus_config
 from transformer_serving.desk.monitoring.times import TimeScale
 
 FOLDER = Path(__file__).parents[3] / "compose" / "monitoring"
-RULES, PROMETHEUS = "rules.yaml", "prometheus.yaml"
+RULES, PROMETHEUS, ALERTMANAGER = "rules.yaml", "prometheus.yaml", "alertmanager.yaml"
+COPY = "Copy the folder, name the copy with MONITORING_FOLDER."
 
 
 @click.command()
@@ -25,7 +28,7 @@ RULES, PROMETHEUS = "rules.yaml", "prometheus.yaml"
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     default=FOLDER,
-    help="Folder for the two files, compose/monitoring unless said otherwise.",
+    help="Folder for the files, compose/monitoring unless said otherwise.",
 )
 @click.option(
     "--env-file",
@@ -46,7 +49,7 @@ RULES, PROMETHEUS = "rules.yaml", "prometheus.yaml"
     help="Divide every window and every 'for' by this, to see alerts fire in a test.",
 )
 def main(output: Path, env_file: Path | None, server_name: str, time_scale: float) -> None:
-    """Write rules.yaml and prometheus.yaml from the table of alerts."""
+    """Write rules.yaml and prometheus.yaml from the table of alerts; alertmanager.yaml once."""
     scale = TimeScale(time_scale)
     try:
         values = limits(read_env_file(env_file) if env_file else {})
@@ -55,6 +58,9 @@ def main(output: Path, env_file: Path | None, server_name: str, time_scale: floa
     output.mkdir(parents=True, exist_ok=True)
     replace_file(output / RULES, rules(scale, values))
     replace_file(output / PROMETHEUS, prometheus_config(scale, Place(server_name=server_name)))
+    # In a copy it is the operator's.
+    if output == FOLDER or not (output / ALERTMANAGER).exists():
+        replace_file(output / ALERTMANAGER, alertmanager_config(COPY))
 
 
 if __name__ == "__main__":

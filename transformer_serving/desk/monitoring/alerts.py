@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from transformer_serving.contract.errors import KINDS
+from transformer_serving.contract.errors import FAULTS, KINDS
 from transformer_serving.desk.monitoring.times import (
     GOES_ON,
     GONE,
@@ -29,7 +29,6 @@ from transformer_serving.desk.monitoring.times import (
 
 # What Prometheus calls the two kinds of pages: prometheus.yaml names its jobs so.
 INFERENCE_JOB, ENGINE_JOB = "transformer-serving", "transformer-serving-engine"
-FAULTS = "|".join(code for code, kind in KINDS.items() if kind.status >= 500)
 _ENGINE_FAILED = KINDS["engine_failed"].status
 # So few bad answers are no reason to call anybody, whatever share they are of few.
 LEAST_BAD = 10
@@ -49,7 +48,7 @@ class Alert:
     pace: Pace
     severity: str
     summary: str
-    labels: Mapping[str, str] = field(default_factory=lambda: _NOBODY)
+    labels: Mapping[str, str] = field(default_factory=lambda: _NOBODY, hash=False)
 
     @property
     def runbook(self) -> str:
@@ -165,7 +164,7 @@ _SATURATION = (
         "GatewayRefuses",
         "saturation",
         "sum by (instance, code) "
-        f'(rate(transformer_serving_gateway_refused_total{{code=~"{FAULTS}"}}[$window])) '
+        f'(rate(transformer_serving_gateway_refused_total{{code=~"{"|".join(FAULTS)}"}}[$window])) '
         "> 0.1",
         GOES_ON,
         TICKET,

@@ -40,7 +40,7 @@ def limits(variables: Mapping[str, str]) -> dict[str, str]:
     values = {name: variables.get(name) or defaults[name] for name in LIMITS}
     for name, value in values.items():
         if not _is_positive(value):
-            raise Failure(f"{name} must be a number above 0; correct it in the env file")
+            raise Failure(f"{name} must be a number above 0; correct it where it is set")
     return values
 
 

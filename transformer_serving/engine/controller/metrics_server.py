@@ -7,6 +7,7 @@ Tested by tests/engine/test_metrics_server.py.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -71,8 +72,10 @@ def _handler(page: Callable[[], str], keys: KnownKeys | None) -> type[BaseHTTPRe
             self.send_header("Content-Length", str(len(content)))
             if status == _UNAUTHORIZED:
                 self.send_header("WWW-Authenticate", "Bearer")
-            self.end_headers()
-            self.wfile.write(content)
+            # Who asked may have left by now, as Prometheus does at the end of its patience.
+            with contextlib.suppress(ConnectionError):
+                self.end_headers()
+                self.wfile.write(content)
 
         def log_message(self, *_: Any) -> None:
             """A scrape is not worth a line."""

@@ -1,0 +1,123 @@
+"""The page's counters and histograms are those that prometheus_client itself would show."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from prometheus_client.mmap_dict import MmapedDict, mmap_key
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Exemplar
+
+from transformer_serving.contract.worker.durations import NAME
+from transformer_serving.gateway.counted_rows import COUNTER, counted_page, sums
+
+ROOT = Path(__file__).parents[2]
+# A worker with counters and histograms of every kind of label; the page as the library makes it.
+WORKER = """
+import sys
+import prometheus_client as prometheus
+hits = prometheus.Counter("hits", "A\\\\B\\n\\"C\\"", ("endpoint", "why"))
+plain = prometheus.Counter("plain", "Without labels.")
+took = prometheus.Histogram("took", "Seconds.", ("endpoint",), buckets=(0.5, 1, 1e9))
+alone = prometheus.Histogram("alone", "Seconds.", buckets=(1,))
+for name in sys.argv[1:]:
+    hits.labels(name, 'a "b"\\\\\\n').inc(2.5)
+    plain.inc()
+    for seconds in (0.1, 0.7, 5e8, 2e9):
+        took.labels(name).observe(seconds)
+    alone.observe(3)
+"""
+DURATIONS = """
+import sys
+import prometheus_client
+from transformer_serving.contract.worker.durations import Durations
+durations = Durations(prometheus_client)
+for name in sys.argv[1:]:
+    durations.took(name, "ok", 200, 0.3)
+    durations.tell()
+"""
+LIBRARY = """
+import sys
+import prometheus_client as prometheus
+from prometheus_client.multiprocess import MultiProcessCollector
+registry = prometheus.CollectorRegistry()
+MultiProcessCollector(registry)
+sys.stdout.write(prometheus.generate_latest(registry).decode())
+"""
+Rows = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def rows(page: str) -> tuple[Rows, dict[str, tuple[str, str]]]:
+    families = list(text_string_to_metric_families(page))
+    found = [
+        ((row.name, frozenset(row.labels.items())), row.value)
+        for family in families
+        for row in family.samples
+    ]
+    assert len(dict(found)) == len(found)
+    return dict(found), {one.name: (one.type, one.documentation) for one in families}
+
+
+def run(folder: Path, code: str, *arguments: str) -> str:
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(folder)}
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def page_of(folder: Path, known: set[str] | None) -> str:
+    counters, histograms = (sorted(folder.glob(f"{kind}_*.db")) for kind in (COUNTER, "histogram"))
+    return counted_page(sums(counters), sums(histograms), known)
+
+
+def test_it_is_what_the_library_says(tmp_path: Path) -> None:
+    for names in (("one", "two"), ("two", "three")):
+        run(tmp_path, WORKER, *names)
+    ours = page_of(tmp_path, None)
+    assert rows(ours) == rows(run(tmp_path, LIBRARY))
+    assert 'took_bucket{endpoint="two",le="1e+09"} 6.0\n' in ours
+
+
+def test_endpoints_that_are_not_known_are_left_out(tmp_path: Path) -> None:
+    run(tmp_path, WORKER, "one", "two")
+    found, _ = rows(page_of(tmp_path, {"two"}))
+    assert {dict(labels).get("endpoint") for _, labels in found} == {None, "", "two"}
+
+
+def test_a_help_that_was_reworded_makes_no_second_row(tmp_path: Path) -> None:
+    for number, text in enumerate(("Old.", "New.")):
+        counts = MmapedDict(str(tmp_path / f"counter_{number}.db"))
+        counts.write_value(mmap_key("hits", "hits_total", ["why"], ["a"], text), 2.0, 0.0)
+        counts.close()
+    found, _ = rows(page_of(tmp_path, None))
+    assert found == {("hits_total", frozenset({("why", "a")})): 4.0}
+
+
+def test_with_exemplars_it_is_openmetrics(tmp_path: Path) -> None:
+    """As the library's strict reader takes it: the same rows, and a trace at its bucket."""
+    run(tmp_path, WORKER, "one", "two")
+    run(tmp_path, DURATIONS, "one", 'a "quoted" one')
+    counters, histograms = (
+        sorted(tmp_path.glob(f"{kind}_*.db")) for kind in (COUNTER, "histogram")
+    )
+    bucket = ("one", "200", "ok", "0.5")
+    page = counted_page(
+        sums(counters), sums(histograms), None,
+        {bucket: Exemplar({"trace_id": "1" * 32}, 0.3, 1_700_000_000.5)},
+    )  # fmt: skip
+    found = [
+        row for family in openmetrics.text_string_to_metric_families(page + "# EOF\n")
+        for row in family.samples
+    ]  # fmt: skip
+    plain, _ = rows(page_of(tmp_path, None))
+    assert {(row.name, frozenset(row.labels.items())): row.value for row in found} == plain
+    (traced,) = [row for row in found if row.exemplar]
+    assert (traced.name, traced.labels["endpoint"], traced.labels["le"]) == (
+        f"{NAME}_bucket", "one", "0.5"
+    )  # fmt: skip
+    assert traced.exemplar.labels == {"trace_id": "1" * 32}
+    assert (traced.exemplar.value, float(traced.exemplar.timestamp)) == (0.3, 1_700_000_000.5)
