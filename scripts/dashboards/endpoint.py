@@ -24,8 +24,9 @@ _BUNDLES = f"count by (bundle) ({of(f'{P}gateway_bundle_info', CHOSEN)})"
 _RIGHT = (Word(0, "wrong or no answer", "red"), Word(1, "as recorded", "green"))
 _SERVED = (Word(0, "not served", "red"), Word(1, "served", "green"))
 # In a model's name stands _ where the endpoint's has its version behind a slash.
-_SLASHED = 'label_replace({}, "model", "$1_$2", "endpoint", "(.+)/(.+)")'
-_PLAIN = 'label_replace({}, "model", "$1", "endpoint", "(.+)")'
+_READY = f"max by (endpoint) ({of(f'{P}engine_ready', CHOSEN)})"
+_PLAIN = f'label_replace({_READY}, "model", "$1", "endpoint", "(.+)")'
+_SLASHED = f'label_replace({_PLAIN}, "model", "${{1}}_${{2}}", "endpoint", "(.+)/(.+)")'
 
 _VARIABLES = (
     Variable(
@@ -35,9 +36,7 @@ _VARIABLES = (
     ),
     Variable(
         "model",
-        "query_result("
-        + _SLASHED.format(_PLAIN.format(f"max by (endpoint) ({of(f'{P}engine_ready', CHOSEN)})"))
-        + ")",
+        f"query_result({_SLASHED})",
         hidden=True,
         pattern='/model="([^"]+)"/',
     ),

@@ -207,17 +207,12 @@ _CONTROLLER = (
         words=_READY,
     ),
     Panel(
-        "Time to load",
-        Kind.BARS,
-        "s",
+        "Loaded versions",
+        Kind.STACKED,
+        "short",
         12,
-        "What Triton's last load of each model took.",
-        (
-            Query(
-                f"max by (model, version) ({of('nv_model_load_duration_secs', SERVED)})",
-                "{{model}} {{version}}",
-            ),
-        ),
+        "Of each model: two while a new one is loaded before the old one goes.",
+        (Query(f"count by (model) ({of('nv_inference_request_success', SERVED)})", _MODEL),),
     ),
     Panel(
         "What proofs took",

@@ -68,8 +68,8 @@ def answers(chosen: str) -> tuple[Panel, ...]:
             Kind.LINES,
             "s",
             8,
-            "From a request's head to its answer's last byte, of a stream to its last event; answers "
-            "without an error.",
+            "From a request's head to its answer's last byte, of a stream to its last event. "
+            "Answers without an error.",
             quantiles(REQUESTS, chosen, _OK),
         ),
         Panel(

@@ -30,6 +30,7 @@ _TRITON = {
     "nv_inference_pending_request_count",
     "nv_cpu_utilization", "nv_cpu_memory_total_bytes", "nv_cpu_memory_used_bytes",
     "nv_gpu_utilization", "nv_gpu_memory_total_bytes", "nv_gpu_memory_used_bytes",
+    "nv_pinned_memory_pool_total_bytes", "nv_pinned_memory_pool_used_bytes",
     "nv_gpu_power_usage", "nv_gpu_power_limit", "nv_energy_consumption",
 }  # fmt: skip
 # For which promtool takes a variable of Grafana's.
@@ -101,7 +102,10 @@ def test_its_figures_are_given(shown: Dashboard) -> None:
 def test_promtool_reads_every_query(shown: Dashboard, tmp_path: Path) -> None:
     """Those too that find nothing where there is no GPU."""
     rules = [
-        {"record": f"query{at}", "expr": re.sub(r"\$(\w+)", lambda hit: _EXAMPLES[hit[1]], one)}
+        {
+            "record": f"query{at}",
+            "expr": re.sub(r"\$([a-z_]\w*)", lambda hit: _EXAMPLES[hit[1]], one),
+        }
         for at, one in enumerate(shown.expressions())
     ]
     file = tmp_path / "rules.yaml"

@@ -13,14 +13,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+from matplotlib.patches import Rectangle
+
 from scripts.dashboards.grafana import text
 from scripts.dashboards.panel import GRID_COLUMNS, Dashboard, Panel
 from scripts.dashboards.table import DASHBOARDS
 from tests.stack.conftest import ROOT
-from tests.stack.drawn_panels import DRAWN, GROUND, INK, PAPER, Shown, pyplot
+from tests.stack.drawn_panels import DRAWN, GROUND, INK, PAPER, Shown
 from tests.stack.screenshots import small
 from tests.stack.watched import REVIEWS, Watched, deploy, watched
 from transformer_serving.desk.demo import GENERATOR
+
+matplotlib.use("Agg")
+from matplotlib import pyplot  # the backend is chosen before
 
 FOLDER = ROOT / "docs" / "images"
 _SECONDS = 240
@@ -70,14 +76,15 @@ def _panel(figure: Any, box: tuple[float, float, float, float], panel: Panel, sh
     left, bottom, width, height = box
     inches_wide, inches_high = figure.get_size_inches()
     gap_x, gap_y = 0.05 / inches_wide, 0.05 / inches_high
-    card = pyplot.Rectangle(
+    card = Rectangle(
         (left + gap_x, bottom + gap_y), width - 2 * gap_x, height - 2 * gap_y,
         transform=figure.transFigure, facecolor=PAPER, edgecolor="#d8dbe0", linewidth=0.8,
+        zorder=-1,
     )  # fmt: skip
     figure.add_artist(card)
     figure.text(
         left + 0.1 / inches_wide, bottom + height - 0.24 / inches_high, panel.title,
-        fontsize=9.5, weight="medium", color=INK,
+        fontsize=9.5, color=INK,
     )  # fmt: skip
     inside = figure.add_axes(
         (

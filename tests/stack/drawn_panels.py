@@ -8,14 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from scripts.dashboards.panel import Kind, Panel
 from tests.stack.watched import Watched
-
-matplotlib.use("Agg")
-from matplotlib import pyplot  # the backend is chosen before
 
 GROUND, PAPER, INK, FAINT = "#f4f5f7", "#ffffff", "#24292f", "#8a9099"
 _COLOURS = (
@@ -23,7 +20,6 @@ _COLOURS = (
     "#5f6b7a", "#9aa822",
 )  # fmt: skip
 _NAMED = {"red": "#c62f36", "green": "#2e8b57", "orange": "#e08a1e"}
-_LEGENDS = 8
 
 
 @dataclass(frozen=True)
@@ -124,9 +120,9 @@ def _named(axes: Any) -> None:
     wide = axes.get_window_extent().width / axes.figure.dpi
     columns = max(1, min(len(names), int(wide / (0.35 + 0.075 * max(map(len, names), default=1)))))
     axes.legend(
-        handles[: 2 * columns], names[: 2 * columns], loc="upper left", bbox_to_anchor=(-0.02, -0.1),
-        ncols=columns, frameon=False, fontsize=7.5, handlelength=1.2, columnspacing=1.2,
-        labelspacing=0.25, borderaxespad=0.3, labelcolor=INK,
+        handles[: 2 * columns], names[: 2 * columns], loc="upper left",
+        bbox_to_anchor=(-0.02, -0.1), ncols=columns, frameon=False, fontsize=7.5, handlelength=1.2,
+        labelspacing=0.25, borderaxespad=0.3, labelcolor=INK, columnspacing=1.2,
     )  # fmt: skip
 
 
@@ -219,16 +215,15 @@ def numbers(axes: Any, panel: Panel, shown: Shown) -> None:
     for at, line in enumerate(found):
         middle = (at + 0.5) / len(found)
         text, colour = _value(panel, line)
+        below = line.name
         if panel.kind is Kind.NAMES:
-            text, below = line.name, ""
-        else:
-            below = line.name
-        size = min(
-            19, 110 / max(1, len(text)) * axes.get_window_extent().width / 330 / len(found) * 2
-        )
+            text, _, below = line.name.partition(", ")
+        # A letter is about two thirds as wide as it is high.
+        room = axes.get_window_extent().width / axes.figure.dpi * 72 / len(found)
+        size = min(19.0, 1.4 * room / max(1, len(text)))
         axes.text(
             middle, 0.35, text, ha="center", va="center", fontsize=size, color=colour,
-            weight="medium", transform=axes.transAxes,
+            transform=axes.transAxes,
         )  # fmt: skip
         axes.text(
             middle, -0.25, below, ha="center", va="center", fontsize=8, color=FAINT,
@@ -286,10 +281,10 @@ def states(axes: Any, panel: Panel, shown: Shown) -> None:
             line.name, (0, at), xytext=(4, 0), textcoords="offset points", fontsize=8,
             color=PAPER, va="center",
         )  # fmt: skip
-    handles = [pyplot.Rectangle((0, 0), 1, 1, color=_NAMED[word.colour]) for word in panel.words]
+    handles = [Rectangle((0, 0), 1, 1, color=_NAMED[word.colour]) for word in panel.words]
     axes.legend(
-        handles, [word.text for word in panel.words], loc="upper left", bbox_to_anchor=(-0.02, -0.1),
-        ncols=2, frameon=False, fontsize=7.5, handlelength=1.0,
+        handles, [word.text for word in panel.words], loc="upper left",
+        bbox_to_anchor=(-0.02, -0.1), ncols=2, frameon=False, fontsize=7.5, handlelength=1.0,
     )  # fmt: skip
     return None
 

@@ -23,10 +23,10 @@ from typing import Any
 
 from scripts.dashboards.panel import Variable
 from tests.monitoring.test_scrapes import prometheus
-from tests.stack.conftest import Stack, started
+from tests.stack.conftest import ROOT, Stack, started
 from tests.stack.load import HANG_S, Client
 from tests.stack.small_bundles import WORDS, Parts, write_small
-from transformer_serving.desk.demo import GENERATOR
+from transformer_serving.desk.demo import GENERATOR, build_generation_demo
 from transformer_serving.desk.demo.generation import PROMPT
 from transformer_serving.desk.keys import add_key
 from transformer_serving.desk.local.record import require_record
@@ -58,7 +58,7 @@ class Watched:
             "__range": f"{math.ceil(time.time() - self.begun)}s",
             **variables,
         }
-        return re.sub(r"\$(\w+)", lambda found: known[found[1]], expression)
+        return re.sub(r"\$([a-z_]\w*)", lambda found: known[found[1]], expression)
 
     def last(self, expression: str, **variables: str) -> list[dict[str, Any]]:
         """What an instant query has: rows of `metric` and `value`."""
@@ -103,11 +103,13 @@ def watched(folder: Path) -> Iterator[Watched]:
     settings = {
         "TRANSFORMER_SERVING_KEYS_FILE": str(keys),
         "TRANSFORMER_SERVING_KEY": given["desk"],
+        # Where others have the processors an endpoint of no deadline fails nobody all the same.
+        "TRANSFORMER_SERVING_MAX_WAIT_S": "20",
     }
     with started(folder / "state", **settings) as stack:
         for name, scale in ((REVIEWS, 1.0), (TICKETS, 2.0)):
             deploy(stack, folder, name, scale)
-        stack.run("up", "--demo", "generation")
+        stack.run("deploy", str(language_model()), "--endpoint", GENERATOR)
         ports = require_record(stack.state).ports
         targets = {
             INFERENCE_JOB: [f"127.0.0.1:{ports.inference}"],
@@ -117,6 +119,13 @@ def watched(folder: Path) -> Iterator[Watched]:
         place.mkdir()
         with prometheus(place, targets, metrics) as address, load(stack, given) as begun:
             yield Watched(stack, address, begun)
+
+
+def language_model() -> Path:
+    """The demo's bundle, where `up --demo generation` would build or find it."""
+    folder = ROOT / "build" / "demo-generation"
+    (bundle,) = build_generation_demo(folder, precision=None, report=lambda line: None)
+    return bundle.path
 
 
 def deploy(stack: Stack, folder: Path, endpoint: str, scale: float) -> None:
