@@ -85,7 +85,7 @@ _REQUESTS = (
         "Answers without an error.",
         (
             Query(
-                quantile(0.99, REQUESTS, 'code="ok"', by="endpoint, le"),
+                quantile(0.99, REQUESTS, 'endpoint!="",code="ok"', by="endpoint, le"),
                 _AT,
             ),
         ),

@@ -17,6 +17,8 @@ from scripts.dashboards.expressions import (
 from scripts.dashboards.panel import Kind, Needs, Panel, Query
 
 _EACH = "{{endpoint}}"
+# Not those for none: a path that is nobody's.
+_NAMED = 'endpoint!=""'
 _OK = 'code="ok"'
 _BAD = 'status=~"5.."'
 
@@ -56,8 +58,8 @@ def answers(chosen: str) -> tuple[Panel, ...]:
             (
                 Query(
                     share(
-                        rate(of(f"{REQUESTS}_count", chosen, _BAD), "endpoint"),
-                        rate(of(f"{REQUESTS}_count", chosen), "endpoint"),
+                        rate(of(f"{REQUESTS}_count", chosen, _NAMED, _BAD), "endpoint"),
+                        rate(of(f"{REQUESTS}_count", chosen, _NAMED), "endpoint"),
                     ),
                     _EACH,
                 ),
@@ -123,7 +125,11 @@ def work(chosen: str) -> tuple[Panel, ...]:
             "short",
             8,
             "Whose answer has not ended, of all workers.",
-            (Query(total(of(f"{P}gateway_requests_in_flight", chosen), "endpoint"), _EACH),),
+            (
+                Query(
+                    total(of(f"{P}gateway_requests_in_flight", chosen, _NAMED), "endpoint"), _EACH
+                ),
+            ),
         ),
         Panel(
             "Texts a call",

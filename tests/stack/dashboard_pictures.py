@@ -89,9 +89,9 @@ def _panel(figure: Any, box: tuple[float, float, float, float], panel: Panel, sh
     inside = figure.add_axes(
         (
             left + 0.58 / inches_wide,
-            bottom + 0.62 / inches_high,
+            bottom + 0.68 / inches_high,
             width - 0.75 / inches_wide,
-            height - 0.98 / inches_high,
+            height - 1.04 / inches_high,
         )
     )
     DRAWN[panel.kind](inside, panel, shown)

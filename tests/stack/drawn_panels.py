@@ -115,12 +115,12 @@ def _over_time(axes: Any, shown: Shown) -> None:
 
 
 def _named(axes: Any) -> None:
-    """The legend below, of as many lines as have room."""
+    """The legend below, of as many names as have room."""
     handles, names = axes.get_legend_handles_labels()
     wide = axes.get_window_extent().width / axes.figure.dpi
     columns = max(1, min(len(names), int(wide / (0.35 + 0.075 * max(map(len, names), default=1)))))
     axes.legend(
-        handles[: 2 * columns], names[: 2 * columns], loc="upper left",
+        handles[: 3 * columns], names[: 3 * columns], loc="upper left",
         bbox_to_anchor=(-0.02, -0.1), ncols=columns, frameon=False, fontsize=7.5, handlelength=1.2,
         labelspacing=0.25, borderaxespad=0.3, labelcolor=INK, columnspacing=1.2,
     )  # fmt: skip
