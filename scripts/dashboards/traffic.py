@@ -24,6 +24,10 @@ _BAD = 'status=~"5.."'
 
 
 def answers(chosen: str) -> tuple[Panel, ...]:
+    return (*_outcomes(chosen), *_times(chosen))
+
+
+def _outcomes(chosen: str) -> tuple[Panel, ...]:
     every = rate(of(f"{REQUESTS}_count", chosen))
     failed = rate(of(f"{REQUESTS}_count", chosen, 'code!="ok"'))
     return (
@@ -65,6 +69,11 @@ def answers(chosen: str) -> tuple[Panel, ...]:
                 ),
             ),
         ),
+    )
+
+
+def _times(chosen: str) -> tuple[Panel, ...]:
+    return (
         Panel(
             "Latency",
             Kind.LINES,
@@ -98,10 +107,10 @@ def answers(chosen: str) -> tuple[Panel, ...]:
 
 
 def work(chosen: str) -> tuple[Panel, ...]:
-    padding, sent = (
-        rate(of(f"{P}call_{what}_total", chosen), "endpoint")
-        for what in ("padding_tokens", "tokens")
-    )
+    return (*_throughput(chosen), *_calls(chosen))
+
+
+def _throughput(chosen: str) -> tuple[Panel, ...]:
     return (
         Panel(
             "Texts a second",
@@ -131,6 +140,15 @@ def work(chosen: str) -> tuple[Panel, ...]:
                 ),
             ),
         ),
+    )
+
+
+def _calls(chosen: str) -> tuple[Panel, ...]:
+    padding, sent = (
+        rate(of(f"{P}call_{what}_total", chosen), "endpoint")
+        for what in ("padding_tokens", "tokens")
+    )
+    return (
         Panel(
             "Texts a call",
             Kind.LINES,

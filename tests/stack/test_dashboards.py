@@ -34,9 +34,9 @@ PANELS = [
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     folder = tmp_path_factory.mktemp("watched")
-    with watched(folder) as found:
-        deploy(found.stack, folder, REVIEWS, 3.0)
-        yield found
+    with watched(folder) as started:
+        deploy(started.stack, folder, REVIEWS, 3.0)
+        yield started
 
 
 def found(loaded: Watched, panel: Panel, query: Query) -> list[dict[str, str]]:
