@@ -92,7 +92,7 @@ def _named(axes: Any) -> None:
     """The legend below, of as many names as have room."""
     handles, names = axes.get_legend_handles_labels()
     wide = axes.get_window_extent().width / axes.figure.dpi
-    columns = max(1, min(len(names), int(wide / (0.35 + 0.075 * max(map(len, names), default=1)))))
+    columns = max(1, min(len(names), int(wide / (0.32 + 0.058 * max(map(len, names), default=1)))))
     axes.legend(
         handles[: 3 * columns], names[: 3 * columns], loc="upper left",
         bbox_to_anchor=(-0.02, -0.1), ncols=columns, frameon=False, fontsize=7.5, handlelength=1.2,
@@ -252,7 +252,8 @@ def states(axes: Any, panel: Panel, shown: Shown) -> None:
     axes.set_yticks([])
     for at, line in enumerate(found):
         axes.annotate(
-            line.name, (0, at), xytext=(4, 0), textcoords="offset points", fontsize=8,
+            line.name, (line.times[0] - shown.stack.begun, at), xytext=(4, 0),
+            textcoords="offset points", fontsize=8,
             color=PAPER, va="center",
         )  # fmt: skip
     handles = [Rectangle((0, 0), 1, 1, color=_NAMED[word.colour]) for word in panel.words]
