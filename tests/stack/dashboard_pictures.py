@@ -21,7 +21,6 @@ from scripts.dashboards.panel import GRID_COLUMNS, Dashboard, Panel
 from scripts.dashboards.table import DASHBOARDS
 from tests.stack.conftest import ROOT
 from tests.stack.drawn_panels import DRAWN, GROUND, INK, PAPER, Shown
-from tests.stack.screenshots import small
 from tests.stack.watched import REVIEWS, Watched, deploy, watched
 from transformer_serving.desk.demo import GENERATOR
 
@@ -56,9 +55,10 @@ def draw(shown: Dashboard, stack: Watched) -> bytes:
         box = (at["x"] / GRID_COLUMNS, bottom, at["w"] / GRID_COLUMNS, at["h"] / rows)
         _panel(figure, box, next(panels), _found(shown, stack, endpoint))
     made = io.BytesIO()
-    figure.savefig(made, dpi=_DPI, facecolor=GROUND)
+    # All of its colours, also of a line that is short.
+    figure.savefig(made, dpi=_DPI, facecolor=GROUND, pil_kwargs={"optimize": True})
     pyplot.close(figure)
-    return small(made.getvalue())
+    return made.getvalue()
 
 
 def _found(shown: Dashboard, stack: Watched, endpoint: str) -> Shown:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from matplotlib import colormaps
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -157,7 +158,7 @@ def heatmap(axes: Any, panel: Panel, shown: Shown) -> None:
     mesh = [[math.sqrt(value) for value in row] for row in grid[first:last]]
     edges = [time - shown.stack.begun for time in times]
     axes.pcolormesh(
-        [*edges, edges[-1] + shown.step_s], range(last - first + 1), mesh, cmap="Blues",
+        [*edges, edges[-1] + shown.step_s], range(last - first + 1), mesh, cmap=colormaps["Blues"].resampled(16),
         shading="flat",
     )  # fmt: skip
     _over_time(axes, shown)
