@@ -158,8 +158,8 @@ def heatmap(axes: Any, panel: Panel, shown: Shown) -> None:
     mesh = [[math.sqrt(value) for value in row] for row in grid[first:last]]
     edges = [time - shown.stack.begun for time in times]
     axes.pcolormesh(
-        [*edges, edges[-1] + shown.step_s], range(last - first + 1), mesh, cmap=colormaps["Blues"].resampled(16),
-        shading="flat",
+        [*edges, edges[-1] + shown.step_s], range(last - first + 1), mesh,
+        cmap=colormaps["Blues"].resampled(16), shading="flat",
     )  # fmt: skip
     _over_time(axes, shown)
     axes.grid(visible=False)
