@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 BESIDE := --numprocesses=2 --dist=loadfile
 
 .PHONY: up down status test test-quick test-failed test-stack test-by-hand test-compose test-clients \
-	check-clients compose-figures screenshots \
+	check-clients compose-figures screenshots dashboard-pictures \
 	example-env monitoring check check-ort check-ensemble check-vllm compare-table compare-int8 compare-hints \
 	lint format \
 	types docs fuzz soak soak-streams lock reliability reliability-demo models language-models \
@@ -30,8 +30,9 @@ help:
 	@echo 'make test-compose   the containers, on a real Docker Engine; then make compose-figures'
 	@echo 'make test-clients  other protocols asked by their own client libraries; check-clients: the large ones too'
 	@echo 'make example-env   renew docker/example.env and the chart from the settings'
-	@echo 'make monitoring   renew the rules and scrapes of compose/monitoring from the table of alerts'
+	@echo 'make monitoring   renew the rules, scrapes and dashboards of compose/monitoring from their tables'
 	@echo 'make screenshots   renew the pictures of docs/page.md; a Chromium is needed'
+	@echo 'make dashboard-pictures   draw the dashboards of docs/monitoring.md on a loaded stack; a Prometheus is needed'
 	@echo 'make check   format, lint and types'
 	@echo 'make docs    renew the pages that are made from the code'
 	@echo 'make fuzz    100,000 hostile requests; repeat a run with SEED=…'
@@ -109,12 +110,18 @@ compose-figures: $(VENV)/.dev
 example-env: $(VENV)/.desk
 	$(BIN)/python -m transformer_serving.desk.compose
 
-monitoring: $(VENV)/.desk
+# The dashboards are made by Grafana's library, which only developers have.
+monitoring: $(VENV)/.dev
 	$(BIN)/python -m transformer_serving.desk.monitoring
+	$(BIN)/python -m scripts.dashboards
 
 # Pictures of the page at / on a stack of its own: docs/images. Needs Debian's package chromium.
 screenshots: $(VENV)/.dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.stack.screenshots
+
+# Seven minutes: a stack of its own is asked for four of them. Needs Debian's package prometheus.
+dashboard-pictures: $(VENV)/.dev
+	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.stack.dashboard_pictures
 
 check: lint types
 

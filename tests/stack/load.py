@@ -56,19 +56,20 @@ class Log:
 
 
 class Client:
-    """One kept connection to the front door; connects anew after an error."""
+    """One kept connection to the front door, with a key or none; connects anew after an error."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, key: str | None = None) -> None:
         self._port = port
+        self._headers = {"Content-Type": "application/json"}
+        if key is not None:
+            self._headers["Authorization"] = f"Bearer {key}"
         self._connection: http.client.HTTPConnection | None = None
 
     def post(self, endpoint: str, body: Any) -> Seen:
         if self._connection is None:
             self._connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=HANG_S)
         try:
-            self._connection.request(
-                "POST", f"/serve/{endpoint}", json.dumps(body), {"Content-Type": "application/json"}
-            )
+            self._connection.request("POST", f"/serve/{endpoint}", json.dumps(body), self._headers)
             answer = self._connection.getresponse()
             raw = answer.read()
         except (OSError, http.client.HTTPException) as error:

@@ -1,0 +1,237 @@
+"""One endpoint, chosen at the top: is it right, is it well, what does it generate."""
+
+from __future__ import annotations
+
+from scripts.dashboards.expressions import P, of, quantiles, rate, ratio, total
+from scripts.dashboards.panel import (
+    Dashboard,
+    Kind,
+    Mark,
+    Needs,
+    Panel,
+    Query,
+    Row,
+    Variable,
+    Word,
+)
+from scripts.dashboards.traffic import answers, work
+
+CHOSEN = 'endpoint="$endpoint"'
+# What Triton calls it.
+MODEL = 'model="$model"'
+_GOLDEN = of(f"{P}gateway_golden_ok", CHOSEN)
+_BUNDLES = f"count by (bundle) ({of(f'{P}gateway_bundle_info', CHOSEN)})"
+_RIGHT = (Word(0, "wrong or no answer", "red"), Word(1, "as recorded", "green"))
+_SERVED = (Word(0, "not served", "red"), Word(1, "served", "green"))
+# In a model's name stands _ where the endpoint's has its version behind a slash.
+_READY = f"max by (endpoint) ({of(f'{P}engine_ready', CHOSEN)})"
+_PLAIN = f'label_replace({_READY}, "model", "$1", "endpoint", "(.+)")'
+_SLASHED = f'label_replace({_PLAIN}, "model", "${{1}}_${{2}}", "endpoint", "(.+)/(.+)")'
+
+_VARIABLES = (
+    Variable(
+        "endpoint",
+        f'label_values({{__name__=~"{P}gateway_golden_ok|{P}request_duration_seconds_count",'
+        'endpoint!=""}, endpoint)',
+    ),
+    Variable(
+        "model",
+        f"query_result({_SLASHED})",
+        hidden=True,
+        pattern='/model="([^"]+)"/',
+    ),
+)
+
+
+def _inside_triton(what: str, legend: str) -> Query:
+    spent = rate(of(f"nv_inference_{what}_duration_us", MODEL))
+    return Query(f"{ratio(spent, rate(of('nv_inference_request_success', MODEL)))} / 1e6", legend)
+
+
+_RIGHT_NOW = (
+    Panel(
+        "Golden request",
+        Kind.STAT,
+        "short",
+        6,
+        "Each worker's last answer to the bundle's own request; the worst of them.",
+        (Query(f"min ({_GOLDEN})"),),
+        words=_RIGHT,
+    ),
+    Panel(
+        "On Triton",
+        Kind.STAT,
+        "short",
+        6,
+        "Whether a Triton serves its last good version.",
+        (Query(f"max ({of(f'{P}engine_ready', CHOSEN)})"),),
+        words=_SERVED,
+    ),
+    Panel(
+        "Proof",
+        Kind.NAMES,
+        "short",
+        6,
+        "Whether its engine was held to the bundle's parity set on the machine that serves it.",
+        (
+            Query(
+                f"max by (state, bundle) ({of(f'{P}engine_proof', CHOSEN)}) == 1",
+                "{{state}}, bundle {{bundle}}",
+            ),
+        ),
+    ),
+    Panel(
+        "Bundle in service",
+        Kind.NAMES,
+        "short",
+        6,
+        "What answered the workers' last golden requests; during a change there are two.",
+        (
+            Query(
+                f"count by (bundle, task) ({of(f'{P}gateway_bundle_info', CHOSEN)})",
+                "{{bundle}}, {{task}}",
+            ),
+        ),
+    ),
+    Panel(
+        "Golden request over time",
+        Kind.STATES,
+        "short",
+        12,
+        "By container; the worst of its workers.",
+        (Query(f"min by (instance) ({_GOLDEN})", "{{instance}}"),),
+        words=_RIGHT,
+    ),
+    Panel(
+        "Workers on each bundle",
+        Kind.STACKED,
+        "short",
+        12,
+        "Two bundles for longer than a change takes: a worker is behind.",
+        (Query(_BUNDLES, "{{bundle}}"),),
+    ),
+)
+
+_ENGINE = (
+    Panel(
+        "Inside Triton",
+        Kind.STACKED,
+        "s",
+        24,
+        "The mean of a call's parts, added up. Several requests may share a call.",
+        (
+            _inside_triton("queue", "queue"),
+            _inside_triton("compute_input", "input"),
+            _inside_triton("compute_infer", "compute"),
+            _inside_triton("compute_output", "output"),
+        ),
+    ),
+)
+
+_TOKENS = " + ".join(
+    rate(of(f"{P}{figure}_count", CHOSEN)) for figure in ("first_token_seconds", "token_seconds")
+)
+_TEXT = (
+    Panel(
+        "Time to the first token",
+        Kind.LINES,
+        "s",
+        8,
+        "From a request's coming.",
+        quantiles(f"{P}first_token_seconds", CHOSEN),
+        Needs.TEXT_GENERATION,
+    ),
+    Panel(
+        "Time between tokens",
+        Kind.LINES,
+        "s",
+        8,
+        "Between a token and the one before it; tokens of one message share its time.",
+        quantiles(f"{P}token_seconds", CHOSEN),
+        Needs.TEXT_GENERATION,
+    ),
+    Panel(
+        "Tokens generated a second",
+        Kind.LINES,
+        "short",
+        8,
+        "As they come.",
+        (Query(_TOKENS, "tokens"),),
+        Needs.TEXT_GENERATION,
+    ),
+    Panel(
+        "Sequences that run, at the gateway",
+        Kind.LINES,
+        "short",
+        8,
+        "And how many may run at all the gateway's endpoints together.",
+        (
+            Query(total(of(f"{P}running_streams", CHOSEN)), "running"),
+            Query(total(f"{P}running_streams_limit"), "limit"),
+        ),
+        Needs.TEXT_GENERATION,
+    ),
+    Panel(
+        "Sequences in the engine",
+        Kind.LINES,
+        "short",
+        8,
+        "Those that each step makes a token of, and calls that wait to be let in.",
+        (
+            Query(total(of(f"{P}generation_running", MODEL)), "running"),
+            Query(total(of(f"{P}generation_waiting", MODEL)), "waiting"),
+        ),
+        Needs.TEXT_GENERATION,
+    ),
+    Panel(
+        "Cache in use",
+        Kind.LINES,
+        "percentunit",
+        8,
+        "Of the cache's blocks. Where it is full, calls wait.",
+        (Query(f"max by (instance) ({of(f'{P}generation_cache_use', MODEL)})", "{{instance}}"),),
+        Needs.TEXT_GENERATION,
+    ),
+    Panel(
+        "How sequences end in the engine",
+        Kind.STACKED,
+        "short",
+        12,
+        "A second: whole, as the caller left, refused as too many waited, by a fault.",
+        tuple(
+            Query(rate(of(f"{P}generation_{how}_total", MODEL)), how)
+            for how in ("finished", "cancelled", "refused", "failed")
+        ),
+        Needs.TEXT_GENERATION,
+    ),
+    Panel(
+        "Sequences cut short",
+        Kind.LINES,
+        "short",
+        12,
+        "A second, by reason: disconnect, as the caller left; else the code of an error.",
+        (Query(rate(of(f"{P}cut_sequences_total", CHOSEN), "reason"), "{{reason}}"),),
+        Needs.FAULTS,
+    ),
+)
+
+ENDPOINT = Dashboard(
+    "endpoint",
+    "Transformer serving: endpoint",
+    "One endpoint: is it right, is it well, what does it generate.",
+    (
+        Row("Is it right", _RIGHT_NOW),
+        Row("Requests", answers(CHOSEN)),
+        Row("Work", work(CHOSEN)),
+        Row("Engine", _ENGINE),
+        Row("Text generation", _TEXT),
+    ),
+    _VARIABLES,
+    (
+        Mark(
+            "Bundle",
+            f"{_BUNDLES} unless {_BUNDLES.replace('})', '} offset 1m)')}",
+            "bundle {{bundle}} answers",
+        ),
+    ),
+)
