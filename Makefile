@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # In two processes; tests/conftest.py says what shares one.
 BESIDE := --numprocesses=2 --dist=loadfile
 
-.PHONY: up down status test test-quick test-failed test-stack test-by-hand test-compose test-clients \
+.PHONY: up down status test test-quick test-failed test-stack test-by-hand test-monitoring test-compose test-clients \
 	check-clients compose-figures screenshots dashboard-pictures \
 	example-env monitoring check check-ort check-ensemble check-vllm compare-table compare-int8 compare-hints \
 	lint format \
@@ -25,6 +25,7 @@ help:
 	@echo 'make test-quick  those of them that need no Triton and no torch, a minute'
 	@echo 'make test-stack  faults, live changes and traps on a whole stack'
 	@echo 'make test-by-hand  notebooks, harness, families: what CI has no time for'
+	@echo 'make test-monitoring  each alert at a real fault, each query of the dashboards; 8 minutes'
 	@echo 'make reliability SEED=n   faults and changes at random, for half an hour'
 	@echo 'make reliability-demo     its faults with the demo model only, 5 minutes'
 	@echo 'make test-compose   the containers, on a real Docker Engine; then make compose-figures'
@@ -76,9 +77,15 @@ test-stack: $(VENV)/.dev
 	$(BIN)/python -m pytest $(BESIDE) -m "long and not by_hand" $(PYTEST)
 
 # The notebooks, the benchmarks' own harness, a deployed model of each family, ClearML's commands in
-# one session: about 10 minutes, for which .ci/run has no time.
+# one session, alerts and dashboards: about 20 minutes, for which .ci/run has no time.
 test-by-hand: $(VENV)/.dev
 	$(BIN)/python -m pytest -m by_hand $(PYTEST)
+
+# A real Prometheus on whole stacks: each alert at a fault of its own, every query of the dashboards; 8
+# minutes. .ci/run has time for tests/monitoring and tests/stack/test_monitoring.py alone.
+test-monitoring: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "" tests/monitoring tests/stack/test_monitoring.py \
+		tests/stack/test_alerts_fire.py tests/stack/test_dashboards.py $(PYTEST)
 
 # What failed in the run before, once more and alone.
 test-failed: $(VENV)/.dev

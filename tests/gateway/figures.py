@@ -27,5 +27,5 @@ def durations(seen: Samples, endpoint: str) -> dict[tuple[str, str], float]:
     return {
         (labels["status"], labels["code"]): value
         for name, labels, value in rows
-        if name == "request_duration_seconds_count" and labels["endpoint"] == endpoint
+        if name == "request_duration_seconds_count" and labels["endpoint"] == endpoint and value
     }

@@ -342,8 +342,12 @@ async def test_figures_have_each_refusal_however_it_was_given(
 
     async def ask() -> None:
         body = {"text": "tea", "timeout_ms": 100}
-        status, answer = await kept.post("texts", body, given_by=given)
-        assert (status, answer["code"]) == (503, "overloaded")
+        by = Counter[str]()
+        status, answer = await kept.post("texts", body, given_by=by)
+        # Who comes before the wait is seen to be long is let in, and waits in vain.
+        assert (status, answer["code"]) in ((503, "overloaded"), (504, "deadline"))
+        if status == 503:
+            given.update(by)
 
     with busy(server, SLOW), stopped(text_serving.triton):
         end = time.monotonic() + 60

@@ -25,7 +25,7 @@ from tests.stack.conftest import started
 from transformer_serving.desk.monitoring.alerts import Alert
 from transformer_serving.desk.monitoring.rules import all_alerts
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.by_hand]
 
 PAGE = Path(__file__).parents[2] / "docs" / "monitoring.md"
 

@@ -19,7 +19,7 @@ from tests.engine.triton_server import wait_until
 from tests.stack.watched import REVIEWS, TICKETS, Watched, deploy, watched
 from transformer_serving.desk.demo import GENERATOR
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.by_hand]
 # Their queries are read by promtool in tests/monitoring/test_dashboards.py: no machine of these
 # tests has a GPU, so there is nothing that they could find.
 WITHOUT_DATA = Needs.GPU
