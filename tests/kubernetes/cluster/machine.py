@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -17,7 +18,8 @@ _PACKAGES = (
     "socat", "util-linux",
 )  # fmt: skip
 _CAP_SYS_RESOURCE = 24
-_OURS = re.compile(r"KUBE-|DOCKER|docker0")
+_BRIDGE = "docker0"
+_OURS = re.compile(rf"KUBE-|DOCKER|{_BRIDGE}")
 _RUNTIME = """#!/bin/sh
 # The kubelet asks for a negative oom_score_adj, which root without CAP_SYS_RESOURCE may not set;
 # Docker's own containers have 0.
@@ -55,9 +57,10 @@ def _runtime() -> tuple[str, ...]:
 
 
 def pod_network() -> str:
-    """The machine's address on the network that pods are in."""
-    form = "{{(index .IPAM.Config 0).Gateway}}"
-    return run("docker", "network", "inspect", "bridge", "--format", form).strip()
+    """The machine's address on Docker's bridge, where pods are."""
+    (link,) = json.loads(run("ip", "-json", "-4", "address", "show", _BRIDGE))
+    (row,) = link["addr_info"]
+    return str(row["local"])
 
 
 def clean_network() -> None:
@@ -83,7 +86,7 @@ def clean_network() -> None:
         for chain in ours:
             _iptables(table, "--delete-chain", chain)
     _iptables("filter", "--policy", "FORWARD", "ACCEPT")
-    subprocess.run(["ip", "link", "delete", "docker0"], capture_output=True, check=False)
+    subprocess.run(["ip", "link", "delete", _BRIDGE], capture_output=True, check=False)
 
 
 def _iptables(table: str, *arguments: str) -> str:

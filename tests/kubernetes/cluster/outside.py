@@ -1,4 +1,4 @@
-"""Who is outside of the cluster: `kubectl port-forward`, our command line through it, and clients."""
+"""Who is outside of the cluster: `kubectl port-forward`, our command line, and clients."""
 
 from __future__ import annotations
 
