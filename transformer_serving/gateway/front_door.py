@@ -111,6 +111,8 @@ class FrontDoor:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange.of(scope, receive, send)
+        if self._shutdown.stopping:
+            exchange = exchange.as_one_of_the_last()
         call = call_of(scope) or self._by_setting(scope)
         if call is None or call.is_question or not self._settings.log_requests:
             await self._let_in(call, exchange)

@@ -84,6 +84,11 @@ class Cluster:
     def kill_kubelet(self) -> None:
         self._processes.kill("kubelet")
 
+    def heartbeat(self) -> str:
+        """When the kubelet said last that it is there."""
+        lease = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{NODE}"
+        return str(self.api.get(lease)["spec"]["renewTime"])
+
     def node_status(self) -> str:
         """Of the condition Ready: True, False, or Unknown where its kubelet is away."""
         for row in (self.api.get(f"/api/v1/nodes/{NODE}") or {"status": {}})["status"].get(

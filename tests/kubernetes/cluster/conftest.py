@@ -37,14 +37,19 @@ def cluster(engine: None) -> Iterator[Cluster]:
     shutil.rmtree(STATE, ignore_errors=True)
     STATE.mkdir(parents=True)
     running = Cluster(STATE, binaries(), pod_network())
-    names = Names(running.api, running.address)
-    names.start()
     try:
         running.start()
         yield running
     finally:
         running.stop()
-        names.close()
+
+
+@pytest.fixture(scope="session")
+def names(cluster: Cluster) -> Iterator[Names]:
+    served = Names(cluster.api, cluster.address)
+    served.start()
+    yield served
+    served.close()
 
 
 @pytest.fixture(scope="session")
@@ -73,7 +78,10 @@ def serving(release: Release, bundles: Path) -> Release:
 
 @pytest.fixture(scope="session")
 def release(
-    cluster: Cluster, images: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+    cluster: Cluster,
+    names: Names,
+    images: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Release]:
     """Installed with `--wait`; what the tests left of it is taken away."""
     make_volume(cluster, "data")

@@ -41,6 +41,15 @@ class Names(threading.Thread):
                 return
             self._socket.sendto(self._answer(question), caller)
 
+    def hold(self) -> None:
+        """Keep what was answered, until `let_go`."""
+        self._kept = {name: (float("inf"), found) for name, (_, found) in self._kept.items()}
+
+    def let_go(self) -> None:
+        """As though all had been asked for just now: what changes from here on is seen last."""
+        until = time.monotonic() + KEPT_S
+        self._kept = {name: (until, found) for name, (_, found) in self._kept.items()}
+
     def close(self) -> None:
         self._closed.set()
         # It waits for a packet.

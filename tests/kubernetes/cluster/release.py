@@ -73,8 +73,11 @@ class Release:
         return self.cluster.kubectl("--namespace", NAMESPACE, *arguments)
 
     def restart(self, component: str) -> None:
-        """A rolling update, waited for to its end."""
+        """Begin a rolling update."""
         self.kubectl("rollout", "restart", f"deployment/{NAME}-{component}")
+
+    def rolled_out(self, component: str) -> None:
+        """It has come to its end, and the old pods are gone."""
         self.kubectl("rollout", "status", f"deployment/{NAME}-{component}", f"--timeout={_WAIT_S}s")
         self.settled(component)
 

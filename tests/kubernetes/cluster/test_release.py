@@ -11,14 +11,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.compose.conftest import kill, kill_process, started, wait_for, wait_until_answered
 from tests.compose.machine import run
 from tests.kubernetes.cluster.components import NODE, Cluster
 from tests.kubernetes.cluster.figures import ClusterFigures
+from tests.kubernetes.cluster.names import Names
 from tests.kubernetes.cluster.outside import CLIENTS, ENDPOINT, PORT, forwarded, load, status
-from tests.kubernetes.cluster.release import Release, container_id, is_ready, restarts
+from tests.kubernetes.cluster.release import Release, container_id, is_ready, leaves, restarts
 from tests.kubernetes.cluster.start_times import inference_steps, replaced, triton_steps
 from transformer_serving.desk.bundle.folder import open_bundle
 
@@ -46,17 +45,35 @@ def test_pods_are_confined_and_know_no_token(serving: Release) -> None:
         serving.kubectl("exec", name, "--", "sh", "-c", look)
 
 
-@pytest.mark.parametrize("component", ["inference", "triton"])
-def test_a_rolling_update_fails_no_request(
-    serving: Release, component: str, figures: ClusterFigures
+def test_a_rolling_update_of_inference_fails_no_request(
+    serving: Release, figures: ClusterFigures
 ) -> None:
-    before = serving.names(component)
+    before = serving.names("inference")
     with load(serving) as sent:
         wait_until_answered(sent)
-        serving.restart(component)
+        serving.restart("inference")
+        serving.rolled_out("inference")
         wait_until_answered(sent)
-    figures.load(f"rolling update of {component}", sent)
-    assert not before & serving.names(component)
+    figures.load("rolling update of inference", sent)
+    assert not before & serving.names("inference")
+    assert sent.failed == 0, sent.seen
+
+
+def test_a_rolling_update_of_triton_fails_no_request(
+    serving: Release, names: Names, figures: ClusterFigures
+) -> None:
+    """Also where the workers' DNS server learns of it as late as one does."""
+    before = serving.names("triton")
+    with load(serving) as sent:
+        wait_until_answered(sent)
+        names.hold()
+        serving.restart("triton")
+        wait_for(lambda: any(map(leaves, serving.pods("triton"))), "the old one leaves")
+        names.let_go()
+        serving.rolled_out("triton")
+        wait_until_answered(sent)
+    figures.load("rolling update of Triton", sent)
+    assert not before & serving.names("triton")
     assert sent.failed == 0, sent.seen
 
 
@@ -124,8 +141,9 @@ def test_a_killed_kubelet_is_no_matter_to_requests(
         wait_until_answered(sent)
         cluster.kill_kubelet()
         wait_until_answered(sent, 1000)
+        last = cluster.heartbeat()
         cluster.start_kubelet()
-        wait_for(lambda: cluster.node_status() == "True", "the node is ready")
+        wait_for(lambda: cluster.heartbeat() != last, "the new kubelet says that it is there")
         serving.settled("inference", 2)
         serving.settled("triton", 1)
         wait_until_answered(sent)
