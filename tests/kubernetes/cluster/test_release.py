@@ -8,8 +8,11 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.compose.conftest import kill, kill_process, started, wait_for, wait_until_answered
 from tests.compose.machine import run
@@ -166,12 +169,19 @@ def containers(serving: Release) -> set[str]:
     return {container_id(pod) for pod in pods}
 
 
-def test_a_drain_takes_one_pod_at_a_time(
-    serving: Release, cluster: Cluster, figures: ClusterFigures
-) -> None:
-    """Of each Deployment: on this one node no other can take its place, so the second one stays."""
+@pytest.fixture
+def two_tritons(serving: Release) -> Iterator[None]:
     serving.upgrade({"triton": {"replicas": 2}})
     serving.settled("triton", 2)
+    yield
+    serving.upgrade()
+    serving.settled("triton", 1)
+
+
+def test_a_drain_takes_one_pod_at_a_time(
+    serving: Release, two_tritons: None, cluster: Cluster, figures: ClusterFigures
+) -> None:
+    """Of each Deployment: on this one node no other can take its place, so the second one stays."""
     with load(serving) as sent:
         wait_until_answered(sent)
         drain = cluster.kubectl_command(
@@ -188,8 +198,6 @@ def test_a_drain_takes_one_pod_at_a_time(
     assert "disruption budget" in done.stderr, done.stderr
     assert {name: len(pods) for name, pods in left.items()} == dict.fromkeys(PARTS, 1)
     assert sent.failed == 0, sent.seen
-    serving.upgrade()
-    serving.settled("triton", 1)
 
 
 def test_how_long_a_pod_takes_to_start(serving: Release, figures: ClusterFigures) -> None:
