@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 import threading
+import urllib.request
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -39,31 +40,49 @@ class AggregatedApi:
 
     def start(self) -> None:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        self._announce()
-        path = f"{_APISERVICES}/{self._version}.{self._group}"
+        self._name_it()
+        # Before the proxy has heard of the Service its address may be somebody else's, outside.
+        wait_for(self._reached, "the Service leads here")
+        spec = {
+            "service": self._meta, "group": self._group, "version": self._version,
+            "insecureSkipTLSVerify": True, "groupPriorityMinimum": 100, "versionPriority": 100,
+        }  # fmt: skip
+        name = f"{self._version}.{self._group}"
+        self._cluster.api.create(_APISERVICES, {"metadata": {"name": name}, "spec": spec})
+        path = f"{_APISERVICES}/{name}"
         wait_for(lambda: _available(self._cluster.api.get(path)), "the API server knows of it")
 
     def stop(self) -> None:
         self._server.shutdown()
         self._server.server_close()
 
-    def _announce(self) -> None:
-        """A Service without pods, whose address is the server's, and the APIService."""
-        api, meta = self._cluster.api, {"name": self._group.split(".")[0], "namespace": _NAMESPACE}
-        core = f"/api/v1/namespaces/{_NAMESPACE}"
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {"name": self._group.split(".")[0], "namespace": _NAMESPACE}
+
+    def _name_it(self) -> None:
+        """A Service without pods, whose address is the server's."""
+        api, core = self._cluster.api, f"/api/v1/namespaces/{_NAMESPACE}"
         port = {"name": "https", "port": 443, "protocol": "TCP"}
-        api.create(f"{core}/services", {"metadata": meta, "spec": {"ports": [port]}})
+        api.create(f"{core}/services", {"metadata": self._meta, "spec": {"ports": [port]}})
         subset = {
             "addresses": [{"ip": self._cluster.address}],
             "ports": [{**port, "port": self._server.server_address[1]}],
         }
-        api.create(f"{core}/endpoints", {"metadata": meta, "subsets": [subset]})
-        spec = {
-            "service": meta, "group": self._group, "version": self._version,
-            "insecureSkipTLSVerify": True, "groupPriorityMinimum": 100, "versionPriority": 100,
-        }  # fmt: skip
-        name = f"{self._version}.{self._group}"
-        api.create(_APISERVICES, {"metadata": {"name": name}, "spec": spec})
+        api.create(f"{core}/endpoints", {"metadata": self._meta, "subsets": [subset]})
+
+    def _reached(self) -> bool:
+        """Through the Service, over TLS: the certificate is of our authority."""
+        path = f"/api/v1/namespaces/{_NAMESPACE}/services/{self._meta['name']}"
+        host = self._cluster.api.get(path)["spec"]["clusterIP"]
+        context = self._cluster.authority.client(self._cluster.authority.sign("caller"))
+        context.check_hostname = False
+        url = f"https://{host}/apis/{self._group}/{self._version}"
+        try:
+            with urllib.request.urlopen(url, context=context, timeout=2) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
 
     def answer(self, asked: str) -> Answer | None:
         url = urlsplit(asked)

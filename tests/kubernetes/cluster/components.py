@@ -76,7 +76,8 @@ class Cluster:
     def stop(self) -> None:
         self._processes.stop()
         remove_containers()
-        for line in Path("/proc/mounts").read_text().splitlines():
+        # The latest first: volumes lie below the kubelet's folder, which is a mount itself.
+        for line in reversed(Path("/proc/mounts").read_text().splitlines()):
             point = line.split()[1]
             if point.startswith(str(self.folder)):
                 subprocess.run(["umount", point], check=True)
