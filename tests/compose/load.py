@@ -40,6 +40,7 @@ class Client(threading.Thread):
                 connection.close()
                 row = (type(error).__name__, None, None)
             self.seen[row] += 1
+        connection.close()
 
 
 class Load:

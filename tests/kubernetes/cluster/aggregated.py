@@ -6,7 +6,7 @@ import json
 import ssl
 import threading
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -23,11 +23,12 @@ class AggregatedApi:
     """One group's version; `answer` is asked for what lies below it, by its path there."""
 
     def __init__(
-        self, cluster: Cluster, group: str, version: str,
+        self, cluster: Cluster, group: str, version: str, kinds: Mapping[str, str],
         answer: Callable[[list[str], SplitResult], Answer | None],
     ) -> None:  # fmt: skip
         self._cluster, self._group, self._version = cluster, group, version
-        self._below = answer
+        # By resource. kubectl takes a group without any for one that is broken.
+        self._kinds, self._below = kinds, answer
         self._server = ThreadingHTTPServer((cluster.address, 0), self._handler())
         pair = cluster.authority.sign(group, host=cluster.address)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -90,7 +91,8 @@ class AggregatedApi:
         if url.path == base:
             return {
                 "kind": "APIResourceList", "apiVersion": "v1",
-                "groupVersion": f"{self._group}/{self._version}", "resources": [],
+                "groupVersion": f"{self._group}/{self._version}",
+                "resources": [_resource(name, kind) for name, kind in self._kinds.items()],
             }  # fmt: skip
         below = self._below(url.path.removeprefix(f"{base}/").split("/"), url)
         return below and {"apiVersion": f"{self._group}/{self._version}", "metadata": {}, **below}
@@ -114,6 +116,11 @@ class AggregatedApi:
                 """No line for each request."""
 
         return Handler
+
+
+def _resource(name: str, kind: str) -> dict[str, Any]:
+    verbs = ["get", "list"]
+    return {"name": name, "singularName": "", "namespaced": True, "kind": kind, "verbs": verbs}
 
 
 def _available(row: dict[str, Any] | None) -> bool:

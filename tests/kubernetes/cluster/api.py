@@ -35,6 +35,9 @@ class Api:
     def create(self, path: str, body: dict[str, Any]) -> None:
         self._ask("POST", path, body)
 
+    def delete(self, path: str) -> None:
+        self._ask("DELETE", path)
+
     def ready(self) -> bool:
         try:
             return bool(self._text("/readyz") == "ok")

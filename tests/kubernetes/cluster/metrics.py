@@ -17,7 +17,8 @@ _WINDOW = "10s"
 
 class Metrics(AggregatedApi):
     def __init__(self, cluster: Cluster) -> None:
-        super().__init__(cluster, "metrics.k8s.io", "v1beta1", self._pods)
+        kinds = {"pods": "PodMetrics"}
+        super().__init__(cluster, "metrics.k8s.io", "v1beta1", kinds, self._pods)
         self._kubelet = f"{cluster.kubelet_url}/stats/summary"
         self._api = cluster.api
         self._to_kubelet = cluster.authority.client(cluster.authority.sign("metrics-client"))

@@ -118,7 +118,8 @@ class WaitingTokens(AggregatedApi):
     """query-0, query-1: the ScaledObject's triggers."""
 
     def __init__(self, cluster: Cluster, prometheus: Prometheus, queries: list[str]) -> None:
-        super().__init__(cluster, GROUP, "v1beta1", self._value)
+        kinds = {f"query-{number}": "ExternalMetricValueList" for number in range(len(queries))}
+        super().__init__(cluster, GROUP, "v1beta1", kinds, self._value)
         self._prometheus, self._queries = prometheus, queries
         self._api = cluster.api
 
