@@ -65,7 +65,7 @@ def test_the_first_chart_is_upgraded_and_the_new_one_rolled_back(
         settle(release)
         wait_until_answered(sent)
     figures.load("`helm upgrade` from the first chart", sent)
-    # Its Triton left after 8 s, while the workers' DNS still named it (docs/decisions/kubernetes.md).
+    # Its Triton leaves after 8 s, when the workers' DNS still names it.
     assert {status for status, _, _ in sent.seen} <= {200, 503}, sent.seen
     with load(release) as sent:
         wait_until_answered(sent)
