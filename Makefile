@@ -10,6 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 BESIDE := --numprocesses=2 --dist=loadfile
 
 .PHONY: up down status test test-quick test-failed test-stack test-by-hand test-monitoring test-compose test-clients \
+	test-kubernetes kubernetes-figures \
 	check-clients compose-figures screenshots dashboard-pictures \
 	example-env monitoring check check-ort check-ensemble check-vllm compare-table compare-int8 compare-hints \
 	lint format \
@@ -29,6 +30,7 @@ help:
 	@echo 'make reliability SEED=n   faults and changes at random, for half an hour'
 	@echo 'make reliability-demo     its faults with the demo model only, 5 minutes'
 	@echo 'make test-compose   the containers, on a real Docker Engine; then make compose-figures'
+	@echo 'make test-kubernetes   the chart on a real cluster of one node; then make kubernetes-figures'
 	@echo 'make test-clients  other protocols asked by their own client libraries; check-clients: the large ones too'
 	@echo 'make example-env   renew docker/example.env and the chart from the settings'
 	@echo 'make monitoring   renew the rules, scrapes and dashboards of compose/monitoring from their tables'
@@ -101,6 +103,12 @@ reliability-demo: $(VENV)/.dev
 test-compose: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/compose --durations=15 $(PYTEST)
 
+# A real API server, scheduler, kubelet and the rest, built once into build/kubernetes, on a Docker
+# Engine. Needs what test-compose needs; a quarter of an hour for the build, and as much for the tests.
+test-kubernetes: $(VENV)/.dev
+	$(BIN)/python -m tests.kubernetes.cluster.binaries
+	$(BIN)/python -m pytest tests/kubernetes/cluster --durations=15 $(PYTEST)
+
 # Unmodified clients of other protocols, each in an environment of its own below build/clients, made
 # once, against one stack with every task.
 test-clients: $(VENV)/.dev
@@ -113,6 +121,10 @@ check-clients: $(VENV)/.dev
 # What the last test-compose measured, into docs/compose.md.
 compose-figures: $(VENV)/.dev
 	$(BIN)/python -m tests.compose.figures
+
+# What the last test-kubernetes measured, into docs/kubernetes.md.
+kubernetes-figures: $(VENV)/.dev
+	$(BIN)/python -m tests.kubernetes.cluster.figures
 
 example-env: $(VENV)/.desk
 	$(BIN)/python -m transformer_serving.desk.compose

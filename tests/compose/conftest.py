@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.compose.figures import FIGURES, ComposeFigures
+from tests.compose.load import Load
 from tests.compose.machine import docker_engine, pip_configuration, run
 from tests.compose.stand_ins import make_stand_ins
 from transformer_serving.desk.demo import build_demo_models
@@ -37,6 +38,12 @@ def wait_for(condition: Callable[[], Any], what: str, bound_s: float = BOUND_S) 
         assert time.monotonic() < deadline, f"not within {bound_s:.0f} s: {what}"
         time.sleep(0.3)
     return value
+
+
+def wait_until_answered(load: Load, more: int = 200) -> None:
+    """Some more answers, so that something was under way before and after what is tested."""
+    goal = load.answered + more
+    wait_for(lambda: load.answered >= goal, "the clients get answers")
 
 
 def free_ports(count: int) -> list[int]:

@@ -22,22 +22,22 @@ class ComposeFigures:
     """Requests under load, recoveries and image sizes of one run of the tests."""
 
     def __init__(self) -> None:
-        self._values: dict[str, Any] = {"loads": [], "recoveries": {}, "sizes": {}}
+        self.values: dict[str, Any] = {"loads": [], "recoveries": {}, "sizes": {}}
 
     def load(self, what: str, load: Load) -> None:
-        self._values["loads"].append([what, load.sent, load.failed])
+        self.values["loads"].append([what, load.sent, load.failed])
 
     def recovery(self, what: str, seconds: float) -> None:
-        self._values["recoveries"][what] = seconds
+        self.values["recoveries"][what] = seconds
 
     def size(self, image: str, size: int) -> None:
-        self._values["sizes"][image] = size
+        self.values["sizes"][image] = size
 
     def write(self, path: Path) -> None:
         """With the machine they were read on."""
-        self._values["when"] = datetime.now(UTC).date().isoformat()
-        self._values["machine"] = machine()
-        path.write_text(json.dumps(self._values, indent=1))
+        self.values["when"] = datetime.now(UTC).date().isoformat()
+        self.values["machine"] = machine()
+        path.write_text(json.dumps(self.values, indent=1))
 
 
 def machine() -> str:
@@ -54,15 +54,19 @@ def machine() -> str:
 
 def page(values: dict[str, Any]) -> str:
     """The part of docs/compose.md that is made from the figures."""
-    rows = "".join(f"| {what} | {sent:,} | {failed} |\n" for what, sent, failed in values["loads"])
     seconds = "; ".join(f"{what}: {took:.1f} s" for what, took in values["recoveries"].items())
     sizes = ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in values["sizes"].items())
     return (
         f"{values['when']}; {values['machine']}; 8 clients that ask without a pause.\n\n"
-        f"| under load | sent | failed |\n|---|---|---|\n{rows}\n"
+        f"{loads_table(values)}\n"
         f"Until the first answer again: {seconds}.\n\n"
         f"Images, on the stand-ins (the real Triton image is many times that size): {sizes}.\n"
     )
+
+
+def loads_table(values: dict[str, Any]) -> str:
+    rows = "".join(f"| {what} | {sent:,} | {failed} |\n" for what, sent, failed in values["loads"])
+    return f"| under load | sent | failed |\n|---|---|---|\n{rows}"
 
 
 def main() -> None:

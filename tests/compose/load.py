@@ -1,4 +1,4 @@
-"""Clients that ask without a pause until told to stop, and count what came back."""
+"""Clients that ask until told to stop, without a pause or with one, and count what came back."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ Row = tuple[int | str, str | None, str | None]
 class Client(threading.Thread):
     """One client on a kept connection. `seen` counts (status or error, bundle version, label)."""
 
-    def __init__(self, port: int, endpoint: str, text: str) -> None:
+    def __init__(self, host: str, port: int, endpoint: str, text: str, pause_s: float) -> None:
         super().__init__(daemon=True)
         self.seen: Counter[Row] = Counter()
         self.stop = threading.Event()
-        self._port, self._path = port, f"/serve/{endpoint}"
+        self._host, self._port, self._path = host, port, f"/serve/{endpoint}"
+        self._pause_s = pause_s
         self._body = json.dumps({"text": text})
 
     def run(self) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_TIMEOUT_S)
-        while not self.stop.is_set():
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=_TIMEOUT_S)
+        while not self.stop.wait(self._pause_s):
             try:
                 connection.request("POST", self._path, self._body, HEADERS)
                 answer = connection.getresponse()
@@ -39,13 +40,18 @@ class Client(threading.Thread):
                 connection.close()
                 row = (type(error).__name__, None, None)
             self.seen[row] += 1
+        connection.close()
 
 
 class Load:
     """Several clients while the block runs; then `sent`, `failed` and what was `seen`."""
 
-    def __init__(self, port: int, endpoint: str, clients: int, text: str = MEAL) -> None:
-        self._clients = [Client(port, endpoint, text) for _ in range(clients)]
+    def __init__(
+        self, port: int, endpoint: str, clients: int, text: str = MEAL, *,
+        host: str = "127.0.0.1", pause_s: float = 0.0,
+    ) -> None:  # fmt: skip
+        rest = (host, port, endpoint, text, pause_s)
+        self._clients = [Client(*rest) for _ in range(clients)]
         self.seen: Counter[Row] = Counter()
 
     def __enter__(self) -> Load:

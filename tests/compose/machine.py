@@ -51,8 +51,11 @@ def _installed(package: str) -> bool:
 
 
 @contextmanager
-def docker_engine() -> Iterator[None]:
-    """A daemon that answers: the machine's, or one of our own for as long as the block runs."""
+def docker_engine(*options: str) -> Iterator[None]:
+    """A daemon that answers: the machine's, or one of our own for as long as the block runs.
+
+    `options`: of our own dockerd.
+    """
     if not answers():
         install("docker.io", "iptables", "ca-certificates")
     use_compose()
@@ -63,7 +66,7 @@ def docker_engine() -> Iterator[None]:
     BUILD.mkdir(parents=True, exist_ok=True)
     with (BUILD / "dockerd.log").open("wb") as log:
         daemon = subprocess.Popen(
-            ["dockerd", f"--data-root={BUILD / 'docker'}"], stdout=log, stderr=log
+            ["dockerd", f"--data-root={BUILD / 'docker'}", *options], stdout=log, stderr=log
         )
         try:
             deadline = time.monotonic() + _DAEMON_S
@@ -92,7 +95,7 @@ def use_compose() -> None:
     plugin = configuration / "cli-plugins" / "docker-compose"
     if not plugin.exists():
         plugin.parent.mkdir(parents=True, exist_ok=True)
-        unpacked = fetch("docker-compose", COMPOSE_SUITE, BUILD / "compose-package")
+        unpacked = fetch(COMPOSE_SUITE, BUILD / "compose-package", "docker-compose")
         (binary,) = unpacked.rglob("cli-plugins/docker-compose")
         shutil.copy(binary, plugin)
     os.environ["DOCKER_CONFIG"] = str(configuration)
@@ -122,24 +125,43 @@ def debian_mirror() -> str:
     raise AssertionError("apt's sources name no Debian mirror; this needs a Debian machine")
 
 
-def fetch(package: str, suite: str, folder: Path) -> Path:
-    """Unpack a package of another suite into `folder`, checked by apt, without installing it."""
+def fetch(suite: str, folder: Path, *packages: str) -> Path:
+    """Unpack packages of another suite into `folder`, checked by apt, without installing them."""
+    options = _apt(suite, folder, "deb")
+    # With the suite, or apt would want the version that is installed, from wherever that came.
+    named = [f"{package}/{suite}" for package in packages]
+    run("apt-get", "-q", *options, "download", *named, cwd=folder)
+    (folder / "unpacked").mkdir()
+    for archive in folder.glob("*.deb"):
+        run("dpkg", "-x", str(archive), str(folder / "unpacked"))
+    return folder / "unpacked"
+
+
+def fetch_source(suite: str, folder: Path, package: str) -> Path:
+    """The same of a source package, with Debian's patches."""
+    install("dpkg-dev")
+    options = _apt(suite, folder, "deb-src")
+    run("apt-get", "-q", *options, "source", "--download-only", package, cwd=folder)
+    (description,) = folder.glob("*.dsc")
+    run("dpkg-source", "--no-check", "-x", str(description), str(folder / "unpacked"))
+    return folder / "unpacked"
+
+
+def _apt(suite: str, folder: Path, kind: str) -> list[str]:
+    """Empty the folder and read the suite's lists into it: options of apt that use these alone."""
     shutil.rmtree(folder, ignore_errors=True)
-    for name in ("lists/partial", "cache/archives/partial", "unpacked"):
+    for name in ("lists/partial", "cache/archives/partial"):
         (folder / name).mkdir(parents=True)
     keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
     sources = folder / "sources.list"
-    sources.write_text(f"deb [signed-by={keyring}] {debian_mirror()} {suite} main\n")
+    sources.write_text(f"{kind} [signed-by={keyring}] {debian_mirror()} {suite} main\n")
     options = [
         f"-oDir::Etc::sourcelist={sources}", "-oDir::Etc::sourceparts=-",
         f"-oDir::State::lists={folder / 'lists'}", f"-oDir::Cache={folder / 'cache'}",
         "-oAPT::Sandbox::User=root",
     ]  # fmt: skip
     run("apt-get", "-q", *options, "update")
-    run("apt-get", "-q", *options, "download", package, cwd=folder)
-    (archive,) = folder.glob("*.deb")
-    run("dpkg", "-x", str(archive), str(folder / "unpacked"))
-    return folder / "unpacked"
+    return options
 
 
 def pip_configuration() -> tuple[Path, Path]:

@@ -24,6 +24,7 @@ from tests.compose.conftest import (
     kill_process,
     started,
     wait_for,
+    wait_until_answered,
 )
 from tests.compose.figures import ComposeFigures
 from tests.compose.load import HEADERS, Load
@@ -35,12 +36,6 @@ from transformer_serving.desk.deploy.golden import ask
 
 ENDPOINT = "transformer_model"
 CLIENTS = 8
-
-
-def wait_until_answered(load: Load, more: int = 200) -> None:
-    """Some more answers, so that something was under way before and after what is tested."""
-    goal = load.answered + more
-    wait_for(lambda: load.answered >= goal, "the clients get answers")
 
 
 def test_the_seeds_request_is_answered(stack: Compose, bundles: Path) -> None:

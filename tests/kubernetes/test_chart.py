@@ -179,6 +179,16 @@ def test_triton_starts_when_its_models_have_and_has_shared_memory() -> None:
     assert volumes["shared-memory"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "1Gi"}
 
 
+def test_a_triton_serves_until_nobody_is_sent_there() -> None:
+    """The rest of its grace is for the calls that run, whatever the first part is."""
+    for seconds in (0, 40, 90):
+        objects = rendered(CLEARML, {"triton": {"leaveSeconds": seconds}})
+        spec = pods(objects)["demo-triton"]["spec"]
+        hook = container(objects, "demo-triton")["lifecycle"]["preStop"]["exec"]["command"]
+        assert hook == ["sleep", str(seconds)]
+        assert spec["terminationGracePeriodSeconds"] - seconds >= 50
+
+
 def test_gpus_are_a_limit_beside_the_others() -> None:
     objects = rendered(CLEARML, {"triton": {"gpus": 2, "strategy": "Recreate"}})
     limits = container(objects, "demo-triton")["resources"]["limits"]

@@ -67,6 +67,15 @@ class Exchange(NamedTuple):
         milliseconds = 1000 * (time.monotonic() - self.arrived)
         return (ID_HEADER, self.id), (b"server-timing", b"total;dur=%.3f" % milliseconds)
 
+    def as_one_of_the_last(self) -> Exchange:
+        """Of a worker that leaves: the answer tells its caller to connect anew, which is elsewhere.
+
+        A kept connection would be closed when the drain ends, perhaps under the next request.
+        """
+        if not self.scope.get("http_version", "1.1").startswith("1"):
+            return self
+        return self._replace(send=adding(self.send, lambda: (_CLOSE,)))
+
     def enter(self, operation: str | None) -> None:
         """Tell whose request it is and in which dialect; seen in this request's task only."""
         trace = self.headers.get(_TRACE)

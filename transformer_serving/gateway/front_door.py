@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from starlette.responses import Response
@@ -77,8 +77,6 @@ class FrontDoor:
         self._tracing = read_tracing()
         self._metrics = Metrics(self._short_way.names, self._tell, traced=self._tracing is not None)
         self._crowd = Crowd(settings, keys, self._traffic.durations, self._metrics.asked)
-        # Asked by the server before a request comes into the loop.
-        self.turns_away = self._crowd.refusal
         self.bodies = body_memory(settings.body_memory_bytes)
         self._reader = Reader(self._short_way, Parser(settings.max_body_elements))
         self._callers = Callers()
@@ -94,6 +92,10 @@ class FrontDoor:
         """Every figure that was kept back, now."""
         self._crowd.tell()
         self._traffic.tell()
+
+    def turns_away(self, scope: Scope, raw: bytes) -> Iterable[Message] | None:
+        """The answer of a request that need not come into the loop; asked in Granian's thread."""
+        return None if self._shutdown.stopping else self._crowd.refusal(scope, raw)
 
     def not_ready(self) -> str | None:
         """Why /health/ready would answer 503, else None."""
@@ -122,6 +124,8 @@ class FrontDoor:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange.of(scope, receive, send)
+        if self._shutdown.stopping:
+            exchange = exchange.as_one_of_the_last()
         call = call_of(scope) or self._by_setting(scope)
         if call is None or call.is_question or not self._settings.log_requests:
             await self._let_in(call, exchange)

@@ -1,0 +1,50 @@
+"""What `make test-kubernetes` measured; `make kubernetes-figures` puts it into the docs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from benchmarks.servers.machine import machine as measured_machine
+from scripts.generated_part import write_part
+from tests.compose.figures import ComposeFigures, loads_table
+from tests.compose.machine import ROOT
+
+PART = "kubernetes-figures"
+DOCUMENT = ROOT / "docs" / "kubernetes.md"
+FIGURES = ROOT / "build" / "kubernetes" / "figures.json"
+
+
+class ClusterFigures(ComposeFigures):
+    """Beside requests under load and recoveries: the parts of a pod's start."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__()
+        self.values |= {"version": version, "cpu": measured_machine()["cpu"], "starts": {}}
+
+    def start(self, component: str, steps: dict[str, float]) -> None:
+        self.values["starts"][component] = steps
+
+
+def page(values: dict[str, Any]) -> str:
+    """The part of docs/kubernetes.md that is made from the figures."""
+    seconds = "; ".join(f"{what}: {took:.1f} s" for what, took in values["recoveries"].items())
+    starts = "".join(
+        f"| {component} | " + ", ".join(f"{step} {at:.1f}" for step, at in steps.items()) + " |\n"
+        for component, steps in values["starts"].items()
+    )
+    return (
+        f"{values['when']}; Kubernetes {values['version']}; {values['cpu']}; {values['machine']}; "
+        f"8 clients that ask without a pause, but where it says otherwise.\n\n"
+        f"{loads_table(values)}\n"
+        f"Until the first answer again: {seconds}.\n\n"
+        f"| a pod's start | seconds after it was scheduled |\n|---|---|\n{starts}"
+    )
+
+
+def main() -> None:
+    write_part(PART, page(json.loads(FIGURES.read_text())), DOCUMENT)
+
+
+if __name__ == "__main__":
+    main()
