@@ -51,6 +51,12 @@ RELIED_ON = (
         "gateway/server/handover.py: how its thread hands a request to the loop",
     ),
     Relied(
+        # Its compiled part is read by its stub.
+        "uvloop", "uvloop/loop.pyi", "Loop",
+        "call_soon_threadsafe(callback)",
+        "gateway/server/handover.py: what Granian's thread calls in the loop may be answered there",
+    ),
+    Relied(
         "granian", "granian/asgi.py", "LifespanProtocol",
         "__init__(callable) startup() shutdown() interrupt errored",
         "gateway/server/worker.py: the app's start and end",
