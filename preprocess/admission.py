@@ -22,6 +22,9 @@ from transformer_serving.contract.errors import ServingError
 SURE = 0.75
 # Where nobody names a deadline: so much longer than estimated it may take.
 _SLOWER = 1.1
+# And so much of the limit is used: a crowd's refusals make the engine slower than it was when those
+# before them were let in.
+_FULL = 0.92
 _MOST_RETRY_S = 3600
 # A request with more than this share of the limit brings many tokens.
 _MANY = 1 / 64
@@ -128,8 +131,10 @@ def check_wait(
     With a deadline of its own, all of it must be answered by then; else its first call must be
     back within `max_wait_s`.
     """
+    share = 1.0
     if newcomer.left_s is None:
         allowed = max_wait_s
+        share = _FULL
         wait = _SLOWER * (pace.wait_s(waiting.due_tokens, now) + pace.call_s)
     else:
         allowed = SURE * newcomer.left_s
@@ -138,8 +143,8 @@ def check_wait(
         before = min(waiting.tokens, waiting.due_tokens + passed)
         own = newcomer.tokens / pace.rate if pace.rate else 0.0
         wait = pace.wait_s(before, now) + max(own, pace.call_s)
-    if wait > allowed:
-        raise takes_too_long(allowed, wait)
+    if wait > share * allowed:
+        raise takes_too_long(share * allowed, wait)
 
 
 def takes_too_long(allowed: float, wait: float) -> ServingError:
