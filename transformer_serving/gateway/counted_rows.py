@@ -25,8 +25,8 @@ from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
 from transformer_serving.contract.errors import FAULTS, KINDS
-from transformer_serving.contract.worker.durations import BOUNDS, HELP, LABELS, NAME, OK
-from transformer_serving.gateway.exemplars import Bucket
+from transformer_serving.contract.worker.durations import HELP, LABELS, NAME, OK
+from transformer_serving.gateway.exemplars import LIMITS, Bucket
 
 COUNTER, HISTOGRAM = "counter", "histogram"
 REFUSED = "transformer_serving_gateway_refused"
@@ -41,7 +41,6 @@ Known = Collection[str] | None
 # The one fault for which the gateway itself refuses: too many bytes of bodies.
 _REFUSAL = "overloaded"
 _ANSWERS = {OK: "200", **{code: str(KINDS[code].status) for code in FAULTS}}
-_LE = (*map(floatToGoString, BOUNDS), "+Inf")
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 _HELP_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n"})
 
@@ -187,7 +186,7 @@ def _answer_keys(endpoint: str) -> tuple[str, ...]:
     for code, status in _ANSWERS.items():
         values = [endpoint, status, code]
         keys += [
-            mmap_key(NAME, f"{NAME}_bucket", [*LABELS, "le"], [*values, le], HELP) for le in _LE
+            mmap_key(NAME, f"{NAME}_bucket", [*LABELS, "le"], [*values, le], HELP) for le in LIMITS
         ]
         keys.append(mmap_key(NAME, f"{NAME}_sum", [*LABELS], values, HELP))
     return tuple(keys)

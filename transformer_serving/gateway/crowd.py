@@ -17,19 +17,20 @@ from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
-from transformer_serving.contract.errors import KINDS, ServingError
+from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.panics import ENDS
 from transformer_serving.contract.worker.deferred import Deferred
-from transformer_serving.contract.worker.durations import Durations
+from transformer_serving.contract.worker.durations import Durations, status_of
+from transformer_serving.contract.worker.trace_context import HEADER as TRACE
 from transformer_serving.gateway.asgi import Message, Scope
 from transformer_serving.gateway.body import header_values
+from transformer_serving.gateway.exchange import TIMING, answer_headers
 from transformer_serving.gateway.keys import Keys, check_may_ask
-from transformer_serving.gateway.request_id import HEADER, request_id
+from transformer_serving.gateway.request_id import request_id
 from transformer_serving.gateway.routes import Call, call_of
 from transformer_serving.gateway.settings import GatewaySettings
 
-_WHOLE_WAY = (b"content-encoding", b"inference-header-content-length", b"traceparent")
-_TIMING = b"server-timing"
+_WHOLE_WAY = (b"content-encoding", b"inference-header-content-length", TRACE.encode())
 
 
 class Given(NamedTuple):
@@ -71,7 +72,7 @@ class Crowd:
         if reach is None or self._is_off:
             return
         before = self._given.get(call)
-        headers = [row for row in refusal.raw_headers if row[0] != _TIMING]
+        headers = [row for row in refusal.raw_headers if row[0] != TIMING]
         self._given[call] = Given(
             time.monotonic() + reach.seconds, reach, name, getattr(refusal, "code", ""),
             refusal.status_code, headers, bytes(refusal.body), [],
@@ -96,8 +97,7 @@ class Crowd:
             return None
         seconds = time.monotonic() - arrived
         given.seconds.append(seconds)
-        more = [(HEADER, request_id(headers)), (_TIMING, b"total;dur=%.3f" % (1000 * seconds))]
-        headers_of_it = given.headers + more
+        headers_of_it = [*given.headers, *answer_headers(request_id(headers), seconds)]
         return (
             {"type": "http.response.start", "status": given.status, "headers": headers_of_it},
             {"type": "http.response.body", "body": given.body},
@@ -113,8 +113,7 @@ class Crowd:
 
     def _count(self, given: Given) -> None:
         times = 0
-        row = KINDS.get(given.code)
-        status = given.status if row is None else row.status
+        status = status_of(given.code, given.status)
         while given.seconds:
             self._durations.took(given.name, given.code, status, given.seconds.pop())
             times += 1

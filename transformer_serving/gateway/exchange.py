@@ -30,12 +30,18 @@ from transformer_serving.gateway.callers import Caller
 from transformer_serving.gateway.request_id import HEADER as ID_HEADER, request_id
 
 _TRACE = HEADER.encode()
+TIMING = b"server-timing"
 _CLOSE = (b"connection", b"close")
 _EXPECT = b"expect"
 _CUT_OFF = ServingError("malformed_body", "the body ended before it was whole")
 _CHALLENGE = (b"www-authenticate", b"Bearer")
 _UNAUTHORIZED = 401
 _OF_THE_SENT_BODY = (b"content-encoding", b"content-length", b"transfer-encoding")
+
+
+def answer_headers(identity: bytes, seconds: float) -> Headers:
+    """The id of a request, and how long its answer took."""
+    return (ID_HEADER, identity), (TIMING, b"total;dur=%.3f" % (1000 * seconds))
 
 
 class Exchange(NamedTuple):
@@ -64,8 +70,7 @@ class Exchange(NamedTuple):
 
     def answer_headers(self) -> Headers:
         """What every answer gets that does not have it of its own."""
-        milliseconds = 1000 * (time.monotonic() - self.arrived)
-        return (ID_HEADER, self.id), (b"server-timing", b"total;dur=%.3f" % milliseconds)
+        return answer_headers(self.id, time.monotonic() - self.arrived)
 
     def as_one_of_the_last(self) -> Exchange:
         """Of a worker that leaves: the answer tells its caller to connect anew, which is elsewhere.

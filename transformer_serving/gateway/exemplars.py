@@ -26,7 +26,8 @@ from transformer_serving.gateway.figures_folder import VARIABLE, process_runs
 # Scrapes are further apart, and a file costs as much as some requests.
 _WITHIN_S = 2.0
 _PREFIX = "exemplars_"
-_LIMITS = (*map(floatToGoString, BOUNDS), "+Inf")
+# The buckets' bounds, as they are labels.
+LIMITS = (*map(floatToGoString, BOUNDS), "+Inf")
 # Endpoint, status, code and upper bound, as they are labels.
 Bucket = tuple[str, str, str, str]
 
@@ -41,7 +42,7 @@ class Exemplars:
     def note(self, endpoint: str, code: str, status: int, seconds: float, trace_id: str) -> None:
         if VARIABLE not in os.environ:
             return
-        bucket = endpoint, str(status), code, _LIMITS[bisect_left(BOUNDS, seconds)]
+        bucket = endpoint, str(status), code, LIMITS[bisect_left(BOUNDS, seconds)]
         self._rows[bucket] = Exemplar({"trace_id": trace_id}, seconds, time.time())
         self._soon()
 

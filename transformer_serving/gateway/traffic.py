@@ -15,8 +15,8 @@ from types import TracebackType
 
 import prometheus_client as prometheus
 
-from transformer_serving.contract.errors import KINDS, UNKNOWN_ENDPOINT
-from transformer_serving.contract.worker.durations import Durations, code_of
+from transformer_serving.contract.errors import UNKNOWN_ENDPOINT
+from transformer_serving.contract.worker.durations import Durations, code_of, status_of
 from transformer_serving.gateway.asgi import Message, Send
 from transformer_serving.gateway.exemplars import Exemplars
 from transformer_serving.gateway.metrics import in_flight
@@ -121,8 +121,7 @@ class Visit:
         if not self.code:
             # No answer at all: its server gave it up, or a fault of ours ended it.
             self.code = "left" if isinstance(error, asyncio.CancelledError) else "internal"
-        row = KINDS.get(self.code)
-        status = self.status if row is None else row.status
+        status = status_of(self.code, self.status)
         seconds = time.monotonic() - self._arrived
         traced = self.trace
         if traced is None:

@@ -47,6 +47,12 @@ class Traced(NamedTuple):
     at: float
 
 
+def status_of(code: str, status: int) -> int:
+    """That of the code where it has one, whatever `status` a dialect made of it."""
+    row = KINDS.get(code)
+    return status if row is None else row.status
+
+
 class _Tally:
     """Answers of one row of labels that Prometheus was not told of yet; the last one traced of
     each bucket.
