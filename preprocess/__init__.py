@@ -44,6 +44,9 @@ Collect = Callable[[dict[str, Any]], None] | None
 # queue does not run dry meanwhile.
 _REACH_S = 0.005
 _REACH = 1 / 16
+# Of the wait allowed, about which the queue has at a refusal: so much of it can pass without
+# anybody let in.
+_LONGEST = 1 / 8
 
 
 class Preprocess:
@@ -97,8 +100,9 @@ class Preprocess:
         self.begin(raw, state)
         refusal = self.postprocess(error.without_frames(), state)
         tell = partial(self.engine.departures.again, error)
-        seconds = min(_REACH_S, left_s * _REACH)
-        refusal.reach = Reach(glance, dialect_is_known, seconds, tell)
+        waits_s = left_s if glance.timeout_s is not None else self.settings.max_wait_s
+        seconds = min(_REACH_S, waits_s * _REACH)
+        refusal.reach = Reach(glance, dialect_is_known, seconds, tell, waits_s * _LONGEST)
         return refusal
 
     def preprocess(self, body: Any, state: dict[str, Any], collect: Collect = None) -> Any:

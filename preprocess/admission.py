@@ -24,7 +24,7 @@ SURE = 0.75
 _SLOWER = 1.1
 # And so much of the limit is used: a crowd's refusals make the engine slower than it was when those
 # before them were let in.
-_FULL = 0.92
+_FULL = 0.86
 _MOST_RETRY_S = 3600
 # A request with more than this share of the limit brings many tokens.
 _MANY = 1 / 64

@@ -44,13 +44,16 @@ def glance_at(raw: bytes, *, dialect_is_known: bool) -> Glance | None:
 class Reach(NamedTuple):
     """For whom else a refusal is true: in the next `seconds`, for all who have no more time.
 
-    The gateway gives it again to those, without asking; `tell` takes how many they were.
+    The gateway gives it again to those, without asking; `tell` takes how many they were. After that
+    it asks for one of them at a time, and until it has an answer, but no longer than `longest_s`
+    after this one, the others get it too.
     """
 
     glance: Glance
     dialect_is_known: bool
     seconds: float
     tell: Callable[[int], None]
+    longest_s: float = 0.0
 
     def holds_for(self, raw: bytes) -> bool:
         """Of a body in the same dialect; from whatever thread."""

@@ -81,10 +81,12 @@ def call(path: str = "/serve/texts") -> Call:
     return found
 
 
-def refusal(told: Told, seconds: float = LONG, timeout_s: float | None = None) -> Answer:
+def refusal(
+    told: Told, seconds: float = LONG, timeout_s: float | None = None, longest_s: float = 0.0
+) -> Answer:
     headers = {"server-timing": "tokenize;dur=0.5", "retry-after": "3"}
     answer = Answer(b'{"code":"overloaded"}', 503, headers, code="overloaded")
-    answer.reach = Reach(Glance(timeout_s), False, seconds, told.tell)
+    answer.reach = Reach(Glance(timeout_s), False, seconds, told.tell, longest_s)
     return answer
 
 
@@ -178,6 +180,39 @@ def test_it_holds_for_a_moment(told: Told) -> None:
     # The next one counts what the last one gave.
     crowd.gave(call(), refusal(told, seconds=0.0), "texts")
     assert told.again == 1
+
+
+def test_after_it_one_at_a_time_asks_for_all(told: Told) -> None:
+    crowd = crowd_of(told)
+    asks = 0.05
+    crowd.gave(call(), refusal(told, seconds=asks, longest_s=LONG), "texts")
+    for _ in range(3):
+        time.sleep(asks + 0.001)
+        began = time.monotonic()
+        let_in = [crowd.refusal(scope(), RAW) is None for _ in range(5)]
+        assert let_in[0]
+        # Of those who come while it is asked for them, none.
+        assert time.monotonic() - began > asks or not any(let_in[1:])
+
+
+def test_who_asks_and_is_not_refused_lets_all_in(told: Told) -> None:
+    crowd = crowd_of(told)
+    crowd.gave(call(), refusal(told, timeout_s=2.0, longest_s=LONG), "texts")
+    hurried = b'{"text": "a cup", "timeout_ms": 1000}'
+    # Neither of those that the refusal does not hold for says anything of it.
+    crowd.let_in(call("/serve/others"), hurried)
+    crowd.let_in(call(), RAW)
+    start_of(crowd.refusal(scope(), hurried))
+    crowd.let_in(call(), hurried)
+    assert crowd.refusal(scope(), hurried) is None
+    assert told.again == 1
+
+
+def test_nobody_is_refused_for_long_because_of_one_that_does_not_come_back(told: Told) -> None:
+    crowd = crowd_of(told)
+    crowd.gave(call(), refusal(told, seconds=0.01, longest_s=0.05), "texts")
+    time.sleep(0.051)
+    assert all(crowd.refusal(scope(), RAW) is None for _ in range(5))
 
 
 def test_none_is_given_again_where_that_is_not_said(told: Told) -> None:

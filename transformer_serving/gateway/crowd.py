@@ -3,8 +3,8 @@
 Where more comes than an engine can do, the refusals take the processor from the answers: each wakes
 the loop, makes a task, and stands in line before what the engine has just computed. So a refusal
 says how long it holds and for whom (`Reach` in preprocess/glance.py), and until then those get the
-same one from here. A request with a binary part, a compressed body or a trace goes
-the whole way.
+same one from here. After that one of them at a time is let in, to ask again. A request with a
+binary part, a compressed body or a trace goes the whole way.
 
 Tested by tests/gateway/test_crowd.py.
 """
@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from starlette.responses import Response
 
@@ -33,13 +34,15 @@ from transformer_serving.gateway.settings import GatewaySettings
 _WHOLE_WAY = (b"content-encoding", b"inference-header-content-length", TRACE.encode())
 
 
-class Given(NamedTuple):
-    """A refusal that holds until `until` on time.monotonic's clock.
+@dataclass(slots=True)
+class Given:
+    """A refusal that holds until `until` on time.monotonic's clock, at most until `last`.
 
     `seconds` has how long each took that was given since they were last counted.
     """
 
     until: float
+    last: float
     reach: Any
     name: str
     code: str
@@ -47,6 +50,15 @@ class Given(NamedTuple):
     headers: list[tuple[bytes, bytes]]
     body: bytes
     seconds: list[float]
+
+    def lets_in(self, now: float) -> bool:
+        """Whether who comes `now` is to ask again. While the loop has one who asks, the others are
+        not let in as well: it is late just when many come, and each of them would make it later.
+        """
+        if now <= self.until:
+            return False
+        self.until = now + self.reach.seconds
+        return True
 
 
 class Crowd:
@@ -73,13 +85,23 @@ class Crowd:
             return
         before = self._given.get(call)
         headers = [row for row in refusal.raw_headers if row[0] != TIMING]
+        now = time.monotonic()
+        # An endpoint of older code says nothing of the time after that.
+        longest = max(reach.seconds, getattr(reach, "longest_s", 0.0))
         self._given[call] = Given(
-            time.monotonic() + reach.seconds, reach, name, getattr(refusal, "code", ""),
+            now + reach.seconds, now + longest, reach, name, getattr(refusal, "code", ""),
             refusal.status_code, headers, bytes(refusal.body), [],
         )  # fmt: skip
         if before is not None:
             self._count(before)
         self._soon()
+
+    def let_in(self, call: Call, raw: bytes) -> None:
+        """A request for the same was not refused: whoever comes now may not be either."""
+        given = self._given.get(call)
+        if given is not None and _holds(given.reach, raw):
+            del self._given[call]
+            self._count(given)
 
     def refusal(self, scope: Scope, raw: bytes) -> Iterable[Message] | None:
         """The answer of a request that needs no look into its whole body, None of all others."""
@@ -88,12 +110,14 @@ class Crowd:
         arrived = time.monotonic()
         call = call_of(scope)
         given = None if call is None else self._given.get(call)
-        if call is None or given is None or arrived > given.until or len(raw) > self._longest:
+        if call is None or given is None or arrived > given.last or len(raw) > self._longest:
             return None
         headers = header_values(scope["headers"])
         if any(name in headers for name in _WHOLE_WAY) or not _holds(given.reach, raw):
             return None
         if self._keys is not None and not self._let_in(self._keys, headers, call):
+            return None
+        if given.lets_in(arrived):
             return None
         seconds = time.monotonic() - arrived
         given.seconds.append(seconds)
@@ -107,7 +131,7 @@ class Crowd:
         """Count what was given; let go of what does not hold any more."""
         now = time.monotonic()
         for call, given in tuple(self._given.items()):
-            if given.until < now:
+            if given.last < now:
                 del self._given[call]
             self._count(given)
 

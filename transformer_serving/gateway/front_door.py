@@ -242,6 +242,7 @@ class FrontDoor:
             self._crowd.gave(call, asked.refusal, visit.endpoint)
             await self._send(asked.refusal, exchange, visit, left=False)
             return None
+        self._crowd.let_in(call, raw)
         caller = self._callers.enter(exchange.receive)
         current_caller.set(caller.left)
         try:
