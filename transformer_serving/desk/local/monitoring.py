@@ -119,6 +119,8 @@ def prometheus_command(state: Path, record: StackRecord) -> list[str]:
         f"--storage.tsdb.path={_data(state, _PROMETHEUS)}",
         f"--storage.tsdb.retention.time={KEPT_FOR}",
         f"--storage.tsdb.retention.size={KEPT_BYTES}",
+        # The last traced request of each bucket.
+        "--enable-feature=exemplar-storage",
         f"--web.listen-address={address}",
         # Unless told so, it lets the page of any site read what it has.
         f"--web.cors.origin=http://{re.escape(address)}",
