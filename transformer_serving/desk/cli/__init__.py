@@ -19,6 +19,7 @@ from transformer_serving.desk.cli import (
     keys,
     logs,
     repository,
+    rollout,
     show,
     signing,
     stack,
@@ -28,7 +29,7 @@ from transformer_serving.desk.cli import (
 from transformer_serving.desk.failure import Failure
 
 _FILES = (
-    stack, status, logs, deploy, backup, convert, show, repository, bundle, signing, keys, bench,
+    stack, status, logs, deploy, rollout, backup, convert, show, repository, bundle, signing, keys, bench,
     versions, doctor,
 )  # fmt: skip
 
