@@ -1,4 +1,4 @@
-"""What a worker counts of a rollout, from the lists that preprocess fills to the text in ClearML."""
+"""What a worker counts of a rollout: from the lists that preprocess fills to the text it writes."""
 
 from __future__ import annotations
 

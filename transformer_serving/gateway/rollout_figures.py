@@ -65,7 +65,7 @@ class RolloutFigures:
         """What was noted since the last sync, to the step that it was answered in."""
         for plan, step in self._at.values():
             for name, endpoint in ((OLD, plan.endpoint), (NEW, plan.candidate)):
-                noted = self._watched.get(endpoint, ())
+                noted = self._watched.get(endpoint, deque())
                 # Requests go on being noted at the other end.
                 for status, tokens, seconds in [noted.popleft() for _ in range(len(noted))]:
                     if step is not None and status != _LEFT:

@@ -26,8 +26,13 @@ def times_of(seconds: list[float]) -> dict[int, int]:
 @pytest.mark.parametrize(
     ("hits", "total", "low", "high"),
     # Newcombe, Statistics in Medicine 17 (1998) 857-872, table I, method 3.
-    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0, 0.1611), (1, 29, 0.0061, 0.1718)],
-)  # fmt: skip
+    [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
 def test_a_share_is_wilsons(hits: int, total: int, low: float, high: float) -> None:
     assert bounds.share(hits, total, Z95) == pytest.approx((low, high), abs=1e-4)
 

@@ -193,9 +193,10 @@ def test_a_route_goes_before_what_it_names(phase: str, step: int, promoted: bool
     assert routes(PLAN, over, ended, left) == (ended, left)
 
 
-@given(
-    some.lists(some.tuples(some.integers(0, 800), some.integers(0, 40), some.booleans()), max_size=8)
-)
+COUNTS = some.tuples(some.integers(0, 800), some.integers(0, 40), some.booleans())
+
+
+@given(some.lists(COUNTS, max_size=8))
 def test_whatever_comes_it_is_always_somewhere(looks: list[tuple[int, int, bool]]) -> None:
     state: State = BEGUN
     total, wrong, now = 0, 0, 100.0

@@ -1,4 +1,4 @@
-"""The controller's part over a serving task that is a dict: who takes the steps, and who is asked."""
+"""The controller's part over a serving task that is a dict: who takes the steps, who is asked."""
 
 from __future__ import annotations
 

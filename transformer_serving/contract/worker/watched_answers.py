@@ -16,5 +16,5 @@ Answers = deque[tuple[int, int, float]]
 
 
 def watched_answers() -> dict[str, Answers]:
-    """The worker's lists by endpoint; the gateway makes them, and most of the time there are none."""
+    """The worker's lists by endpoint; the gateway makes them, and mostly there are none."""
     return process_wide("rollout_watched", dict)

@@ -33,32 +33,20 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _WENT_BACK_CODE = 3
 
 
-class Percents(click.ParamType):
-    """`1,10,50,100`."""
-
-    name = "percents"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[float, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(float(part) for part in value.split(","))
-        except ValueError:
-            self.fail(f"'{value}' are no percents such as 1,10,50,100", param, ctx)
+def _percents(_context: click.Context, _option: click.Parameter, value: str) -> tuple[float, ...]:
+    """Of `1,10,50,100`."""
+    try:
+        return tuple(float(part) for part in value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"'{value}' are no percents such as 1,10,50,100") from None
 
 
-class Duration(click.ParamType):
-    """`60s`, `5m`, or seconds alone."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        if isinstance(value, float):
-            return value
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", value)
-        if found is None:
-            self.fail(f"'{value}' is no time such as 60s or 5m", param, ctx)
-        return float(found[1]) * _SECONDS[found[2]]
+def _seconds(_context: click.Context, _option: click.Parameter, value: str) -> float:
+    """Of `60s`, `5m`, or seconds alone."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", value)
+    if found is None:
+        raise click.BadParameter(f"'{value}' is no time such as 60s or 5m")
+    return float(found[1]) * _SECONDS[found[2]]
 
 
 class BundleOrCommand(click.Group):
@@ -82,9 +70,9 @@ def rollout() -> None:
 @rollout.command(_START)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--endpoint", required=True, metavar="NAME", help="An endpoint that serves.")
-@click.option("--steps", type=Percents(), default="1,10,50,100", show_default=True,
+@click.option("--steps", callback=_percents, default="1,10,50,100", show_default=True,
               metavar="PERCENTS", help="Shares of the requests, one after the other.")  # fmt: skip
-@click.option("--hold", "hold_s", type=Duration(), default="60s", show_default=True,
+@click.option("--hold", "hold_s", callback=_seconds, default="60s", show_default=True,
               metavar="TIME", help="How long a step takes at least.")  # fmt: skip
 @click.option("--allow-harm", "harm", type=click.FloatRange(0.01, 50), default=1.0,
               show_default=True, metavar="PERCENT",
@@ -180,9 +168,7 @@ def _end(endpoint: str, wanted: str, state: str | None, as_json: bool) -> None:
 
     target = deploy_target(state)
     asked = wish(target, endpoint, wanted)
-    last = asked
-    for last in watch(target, asked.plan):
-        pass
+    *_, last = watch(target, asked.plan)
     _print(last, as_json)
     outcome = last.state.outcome if last.state else ""
     if (outcome == "promoted") != (wanted == "promote"):

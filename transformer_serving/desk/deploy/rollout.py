@@ -1,4 +1,4 @@
-"""A guarded rollout from the desk: the candidate beside the old bundle, the plan, what becomes of it.
+"""A guarded rollout from the desk: the candidate beside the old bundle, and what becomes of it.
 
 The steps are the controller's, by what stands in ClearML; what is here may end at any time.
 
@@ -42,6 +42,8 @@ from transformer_serving.desk.step_report import StepReport
 _LOOK_S = 1.0
 # The least that compares anything: a step beside the old bundle, and the last.
 _FEWEST_STEPS = 2
+# Kept of the time limit, to take out again what does not answer.
+_TAKING_OUT_S = 10.0
 _MB = 1_000_000
 
 
@@ -160,8 +162,9 @@ def _bring_up(target: DeployTarget, bundle: Bundle, plan: Plan, limit: TimeLimit
     version = str(plan.bundle_version)
     add_and_look(target, bundle, plan.endpoint, plan.model_id, version=version)
     limit.report(f"waiting for the candidate {plan.candidate}")
+    patience = max(1.0, limit.left() - _TAKING_OUT_S)
     reason = wait_for_golden(
-        target.url(plan.candidate), bundle.manifest.golden, plan.bundle_version, limit.left(),
+        target.url(plan.candidate), bundle.manifest.golden, plan.bundle_version, patience,
         refusals.reason, key_header(target.key),
     )  # fmt: skip
     if reason is not None:

@@ -1,4 +1,4 @@
-"""The rollouts of a serving service as they stand in ClearML: plans, how far they are, and writing one.
+"""The rollouts of a serving service as they stand in ClearML: plans, states, and writing a plan.
 
 Tested by tests/deploy/test_rollout.py and tests/stack/test_rollout.py.
 """

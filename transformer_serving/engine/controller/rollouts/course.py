@@ -53,9 +53,9 @@ Configuration = Mapping[str, Any]
 class Known:
     """One look. `steps` are the arms by number of the step, added up over the workers.
 
-    `acked` is whether every worker that is alive has the routes of this phase; `lost_s` for how long
-    the candidate's engine has not been ready; `serves` whether the endpoint's own engine is that of
-    the new bundle by now. `endpoints` is clearml-serving's own configuration.
+    `acked` is whether every worker that is alive has the routes of this phase; `lost_s` for how
+    long the candidate's engine has not been ready; `serves` whether the endpoint's own engine is
+    that of the new bundle by now. `endpoints` is clearml-serving's own configuration.
     """
 
     steps: Mapping[int, Arms] = field(default_factory=dict)
