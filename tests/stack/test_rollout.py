@@ -180,7 +180,8 @@ def test_what_cannot_be_rolled_out_is_refused_with_the_fix(guarded: Guarded) -> 
     run = guarded.stack.run
     folder, _ = guarded.bundle(GOOD)
     assert "deploy it" in run("rollout", folder, "--endpoint", "nobody", code=2)
-    present, _ = guarded.bundle(Parts(revision="by hand"))
+    present, _ = guarded.bundle(OLD)
+    run("deploy", present, "--endpoint", NAME)
     assert "already" in run("rollout", present, "--endpoint", NAME, code=2)
     broken = write_small(guarded.folder / "broken", Parts(engine="openvino", broken=True)).folder
     said = run("rollout", str(broken), "--endpoint", NAME, "--timeout", "60", code=1)
