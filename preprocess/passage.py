@@ -17,6 +17,7 @@ from transformer_serving.contract.worker.durations import OK
 from transformer_serving.contract.worker.log_lines import trace_of
 from transformer_serving.contract.worker.request_context import current_caller, current_request
 from transformer_serving.contract.worker.tracing import Tracing
+from transformer_serving.contract.worker.watched_answers import watched_answers
 
 log = logging.getLogger("transformer_serving.preprocess")
 
@@ -93,6 +94,8 @@ class Departures:
         self._bundle_version = str(bundle_version)
         self.figures = EndpointFigures(endpoint)
         self._faults: dict[str, tuple[float, int]] = {}
+        # In a rollout the gateway has lists of both bundles' endpoints here.
+        self._watched = watched_answers()
 
     def headers(self, passage: Passage, error: ServingError | None = None) -> dict[str, str]:
         """Count the answer, log and trace it; the headers it leaves with."""
@@ -102,6 +105,8 @@ class Departures:
             self._trace(passage.trace, passage, status, stages)
         if not passage.golden:
             self.figures.request(status, passage.texts, passage.tokens, stages)
+            if (watched := self._watched.get(self._endpoint)) is not None:
+                watched.append((status, passage.tokens, sum(stages.values())))
             if not passage.from_gateway:
                 code = error.kind.code if error else OK
                 durations.took(

@@ -127,6 +127,16 @@ RELIED_ON = (
         "desk/cli/__init__.py: a Failure is one line and an exit code",
     ),
     Relied(
+        "click", "click/core.py", "Group",
+        "parse_args(ctx,args)",
+        "desk/cli/rollout.py: what is no command is a bundle",
+    ),
+    Relied(
+        "clearml", "clearml/utilities/config.py", "",
+        "config_dict_to_text(config)",
+        "engine/controller/serving_configuration.py: routes in the form of clearml-serving's own",
+    ),
+    Relied(
         "tritonclient", "tritonclient/_plugin.py", "InferenceServerClientPlugin",
         "__call__(request)",
         "engine/controller/triton.py: the key beside every call",

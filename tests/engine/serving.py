@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +159,21 @@ class ListedEndpoints:
 
     def report_figures(self, metrics: str) -> None:
         self.reports.append(metrics)
+
+    def configuration(self, *, fresh: bool = False) -> Mapping[str, str]:
+        return {}
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        return {}
+
+    def configure(self, items: Mapping[str, Any]) -> None:
+        raise AssertionError("nothing is to be rolled out")
+
+    def of_instances(self, name: str) -> Mapping[str, str]:
+        return {}
+
+    def tag_model(self, model: str, tag: str) -> None:
+        raise AssertionError("nothing is to be rolled out")
 
     def close(self) -> None:
         pass

@@ -98,14 +98,17 @@ def _short(raw: bytes) -> str:
 
 @contextmanager
 def load(port: int, endpoint: str, body: Any, clients: int = 16) -> Iterator[Log]:
-    """That many clients, each asking again as soon as it is answered, until the block ends."""
+    """That many clients, each asking again as soon as it is answered, until the block ends.
+
+    `body` is one, or a function that gives the next one.
+    """
     log, stop = Log(), threading.Event()
 
     def ask() -> None:
         client = Client(port)
         while not stop.is_set():
             begun = time.monotonic()
-            seen = client.post(endpoint, body)
+            seen = client.post(endpoint, body() if callable(body) else body)
             log.add(seen, time.monotonic() - begun)
             if seen.status != 200:
                 time.sleep(0.05)

@@ -42,6 +42,7 @@ class Parts:
     labels: tuple[str, ...] = ("one", "two", "three")
     rotated: int = 0  # the words of the vocabulary, moved by so many places
     revision: str = ""  # a comment in the preprocess code
+    code: str = ""  # more of it, at its end
     engine: str = "onnxruntime"
     broken: bool = False  # the engine cannot be loaded, though every file is the manifest's
     parity: bool = False  # with a parity set, so that it is proven where it is served
@@ -64,9 +65,9 @@ def write_small(target: Path, parts: Parts | None = None) -> Bundle:
         parity_set=small_parity_set(parts.scale) if parts.parity else None,
     )
     try:
-        if not parts.revision:
+        if not (parts.revision or parts.code):
             return write_bundle(content, target)
-        with _other_code(parts.revision):
+        with _other_code(parts.revision, parts.code):
             return write_bundle(content, target)
     finally:
         shutil.rmtree(_scratch(target), ignore_errors=True)
@@ -141,11 +142,11 @@ def _engine_files(target: Path, parts: Parts) -> tuple[Path, ...]:
 
 
 class _other_code:
-    """The preprocess code with one more comment: other code that does the same."""
+    """The preprocess code with one more comment, or with more code at its end."""
 
-    def __init__(self, revision: str) -> None:
+    def __init__(self, revision: str, code: str) -> None:
         plain = preprocess_file.packaged_sources()
-        plain["preprocess/__init__.py"] += f"\n# {revision}\n"
+        plain["preprocess/__init__.py"] += f"\n# {revision}\n{code}\n"
         self._patch = patch.object(preprocess_file, "_sources", lambda: iter(plain.items()))
 
     def __enter__(self) -> None:

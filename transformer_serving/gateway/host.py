@@ -15,6 +15,7 @@ from transformer_serving.gateway.host_faults import fence
 from transformer_serving.gateway.host_task import without_analysis
 from transformer_serving.gateway.metrics import tell_syncs
 from transformer_serving.gateway.preprocess_gate import guard
+from transformer_serving.gateway.rollout_figures import tell_rollouts
 
 # FastAPI's pages, whose scripts come from the internet; gateway/page/ has others.
 _FROM_ELSEWHERE = ("/docs", "/docs/oauth2-redirect", "/redoc")
@@ -28,6 +29,7 @@ host.app.router.routes[:] = [
 ]
 fence(host.ModelRequestProcessor)
 tell_syncs(host.ModelRequestProcessor)
+tell_rollouts(host.ModelRequestProcessor)
 guard(
     importlib.import_module("clearml_serving.serving.preprocess_service").BasePreprocessRequest,
     read_trusted_keys(os.environ),

@@ -104,3 +104,13 @@ def listed_endpoints(output: str) -> dict[str, dict[str, object]]:
         raise Failure("clearml-serving model list did not print the endpoints")
     endpoints: dict[str, dict[str, object]] = json.loads(found.group(1))
     return endpoints
+
+
+def listed_canaries(output: str) -> dict[str, dict[str, object]]:
+    """The canary routes that `clearml-serving model list` printed, by name."""
+    found = re.search(r"^Canary:\n(.*)", output, re.DOTALL | re.MULTILINE)
+    if found is None:
+        raise Failure("clearml-serving model list did not print the canary routes")
+    routes: dict[str, dict[str, object]]
+    routes, _ = json.JSONDecoder().raw_decode(found.group(1))
+    return routes

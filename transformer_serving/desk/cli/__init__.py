@@ -19,6 +19,7 @@ from transformer_serving.desk.cli import (
     keys,
     logs,
     repository,
+    rollout,
     show,
     signing,
     stack,
@@ -28,8 +29,8 @@ from transformer_serving.desk.cli import (
 from transformer_serving.desk.failure import Failure
 
 _FILES = (
-    stack, status, logs, deploy, backup, convert, show, repository, bundle, signing, keys, bench,
-    versions, doctor,
+    stack, status, logs, deploy, rollout, backup, convert, show, repository, bundle, signing, keys,
+    bench, versions, doctor,
 )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def deploy(bundle: Path, endpoint: str, timeout_s: float, keep: int, key: str | 
     from transformer_serving.desk.deploy.time_limit import since_start
 
     opened = open_bundle(bundle)  # what is no bundle is refused before the stack is asked for
-    target = replace(_target(state), key=key)
+    target = replace(deploy_target(state), key=key)
     console = Console(stderr=as_json)
     with console.status("deploying") as line:
         done = deploy_bundle(
@@ -72,7 +72,7 @@ def rollback(endpoint: str, timeout_s: float, key: str | None, state: str | None
     from transformer_serving.desk.deploy.rollback import rollback as rollback_endpoint
     from transformer_serving.desk.deploy.time_limit import since_start
 
-    target = replace(_target(state), key=key)
+    target = replace(deploy_target(state), key=key)
     console = Console(stderr=as_json)
     with console.status("rolling back") as line:
         done = rollback_endpoint(
@@ -96,7 +96,7 @@ def remove(endpoint: str, forget: bool, state: str | None, as_json: bool) -> Non
     """Take ENDPOINT out of service; its bundles stay in the model registry."""
     from transformer_serving.desk.deploy.endpoint import remove as remove_endpoint
 
-    done = remove_endpoint(_target(state), endpoint, forget=forget)
+    done = remove_endpoint(deploy_target(state), endpoint, forget=forget)
     if as_json:
         click.echo(json.dumps(asdict(done), indent=2))
         return
@@ -106,7 +106,7 @@ def remove(endpoint: str, forget: bool, state: str | None, as_json: bool) -> Non
         click.echo(f"{done.forgotten} of its bundles are forgotten")
 
 
-def _target(state: str | None) -> DeployTarget:
+def deploy_target(state: str | None) -> DeployTarget:
     """The embedded stack of that folder; without one, the server that CLEARML_* names.
 
     Raises Failure for a stack that is not running, and (exit code 2) where there is neither.

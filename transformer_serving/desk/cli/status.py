@@ -81,7 +81,11 @@ def _status_tables(state: Path, values: dict[str, Any]) -> Group:
         for part in values["parts"]
         if part["name"] == "prometheus"
     ]
-    return Group(parts, endpoints, *watched, *opened)
+    rollouts = [
+        Text(f"rollout of {row['endpoint']} to bundle {row['bundle_version']}: {row['words']}")
+        for row in values["rollouts"]
+    ]
+    return Group(parts, endpoints, *rollouts, *watched, *opened)
 
 
 def _cell(value: Any) -> str:

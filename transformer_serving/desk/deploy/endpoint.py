@@ -25,6 +25,7 @@ from transformer_serving.desk.clearml_tools.cli import ClearmlCli, listed_endpoi
 from transformer_serving.desk.deploy.golden import Differs, Refused, Reply, ask, wait_for_golden
 from transformer_serving.desk.deploy.refusals import Refusals
 from transformer_serving.desk.deploy.registry import ModelRegistry, registry_folder, split
+from transformer_serving.desk.deploy.rollout_plans import refuse_in_rollout
 from transformer_serving.desk.deploy.time_limit import TimeLimit, within
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import kept_out, key_header
@@ -129,7 +130,7 @@ def deploy(
     otherwise than the reference where it is served.
     """
     check_name(endpoint)
-    _check_triton(target, bundle)
+    check_triton(target, bundle)
     with within(timeout_s, f"deploying {endpoint}", report, spent=spent_s) as limit:
         return _deploy(target, bundle, endpoint, limit, keep)
 
@@ -144,8 +145,9 @@ def _deploy(
         return Deployed(endpoint, target.url(endpoint), version, None, False)
     limit.report("waiting for another deploy of this machine to end")
     with one_at_a_time(target.lock):
+        refuse_in_rollout(target.cli, endpoint)
         limit.report(f"uploading {endpoint}")
-        model_id = _upload(target, bundle, endpoint)
+        model_id = upload(target, bundle, endpoint)
         limit.report(f"adding {endpoint}")
         refusals = target.refusals(model_id)
         add_and_look(target, bundle, endpoint, model_id)
@@ -191,6 +193,7 @@ def remove(target: DeployTarget, endpoint: str, *, forget: bool = False) -> Remo
     Raises Failure (2) when there is no endpoint, and nothing to forget either.
     """
     with one_at_a_time(target.lock):
+        refuse_in_rollout(target.cli, endpoint)
         listed = listed_endpoints(target.cli.run("model", "list"))
         rows = target.registry().bundles(endpoint) if forget else []
         if endpoint not in listed and not rows:
@@ -244,14 +247,14 @@ def check_name(endpoint: str) -> None:
         raise Failure(fault, exit_code=2)
 
 
-def _check_triton(target: DeployTarget, bundle: Bundle) -> None:
+def check_triton(target: DeployTarget, bundle: Bundle) -> None:
     """Raises Failure (exit code 2) for an engine that the embedded stack's Triton has not."""
     server = ServerFacts(name="the embedded stack", triton=target.triton)
     for refusal in reasons_against(bundle.manifest, bundle.folder, server, checks=("vllm",)):
         raise Failure(f"{bundle.folder} is not served from here: {refusal.message}", exit_code=2)
 
 
-def _upload(target: DeployTarget, bundle: Bundle, endpoint: str) -> str:
+def upload(target: DeployTarget, bundle: Bundle, endpoint: str) -> str:
     """The id of a model that has its file's address.
 
     clearml-serving writes the model's project and its address at one time, each from what it read
@@ -272,19 +275,25 @@ def _upload(target: DeployTarget, bundle: Bundle, endpoint: str) -> str:
     )
 
 
-def add_and_look(target: DeployTarget, bundle: Bundle, endpoint: str, model_id: str) -> None:
-    """Add the endpoint and look whether it is there: another writer may have undone it.
+def add_and_look(
+    target: DeployTarget, bundle: Bundle, endpoint: str, model_id: str, *,
+    version: str | None = None,
+) -> None:  # fmt: skip
+    """Add the endpoint, or a version of it, and look whether it is there: another writer may have
+    undone it.
 
     clearml-serving rewrites the whole configuration on every change, so of two writers at one
     time one is lost.
     """
+    name = f"{endpoint}/{version}" if version else endpoint
     for _ in range(_ADD_TRIES):
-        target.cli.run(*add_arguments(bundle, endpoint, model_id))
-        listed = listed_endpoints(target.cli.run("model", "list")).get(endpoint)
+        versioned = ["--version", version] if version else []
+        target.cli.run(*add_arguments(bundle, endpoint, model_id), *versioned)
+        listed = listed_endpoints(target.cli.run("model", "list")).get(name)
         if listed is not None and listed.get("model_id") == model_id:
             return
     raise Failure(
-        f"{endpoint} was added {_ADD_TRIES} times and every time somebody else's change undid it; "
+        f"{name} was added {_ADD_TRIES} times and every time somebody else's change undid it; "
         "let only one 'clearml-serving' write at a time"
     )
 

@@ -12,6 +12,7 @@ from transformer_serving.desk.deploy.endpoint import (
     until_golden,
 )
 from transformer_serving.desk.deploy.registry import split
+from transformer_serving.desk.deploy.rollout_plans import refuse_in_rollout
 from transformer_serving.desk.deploy.time_limit import TimeLimit, within
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.step_report import StepReport
@@ -50,6 +51,7 @@ def _rollback(target: DeployTarget, endpoint: str, limit: TimeLimit) -> RolledBa
     registry, report = target.registry(), limit.report
     report("waiting for another deploy of this machine to end")
     with one_at_a_time(target.lock):
+        refuse_in_rollout(target.cli, endpoint)
         report(f"looking for what {endpoint} served before")
         listed = listed_endpoints(target.cli.run("model", "list")).get(endpoint)
         if listed is None:

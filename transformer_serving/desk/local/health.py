@@ -147,5 +147,11 @@ def endpoint_rows(state: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def rollout_rows(state: Path) -> list[dict[str, Any]]:
+    """The last rollout of each endpoint, as the controller has it."""
+    rows: list[dict[str, Any]] = read_controller(state).get("rollouts", [])
+    return rows
+
+
 def all_parts(state: Path, record: StackRecord, processes: dict[str, Process]) -> list[PartStatus]:
     return [part_status(part, state, record, processes.get(part.name)) for part in parts_of(record)]

@@ -213,5 +213,6 @@ def status(state: Path, record: StackRecord) -> dict[str, Any]:
         "serving_id": record.serving_id,
         "parts": [asdict(row) for row in health.all_parts(state, record, processes)],
         "endpoints": health.endpoint_rows(state) if processes else [],
+        "rollouts": health.rollout_rows(state) if processes else [],
         "open_tritons": [asdict(row) for row in open_tritons(os.environ, own=record.triton.http)],
     }

@@ -27,6 +27,7 @@ from clearml.storage.cache import CacheManager
 
 from transformer_serving.contract.naming import AUTO_UPDATED, name_fault, triton_model_name
 from transformer_serving.contract.worker.hidden_frameworks import hidden_frameworks
+from transformer_serving.engine.controller import serving_configuration
 from transformer_serving.engine.controller.control_plane import Problem, Served
 from transformer_serving.engine.controller.figures import read_figures
 from transformer_serving.engine.controller.lost_adds import LostAdds
@@ -173,6 +174,28 @@ class ClearmlControlPlane:
                     title=figure.name, series=name, value=figure.value, iteration=self._iteration
                 )
         own.send(task_calls.PingRequest(own.id))
+
+    def configuration(self, *, fresh: bool = False) -> Mapping[str, str]:
+        task = self._connected()._task
+        if fresh:
+            task.reload()
+        return serving_configuration.texts(task)
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        return serving_configuration.section(self._connected()._task, name)
+
+    def configure(self, items: Mapping[str, str | Mapping[str, Any]]) -> None:
+        if not serving_configuration.write(self._connected()._task, items):
+            raise ControlPlaneError("the serving task could not be changed")
+
+    def of_instances(self, name: str) -> Mapping[str, str]:
+        found = serving_configuration.of_instances(self._connected()._task, name)
+        if found is None:
+            raise ControlPlaneError("the workers' tasks could not be read")
+        return found
+
+    def tag_model(self, model: str, tag: str) -> None:
+        serving_configuration.tag(self._connected()._task, model, tag)
 
     def close(self) -> None:
         if self._own_task is not None:

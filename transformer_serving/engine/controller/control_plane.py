@@ -5,11 +5,11 @@ Tested by tests/engine/test_late_control_plane.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from transformer_serving.engine.endpoint_config import EndpointFields
 
@@ -67,6 +67,26 @@ class ControlPlane(Protocol):
 
     def report_figures(self, metrics: str) -> None:
         """Report Triton's figures, in the Prometheus text form."""
+        ...
+
+    def configuration(self, *, fresh: bool = False) -> Mapping[str, str]:
+        """The items of the serving task's configuration, as read last or `fresh`."""
+        ...
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """An item of clearml-serving's own, as `configuration` read it last."""
+        ...
+
+    def configure(self, items: Mapping[str, str | Mapping[str, Any]]) -> None:
+        """Change these items together, and no others."""
+        ...
+
+    def of_instances(self, name: str) -> Mapping[str, str]:
+        """That item of each worker's own task, by the task's id."""
+        ...
+
+    def tag_model(self, model: str, tag: str) -> None:
+        """Give a model of the registry one more tag."""
         ...
 
     def close(self) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from transformer_serving.engine.controller.control_plane import ControlPlane, Problem, Served
 
@@ -40,6 +41,21 @@ class LateControlPlane:
 
     def report_figures(self, metrics: str) -> None:
         self._plane().report_figures(metrics)
+
+    def configuration(self, *, fresh: bool = False) -> Mapping[str, str]:
+        return self._plane().configuration(fresh=fresh)
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        return self._plane().section(name)
+
+    def configure(self, items: Mapping[str, str | Mapping[str, Any]]) -> None:
+        self._plane().configure(items)
+
+    def of_instances(self, name: str) -> Mapping[str, str]:
+        return self._plane().of_instances(name)
+
+    def tag_model(self, model: str, tag: str) -> None:
+        self._plane().tag_model(model, tag)
 
     def close(self) -> None:
         # Never used is never imported: a controller that was told to leave at once.

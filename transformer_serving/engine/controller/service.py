@@ -37,6 +37,7 @@ from transformer_serving.engine.controller.records import (
 )
 from transformer_serving.engine.controller.refusal_line import refusal_line
 from transformer_serving.engine.controller.repository import Repository
+from transformer_serving.engine.controller.rollouts.taking import Rollouts
 from transformer_serving.engine.controller.state import StateFile
 from transformer_serving.engine.controller.status import (
     EndpointStatus,
@@ -97,6 +98,7 @@ class Service:
         self._prover = prover
         self._figures = figures
         self._page = page
+        self._rollouts = Rollouts(control_plane)
         self._deployment = Deployment(
             control_plane, triton, repository, prover, state.commit, settings.grace_s
         )
@@ -151,6 +153,8 @@ class Service:
             self._head_start_ends = 0.0
         self._publish(loaded)
         self._state.beat()
+        if self._sync.last is not None:
+            self._rollouts.take_when_due(self._sdk, self._rows)
         self._figures.report_when_due(self._sdk, self._control_plane)
 
     def _plan(self, loaded: Mapping[str, frozenset[int]] | None, now: float) -> dict[str, Action]:
@@ -259,7 +263,10 @@ class Service:
             loaded,
             proving,
         )
-        self._state.publish({"controller": self._own_status(loaded), "endpoints": as_json(rows)})
+        self._state.publish({
+            "controller": self._own_status(loaded), "endpoints": as_json(rows),
+            "rollouts": self._rollouts.shown,
+        })  # fmt: skip
         self._page.show(rows, self._sync.last, triton_ready=loaded is not None)
         for line in changes(self._rows, rows):
             _log.info("%s", line)

@@ -1,0 +1,209 @@
+"""Every phase leads where it must, and its routes never name an engine that is not there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as some
+
+from transformer_serving.contract.rollout import (
+    ABORT,
+    HOLDING,
+    LEAVING,
+    NEW,
+    OLD,
+    OVER,
+    PROMOTE,
+    PROMOTED,
+    PROMOTING,
+    RETURNING,
+    WENT_BACK,
+    Arm,
+    Plan,
+    State,
+)
+from transformer_serving.engine.controller.rollouts.course import (
+    Known,
+    begun,
+    next_state,
+    routes,
+    share_of,
+)
+
+PLAN = Plan("a1", "texts", 77, "new", "old", (10.0, 50.0, 100.0), 60.0)
+OWN = {"serving_url": "texts", "model_id": "old", "preprocess_artifact": "py_code_texts"}
+CANDIDATE = {
+    "serving_url": "texts", "version": "77", "model_id": "new",
+    "preprocess_artifact": "py_code_texts_77",
+}  # fmt: skip
+THERE: dict[str, Any] = {"texts": OWN, "texts/77": CANDIDATE, "other": {"model_id": "else"}}
+BEGUN = begun(PLAN, THERE, 100.0)
+PHASES = (HOLDING, PROMOTING, LEAVING, RETURNING)
+
+
+def arm(requests: int, errors: int = 0) -> Arm:
+    found = Arm()
+    for number in range(requests):
+        found.count(502 if number < errors else 200, 9, 0.01 + number % 7 / 1_000)
+    return found
+
+
+def known(**more: Any) -> Known:
+    return Known(**{"acked": True, "endpoints": THERE, "now": 200.0, **more})
+
+
+def served(new: Arm, old: Arm | None = None, step: int = 0) -> dict[int, dict[str, Arm]]:
+    return {step: {NEW: new, OLD: old or arm(9_000)}}
+
+
+def test_a_step_begins_when_every_worker_has_its_routes() -> None:
+    assert next_state(PLAN, BEGUN, known(acked=False, now=150.0)).since == 150.0
+    assert next_state(PLAN, BEGUN, known(now=150.0)).since == 100.0
+
+
+def test_a_good_step_goes_on_when_its_time_is_over_and_not_before() -> None:
+    steps = served(arm(3_000))
+    looked = next_state(PLAN, BEGUN, known(steps=steps, now=110.0))
+    assert (looked.phase, looked.step, looked.looks, looked.well) == (HOLDING, 0, 1, True)
+    on = next_state(PLAN, looked, known(steps=steps, now=170.0))
+    assert (on.phase, on.step, on.looks, on.since) == (HOLDING, 1, 0, 170.0)
+
+
+def test_too_few_requests_are_waited_for() -> None:
+    state = next_state(PLAN, BEGUN, known(steps=served(arm(40)), now=900.0))
+    assert (state.step, state.well, state.looks) == (0, False, 1)
+    assert any("unsure" in line for line in state.says)
+
+
+def test_a_look_is_not_taken_twice_at_the_same_requests() -> None:
+    steps = served(arm(1_000))
+    once = next_state(PLAN, BEGUN, known(steps=steps, now=110.0))
+    assert next_state(PLAN, once, known(steps=steps, now=111.0)).looks == 1
+    more = served(arm(1_201))
+    assert next_state(PLAN, once, known(steps=more, now=112.0)).looks == 2
+
+
+def test_a_bad_one_goes_back_at_once_and_says_which_figure() -> None:
+    state = next_state(PLAN, BEGUN, known(steps=served(arm(400, errors=100)), now=101.0))
+    assert state.phase == RETURNING
+    assert state.reason.startswith("errors: worse; 100 of 400")
+
+
+def test_the_last_step_is_judged_by_errors_beside_those_of_all_steps() -> None:
+    last = replace(BEGUN, step=2)
+    steps = {0: {OLD: arm(9_000)}, 2: {NEW: arm(5_000)}}
+    looked = next_state(PLAN, last, known(steps=steps))
+    assert looked.phase == PROMOTING
+    assert len(looked.says) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "part"),
+    [
+        ({"lost_s": 60.0}, "engine has not been ready for 60 s"),
+        ({"endpoints": {**THERE, "texts": {**OWN, "model_id": "x"}}}, "changed texts meanwhile"),
+        ({"endpoints": {"texts/77": CANDIDATE}}, "changed texts meanwhile"),
+        ({"endpoints": {"texts": OWN}}, "removed the candidate"),
+    ],
+)
+def test_what_goes_wrong_beside_the_figures_goes_back(more: dict[str, Any], part: str) -> None:
+    state = next_state(PLAN, BEGUN, known(**more))
+    assert state.phase == RETURNING
+    assert part in state.reason
+
+
+def test_wishes() -> None:
+    assert next_state(PLAN.wishing(ABORT), BEGUN, known()).phase == RETURNING
+    promoting = next_state(PLAN.wishing(PROMOTE), BEGUN, known())
+    assert promoting.phase == PROMOTING
+    assert next_state(PLAN.wishing(ABORT), promoting, known()).phase == RETURNING
+
+
+def test_promoting_waits_for_the_endpoints_own_engine_and_every_worker() -> None:
+    state = replace(BEGUN, phase=PROMOTING, since=190.0)
+    assert next_state(PLAN, state, known(serves=False)).phase == PROMOTING
+    assert next_state(PLAN, state, known(serves=True, acked=False)).phase == PROMOTING
+    leaving = next_state(PLAN, state, known(serves=True))
+    assert leaving.phase == LEAVING
+    over = next_state(PLAN, leaving, known())
+    assert (over.phase, over.outcome) == (OVER, PROMOTED)
+    assert next_state(PLAN, state, known(now=9_000.0)).phase == RETURNING
+
+
+def test_returning_waits_for_every_worker() -> None:
+    state = replace(BEGUN, phase=RETURNING, reason="why")
+    assert next_state(PLAN, state, known(acked=False)) == state
+    over = next_state(PLAN, state, known())
+    assert (over.phase, over.outcome, over.reason) == (OVER, WENT_BACK, "why")
+    assert next_state(PLAN, over, known()) == over
+
+
+def test_the_routes_of_a_rollout_that_is_promoted() -> None:
+    endpoints, canaries = routes(PLAN, BEGUN, THERE, {"more": {}})
+    assert endpoints == THERE
+    assert canaries == {
+        "more": {},
+        "texts": {
+            "endpoint": "texts", "weights": [0.9, 0.1], "load_endpoints": ["texts", "texts/77"]
+        },
+    }  # fmt: skip
+    endpoints, canaries = routes(PLAN, replace(BEGUN, phase=PROMOTING), endpoints, canaries)
+    assert endpoints["texts"] == {
+        "serving_url": "texts", "model_id": "new", "preprocess_artifact": "py_code_texts_77"
+    }  # fmt: skip
+    assert canaries["texts"]["weights"] == [0.0001, 0.9999]
+    endpoints, canaries = routes(PLAN, replace(BEGUN, phase=LEAVING), endpoints, canaries)
+    assert (canaries, "texts/77" in endpoints) == ({"more": {}}, True)
+    over = replace(BEGUN, phase=OVER, outcome=PROMOTED)
+    endpoints, _ = routes(PLAN, over, endpoints, canaries)
+    assert endpoints["texts"]["model_id"] == "new"
+    assert set(endpoints) == {"texts", "other"}
+
+
+def test_a_promotion_that_goes_back_gives_the_endpoint_its_own_again() -> None:
+    endpoints, canaries = routes(PLAN, replace(BEGUN, phase=PROMOTING), THERE, {})
+    endpoints, canaries = routes(PLAN, replace(BEGUN, phase=RETURNING), endpoints, canaries)
+    assert (endpoints, canaries) == (THERE, {})
+
+
+def test_an_endpoint_that_somebody_else_changed_is_left_as_it_is() -> None:
+    theirs = {**THERE, "texts": {"model_id": "theirs"}}
+    over = replace(BEGUN, phase=OVER, outcome=WENT_BACK)
+    assert routes(PLAN, over, theirs, {})[0]["texts"] == {"model_id": "theirs"}
+
+
+def test_a_route_of_somebody_else_is_left_as_it_is() -> None:
+    theirs = {"texts": {"load_endpoints": ["texts", "other"]}}
+    assert routes(PLAN, replace(BEGUN, phase=RETURNING), THERE, theirs)[1] == theirs
+
+
+@given(some.sampled_from(PHASES), some.integers(0, 2), some.booleans())
+def test_a_route_goes_before_what_it_names(phase: str, step: int, promoted: bool) -> None:
+    state = replace(BEGUN, phase=phase, step=step)
+    endpoints, canaries = routes(PLAN, state, THERE, {})
+    named = {name for route in canaries.values() for name in route["load_endpoints"]}
+    assert named <= set(endpoints)
+    assert all(weight > 0 for route in canaries.values() for weight in route["weights"])
+    over = replace(state, phase=OVER, outcome=PROMOTED if promoted else WENT_BACK)
+    ended, left = routes(PLAN, over, endpoints, canaries)
+    assert "texts/77" not in ended
+    assert left == {}
+    assert routes(PLAN, over, ended, left) == (ended, left)
+
+
+COUNTS = some.tuples(some.integers(0, 800), some.integers(0, 40), some.booleans())
+
+
+@given(some.lists(COUNTS, max_size=8))
+def test_whatever_comes_it_is_always_somewhere(looks: list[tuple[int, int, bool]]) -> None:
+    state: State = BEGUN
+    total, wrong, now = 0, 0, 100.0
+    for requests, errors, acked in looks:
+        total, wrong, now = total + requests, wrong + min(errors, requests), now + 30
+        steps = served(arm(total, wrong), step=state.step)
+        state = next_state(PLAN, state, known(steps=steps, acked=acked, now=now, serves=acked))
+        assert 0 <= share_of(PLAN, state) <= 1
+        assert (state.phase == OVER) == bool(state.outcome)
+        assert state.phase in (HOLDING, PROMOTING, LEAVING, RETURNING, OVER)

@@ -1,0 +1,126 @@
+"""Good and bad candidates of a known kind are told from each other, and seldom wrongly."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from transformer_serving.contract.rollout import Allowed, Arm
+from transformer_serving.engine.controller.rollouts.judgement import (
+    UNSURE,
+    WELL,
+    WORSE,
+    judge,
+    of_all,
+)
+
+ALLOWED = Allowed()
+LENGTHS = (6, 30, 200)
+
+
+def arm(
+    requests: int, *, errors: float = 0.0, times: float = 1.0, tail: float = 0.0,
+    slow_at: int | None = None,
+) -> Arm:  # fmt: skip
+    """Answers around 10 ms, `times` as slow; `tail` of them ten times that."""
+    found = Arm()
+    for _ in range(requests):
+        tokens = random.choice(LENGTHS)
+        seconds = 0.01 * random.lognormvariate(0, 0.3) * (10 if random.random() < tail else 1)
+        seconds *= times if slow_at in (None, tokens) else 1.0
+        found.count(502 if random.random() < errors else 200, tokens, seconds)
+    return found
+
+
+def said(new: Arm, old: Arm, *, next_share: float = 1.0, look: int = 1) -> tuple[str, str]:
+    verdict, decisive = of_all(judge(new, old, ALLOWED, next_share=next_share, steps=4, look=look))
+    return verdict, decisive.figure
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    random.seed(11)
+
+
+def test_an_equal_one_is_well_once_it_was_asked_enough() -> None:
+    assert said(arm(50), arm(5_000), next_share=0.1)[0] == UNSURE
+    assert said(arm(5_000), arm(5_000))[0] == WELL
+
+
+def test_early_steps_need_fewer_requests_than_the_last() -> None:
+    """What the next step may cost counts, and that is a small part of all requests."""
+    few = arm(400)
+    assert said(few, arm(5_000), next_share=0.1)[0] == WELL
+    assert said(few, arm(5_000), next_share=1.0)[0] == UNSURE
+
+
+@pytest.mark.parametrize(
+    ("new", "figure"),
+    [
+        ({"errors": 0.05}, "errors"),
+        ({"times": 2.0}, "median, all lengths"),
+        ({"tail": 0.05}, "p99, all lengths"),
+        ({"times": 3.0, "slow_at": 200}, "median, up to 256 tokens"),
+    ],
+)
+def test_a_worse_one_is_told_by_its_figure(new: dict[str, float], figure: str) -> None:
+    verdict, decisive = said(arm(2_000, **new), arm(2_000))  # type: ignore[arg-type]
+    assert verdict == WORSE
+    # A length that is slow makes the whole slow, too: whichever is sure first.
+    assert decisive == figure or ("slow_at" in new and decisive.startswith(("p99", "median")))
+
+
+def test_one_that_fails_every_request_is_seen_at_once() -> None:
+    assert said(arm(20, errors=1.0), arm(500), next_share=0.1) == (WORSE, "errors")
+
+
+def test_a_faster_one_that_fails_less_is_well() -> None:
+    assert said(arm(4_000, times=0.5), arm(4_000, errors=0.02))[0] == WELL
+
+
+def test_nobody_asked_is_unsure() -> None:
+    assert said(Arm(), arm(100))[0] == UNSURE
+    assert said(arm(100), Arm())[0] == UNSURE
+
+
+def test_untimed_only_errors_count() -> None:
+    verdicts = judge(
+        arm(3_000, times=5), arm(3_000), ALLOWED, next_share=1, steps=4, look=1, timed=False
+    )
+    assert [verdict.figure for verdict in verdicts] == ["errors"]
+    assert of_all(verdicts)[0] == WELL
+
+
+def test_a_rare_length_is_not_waited_for() -> None:
+    new, old = arm(4_000), arm(4_000)
+    new.count(200, 5_000, 0.5)
+    old.count(200, 5_000, 0.5)
+    assert said(new, old)[0] == WELL
+
+
+def test_later_looks_ask_more() -> None:
+    new, old = arm(300), arm(5_000)
+    assert said(new, old, next_share=0.1)[0] == WELL
+    assert said(new, old, next_share=0.1, look=2_000)[0] == UNSURE
+
+
+def test_an_equal_one_hardly_ever_goes_back() -> None:
+    """Rollouts of twelve looks each: at 95 % one in twenty of them may go back."""
+    wrong = 0
+    for _ in range(60):
+        new, old = Arm(), Arm()
+        for look in range(1, 13):
+            new.add(arm(40, errors=0.02, tail=0.02))
+            old.add(arm(40, errors=0.02, tail=0.02))
+            if said(new, old, look=look)[0] == WORSE:
+                wrong += 1
+                break
+    assert wrong <= 4
+
+
+def test_the_line_has_the_numbers() -> None:
+    verdicts = judge(arm(100, errors=1), arm(200), ALLOWED, next_share=0.5, steps=2, look=1)
+    line = verdicts[0].line()
+    assert line.startswith("errors: worse; 100 of 100 (100.0 %) beside 0 of 200 (0.0 %)")
+    assert "at the next 50 %" in line

@@ -1,0 +1,110 @@
+"""What a worker counts of a rollout: from the lists that preprocess fills to the text it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from transformer_serving.contract.rollout import (
+    HOLDING,
+    NEW,
+    OLD,
+    OVER,
+    PLANS,
+    RETURNING,
+    STATES,
+    Plan,
+    Seen,
+    State,
+    plans_text,
+    read_seen,
+    states_text,
+)
+from transformer_serving.contract.worker.watched_answers import MOST, watched_answers
+from transformer_serving.gateway.rollout_figures import RolloutFigures
+
+PLAN = Plan("a1", "texts", 77, "new", "old", (10.0, 100.0), 60.0)
+HELD = State("a1", HOLDING, 0)
+
+
+@pytest.fixture(autouse=True)
+def nobody_watched() -> Iterator[None]:
+    watched_answers().clear()
+    yield
+    watched_answers().clear()
+
+
+def items(state: State | None) -> dict[str, str]:
+    states = {} if state is None else {"texts": state}
+    return {PLANS: plans_text([PLAN]), STATES: states_text(states)}
+
+
+class Worker:
+    def __init__(self) -> None:
+        self.written: list[str] = []
+        self.figures = RolloutFigures(self.written.append)
+
+    @property
+    def seen(self) -> Seen:
+        return read_seen(self.written[-1])
+
+
+def test_without_a_rollout_nothing_is_watched_or_written() -> None:
+    worker = Worker()
+    for found in ({}, items(None), items(replace(HELD, phase=OVER)), items(State("another"))):
+        worker.figures.synced(found)
+    assert worker.written == []
+    assert watched_answers() == {}
+
+
+def test_answers_are_counted_to_the_step_that_they_were_given_in() -> None:
+    worker = Worker()
+    worker.figures.synced(items(HELD))
+    assert worker.seen.marks == {"texts": "a1 holding 0"}
+    assert set(watched_answers()) == {"texts", "texts/77"}
+    watched_answers()["texts"].extend([(200, 9, 0.01), (499, 0, 0.01)])
+    watched_answers()["texts/77"].append((502, 9, 0.02))
+    worker.figures.synced(items(replace(HELD, step=1)))
+    watched_answers()["texts/77"].append((200, 9, 0.02))
+    worker.figures.synced(items(replace(HELD, step=1)))
+    seen = worker.seen
+    assert seen.marks == {"texts": "a1 holding 1"}
+    assert (seen.steps["a1 0"][OLD].requests, seen.steps["a1 0"][NEW].errors) == (1, 1)
+    assert (seen.steps["a1 1"][NEW].requests, seen.steps["a1 1"][NEW].errors) == (1, 0)
+
+
+def test_what_is_answered_on_the_way_back_is_not_counted() -> None:
+    worker = Worker()
+    worker.figures.synced(items(replace(HELD, phase=RETURNING)))
+    watched_answers()["texts"].append((200, 9, 0.01))
+    worker.figures.synced(items(replace(HELD, phase=RETURNING)))
+    assert worker.seen.steps == {}
+    assert worker.seen.marks == {"texts": "a1 returning 0"}
+
+
+def test_when_it_is_over_that_is_told_once() -> None:
+    worker = Worker()
+    worker.figures.synced(items(HELD))
+    worker.figures.synced(items(replace(HELD, phase=OVER)))
+    told = len(worker.written)
+    worker.figures.synced(items(replace(HELD, phase=OVER)))
+    assert len(worker.written) == told
+    assert watched_answers() == {}
+    assert worker.seen.marks == {}
+
+
+def test_each_time_is_told_from_the_one_before() -> None:
+    """A worker that still lives is known by it."""
+    worker = Worker()
+    worker.figures.synced(items(HELD))
+    beat = worker.seen.beat
+    worker.figures.synced(items(HELD))
+    assert worker.seen.beat == beat + 1
+
+
+def test_a_worker_that_cannot_count_keeps_a_bounded_list() -> None:
+    worker = Worker()
+    worker.figures.synced(items(HELD))
+    assert watched_answers()["texts"].maxlen == MOST

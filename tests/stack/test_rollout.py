@@ -1,0 +1,189 @@
+"""Guarded rollouts on the whole stack, with sixteen clients that never stop asking.
+
+A good bundle comes to serve; a slower one and one that fails one request in twenty go back by
+themselves and say why. Whatever happens, every answer is that of exactly one of the two bundles,
+and none fails but those that the candidate itself fails.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.stack.conftest import CLI, ROOT, Stack
+from tests.stack.load import Log, Seen, load
+from tests.stack.small_bundles import TEXT, Parts, answer_of, write_small
+
+pytestmark = pytest.mark.long
+
+NAME = "guarded"
+# The old bundle has no such word; the other one's engine has no row for it.
+STRANGE = "comet"
+ODD = f"rain {STRANGE} fog"
+OLD = Parts()
+GOOD = Parts(revision="as good")
+FAILING = Parts(strange=STRANGE)
+SLOWER = Parts(
+    code="""
+import asyncio
+_quick = Preprocess.process
+async def _slow(self, request, state, collect=None):
+    await asyncio.sleep(0.05)
+    return await _quick(self, request, state, collect)
+Preprocess.process = _slow
+"""
+)
+STEPS = ("--steps", "10,50,100", "--hold", "5s")
+
+
+def body() -> dict[str, str]:
+    return {"text": ODD if random.random() < 0.05 else TEXT}
+
+
+@dataclass
+class Guarded:
+    """The endpoint under load; `right` are the answers that the old and the good bundles give."""
+
+    stack: Stack
+    folder: Path
+    log: Log
+    right: set[Seen]
+
+    def bundle(self, parts: Parts) -> tuple[str, int]:
+        bundle = write_small(self.folder / str(random.getrandbits(40)), parts)
+        version = bundle.manifest.bundle_version
+        for text in (TEXT, ODD):
+            answer = answer_of(parts, text)
+            self.right.add(Seen(200, version, f"{answer['label']} {answer['score']:.2f}"))
+        return str(bundle.folder), version
+
+    def rollout(self, parts: Parts, code: int, *more: str) -> tuple[int, dict[str, Any]]:
+        """One to its end; the candidate's version, and what `rollout status` says."""
+        folder, version = self.bundle(parts)
+        self.stack.run("rollout", folder, "--endpoint", NAME, *STEPS, *more, code=code)
+        return version, self.status()
+
+    def status(self) -> dict[str, Any]:
+        row: dict[str, Any] = self.stack.json("rollout", "status", NAME)[0]
+        return row
+
+    def phase(self) -> str:
+        return str((self.status()["state"] or {}).get("phase"))
+
+    def version(self) -> int | None:
+        return self.stack.seen(NAME, {"text": TEXT}).version
+
+    def is_as_before(self, version: int) -> None:
+        """The old bundle serves alone, and nothing is left of the candidate."""
+        assert self.version() == version
+        self.stack.until(
+            lambda: [name for name in self.stack.rows() if name.startswith(NAME)] == [NAME],
+            "the candidate is gone",
+        )
+        listed = self.stack.clearml_serving("model", "list")
+        assert listed.count("load_endpoints") == 0
+
+    def wrong(self) -> dict[Seen, int]:
+        return self.log.except_(*self.right)
+
+
+@pytest.fixture(scope="module")
+def guarded(plain: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    random.seed(5)
+    found = Guarded(plain, tmp_path_factory.mktemp("guarded"), Log(), set())
+    folder, _ = found.bundle(OLD)
+    plain.run("deploy", folder, "--endpoint", NAME)
+    with load(plain.base, NAME, body) as log:
+        found.log = log
+        yield found
+    plain.run("remove", NAME)
+
+
+def test_a_slower_one_goes_back(guarded: Guarded) -> None:
+    before = guarded.version()
+    assert before is not None
+    _, said = guarded.rollout(SLOWER, 3)
+    assert said["state"]["outcome"] == "went back"
+    assert said["state"]["reason"].startswith(("median", "p99"))
+    guarded.is_as_before(before)
+    assert not guarded.wrong()
+
+
+def test_one_that_fails_one_in_twenty_goes_back(guarded: Guarded) -> None:
+    before = guarded.version()
+    assert before is not None
+    version, said = guarded.rollout(FAILING, 3)
+    assert said["state"]["reason"].startswith("errors: worse")
+    guarded.is_as_before(before)
+    # The candidate failed what it fails; nobody else's request was lost.
+    assert {(seen.version, seen.status) for seen in guarded.wrong()} <= {(version, 502)}
+    guarded.right |= set(guarded.wrong())
+
+
+def test_one_that_is_aborted_goes_back_and_others_wait_for_it(guarded: Guarded) -> None:
+    before = guarded.version()
+    assert before is not None
+    folder, _ = guarded.bundle(Parts(revision="aborted"))
+    guarded.stack.run("rollout", folder, "--endpoint", NAME, *STEPS, "--detach")
+    for command in (("deploy", folder, "--endpoint", NAME), ("rollback", NAME), ("remove", NAME)):
+        assert "in a rollout" in guarded.stack.run(*command, code=2)
+    assert "in a rollout" in guarded.stack.run("rollout", folder, "--endpoint", NAME, code=2)
+    shown = guarded.stack.json("status")["rollouts"]
+    assert [row["endpoint"] for row in shown] == [NAME]
+    said = guarded.stack.run("rollout", "abort", NAME)
+    assert "went back: abort was asked for" in said
+    guarded.is_as_before(before)
+    assert "is in no rollout" in guarded.stack.run("rollout", "abort", NAME, code=2)
+    assert not guarded.wrong()
+
+
+def test_a_good_one_comes_to_serve_though_terminal_and_controller_end(guarded: Guarded) -> None:
+    before = guarded.version()
+    folder, version = guarded.bundle(GOOD)
+    with subprocess.Popen(
+        [CLI, "rollout", folder, "--endpoint", NAME, *STEPS, "--state", str(guarded.stack.state)],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=os.environ,
+    ) as watching:  # fmt: skip
+        assert watching.stdout is not None
+        assert any(b"step 1 of 3" in line for line in watching.stdout)
+        watching.kill()
+    psutil.Process(guarded.stack.parts()["controller"]["pid"]).send_signal(signal.SIGKILL)
+    guarded.stack.until(lambda: guarded.phase() == "over", "it ends", 400)
+    said = guarded.status()
+    assert said["state"]["outcome"] == "promoted"
+    assert version != before
+    guarded.is_as_before(version)
+    assert not guarded.wrong()
+    done = guarded.stack.json("rollback", NAME)
+    assert (done["withdrawn_version"], done["bundle_version"]) == (version, before)
+    assert not guarded.wrong()
+
+
+def test_one_that_is_promoted_by_hand_serves(guarded: Guarded) -> None:
+    folder, version = guarded.bundle(Parts(revision="by hand"))
+    guarded.stack.run("rollout", folder, "--endpoint", NAME, *STEPS, "--detach")
+    assert "promoted" in guarded.stack.run("rollout", "promote", NAME)
+    guarded.is_as_before(version)
+    assert not guarded.wrong()
+
+
+def test_what_cannot_be_rolled_out_is_refused_with_the_fix(guarded: Guarded) -> None:
+    run = guarded.stack.run
+    folder, _ = guarded.bundle(GOOD)
+    assert "deploy it" in run("rollout", folder, "--endpoint", "nobody", code=2)
+    present, _ = guarded.bundle(OLD)
+    run("deploy", present, "--endpoint", NAME)
+    assert "already" in run("rollout", present, "--endpoint", NAME, code=2)
+    broken = write_small(guarded.folder / "broken", Parts(engine="openvino", broken=True)).folder
+    said = run("rollout", str(broken), "--endpoint", NAME, "--timeout", "60", code=1)
+    assert "taken out again" in said
+    assert not guarded.wrong()

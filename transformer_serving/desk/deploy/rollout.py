@@ -1,0 +1,203 @@
+"""A guarded rollout from the desk: the candidate beside the old bundle, and what becomes of it.
+
+The steps are the controller's, by what stands in ClearML; what is here may end at any time.
+
+Tested by tests/stack/test_rollout.py and tests/deploy/test_rollout.py.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from transformer_serving.contract.rollout import ABORT, Allowed, Plan
+from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.clearml_tools.cli import listed_canaries, listed_endpoints
+from transformer_serving.desk.deploy.endpoint import (
+    DeployTarget,
+    add_and_look,
+    check_name,
+    check_triton,
+    one_at_a_time,
+    upload,
+)
+from transformer_serving.desk.deploy.golden import wait_for_golden
+from transformer_serving.desk.deploy.rollout_plans import (
+    Rollout,
+    read_all,
+    refuse_in_rollout,
+    write,
+)
+from transformer_serving.desk.deploy.time_limit import TimeLimit, within
+from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.http import key_header
+from transformer_serving.desk.step_report import StepReport
+
+_LOOK_S = 1.0
+# The least that compares anything: a step beside the old bundle, and the last.
+_FEWEST_STEPS = 2
+# Kept of the time limit, to take out again what does not answer.
+_TAKING_OUT_S = 10.0
+_MB = 1_000_000
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a candidate takes; `free` is this machine's memory, None where Triton is elsewhere."""
+
+    candidate: str
+    endpoints: int
+    engine: int
+    free: int | None
+
+    @property
+    def says(self) -> str:
+        free = "" if self.free is None else f"; {self.free // _MB:,} MB are free here"
+        return (
+            f"the candidate is an endpoint of its own, {self.candidate}, number "
+            f"{self.endpoints + 1} of the service, with {max(1, self.engine // _MB):,} MB or more "
+            f"for its engine in each Triton, twice that while the endpoint changes over{free}"
+        )
+
+
+def check_steps(steps: Sequence[float]) -> tuple[float, ...]:
+    """Raises Failure (exit code 2) for steps that do not rise to 100."""
+    rising = all(before < after for before, after in zip(steps, steps[1:], strict=False))
+    if len(steps) < _FEWEST_STEPS or not rising or steps[0] <= 0 or steps[-1] != 100:
+        raise Failure(
+            "--steps are percents that rise and end with 100, two at least, such as 1,10,50,100; "
+            "for all at once there is 'transformer-serving deploy'",
+            exit_code=2,
+        )
+    return tuple(steps)
+
+
+def start(
+    target: DeployTarget,
+    bundle: Bundle,
+    endpoint: str,
+    *,
+    steps: Sequence[float],
+    hold_s: float,
+    allowed: Allowed,
+    timeout_s: float,
+    report: StepReport,
+    tell: StepReport,
+    spent_s: float = 0.0,
+) -> Rollout:
+    """Bring the candidate up beside the endpoint and write the plan; `tell` hears what it costs.
+
+    Raises Failure: a name, steps or an endpoint that this cannot be done with, or too little memory
+    (exit code 2), or a candidate that did not come to answer within `timeout_s`, which is then
+    taken out again.
+    """
+    check_name(endpoint)
+    check_triton(target, bundle)
+    with within(timeout_s, f"the candidate for {endpoint}", report, spent=spent_s) as limit:
+        limit.report("waiting for another deploy of this machine to end")
+        with one_at_a_time(target.lock):
+            old_model_id = _checked(target, bundle, endpoint, tell)
+            limit.report(f"uploading the candidate for {endpoint}")
+            plan = Plan(
+                uuid.uuid4().hex, endpoint, bundle.manifest.bundle_version,
+                upload(target, bundle, endpoint), old_model_id, check_steps(steps), hold_s, allowed,
+            )  # fmt: skip
+            _bring_up(target, bundle, plan, limit)
+            limit.report("writing the plan")
+            write(target.cli, plan)
+    return Rollout(plan, None)
+
+
+def _checked(target: DeployTarget, bundle: Bundle, endpoint: str, tell: StepReport) -> str:
+    """The endpoint's present model. Raises Failure (exit code 2) where it cannot be begun."""
+    refuse_in_rollout(target.cli, endpoint)
+    output = target.cli.run("model", "list")
+    listed, version = listed_endpoints(output), bundle.manifest.bundle_version
+    if endpoint not in listed:
+        raise Failure(
+            f"there is no endpoint '{endpoint}' to compare with; deploy it: "
+            f"transformer-serving deploy BUNDLE --endpoint {endpoint}",
+            exit_code=2,
+        )
+    if endpoint in listed_canaries(output):
+        raise Failure(f"'{endpoint}' has a canary route already; take it away first", exit_code=2)
+    candidate = f"{endpoint}/{version}"
+    if candidate in listed:
+        raise Failure(
+            f"there is an endpoint '{candidate}' already; if it is left from a rollout that did "
+            f"not begin: transformer-serving remove {candidate}",
+            exit_code=2,
+        )
+    model_id = str(listed[endpoint].get("model_id"))
+    rows = target.registry().bundles(endpoint)
+    if any(row.model_id == model_id and row.bundle_version == version for row in rows):
+        raise Failure(f"'{endpoint}' serves bundle {version} already", exit_code=2)
+    _afforded(Cost(candidate, len(listed), _engine_bytes(bundle), _free(target)), tell)
+    return model_id
+
+
+def _afforded(cost: Cost, tell: StepReport) -> None:
+    tell(cost.says)
+    if cost.free is not None and cost.free < 2 * cost.engine:
+        raise Failure("there is too little memory for a candidate; nothing was begun", exit_code=2)
+
+
+def _engine_bytes(bundle: Bundle) -> int:
+    return sum(entry.size for entry in bundle.manifest.files if entry.path.startswith("model/"))
+
+
+def _free(target: DeployTarget) -> int | None:
+    return None if target.triton is None else int(psutil.virtual_memory().available)
+
+
+def _bring_up(target: DeployTarget, bundle: Bundle, plan: Plan, limit: TimeLimit) -> None:
+    limit.report(f"adding the candidate {plan.candidate}")
+    refusals = target.refusals(plan.model_id)
+    version = str(plan.bundle_version)
+    add_and_look(target, bundle, plan.endpoint, plan.model_id, version=version)
+    limit.report(f"waiting for the candidate {plan.candidate}")
+    patience = max(1.0, limit.left() - _TAKING_OUT_S)
+    reason = wait_for_golden(
+        target.url(plan.candidate), bundle.manifest.golden, plan.bundle_version, patience,
+        refusals.reason, key_header(target.key),
+    )  # fmt: skip
+    if reason is not None:
+        with suppress(Failure):
+            target.cli.run("model", "remove", "--endpoint", plan.candidate)
+        raise Failure(
+            f"the candidate {plan.candidate} does not answer as it must and is taken out again; "
+            f"{plan.endpoint} is as it was: {reason}"
+        )
+
+
+def wish(target: DeployTarget, endpoint: str, wanted: str) -> Rollout:
+    """Ask the controller to end it, `wanted` ABORT or PROMOTE. Raises Failure (2) without one."""
+    with one_at_a_time(target.lock):
+        running = read_all(target.cli).get(endpoint)
+        if running is None or running.is_over:
+            raise Failure(f"'{endpoint}' is in no rollout", exit_code=2)
+        if wanted == ABORT or running.plan.wish != ABORT:
+            write(target.cli, running.plan.wishing(wanted))
+    return running
+
+
+def watch(target: DeployTarget, plan: Plan) -> Iterator[Rollout]:
+    """Each change of the rollout, until it is over. Raises Failure where it was replaced."""
+    last: Any = ()
+    while True:
+        now = read_all(target.cli).get(plan.endpoint)
+        if now is None or now.plan.id != plan.id:
+            raise Failure(f"the rollout of {plan.endpoint} is not in ClearML any more")
+        shown = (now.state.phase, now.state.step, now.state.says) if now.state else None
+        if shown != last:
+            last = shown
+            yield now
+        if now.is_over:
+            return
+        time.sleep(_LOOK_S)

@@ -1,0 +1,94 @@
+"""The rollouts of a serving service as they stand in ClearML: plans, states, and writing a plan.
+
+Tested by tests/deploy/test_rollout.py and tests/stack/test_rollout.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from transformer_serving.contract.rollout import (
+    HOLDING,
+    OVER,
+    PLANS,
+    STATES,
+    Plan,
+    State,
+    plans_text,
+    read_plans,
+    read_states,
+)
+from transformer_serving.desk.clearml_tools.api import ClearmlApi
+from transformer_serving.desk.clearml_tools.cli import ClearmlCli
+from transformer_serving.desk.failure import Failure
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A plan and how far it is; `state` is None until a controller has taken it up."""
+
+    plan: Plan
+    state: State | None
+
+    @property
+    def is_over(self) -> bool:
+        return self.state is not None and self.state.is_over
+
+    @property
+    def line(self) -> str:
+        """Where it is, and where it does not hold a step, why."""
+        plan, state = self.plan, self.state
+        head = f"{plan.endpoint}, bundle {plan.bundle_version}: "
+        if state is None:
+            return f"{head}waits for the controller"
+        if state.phase == HOLDING:
+            share = f"{plan.steps[state.step]:g} % of the requests"
+            return f"{head}step {state.step + 1} of {len(plan.steps)}, {share}"
+        why = f": {state.reason}" if state.reason else ""
+        return f"{head}{state.outcome if state.phase == OVER else state.phase}{why}"
+
+
+def read_all(cli: ClearmlCli) -> dict[str, Rollout]:
+    """The last rollout of each endpoint that had one."""
+    items = _items(cli)
+    states = read_states(items.get(STATES))
+    found = {}
+    for endpoint, plan in read_plans(items.get(PLANS)).items():
+        state = states.get(endpoint)
+        found[endpoint] = Rollout(plan, state if state and state.id == plan.id else None)
+    return found
+
+
+def refuse_in_rollout(cli: ClearmlCli, endpoint: str) -> None:
+    """Raises Failure (exit code 2) while the endpoint is in a rollout."""
+    running = read_all(cli).get(endpoint)
+    if running is not None and not running.is_over:
+        raise Failure(
+            f"'{endpoint}' is in a rollout of bundle {running.plan.bundle_version}; end it first: "
+            f"transformer-serving rollout abort {endpoint}, or promote",
+            exit_code=2,
+        )
+
+
+def write(cli: ClearmlCli, plan: Plan) -> None:
+    """Put the plan in the place of the endpoint's earlier one, and look whether it stays there."""
+    plans = {**read_plans(_items(cli).get(PLANS)), plan.endpoint: plan}
+    ClearmlApi(cli.environment).call(
+        "tasks.edit_configuration", task=cli.serving_id, force=True,
+        configuration=[{"name": PLANS, "value": plans_text(plans.values())}],
+    )  # fmt: skip
+    if read_plans(_items(cli).get(PLANS)).get(plan.endpoint) != plan:
+        raise Failure(
+            "somebody else's change of the serving service undid this one; try again, and let "
+            "only one 'clearml-serving' write at a time"
+        )
+
+
+def _items(cli: ClearmlCli) -> dict[str, str]:
+    """The serving task's configuration as text."""
+    api = ClearmlApi(cli.environment)
+    api.wait()
+    task: dict[str, Any] = api.call("tasks.get_by_id", task=cli.serving_id)["task"]
+    found = task.get("configuration") or {}
+    return {name: str(item.get("value") or "") for name, item in found.items()}

@@ -1,0 +1,1 @@
+"""Guarded rollouts: the controller's part, which takes the steps and judges them."""

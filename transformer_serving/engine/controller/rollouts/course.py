@@ -1,0 +1,205 @@
+"""What comes next in a rollout, and the routes of each phase: pure functions of what is known.
+
+holding a step -> ... -> holding the last -> promoting -> leaving -> over
+              \\-> returning -> over
+
+Promoting gives the endpoint itself the new bundle, while the candidate still answers; leaving takes
+the candidate's route away, and only when every worker has let go of it the candidate itself.
+Returning is the same without the new bundle. So nobody is sent to an engine that is not there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from transformer_serving.contract.rollout import (
+    ABORT,
+    HOLDING,
+    LEAVING,
+    NEW,
+    OLD,
+    OVER,
+    PROMOTE,
+    PROMOTED,
+    PROMOTING,
+    RETURNING,
+    WENT_BACK,
+    Arm,
+    Arms,
+    Plan,
+    State,
+)
+from transformer_serving.engine.controller.rollouts.judgement import WELL, WORSE, judge, of_all
+
+# Both bundles keep a trace of a share: clearml-serving divides by the sum of the weights of those
+# that are there, inside its update lock, and the other one may be removed by hand.
+_LEAST = 0.0001
+# A look costs a part of the confidence, so it waits until there is something new to see.
+_GROWTH, _AT_LEAST = 1.2, 10
+# An engine that is loaded again after a restart of Triton is not lost.
+_LOST_S = 15.0
+_PROMOTE_S = 300.0
+_UNHEARD = "not every worker has told yet that it has this step's routes"
+# So long what is over is still looked after: another writer may have undone its end.
+AFTER_S = 60.0
+
+Configuration = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Known:
+    """One look. `steps` are the arms by number of the step, added up over the workers.
+
+    `acked` is whether every worker that is alive has the routes of this phase; `lost_s` for how
+    long the candidate's engine has not been ready; `serves` whether the endpoint's own engine is
+    that of the new bundle by now. `endpoints` is clearml-serving's own configuration.
+    """
+
+    steps: Mapping[int, Arms] = field(default_factory=dict)
+    acked: bool = False
+    lost_s: float = 0.0
+    serves: bool = False
+    endpoints: Configuration = field(default_factory=dict)
+    now: float = field(default_factory=time.time)
+
+
+def begun(plan: Plan, endpoints: Configuration, now: float) -> State:
+    return State(plan.id, since=now, before=dict(endpoints.get(plan.endpoint, {})))
+
+
+def next_state(plan: Plan, state: State, known: Known) -> State:
+    match state.phase:
+        case "holding":
+            return _hold(plan, state, known)
+        case "promoting":
+            return _promote(plan, state, known)
+        case "leaving" if known.acked:
+            return _to(state, OVER, known, outcome=PROMOTED)
+        case "returning" if known.acked:
+            return _to(state, OVER, known, outcome=WENT_BACK)
+    return state
+
+
+def _hold(plan: Plan, state: State, known: Known) -> State:
+    if fault := _fault(plan, known):
+        return _to(state, RETURNING, known, reason=fault)
+    if plan.wish == PROMOTE:
+        return _to(state, PROMOTING, known, reason="promote was asked for")
+    if not known.acked and not state.looks:
+        # The time of a step begins when every worker has its routes.
+        return replace(state, since=known.now, says=(_UNHEARD,))
+    state = _looked(plan, state, known)
+    if state.phase != HOLDING or not state.well or known.now - state.since < plan.hold_s:
+        return state
+    if state.step + 1 < len(plan.steps):
+        return _to(replace(state, step=state.step + 1), HOLDING, known)
+    return _to(state, PROMOTING, known, reason="every step was well")
+
+
+def _fault(plan: Plan, known: Known) -> str | None:
+    """Why it cannot go on, whatever the figures say."""
+    if plan.wish == ABORT:
+        return "abort was asked for"
+    there = known.endpoints.get(plan.endpoint)
+    if there is None or there.get("model_id") != plan.old_model_id:
+        return f"somebody else changed {plan.endpoint} meanwhile"
+    if plan.candidate not in known.endpoints:
+        return f"somebody else removed the candidate {plan.candidate}"
+    if known.lost_s > _LOST_S:
+        return f"the candidate's engine has not been ready for {known.lost_s:.0f} s"
+    return None
+
+
+def _looked(plan: Plan, state: State, known: Known) -> State:
+    """After a judgement, where there is more to judge than at the last one."""
+    arms = known.steps.get(state.step, {})
+    new = arms.get(NEW, Arm())
+    if new.requests < max(_GROWTH * state.looked_at, state.looked_at + _AT_LEAST):
+        return state
+    is_last = state.step + 1 == len(plan.steps)
+    old = _before(known) if is_last else arms.get(OLD, Arm())
+    verdicts = judge(
+        new, old, plan.allowed, next_share=1.0 if is_last else plan.steps[state.step + 1] / 100,
+        steps=len(plan.steps), look=state.looks + 1, timed=not is_last,
+    )  # fmt: skip
+    said, decisive = of_all(verdicts)
+    state = replace(
+        state, looks=state.looks + 1, looked_at=new.requests, well=said == WELL,
+        says=tuple(verdict.line() for verdict in verdicts),
+    )  # fmt: skip
+    return _to(state, RETURNING, known, reason=decisive.line()) if said == WORSE else state
+
+
+def _before(known: Known) -> Arm:
+    """The old bundle at all steps together: at the last one it answers next to nothing."""
+    every = Arm()
+    for arms in known.steps.values():
+        every.add(arms.get(OLD, Arm()))
+    return every
+
+
+def _promote(plan: Plan, state: State, known: Known) -> State:
+    if plan.wish == ABORT:
+        return _to(state, RETURNING, known, reason="abort was asked for")
+    if known.acked and known.serves:
+        return _to(state, LEAVING, known, reason=state.reason)
+    if known.now - state.since > _PROMOTE_S:
+        reason = f"{plan.endpoint} did not come to serve it within {_PROMOTE_S:.0f} s"
+        return _to(state, RETURNING, known, reason=reason)
+    return state
+
+
+def _to(state: State, phase: str, known: Known, *, reason: str = "", outcome: str = "") -> State:
+    """Another phase or step, from now; what was said last stays to be read."""
+    fresh = phase == HOLDING
+    return replace(
+        state, phase=phase, since=known.now, reason=reason or state.reason, outcome=outcome,
+        looks=0 if fresh else state.looks, looked_at=0 if fresh else state.looked_at, well=False,
+    )  # fmt: skip
+
+
+def share_of(plan: Plan, state: State) -> float:
+    """Of all requests, the candidate's."""
+    match state.phase:
+        case "holding":
+            return plan.steps[state.step] / 100
+        case "promoting":
+            return 1.0
+    return 0.0
+
+
+def routes(
+    plan: Plan, state: State, endpoints: Configuration, canaries: Configuration
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """clearml-serving's endpoints and canaries as this phase wants them, those of others as is."""
+    ours, splits = dict(endpoints), dict(canaries)
+    if new_share := share_of(plan, state):
+        new_share = min(max(new_share, _LEAST), 1 - _LEAST)
+        splits[plan.endpoint] = {
+            "endpoint": plan.endpoint,
+            "weights": [round(1 - new_share, 6), round(new_share, 6)],
+            "load_endpoints": [plan.endpoint, plan.candidate],
+        }
+    elif plan.candidate in splits.get(plan.endpoint, {}).get("load_endpoints", ()):
+        del splits[plan.endpoint]
+    own = ours.get(plan.endpoint, {})
+    if state.phase == PROMOTING and plan.candidate in ours:
+        ours[plan.endpoint] = _as_itself(plan, ours[plan.candidate])
+    elif _goes_back(state) and state.before and own.get("model_id") == plan.model_id:
+        ours[plan.endpoint] = dict(state.before)
+    if state.phase == OVER and ours.get(plan.candidate, {}).get("model_id") == plan.model_id:
+        del ours[plan.candidate]
+    return ours, splits
+
+
+def _goes_back(state: State) -> bool:
+    return state.phase == RETURNING or state.outcome == WENT_BACK
+
+
+def _as_itself(plan: Plan, candidate: Configuration) -> dict[str, Any]:
+    """The candidate's endpoint under the endpoint's own name, with the same code and model."""
+    own = {name: value for name, value in candidate.items() if name != "version"}
+    return {**own, "serving_url": plan.endpoint}

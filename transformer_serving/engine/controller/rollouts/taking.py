@@ -1,0 +1,241 @@
+"""Takes the steps: reads what is wanted and seen in ClearML, and writes the routes that follow.
+
+Everything that a rollout knows stands in ClearML, so it goes on after a restart. Of several
+controllers over one serving task one takes the steps; another comes in where its beat stands still.
+
+Tested by tests/stack/test_rollout.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from transformer_serving.contract.error_line import one_line
+from transformer_serving.contract.rollout import (
+    LEAVING,
+    PLANS,
+    PROMOTED,
+    RETURNING,
+    SEEN,
+    STATES,
+    Arm,
+    Arms,
+    Plan,
+    Seen,
+    State,
+    read_plans,
+    read_seen,
+    read_states,
+    states_text,
+    step_of,
+)
+from transformer_serving.engine.controller.control_plane import ControlPlane
+from transformer_serving.engine.controller.rollouts.course import (
+    AFTER_S,
+    Known,
+    begun,
+    next_state,
+    routes,
+    share_of,
+)
+from transformer_serving.engine.controller.status import EndpointStatus
+
+_log = logging.getLogger(__name__)
+_EVERY_S = 2.0
+# Who has said nothing new for so long is gone: a worker, or another controller.
+_GONE_S = 30.0
+_ENDPOINTS, _CANARY = "endpoints", "canary"
+# What a bundle in the registry is called that a rollback may go to.
+_SERVED = "served"
+
+
+@dataclass
+class _Pulse:
+    """When something was last seen to beat, on time.monotonic's clock."""
+
+    beat: int
+    at: float
+
+
+class Rollouts:
+    """All rollouts of one serving task; `shown` is what `status` tells of them."""
+
+    def __init__(self, control_plane: ControlPlane, now: Callable[[], float] = time.time) -> None:
+        self._control_plane = control_plane
+        self._now = now
+        self._own = uuid.uuid4().hex
+        self._due = time.monotonic()
+        self._started = time.monotonic()
+        self._job: Future[None] | None = None
+        self._pulses: dict[str, _Pulse] = {}
+        self._lost: dict[str, float] = {}
+        self.shown: list[dict[str, Any]] = []
+
+    def take_when_due(self, pool: Executor, rows: Sequence[EndpointStatus]) -> None:
+        """In a thread of the pool, unless the last time is still under way."""
+        if time.monotonic() < self._due or (self._job is not None and not self._job.done()):
+            return
+        self._due = time.monotonic() + _EVERY_S
+        self._job = pool.submit(self._safely, list(rows))
+
+    def _safely(self, rows: Sequence[EndpointStatus]) -> None:
+        try:
+            self.take(rows)
+        except Exception as error:
+            _log.error("rollouts: %s", one_line(error, 300))
+
+    def take(self, rows: Sequence[EndpointStatus]) -> None:
+        """One look at every rollout that is not over, and what follows from it."""
+        if not self._open(self._control_plane.configuration()):
+            return
+        items = self._control_plane.configuration(fresh=True)
+        plans = self._open(items)
+        states = read_states(items.get(STATES))
+        seen = {
+            task: read_seen(text) for task, text in self._control_plane.of_instances(SEEN).items()
+        }
+        endpoints, canaries = map(self._control_plane.section, (_ENDPOINTS, _CANARY))
+        wanted = dict(endpoints), dict(canaries)
+        before = dict(states)
+        for plan in plans:
+            if self._is_anothers(states.get(plan.endpoint)):
+                continue
+            state = self._next(plan, states.get(plan.endpoint), rows, seen, endpoints)
+            states[plan.endpoint] = replace(state, by=self._own, beat=state.beat + 1)
+            wanted = routes(plan, state, *wanted)
+        self.shown = _shown(read_plans(items.get(PLANS)), states)
+        if states != before:
+            changed: dict[str, str | Mapping[str, Any]] = {STATES: states_text(states)}
+            was = zip((_ENDPOINTS, _CANARY), (endpoints, canaries), wanted, strict=True)
+            changed |= {name: value for name, old, value in was if value != old}
+            self._control_plane.configure(changed)
+            self._tell(plans, before, states)
+
+    def _open(self, items: Mapping[str, str]) -> list[Plan]:
+        """The plans that are not over, or only just."""
+        plans, states = read_plans(items.get(PLANS)), read_states(items.get(STATES))
+        self.shown = _shown(plans, states)
+        return [plan for plan in plans.values() if self._is_open(plan, states.get(plan.endpoint))]
+
+    def _is_open(self, plan: Plan, state: State | None) -> bool:
+        if state is None or state.id != plan.id:
+            return True
+        return not state.is_over or self._now() - state.since < AFTER_S
+
+    def _is_anothers(self, state: State | None) -> bool:
+        """Whether another controller takes its steps."""
+        if state is None or state.by in ("", self._own):
+            return False
+        return self._is_alive(state.by, state.beat)
+
+    def _is_alive(self, who: str, beat: int) -> bool:
+        pulse, now = self._pulses.get(who), time.monotonic()
+        if pulse is None or pulse.beat != beat:
+            self._pulses[who] = _Pulse(beat, now)
+            return True
+        return now - pulse.at < _GONE_S
+
+    def _next(
+        self, plan: Plan, state: State | None, rows: Sequence[EndpointStatus],
+        seen: Mapping[str, Seen], endpoints: Mapping[str, Any],
+    ) -> State:  # fmt: skip
+        now = self._now()
+        if state is None or state.id != plan.id:
+            return begun(plan, endpoints, now)
+        workers = [
+            (task, told) for task, told in seen.items()
+            if told.marks.get(plan.endpoint, "").startswith(plan.id)
+        ]  # fmt: skip
+        alive = [told for task, told in workers if self._is_alive(task, told.beat)]
+        known = Known(
+            steps=_added(plan, [told for _, told in workers]),
+            acked=self._all_have(plan, state, alive),
+            lost_s=self._lost_for(plan, rows),
+            serves=_serves(plan, rows),
+            endpoints=endpoints,
+            now=now,
+        )
+        return next_state(plan, state, known)
+
+    def _all_have(self, plan: Plan, state: State, alive: Collection[Seen]) -> bool:
+        if alive:
+            return all(told.marks.get(plan.endpoint) == state.mark for told in alive)
+        # Where no worker is left, none is sent to an engine that goes.
+        waited = min(time.monotonic() - self._started, self._now() - state.since)
+        return state.phase in (LEAVING, RETURNING) and waited > _GONE_S
+
+    def _lost_for(self, plan: Plan, rows: Sequence[EndpointStatus]) -> float:
+        ready = any(row.endpoint == plan.candidate and row.ready for row in rows)
+        if ready:
+            self._lost.pop(plan.id, None)
+            return 0.0
+        return time.monotonic() - self._lost.setdefault(plan.id, time.monotonic())
+
+    def _tell(
+        self, plans: Sequence[Plan], before: Mapping[str, State], after: Mapping[str, State]
+    ) -> None:
+        """What has changed, to the log and to who looks at the serving task."""
+        for plan in plans:
+            state, was = after[plan.endpoint], before.get(plan.endpoint)
+            if was is not None and was.id == state.id and was.mark == state.mark:
+                continue
+            line = f"rollout of {plan.candidate}: {words_of(plan, state)}"
+            _log.info("%s", line)
+            if state.is_over and state.outcome == PROMOTED:
+                self._control_plane.tag_model(plan.model_id, _SERVED)
+            self._control_plane.report(line)
+
+
+def words_of(plan: Plan, state: State) -> str:
+    """Where it is, in a line."""
+    why = f" ({state.reason})" if state.reason else ""
+    if state.is_over:
+        return f"{state.outcome}{why}"
+    if state.phase != "holding":
+        return f"{state.phase}{why}"
+    number = f"step {state.step + 1} of {len(plan.steps)}"
+    return f"{number}, {100 * share_of(plan, state):g} % of the requests"
+
+
+def _added(plan: Plan, workers: Sequence[Seen]) -> dict[int, Arms]:
+    """The arms of each step, of all workers together."""
+    found: dict[int, Arms] = {}
+    for number in range(len(plan.steps)):
+        arms: Arms = {}
+        for told in workers:
+            for name, arm in told.steps.get(step_of(plan.id, number), {}).items():
+                arms.setdefault(name, Arm()).add(arm)
+        found[number] = arms
+    return found
+
+
+def _serves(plan: Plan, rows: Sequence[EndpointStatus]) -> bool:
+    return any(
+        row.endpoint == plan.endpoint and row.ready and row.bundle_version == plan.bundle_version
+        for row in rows
+    )
+
+
+def _shown(plans: Mapping[str, Plan], states: Mapping[str, State]) -> list[dict[str, Any]]:
+    """For the state file, which `status` reads."""
+    rows = []
+    for endpoint, plan in sorted(plans.items()):
+        state = states.get(endpoint)
+        if state is None or state.id != plan.id:
+            state = State(plan.id)
+        row = {
+            name: value for name, value in asdict(state).items()
+            if name in ("phase", "step", "since", "says", "outcome", "reason")
+        }  # fmt: skip
+        rows.append({
+            "endpoint": endpoint, "bundle_version": plan.bundle_version, **row,
+            "steps": len(plan.steps), "share": share_of(plan, state),
+            "words": words_of(plan, state),
+        })  # fmt: skip
+    return rows

@@ -1,0 +1,137 @@
+"""What a worker saw of a rollout, told to the controller through the worker's own task in ClearML.
+
+Preprocess notes each answer of an endpoint that is watched; the host's sync thread counts them once
+a sync and writes the counts. Where there is no rollout nothing is noted and nothing written.
+
+Tested by tests/gateway/test_rollout_figures.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from transformer_serving.contract.errors import KINDS
+from transformer_serving.contract.rollout import (
+    HOLDING,
+    NEW,
+    OLD,
+    PLANS,
+    SEEN,
+    STATES,
+    Arm,
+    Plan,
+    Seen,
+    State,
+    read_plans,
+    read_states,
+    seen_text,
+    step_of,
+)
+from transformer_serving.contract.worker.watched_answers import MOST, watched_answers
+
+log = logging.getLogger("transformer_serving.gateway")
+# Nobody waited for this answer any more.
+_LEFT = KINDS["left"].status
+
+
+class RolloutFigures:
+    """Of one worker, from its sync thread. `write` stores a text in the worker's own task."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._watched = watched_answers()
+        self._seen = Seen()
+        # The step at which the answers were given that are noted now, by endpoint.
+        self._at: dict[str, tuple[Plan, str | None]] = {}
+
+    def synced(self, items: Mapping[str, str]) -> None:
+        """The host has taken over the configuration that these items are of."""
+        plans, states = read_plans(items.get(PLANS)), read_states(items.get(STATES))
+        self._count()
+        open_ = {
+            endpoint: (plan, states[endpoint]) for endpoint, plan in plans.items()
+            if _is_open(plan, states.get(endpoint))
+        }  # fmt: skip
+        if not open_ and not self._at:
+            return
+        self._watch(open_)
+        self._seen.beat += 1
+        self._write(seen_text(self._seen))
+
+    def _count(self) -> None:
+        """What was noted since the last sync, to the step that it was answered in."""
+        for plan, step in self._at.values():
+            for name, endpoint in ((OLD, plan.endpoint), (NEW, plan.candidate)):
+                noted = self._watched.get(endpoint, deque())
+                # Requests go on being noted at the other end.
+                for status, tokens, seconds in [noted.popleft() for _ in range(len(noted))]:
+                    if step is not None and status != _LEFT:
+                        arms = self._seen.steps.setdefault(step, {})
+                        arms.setdefault(name, Arm()).count(status, tokens, seconds)
+
+    def _watch(self, open_: Mapping[str, tuple[Plan, State]]) -> None:
+        self._at = {
+            endpoint: (plan, step_of(plan.id, state.step) if state.phase == HOLDING else None)
+            for endpoint, (plan, state) in open_.items()
+        }
+        ids = {plan.id for plan, _ in open_.values()}
+        self._seen.marks = {endpoint: state.mark for endpoint, (_, state) in open_.items()}
+        self._seen.steps = {
+            step: arms for step, arms in self._seen.steps.items() if step.split()[0] in ids
+        }
+        names = {name for plan, _ in open_.values() for name in (plan.endpoint, plan.candidate)}
+        for gone in self._watched.keys() - names:
+            del self._watched[gone]
+        for name in names - self._watched.keys():
+            self._watched[name] = deque(maxlen=MOST)
+
+
+def _is_open(plan: Plan, state: State | None) -> bool:
+    return state is not None and state.id == plan.id and not state.is_over
+
+
+def tell_rollouts(processor_class: Any) -> None:
+    """Have the host's sync thread count and tell, each time it has looked at the serving task."""
+    take_over = processor_class.deserialize
+    figures: list[RolloutFigures] = []
+
+    def deserialize(self: Any, task: Any = None, *arguments: Any, **named: Any) -> Any:
+        changed = take_over(self, task, *arguments, **named)
+        try:
+            data = getattr(task, "_data", None)
+            if data is not None:
+                if not figures:
+                    figures.append(RolloutFigures(_into_own(type(task))))
+                figures[0].synced(_texts(data.configuration))
+        except Exception as error:
+            # Requests are served whether or not anybody counts them.
+            log.error("what was seen of a rollout could not be told: %s", type(error).__name__)
+        return changed
+
+    processor_class.deserialize = deserialize
+
+
+def _texts(items: Any) -> dict[str, str]:
+    wanted = (PLANS, STATES)
+    return {name: str(items[name].value or "") for name in wanted if name in (items or {})}
+
+
+def _into_own(task_class: Any) -> Callable[[str], None]:
+    """A worker's own task is the process's; the host makes it at its start."""
+
+    def write(text: str) -> None:
+        from clearml.backend_api.services import tasks
+
+        own = task_class.current_task()
+        if own is not None:
+            own.send(
+                tasks.EditConfigurationRequest(
+                    task=own.id, configuration=[{"name": SEEN, "value": text}],
+                    replace_configuration=False, force=True,
+                )
+            )  # fmt: skip
+
+    return write
