@@ -18,7 +18,8 @@ from transformer_serving.contract.gate.server_facts import MISSING, ServerFacts
 from transformer_serving.contract.manifest import Manifest
 from transformer_serving.contract.torch_program import TorchProgram, read_program
 
-SIZE = {"as_expr": {"expr_str": "2*s77 + Max(1, s12)", "hint": {"as_int": 11}}}
+EXPRESSION = "Mul(Integer(2), Symbol('s77', positive=True, integer=True))"
+SIZE = {"as_expr": {"expr_str": EXPRESSION, "hint": {"as_int": 11}}}
 NODE = {"target": "torch.ops.aten.embedding.default", "inputs": [{"name": "n", "arg": SIZE}]}
 TREE = '[1, {"type": "builtins.tuple", "context": "null", "children_spec": []}]'
 GRAPH: dict[str, Any] = {
@@ -95,9 +96,9 @@ def test_a_file_that_the_manifest_does_not_list_is_named(
         ("torch.ops.aten.embedding.default", "torch.load", "the operator 'torch.load'"),
         ("_operator.getitem", "_operator.methodcaller", "the operator '_operator.methodcaller'"),
         ("_operator.getitem", "#os:system", "the operator '#os:system'"),
-        ("2*s77 + Max(1, s12)", "s77.__class__", "the size 's77.__class__'"),
-        ("2*s77 + Max(1, s12)", "exec(chr(1))", r"the size 'exec\(chr\(1\)\)'"),
-        ("2*s77 + Max(1, s12)", "S('x')", "the size"),
+        (EXPRESSION, "Symbol('s1').__class__", "the size"),
+        (EXPRESSION, "exec(chr(1))", r"the size 'exec\(chr\(1\)\)'"),
+        (EXPRESSION, "Symbol('x.y')", "the size"),
         ('"guards_code": []', '"guards_code": ["print(1)"]', "code to check its inputs"),
         ("builtins.tuple", "collections.defaultdict", "containers of another kind"),
     ],
@@ -109,7 +110,7 @@ def test_a_graph_that_would_run_something_else_is_refused(
     with pytest.raises(ContractError, match=fault):
         read_program(program(graph))
     manifest = bundle(tmp_path, endpoint_fields, graph)
-    assert said(manifest, tmp_path, HERE) == ["torch"]
+    assert "torch" in said(manifest, tmp_path, HERE)
 
 
 def test_a_program_is_read_as_it_was_written() -> None:

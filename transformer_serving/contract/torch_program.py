@@ -1,4 +1,4 @@
-"""program.json of a bundle for PyTorch: a graph of torch.export, in torch's own JSON, and its tensors.
+"""program.json of a bundle for PyTorch: a graph of torch.export in torch's own JSON.
 
 torch reads graphs with Python's own means: names become functions that it calls, and sizes are
 expressions that it evaluates. So a graph has operators of ATen and sizes in plain arithmetic, or it
@@ -26,14 +26,15 @@ _SCHEMA = 1
 _MOST_DIMENSIONS = 8
 # What a graph may call: ATen's operators, and Python's arithmetic on sizes.
 _OPERATOR = re.compile(
-    r"torch\.ops\.aten\.[a-z]\w*\.\w+"
+    r"torch\.ops\.aten\.\w+\.\w+"
     r"|_operator\.(getitem|add|sub|mul|floordiv|truediv|mod|neg|pow|ge|gt|le|lt|eq|ne)"
     r"|torch\.sym_(float|int|ite|max|min|not|sqrt|sum)"
     r"|math\.(ceil|floor|trunc)"
 )
-# Sizes: numbers, symbols such as s77, and functions of sympy and torch, which begin in capitals.
+# Sizes: numbers, symbols as sympy writes them, and functions of it and torch, which begin in capitals.
+_SYMBOL = re.compile(r"Symbol\('[a-z]\d+'(?:, [a-z]+=(?:True|False))*\)")
 _WORD = re.compile(r"[^\W\d]\w*")
-_OF_A_SIZE = re.compile(r"[su]\d+|[A-Z][A-Za-z]*|true|false")
+_FUNCTION = re.compile(r"[A-Z][A-Za-z]*")
 _ARITHMETIC = re.compile(r"[\w\s+\-*/(),<>=]*")
 # The containers that a module takes and gives.
 _CONTAINER = re.compile(r'"type": (?!null|"builtins\.(?:tuple|list|dict)")')
@@ -101,7 +102,7 @@ def _check_graph(graph: Mapping[str, Any], where: str) -> None:
 
 
 def _named(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every field of the document, however deep; the list is ours, so deep ones end no recursion."""
+    """Every field of the document, however deep it lies."""
     left = [value]
     while left:
         one = left.pop()
@@ -113,19 +114,16 @@ def _named(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _operator_fault(value: Any) -> str | None:
-    """`target` is also a field of what is given out, null or the name of a tensor."""
-    if value is None or (isinstance(value, str) and _OPERATOR.fullmatch(value)):
+    if isinstance(value, str) and _OPERATOR.fullmatch(value):
         return None
     return f"the operator '{str(value)[:60]}'"
 
 
 def _size_fault(value: Any) -> str | None:
-    if (
-        isinstance(value, str)
-        and _ARITHMETIC.fullmatch(value)
-        and all(_OF_A_SIZE.fullmatch(word) for word in _WORD.findall(value))
-    ):
-        return None
+    if isinstance(value, str):
+        bare = _SYMBOL.sub("0", value)
+        if _ARITHMETIC.fullmatch(bare) and all(map(_FUNCTION.fullmatch, _WORD.findall(bare))):
+            return None
     return f"the size '{str(value)[:60]}'"
 
 

@@ -41,8 +41,8 @@ class EngineRow:
     `precisions` are those that it can serve, the safest first; `fastest` names the one that its
     hardware computes well, never int8. `lengths` are those that its calls are padded to, at most
     `call_tokens` of them in one call. `backend` is Triton's, `aux_config` says it to ClearML.
-    `program` is for an engine that takes no ONNX graph: it makes of a model, at a precision and in a
-    folder, what `build` is given.
+    `program` is for an engine that takes no ONNX graph: it makes of a model, at a precision and in
+    a folder, what `build` is given.
     """
 
     precisions: tuple[str, ...]

@@ -79,8 +79,8 @@ def config_text(endpoint: Endpoint, engine: EngineFiles) -> str:
 
 
 def _for_gpus(engine: EngineFiles) -> bool:
-    """Whether it runs on a GPU where there is one, and elsewhere on a CPU: so does PyTorch, and fp16
-    of ONNX Runtime, which everywhere else is a slower fp32."""
+    """Whether it is for a GPU where there is one: PyTorch, and fp16 of ONNX Runtime, which
+    everywhere else is a slower fp32."""
     return engine.engine == TORCH or (engine.engine, engine.precision) == ("onnxruntime", "fp16")
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _NUMPY = {"FP32": "float32", "INT32": "int32"}
+_DROPOUT = "aten.dropout.default"
 _TYPE_CHECK = "aten._assert_tensor_metadata.default"
 _WAY_OUT = (
     "convert a model of one of the families in docs/models.md, or with --engine openvino or "
@@ -169,8 +170,11 @@ def _graph_of(exported: Any, model_type: str) -> dict[str, Any]:
 def _clean(exported: Any) -> None:
     graph = exported.graph
     for node in reversed(list(graph.nodes)):
-        # It only says again what types there are, at every call.
-        if str(node.target) == _TYPE_CHECK and not node.users:
+        # Neither does a thing but take time, at every call: one says again what types there are.
+        if str(node.target) == _DROPOUT and node.args[2] is False:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+        elif str(node.target) == _TYPE_CHECK and not node.users:
             graph.erase_node(node)
         else:
             node.meta = {key: value for key, value in node.meta.items() if key == "val"}

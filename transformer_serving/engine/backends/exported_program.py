@@ -22,7 +22,12 @@ from transformer_serving.contract.torch_program import WEIGHTS, TorchProgram, re
 
 _EMBEDDING = "aten.embedding.default"
 # What stands between a text's ids and the table that they are looked up in.
-_CONVERSIONS = ("aten.to.dtype", "aten._to_copy.default", "aten.clone.default", "aten.alias.default")
+_CONVERSIONS = (
+    "aten.to.dtype",
+    "aten._to_copy.default",
+    "aten.clone.default",
+    "aten.alias.default",
+)
 
 
 @dataclass(frozen=True)
@@ -97,9 +102,7 @@ def _tensors(
 def _id_limits(exported: Any, program: TorchProgram) -> Iterator[tuple[str, int]]:
     roles = {
         place: tensor.name
-        for place, tensor in zip(
-            exported.graph_signature.user_inputs, program.inputs, strict=True
-        )
+        for place, tensor in zip(exported.graph_signature.user_inputs, program.inputs, strict=True)
     }
     least: dict[str, int] = {}
     for node in exported.graph.nodes:

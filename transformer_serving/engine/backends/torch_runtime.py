@@ -1,4 +1,4 @@
-"""A text model on PyTorch: an exported program, on the GPU of the instance or on its share of cores.
+"""A text model on PyTorch: an exported program, on the instance's GPU or its share of cores.
 
 Tested by tests/engine/test_torch_text.py.
 """
