@@ -48,6 +48,7 @@ ENTAILS = {
 }
 # Two requests of each task through Triton; convert has asked the others of the same program.
 ASKED = 2
+BY_HAND = (pytest.mark.long, pytest.mark.by_hand)
 TORCH_FIELDS = dataclasses.replace(
     FIELDS, auxiliary={"backend": '"torch_text"', "max_batch_size": 8}
 )
@@ -57,7 +58,14 @@ def test_every_task_has_its_head() -> None:
     assert set(HEADS) == set(TASKS)
 
 
-@pytest.mark.parametrize("task", HEADS)
+@pytest.mark.parametrize(
+    "task",
+    [
+        # Half a minute each: the others by hand.
+        task if task == "fill-mask" else pytest.param(task, marks=BY_HAND)
+        for task in HEADS
+    ],
+)
 async def test_a_task_is_served_as_transformers_answers_it(
     triton_server: TritonServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:

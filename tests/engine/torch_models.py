@@ -28,6 +28,7 @@ class MeanText(torch.nn.Module):
         weight = (random.normal(size=(small.WIDTH, small.LABELS)) * scale).astype(np.float32)
         self.table = torch.nn.Parameter(torch.from_numpy(rows))
         self.weight = torch.nn.Parameter(torch.from_numpy(weight))
+        self.error: torch.Tensor
         self.register_buffer("error", torch.tensor([3.0, 0.0, 0.0]))
         self.pooling, self.per_token, self.wrong_at = pooling, per_token, wrong_at
 
@@ -84,6 +85,7 @@ def export_small(
         **{name: torch.ones(shape, dtype=torch.int32) for name, shape in _EXTRA.items()},
     }
     module: Any
+    outputs: tuple[OutputTensor, ...]
     if head == "masks":
         names = (*names, *_EXTRA)
         module = MaskedText()

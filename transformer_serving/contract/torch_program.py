@@ -31,7 +31,7 @@ _OPERATOR = re.compile(
     r"|torch\.sym_(float|int|ite|max|min|not|sqrt|sum)"
     r"|math\.(ceil|floor|trunc)"
 )
-# Sizes: numbers, symbols as sympy writes them, and functions of it and torch, which begin in capitals.
+# Sizes: numbers, symbols as sympy writes them, and functions, which begin in capitals.
 _SYMBOL = re.compile(r"Symbol\('[a-z]\d+'(?:, [a-z]+=(?:True|False))*\)")
 _WORD = re.compile(r"[^\W\d]\w*")
 _FUNCTION = re.compile(r"[A-Z][A-Za-z]*")

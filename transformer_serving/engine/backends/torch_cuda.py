@@ -43,8 +43,10 @@ class CudaCalls:
         self._device = torch.device("cuda", gpu)
         torch.cuda.set_device(self._device)
         # fp32 is what it says; matrix products are without tf32 by torch's own default.
-        torch.backends.cudnn.set_flags(_allow_tf32=False)
-        self._stream = torch.cuda.Stream(self._device)
+        cudnn: Any = torch.backends.cudnn
+        cudnn.set_flags(_allow_tf32=False)
+        stream: Any = torch.cuda.Stream
+        self._stream = stream(self._device)
         self._pool = torch.cuda.graph_pool_handle()
         self._shapes = UsualShapes()
         self._recorded: dict[Shape, _Recorded] = {}
