@@ -17,10 +17,11 @@ from transformer_serving.desk.builders.table import build_engine
 from transformer_serving.desk.export.cleaning import clean_onnx
 from transformer_serving.desk.export.endpoint_json import LIMITS, endpoint_of, tokens_of
 from transformer_serving.desk.export.onnx import ExportedGraph, export_onnx, quiet
+from transformer_serving.desk.export.program import export_program
 from transformer_serving.desk.parity.check import ParityReport, compare, prepare_case, within
 from transformer_serving.desk.source.model import ModelSource, open_source
 
-ENGINES = ("openvino", "onnxruntime")
+ENGINES = ("openvino", "onnxruntime", "torch")
 BUCKETS = (16, 32)
 
 
@@ -109,19 +110,31 @@ class Graphs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._of: dict[str, ExportedGraph] = {}
+        self._programs: dict[str, Path] = {}
 
     def of(self, model: Path, source: ModelSource) -> ExportedGraph:
         """The graph of these weights and this configuration, with the head of the source's task."""
+        name = self._name(model, source)
+        if name not in self._of:
+            self._of[name] = export_onnx(source, self._folder / f"{name}.onnx")
+            clean_onnx(self._of[name].path)
+        return self._of[name]
+
+    def program_of(self, model: Path, source: ModelSource) -> Path:
+        """The same as a program of torch.export."""
+        name = self._name(model, source)
+        if name not in self._programs:
+            (self._folder / name).mkdir()
+            self._programs[name] = export_program(source, "fp32", self._folder / name)
+        return self._programs[name]
+
+    def _name(self, model: Path, source: ModelSource) -> str:
         facts = f"{source.head} {source.takes_token_types} {source.tokenizer.pad_id} "
         digest = hashlib.sha256(facts.encode())
         for path in sorted(model.rglob("*")):
             if path.is_file() and "token" not in path.name:
                 digest.update(f"{path.relative_to(model)} ".encode() + path.read_bytes())
-        name = digest.hexdigest()
-        if name not in self._of:
-            self._of[name] = export_onnx(source, self._folder / f"{name}.onnx")
-            clean_onnx(self._of[name].path)
-        return self._of[name]
+        return digest.hexdigest()
 
 
 def figures(row: Row, folder: Path, graphs: Graphs) -> Iterable[Figure]:
@@ -135,7 +148,8 @@ def figures(row: Row, folder: Path, graphs: Graphs) -> Iterable[Figure]:
         for engine in ENGINES:
             place = folder / task / engine
             place.mkdir(parents=True)
-            report = compare(case, build_engine(engine, "fp32", graph.path, place))
+            given = graph.path if engine != "torch" else graphs.program_of(model, source)
+            report = compare(case, build_engine(engine, "fp32", given, place))
             yield Figure(task, engine, report)
 
 
@@ -147,7 +161,7 @@ def main(families: list[str]) -> int:
 
 def _print(families: list[str], graphs: Graphs) -> int:
     out, failed = sys.stdout, 0
-    out.write(f"| family | task | {' | '.join(ENGINES)} |\n|---|---|---|---|\n")
+    out.write(f"| family | task | {' | '.join(ENGINES)} |\n|---|---|{'---|' * len(ENGINES)}\n")
     for row in ALL:
         if families and row.family not in families:
             continue

@@ -147,6 +147,12 @@ RELIED_ON = (
         "desk/export/heads.py: the model with its task's head, as it is exported",
     ),
     Relied(
+        "torch", "torch/_export/serde/serialize.py", "",
+        "serialize deserialize SerializedArtifact",
+        "desk/export/program.py and engine/backends/exported_program.py: torch's own JSON of a "
+        "program, without the archive around it that has pickles",
+    ),
+    Relied(
         "openvino", "openvino/tools/ovc/telemetry_utils.py", "",
         "tm",
         "engine/backends/openvino_quiet.py: it goes without openvino_telemetry where that is not",

@@ -16,7 +16,7 @@ from transformer_serving.contract.manifest import Golden, Manifest, entry_of
 
 SUFFIXES = {
     "tensorrt": "model.plan", "onnxruntime": "model.onnx", "openvino": "model.xml",
-    "vllm": "model.json",
+    "torch": "program.json", "vllm": "model.json",
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 
 from tests.contract.bundles import sealed
 from tests.engine.small_parity import small_parity_set
-from tests.engine.text_models import LABELS, write_onnx
+from tests.engine.text_models import LABELS, write_onnx, write_torch
 from tests.engine.triton_server import TritonServer, wait_until
 from transformer_serving.contract.identity import model_parts
 from transformer_serving.contract.manifest import Golden, Manifest, entry_of, read_manifest
@@ -42,6 +42,11 @@ FIELDS = EndpointFields(
     {"platform": '"onnxruntime_onnx"', "max_batch_size": 8},
 )
 
+_WRITERS: dict[str, tuple[Callable[..., Path], str]] = {
+    "onnxruntime": (write_onnx, "onnxruntime"),
+    "torch": (write_torch, "torch_text"),
+}
+
 
 def write_bundle(
     folder: Path,
@@ -50,15 +55,17 @@ def write_bundle(
     scale: float = 1.0,
     parity: bool = False,
     wrong_at: int | None = None,
+    engine: str = "onnxruntime",
 ) -> Path:
     """The model/ folder of a bundle as the desk makes it; `parity` gives it a parity set."""
     model = folder / "model"
-    write_onnx(model, scale=scale, wrong_at=wrong_at)
+    write, backend = _WRITERS[engine]
+    write(model, scale=scale, wrong_at=wrong_at)
     if parity:
         (model / PARITY_SET).write_text(small_parity_set(scale).to_json())
     config = build_config(
         name="",
-        backend="onnxruntime",
+        backend=backend,
         inputs=INPUTS,
         outputs=[TensorConfig("output", "FP32", (LABELS,))],
         max_batch_size=8,
@@ -69,7 +76,7 @@ def write_bundle(
         bundle_hash="0" * 64,
         kit_version="0.1.0",
         task="text-classification",
-        engine="onnxruntime",
+        engine=engine,
         precision="fp32",
         files=tuple(entry_of(folder, path) for path in sorted(model.iterdir())),
         source={},

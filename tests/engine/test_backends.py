@@ -1,4 +1,4 @@
-"""Both backends inside a real Triton."""
+"""The backends of text models inside a real Triton."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.engine.text_models import (
     expected_masks,
     write_onnx,
     write_openvino,
+    write_torch,
 )
 from tests.engine.triton_server import TritonServer, running_triton
 from transformer_serving.engine.model_config import TensorConfig, build_config, to_text
@@ -29,6 +30,7 @@ OUTPUT = TensorConfig("output", "FP32", (3,))
 WRITERS: dict[str, Callable[..., Path]] = {
     "onnxruntime": write_onnx,
     "openvino_text": write_openvino,
+    "torch_text": write_torch,
 }
 _numbers = itertools.count()
 
@@ -223,6 +225,8 @@ def test_warm_up_runs_with_zeros(triton_server: TritonServer, backend: str, leng
         ("onnxruntime", "readme.txt", "model.onnx"),
         ("openvino_text", "readme.txt", "model.xml"),
         ("openvino_text", "model.xml", "model.bin"),
+        ("torch_text", "readme.txt", "program.json"),
+        ("torch_text", "program.json", "program.safetensors"),
     ],
 )
 def test_a_missing_file_is_named(
@@ -236,8 +240,11 @@ def test_a_missing_file_is_named(
 
 def test_a_broken_file_is_named(triton_server: TritonServer, backend: str) -> None:
     model = Model(triton_server, backend)
-    (model.folder / "model.onnx").write_bytes(b"not a model")
-    with pytest.raises(InferenceServerException, match=r"'model\.onnx' cannot be loaded"):
+    broken = WRITERS[backend](model.folder)
+    if backend == "torch_text":
+        broken = broken.with_name("program.safetensors")
+    broken.write_bytes(b"not a model")
+    with pytest.raises(InferenceServerException, match="cannot be loaded"):
         model.load()
 
 

@@ -200,3 +200,11 @@ def expected(ids: np.ndarray, mask: np.ndarray, *, scale: float = 1.0) -> np.nda
     weight = (random.normal(size=(WIDTH, LABELS)) * scale).astype(np.float32)
     masked = table[ids] * mask[..., None]
     return np.asarray((masked.sum(1) / mask.sum(1)[:, None]) @ weight)
+
+
+def write_torch(folder: Path, *, head: str = "sequence", **options: Any) -> Path:
+    """program.json and program.safetensors of the same graphs."""
+    from tests.engine.torch_models import export_small
+
+    folder.mkdir(parents=True, exist_ok=True)
+    return export_small(folder, head, **options)

@@ -12,7 +12,7 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 
 from tests.engine.small_parity import small_parity_set
-from tests.engine.text_models import LABELS, VOCABULARY, expected, write_onnx
+from tests.engine.text_models import LABELS, VOCABULARY, expected, write_onnx, write_torch
 from transformer_serving.contract.endpoint import (
     Endpoint,
     InputTensor,
@@ -132,6 +132,9 @@ def _scratch(target: Path) -> Path:
 
 def _engine_files(target: Path, parts: Parts) -> tuple[Path, ...]:
     scratch = _scratch(target)
+    if parts.engine == "torch":
+        path = write_torch(scratch, scale=parts.scale, wrong_at=parts.wrong_at)
+        return (path, path.with_name("program.safetensors"))
     path = write_onnx(scratch, scale=parts.scale, wrong_at=parts.wrong_at)
     if parts.engine == "onnxruntime":
         return (path,)

@@ -21,7 +21,9 @@ pytestmark = pytest.mark.long
 BODY = {"text": TEXT}
 # Far longer than a test waits for a command.
 PATIENCE = ("--timeout", "900")
-RIGHT = {engine: Parts(engine=engine, parity=True) for engine in ("onnxruntime", "openvino")}
+RIGHT = {
+    engine: Parts(engine=engine, parity=True) for engine in ("onnxruntime", "openvino", "torch")
+}
 WRONG = Parts(scale=2.0, parity=True, wrong_at=16)
 
 

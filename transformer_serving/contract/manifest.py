@@ -17,7 +17,8 @@ SCHEMA = 1
 FILE_NAME = "manifest.json"
 # Beside the manifest; contract.signatures.
 SIGNATURE_NAME = "manifest.sig"
-ENGINES = ("openvino", "onnxruntime", "tensorrt", "vllm")
+TORCH = "torch"
+ENGINES = ("openvino", "onnxruntime", "tensorrt", TORCH, "vllm")
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 _BLOCK = 1 << 20
 

@@ -34,7 +34,7 @@ from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import BundleContent, check_target, write_bundle
 from transformer_serving.desk.export.cleaning import clean_onnx
 from transformer_serving.desk.export.endpoint_json import LIMITS, endpoint_of, tokens_of
-from transformer_serving.desk.export.onnx import ExportedGraph, export_onnx
+from transformer_serving.desk.export.onnx import ExportedGraph, export_onnx, tensors_of
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.language_model import convert_language_model
 from transformer_serving.desk.parity.bodies import golden_body
@@ -204,11 +204,18 @@ class _Workshop:
 
     source: ModelSource
     folder: Path
-    graph: ExportedGraph
     case: Case
     shapes: Shapes
     progress: Progress
+    exported: ExportedGraph | None = None
     built: dict[tuple[str, str], EngineFiles] = field(default_factory=dict)
+
+    @property
+    def graph(self) -> ExportedGraph:
+        """The ONNX graph, made where it was not needed before."""
+        if self.exported is None:
+            self.exported = _onnx_graph(self.source, self.folder)
+        return self.exported
 
     def build(self, engine: str, precision: str) -> EngineFiles:
         """The engine in a folder of its own, once."""
@@ -216,11 +223,19 @@ class _Workshop:
             self.progress("build", f"{engine} {precision}")
             place = self.folder / f"{engine}-{precision}"
             place.mkdir()
-            files = build_engine(engine, precision, self.graph.path, place, self.shapes)
+            program = ENGINES[engine].program
+            graph = self.graph.path if program is None else program(self.source, precision, place)
+            files = build_engine(engine, precision, graph, place, self.shapes)
             self.built[engine, precision] = files
         longest = self.case.endpoint.tokens.max_length
         self.progress("parity", f"{len(self.case.bodies)} requests of up to {longest} tokens")
         return self.built[engine, precision]
+
+
+def _onnx_graph(source: ModelSource, folder: Path) -> ExportedGraph:
+    graph = export_onnx(source, folder / "export.onnx")
+    clean_onnx(graph.path)
+    return graph
 
 
 def _workshop(
@@ -232,8 +247,7 @@ def _workshop(
     progress: Progress,
 ) -> _Workshop:
     progress("export", f"{source.task}, {source.model_type}")
-    graph = export_onnx(source, folder / "export.onnx")
-    clean_onnx(graph.path)
+    graph = None if ENGINES[request.engine].program else _onnx_graph(source, folder)
     batch = request.batch or (
         1,
         min(8, request.limits.max_batch_size),
@@ -242,12 +256,12 @@ def _workshop(
     limits = replace(
         request.limits, max_batch_size=batch[2], max_call_tokens=ENGINES[request.engine].call_tokens
     )
-    endpoint = endpoint_of(source, graph, tokens, limits)
+    endpoint = endpoint_of(source, graph or tensors_of(source), tokens, limits)
     endpoint = replace(endpoint, golden=golden_body(endpoint))
     case = prepare_case(source, endpoint)
     feeds = feeds_of(endpoint, source.tokenizer.content, samples or case.bodies)
     shapes = Shapes(tokens.buckets, batch, feeds)
-    return _Workshop(source, folder, graph, case, shapes, progress)
+    return _Workshop(source, folder, case, shapes, progress, graph)
 
 
 def _compared(

@@ -15,10 +15,13 @@ from pathlib import Path
 from transformer_serving.contract.manifest import sha256_of
 from transformer_serving.engine.errors import EngineError
 
-BACKENDS = ("openvino_text", "onnxruntime", "openvino_generate")
+BACKENDS = ("openvino_text", "onnxruntime", "torch_text", "openvino_generate")
 # Packages beside the modules that all backends share, and of the contract what those import.
 _SHARED = ("generation",)
-_CONTRACT = ("__init__", "engine_parameters", "error_line", "errors", "fields", "generation")
+_CONTRACT = (
+    *("__init__", "engine_parameters", "error_line", "errors", "fields", "generation"),
+    "torch_program",
+)
 _ENGINE = Path(__file__).parent
 _OURS = _ENGINE.parent
 _EXECUTABLE = 0o755

@@ -14,7 +14,7 @@ from pathlib import Path
 from transformer_serving.engine.backend_directory import add_backend
 from transformer_serving.engine.errors import EngineError
 
-BACKENDS = ("openvino_text", "openvino_generate")
+BACKENDS = ("openvino_text", "torch_text", "openvino_generate")
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from transformer_serving.contract.gate.onnx_limits import too_new
 from transformer_serving.contract.gate.plan import plan_faults
 from transformer_serving.contract.gate.release import older
 from transformer_serving.contract.gate.server_facts import ServerFacts
+from transformer_serving.contract.gate.torch_engine import torch_faults
 from transformer_serving.contract.gate.vllm_engine import vllm_faults
 from transformer_serving.contract.identity import (
     PARTS,
@@ -34,6 +35,7 @@ from transformer_serving.contract.identity import (
 from transformer_serving.contract.manifest import (
     FILE_NAME,
     SCHEMA,
+    TORCH,
     FileEntry,
     Manifest,
     read_manifest,
@@ -197,15 +199,23 @@ def _plan(case: Case) -> Iterator[str]:
 
 
 def _vllm(case: Case) -> Iterator[str]:
-    if case.manifest.engine != VLLM:
-        return
+    if case.manifest.engine == VLLM:
+        yield from vllm_faults(*_model_files(case), case.server)
+
+
+def _torch(case: Case) -> Iterator[str]:
+    if case.manifest.engine == TORCH:
+        yield from torch_faults(*_model_files(case), case.server)
+
+
+def _model_files(case: Case) -> tuple[Path, list[str]]:
+    """The folder of the model's files, and their names in the manifest."""
     names = [
         entry.path.removeprefix("model/")
         for entry in case.manifest.files
         if entry.path.startswith("model/")
     ]
-    folder = case.folder if case.prefix else case.folder / "model"
-    yield from vllm_faults(folder, names, case.server)
+    return case.folder if case.prefix else case.folder / "model", names
 
 
 def _identity_of_all(case: Case) -> Iterator[str]:
@@ -237,6 +247,7 @@ CHECKS: dict[str, Callable[[Case], Iterator[str]]] = {
     "plan": _plan,
     "onnx": _onnx,
     "vllm": _vllm,
+    "torch": _torch,
     "tokenizer": _tokenizer,
     "labels": _labels,
     "files": _files,

@@ -19,13 +19,16 @@ ONNXRUNTIME_VARIABLE = "TRANSFORMER_SERVING_ONNXRUNTIME"
 CAPABILITY_VARIABLE = "TRANSFORMER_SERVING_COMPUTE_CAPABILITY"
 COMPATIBLE_VARIABLE = "TRANSFORMER_SERVING_VERSION_COMPATIBLE"
 _ASK_S = 10.0
+# Known not to be there, which is another thing than unknown.
+MISSING = ""
 
 
 @dataclass(frozen=True)
 class ServerFacts:
     """None is unknown, and nothing is refused for what is unknown.
 
-    `tensorrt` has up to four parts. `name` says whose facts these are, for messages.
+    `tensorrt` has up to four parts; `torch` is MISSING where there is none. `name` says whose facts
+    these are, for messages.
     `version_compatible`: Triton runs with --backend-config=tensorrt,version-compatible=true.
     """
 
@@ -34,6 +37,7 @@ class ServerFacts:
     triton: str | None = None
     compute_capability: str | None = None
     onnxruntime: str | None = None
+    torch: str | None = None
     kit_version: str | None = None
     version_compatible: bool = False
 
@@ -56,6 +60,7 @@ def server_facts(environment: Mapping[str, str]) -> ServerFacts:
         triton=environment.get(TRITON_VARIABLE) or None,
         compute_capability=stated or (gpus[0].compute_capability if gpus else None),
         onnxruntime=environment.get(ONNXRUNTIME_VARIABLE) or installed("onnxruntime"),
+        torch=installed("torch") or MISSING,
         kit_version=installed("transformer-serving"),
         version_compatible=environment.get(COMPATIBLE_VARIABLE) == "1",
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from transformer_serving.contract.manifest import TORCH
 from transformer_serving.desk.builders.call_sizes import DOUBLING, NARROW
 from transformer_serving.desk.builders.files import ANY_SHAPES, EngineFiles, Shapes
 from transformer_serving.desk.builders.onnxruntime import build_onnxruntime, open_onnxruntime
@@ -20,10 +21,17 @@ from transformer_serving.desk.builders.openvino import (
     fastest_precision,
     open_openvino,
 )
+from transformer_serving.desk.builders.torch import (
+    build_torch,
+    fastest_precision as fastest_torch,
+    open_torch,
+    program_of,
+)
 from transformer_serving.desk.failure import ConversionRefused
 
 if TYPE_CHECKING:
     from transformer_serving.desk.builders.files import Call
+    from transformer_serving.desk.source.model import ModelSource
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,8 @@ class EngineRow:
     `precisions` are those that it can serve, the safest first; `fastest` names the one that its
     hardware computes well, never int8. `lengths` are those that its calls are padded to, at most
     `call_tokens` of them in one call. `backend` is Triton's, `aux_config` says it to ClearML.
+    `program` is for an engine that takes no ONNX graph: it makes of a model, at a precision and in
+    a folder, what `build` is given.
     """
 
     precisions: tuple[str, ...]
@@ -43,6 +53,7 @@ class EngineRow:
     aux_config: str
     build: Callable[[str, Path, Path, Shapes], EngineFiles]
     open: Callable[[EngineFiles], Call]
+    program: Callable[[ModelSource, str, Path], Path] | None = None
 
 
 def _build_tensorrt(precision: str, graph: Path, folder: Path, shapes: Shapes) -> EngineFiles:
@@ -103,6 +114,18 @@ ENGINES = {
         aux_config='platform="tensorrt_plan"',
         build=_build_tensorrt,
         open=_open_tensorrt,
+    ),
+    # Fewer lengths are more calls of one shape, which a GPU replays.
+    TORCH: EngineRow(
+        precisions=("fp32", "bf16", "fp16"),
+        fastest=fastest_torch,
+        lengths=DOUBLING,
+        call_tokens=None,
+        backend="torch_text",
+        aux_config='backend="torch_text"',
+        build=build_torch,
+        open=open_torch,
+        program=program_of,
     ),
     # Of language models alone, whose prompts have no buckets; convert cannot ask what is fastest.
     "vllm": EngineRow(

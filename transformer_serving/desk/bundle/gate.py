@@ -14,7 +14,7 @@ from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.versions.lock import read_lock
 
 # A bundle that was written just now has the files of its manifest.
-ON_WRITING = ("kit", "plan", "onnx", "vllm", "labels")
+ON_WRITING = ("kit", "plan", "onnx", "vllm", "torch", "labels")
 
 
 def pass_gate(

@@ -11,6 +11,7 @@ from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.engine_parameters import VLLM
 from transformer_serving.contract.generation import OPTIONS
 from transformer_serving.contract.heads import TOKEN_ROLES
+from transformer_serving.contract.manifest import TORCH
 from transformer_serving.contract.vllm import INPUTS, OUTPUTS, TEXT
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import ENGINES, GENERATION_BACKENDS
@@ -72,10 +73,15 @@ def config_text(endpoint: Endpoint, engine: EngineFiles) -> str:
         warmup_lengths=endpoint.tokens.buckets,
         profiles=_profiles(engine),
         file_name=engine.files[0].name,
-        # fp16 is for a GPU where there is one; everywhere else it is a slower fp32.
-        kind="KIND_AUTO" if (engine.engine, engine.precision) == ("onnxruntime", "fp16") else None,
+        kind="KIND_AUTO" if _for_gpus(engine) else None,
     )
     return to_text(config)
+
+
+def _for_gpus(engine: EngineFiles) -> bool:
+    """Whether it is for a GPU where there is one: PyTorch, and fp16 of ONNX Runtime, which
+    everywhere else is a slower fp32."""
+    return engine.engine == TORCH or (engine.engine, engine.precision) == ("onnxruntime", "fp16")
 
 
 def _profiles(engine: EngineFiles) -> tuple[str, ...]:

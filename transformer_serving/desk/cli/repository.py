@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from transformer_serving.contract.manifest import TORCH
 from transformer_serving.desk.cli.options import json_option
 
 MODELS, BACKENDS = "models", "backends"
@@ -62,7 +63,7 @@ def repository(
     click.echo(f"{', '.join(models)} in {done.folder}")
     if here is not None:
         click.echo(f"\nServe it with the tritonserver of the wheel:\n\n{here}")
-    if opened.manifest.engine != "openvino":
+    if opened.manifest.engine not in ("openvino", TORCH):
         click.echo(f"\nServe it with the pinned image:\n\n{commands['image']}")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.contract.gate.refusals import refusals as reasons_against
-from transformer_serving.contract.gate.server_facts import ServerFacts
+from transformer_serving.contract.gate.server_facts import MISSING, ServerFacts, installed
 from transformer_serving.contract.golden import agrees
 from transformer_serving.contract.manifest import Manifest
 from transformer_serving.contract.naming import DEPLOYED, name_fault
@@ -248,9 +248,14 @@ def check_name(endpoint: str) -> None:
 
 
 def check_triton(target: DeployTarget, bundle: Bundle) -> None:
-    """Raises Failure (exit code 2) for an engine that the embedded stack's Triton has not."""
-    server = ServerFacts(name="the embedded stack", triton=target.triton)
-    for refusal in reasons_against(bundle.manifest, bundle.folder, server, checks=("vllm",)):
+    """Raises Failure (exit code 2) for an engine that the embedded stack's Triton has not.
+
+    It has the packages of this environment.
+    """
+    torch = None if target.triton is None else installed("torch") or MISSING
+    server = ServerFacts(name="the embedded stack", triton=target.triton, torch=torch)
+    engines = ("vllm", "torch")
+    for refusal in reasons_against(bundle.manifest, bundle.folder, server, checks=engines):
         raise Failure(f"{bundle.folder} is not served from here: {refusal.message}", exit_code=2)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.gate.refusals import refusals
-from transformer_serving.contract.gate.server_facts import ServerFacts, installed
+from transformer_serving.contract.gate.server_facts import MISSING, ServerFacts, installed
 from transformer_serving.contract.manifest import FILE_NAME, read_manifest
 from transformer_serving.desk.doctor.engine_file import check_engine_file, engine_files
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
@@ -23,12 +23,13 @@ from transformer_serving.desk.local.health import endpoint_rows
 from transformer_serving.desk.local.open_triton import HTTP_VARIABLE, open_tritons
 
 # The files themselves were hashed when the controller staged them.
-_ENGINE_CHECKS = ("kit", "plan", "onnx", "vllm")
+_ENGINE_CHECKS = ("kit", "plan", "onnx", "vllm", "torch")
 
 # Of a bundle that is not served yet.
 _FIXES = {
     "plan": "convert on a GPU of this kind",
     "vllm": "docs/gpu.md#text-generation has the ways to serve it",
+    "torch": "docs/gpu.md#pytorch has what serves it",
 }
 
 
@@ -164,6 +165,7 @@ def server_of(subject: Subject) -> ServerFacts:
         compute_capability=subject.gpus[0].compute_capability if subject.gpus else None,
         onnxruntime=embedded or pinned.onnxruntime,
         triton=lock.vllm_image.triton if subject.record is None else lock.embedded.triton,
+        torch=None if subject.from_file else installed("torch") or MISSING,
     )
 
 

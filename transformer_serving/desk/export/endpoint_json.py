@@ -10,7 +10,7 @@ from typing import Any
 
 from transformer_serving.contract.endpoint import Endpoint, InputTensor, Limits, Tokens
 from transformer_serving.contract.meanings import Classification, Embedding, Masks
-from transformer_serving.desk.export.onnx import ExportedGraph
+from transformer_serving.desk.export.onnx import GraphTensors
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.model import ModelSource
 
@@ -49,7 +49,7 @@ def tokens_of(source: ModelSource, max_length: int | None, buckets: Sequence[int
 
 def endpoint_of(
     source: ModelSource,
-    graph: ExportedGraph,
+    graph: GraphTensors,
     tokens: Tokens,
     limits: Limits,
     golden: dict[str, Any] | None = None,

@@ -1,7 +1,8 @@
 """The torch module of each head: positional tensors in, the head's outputs as a tuple.
 
-Attention is always the eager one: it exports to fewer nodes than the fused one and both engines
-fuse it again (MiniLM on OpenVINO bf16 needs 1.17 ms instead of 1.44 ms for 16 tokens).
+Attention is the eager one unless asked otherwise: it exports to fewer nodes than the fused one, and
+both engines that read ONNX on a CPU fuse it again (MiniLM on OpenVINO bf16 needs 1.17 ms instead of
+1.44 ms for 16 tokens).
 
 Tested by tests/export/test_onnx.py.
 """
@@ -25,16 +26,22 @@ if TYPE_CHECKING:
 _READ_AT_LAST_END = ("bart", "mbart", "plbart")
 # Fillings that the fill-mask graph gives for each mask; a caller's top_k ends here.
 BEST = 100
+# Written out; and the fused one of torch, for families that have it.
+EAGER, FUSED = "eager", None
 
 
-def load_head(source: ModelSource, names: Sequence[str]) -> torch.nn.Module:
+def load_head(
+    source: ModelSource, names: Sequence[str], attention: str | None = EAGER
+) -> torch.nn.Module:
     """The float32 module of the source's head; `names` are its positional arguments in order.
+
+    `parts[0]` of it is the model, what follows is computed from its outputs.
 
     Raises what the loading packages raise when the weights are missing or do not fit.
     """
     import torch
 
-    parts, compute = _LOADERS[source.head](source)
+    parts, compute = _LOADERS[source.head](source, attention)
 
     class Head(torch.nn.Module):
         def __init__(self) -> None:
@@ -47,7 +54,7 @@ def load_head(source: ModelSource, names: Sequence[str]) -> torch.nn.Module:
     return Head().eval()
 
 
-def _load(class_name: str, source: ModelSource) -> Any:
+def _load(class_name: str, source: ModelSource, attention: str | None) -> Any:
     import torch
     import transformers
 
@@ -56,7 +63,7 @@ def _load(class_name: str, source: ModelSource) -> Any:
     model, report = cls.from_pretrained(
         str(source.folder),
         dtype=torch.float32,
-        attn_implementation="eager",
+        attn_implementation=attention,
         output_loading_info=True,
     )
     # Vectors of tokens do not pass the pooler, and most encoders are saved without one.
@@ -70,9 +77,9 @@ def _load(class_name: str, source: ModelSource) -> Any:
     return model
 
 
-def _sequence(source: ModelSource) -> tuple[list[Any], Compute]:
+def _sequence(source: ModelSource, attention: str | None) -> tuple[list[Any], Compute]:
     """Logits [texts, labels]."""
-    model = _load("AutoModelForSequenceClassification", source)
+    model = _load("AutoModelForSequenceClassification", source, attention)
     if source.model_type in _READ_AT_LAST_END:
         return [model], lambda given: (_at_last_end(model, given),)
     return [model], lambda given: (model(**given).logits,)
@@ -94,17 +101,17 @@ def _at_last_end(model: Any, given: dict[str, torch.Tensor]) -> torch.Tensor:
     return logits
 
 
-def _tokens(source: ModelSource) -> tuple[list[Any], Compute]:
+def _tokens(source: ModelSource, attention: str | None) -> tuple[list[Any], Compute]:
     """Logits [texts, tokens, labels]."""
-    model = _load("AutoModelForTokenClassification", source)
+    model = _load("AutoModelForTokenClassification", source, attention)
     return [model], lambda given: (model(**given).logits,)
 
 
-def _spans(source: ModelSource) -> tuple[list[Any], Compute]:
+def _spans(source: ModelSource, attention: str | None) -> tuple[list[Any], Compute]:
     """Logits of first and last token, [texts, tokens, 2]."""
     import torch
 
-    model = _load("AutoModelForQuestionAnswering", source)
+    model = _load("AutoModelForQuestionAnswering", source, attention)
 
     def compute(given: dict[str, torch.Tensor]) -> Outputs:
         found = model(**given)
@@ -113,14 +120,14 @@ def _spans(source: ModelSource) -> tuple[list[Any], Compute]:
     return [model], compute
 
 
-def _masks(source: ModelSource) -> tuple[list[Any], Compute]:
+def _masks(source: ModelSource, attention: str | None) -> tuple[list[Any], Compute]:
     """Best scores and their token ids, [texts, masks, best], and the candidates' scores.
 
     The encoder's output is cut to the masks before the language model's head sees it, so neither
     the head nor the vocabulary is ever computed for a whole text.
     """
 
-    model = _load("AutoModelForMaskedLM", source)
+    model = _load("AutoModelForMaskedLM", source, attention)
     best = min(BEST, int(model.config.vocab_size))
 
     def compute(given: dict[str, torch.Tensor]) -> Outputs:
@@ -157,13 +164,13 @@ def _only_at(encoder: torch.nn.Module, positions: torch.Tensor) -> Iterator[None
         hook.remove()
 
 
-def _token_vectors(source: ModelSource) -> tuple[list[Any], Compute]:
+def _token_vectors(source: ModelSource, attention: str | None) -> tuple[list[Any], Compute]:
     """Hidden states [texts, tokens, width]."""
-    model = _load("AutoModel", source)
+    model = _load("AutoModel", source, attention)
     return [model], lambda given: (model(**given)[0],)
 
 
-def _vector(source: ModelSource) -> tuple[list[Any], Compute]:
+def _vector(source: ModelSource, attention: str | None) -> tuple[list[Any], Compute]:
     """Final vectors [texts, width], pooled and normalized by sentence-transformers' own modules."""
     import torch
     from sentence_transformers import SentenceTransformer
@@ -171,7 +178,7 @@ def _vector(source: ModelSource) -> tuple[list[Any], Compute]:
     sentence_model = SentenceTransformer(
         str(source.folder),
         device="cpu",
-        model_kwargs={"dtype": torch.float32, "attn_implementation": "eager"},
+        model_kwargs={"dtype": torch.float32, "attn_implementation": attention},
     )
     modules: list[Any] = list(sentence_model)
     transformer, *after = modules
@@ -179,8 +186,10 @@ def _vector(source: ModelSource) -> tuple[list[Any], Compute]:
     encoder.config.use_cache = False
 
     def compute(given: dict[str, torch.Tensor]) -> Outputs:
+        hidden = encoder(**given)[0]
         features = {
-            "token_embeddings": encoder(**given)[0],
+            # Sums over a text are taken in float32, whatever the encoder computes in.
+            "token_embeddings": hidden if hidden.dtype == torch.float32 else hidden.float(),
             "attention_mask": given["attention_mask"],
         }
         for module in after:
@@ -190,7 +199,7 @@ def _vector(source: ModelSource) -> tuple[list[Any], Compute]:
     return [encoder, *after], compute
 
 
-_LOADERS: dict[str, Callable[[ModelSource], tuple[list[Any], Compute]]] = {
+_LOADERS: dict[str, Callable[[ModelSource, str | None], tuple[list[Any], Compute]]] = {
     "sequence": _sequence,
     "tokens": _tokens,
     "spans": _spans,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from transformer_serving.contract.endpoint import OutputTensor
 from transformer_serving.contract.error_line import named_line
 from transformer_serving.contract.heads import EXTRA_ROLES, HEADS, TOKEN_ROLES
+from transformer_serving.desk.export.heads import EAGER, load_head
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.model import ModelSource
 
@@ -38,12 +39,18 @@ _EXAMPLE_EXTRA = {"mask_positions": 2, "candidates": 5}
 
 
 @dataclass(frozen=True)
-class ExportedGraph:
-    """An ONNX file; `inputs` (names are roles) and `outputs` in the order of the graph."""
+class GraphTensors:
+    """`inputs` (names are roles) and `outputs` in the order of the graph."""
 
-    path: Path
     inputs: tuple[str, ...]
     outputs: tuple[OutputTensor, ...]
+
+
+@dataclass(frozen=True)
+class ExportedGraph(GraphTensors):
+    """An ONNX file."""
+
+    path: Path
 
 
 def export_onnx(source: ModelSource, target: Path) -> ExportedGraph:
@@ -55,9 +62,9 @@ def export_onnx(source: ModelSource, target: Path) -> ExportedGraph:
 
     with quiet():
         names = input_names(source)
-        module = _load(source, names)
-        example = _example(source, names)
-        outputs = _outputs(source, module, example)
+        module = load_module(source, names)
+        example = example_of(source, names)
+        outputs = outputs_of(source, module, example)
         dynamic = torch.export.Dim.DYNAMIC
         try:
             # Where it fails it also prints the whole graph, with the model's own source lines.
@@ -77,33 +84,42 @@ def export_onnx(source: ModelSource, target: Path) -> ExportedGraph:
             raise ConversionRefused(
                 f"the exporter of torch {torch.__version__} cannot turn model type "
                 f"'{source.model_type}' into a graph with dynamic batch and length "
-                f"({_root_cause(error)}); {_WAY_OUT}"
+                f"({root_cause(error)}); {WAY_OUT}"
             ) from error
         if program is None:
             raise ConversionRefused("the exporter returned no graph; use the pinned torch release")
         size = sum(tensor.numel() * tensor.element_size() for tensor in module.parameters())
         program.save(str(target), external_data=size > _INLINE_LIMIT)
-    return ExportedGraph(target, names, outputs)
+    return ExportedGraph(names, outputs, target)
 
 
-_WAY_OUT = (
+WAY_OUT = (
     "convert a model of one of the families in docs/models.md, or export it by other means and "
     "bring the ONNX file to 'transformer-serving bundle --from'"
 )
 
 
-def _load(source: ModelSource, names: tuple[str, ...]) -> torch.nn.Module:
-    from transformer_serving.desk.export.heads import load_head
-
+def load_module(
+    source: ModelSource, names: tuple[str, ...], attention: str | None = EAGER
+) -> torch.nn.Module:
+    """load_head, refused in words where the weights are not there or do not fit."""
     try:
-        return load_head(source, names)
+        return load_head(source, names, attention)
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         raise ConversionRefused(
-            f"the weights of '{source.name}' could not be loaded ({_root_cause(error)})"
+            f"the weights of '{source.name}' could not be loaded ({root_cause(error)})"
         ) from error
 
 
-def _outputs(
+def tensors_of(source: ModelSource) -> GraphTensors:
+    """What every graph of the source takes and gives; none is made here."""
+    with quiet():
+        names = input_names(source)
+        module = load_module(source, names)
+        return GraphTensors(names, outputs_of(source, module, example_of(source, names)))
+
+
+def outputs_of(
     source: ModelSource, module: torch.nn.Module, example: tuple[torch.Tensor, ...]
 ) -> tuple[OutputTensor, ...]:
     """The head's outputs as Triton names them; the example's own sizes show which axes are free."""
@@ -128,7 +144,7 @@ def _outputs(
     )
 
 
-def _root_cause(error: BaseException) -> str:
+def root_cause(error: BaseException) -> str:
     """The first line of the innermost cause: the exporter wraps it in pages of advice."""
     while error.__cause__ is not None:
         error = error.__cause__
@@ -167,7 +183,7 @@ def input_names(source: ModelSource) -> tuple[str, ...]:
     return (*tokens, *HEADS[source.head].extra_roles)
 
 
-def _example(source: ModelSource, names: tuple[str, ...]) -> tuple[torch.Tensor, ...]:
+def example_of(source: ModelSource, names: tuple[str, ...]) -> tuple[torch.Tensor, ...]:
     import torch
 
     tokens = min(_EXAMPLE_TOKENS, source.max_length)

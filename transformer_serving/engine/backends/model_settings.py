@@ -49,7 +49,10 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The model configuration, as far as our backends honour it."""
+    """The model configuration, as far as our backends honour it.
+
+    `gpu` is the number of the instance's own, None on a CPU.
+    """
 
     max_batch_size: int
     inputs: tuple[TensorSpec, ...]
@@ -58,6 +61,7 @@ class ModelSettings:
     file_name: str
     parameters: Mapping[str, str]
     graph_level: int
+    gpu: int | None = None
 
     def count(self, name: str, default: int) -> int:
         """A parameter that is a count; 0 and absent mean the default."""

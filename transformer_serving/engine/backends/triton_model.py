@@ -1,4 +1,4 @@
-"""The part of a Triton Python model that both backends share; runs only inside Triton's stub.
+"""The part of a Triton Python model that text models' backends share; runs only in Triton's stub.
 
 Tensors cross by DLPack (tensors.py says why).
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ class TextModel(ABC):
 
     def initialize(self, args: dict[str, str]) -> None:
         config = json.loads(args["model_config"])
-        settings = read_settings(config)
+        settings = replace(read_settings(config), gpu=_gpu_of(args))
         folder = Path(args["model_repository"]) / args["model_version"]
         runtime = _loaded(type(self), folder, settings)
         try:
@@ -85,6 +86,13 @@ class TextModel(ABC):
             _response(answer, request.requested_output_names())
             for request, answer in zip(requests, answers, strict=True)
         ]
+
+
+def _gpu_of(args: dict[str, str]) -> int | None:
+    """Where Triton put this instance."""
+    if args.get("model_instance_kind") != "GPU":
+        return None
+    return int(args.get("model_instance_device_id") or 0)
 
 
 def _loaded(model: type[TextModel], folder: Path, settings: ModelSettings) -> Runtime:

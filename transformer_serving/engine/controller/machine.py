@@ -26,11 +26,13 @@ _FEATURES = ("flags", "Features")
 # Variables that choose kernels or the arithmetic of a runtime, such as ONEDNN_MAX_CPU_ISA.
 _SWITCHES = (
     "ONEDNN_", "DNNL_", "OV_", "ORT_", "MKL_", "CUBLAS_", "CUDA_", "NVIDIA_TF32_OVERRIDE", "VLLM_",
+    "TORCH_", "PYTORCH_",
 )  # fmt: skip
 _RUNTIMES = {
     "openvino_text": ("openvino",),
     "openvino_generate": ("openvino", "openvino-genai"),
     "onnxruntime": ("onnxruntime",),
+    "torch_text": ("torch",),
     "tensorrt": ("tensorrt",),
     "vllm": ("vllm", "torch"),
 }

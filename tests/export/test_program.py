@@ -1,0 +1,174 @@
+"""A model as a program of torch.export: what the files hold, and what they compute when read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import LongformerConfig, LongformerForSequenceClassification
+
+from tests.engine.torch_models import export_small
+from tests.families import save_model
+from tests.tiny_models import POSITIONS, save_classifier, save_tokenizer
+from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.torch_program import GRAPH, WEIGHTS, read_program
+from transformer_serving.desk.export.heads import load_head
+from transformer_serving.desk.export.program import Traceable, export_program, write_program
+from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.source.model import ModelSource, open_source
+from transformer_serving.engine.backends.exported_program import load_program
+
+VOCABULARY = 120
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelSource, Path]:
+    source = open_source(str(save_classifier(tmp_path_factory.mktemp("classifier"))))
+    return source, export_program(source, "fp32", tmp_path_factory.mktemp("program"))
+
+
+def rows(texts: int, tokens: int) -> list[torch.Tensor]:
+    ids = torch.from_numpy(np.random.default_rng(3).integers(5, VOCABULARY, (texts, tokens)))
+    given = ids.int(), torch.zeros_like(ids).int(), torch.ones_like(ids).int()
+    return list(given)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, POSITIONS), (5, 2), (70, 3), (3, 11)])
+def test_it_computes_what_the_model_does_at_any_shape(
+    classifier: tuple[ModelSource, Path], shape: tuple[int, int]
+) -> None:
+    source, path = classifier
+    loaded = load_program(path)
+    names = [tensor.name for tensor in loaded.program.inputs]
+    assert names == ["input_ids", "token_type_ids", "attention_mask"]
+    given = rows(*shape)
+    with torch.inference_mode():
+        [found] = loaded.forward(given)
+        [wanted] = load_head(source, names)(*given)
+    assert found.shape == (shape[0], 3)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+
+
+def test_attention_is_one_operator_and_types_are_not_checked(
+    classifier: tuple[ModelSource, Path],
+) -> None:
+    graph = json.dumps(read_program(classifier[1].read_bytes()).graph)
+    assert graph.count('"torch.ops.aten.scaled_dot_product_attention.default"') == 2
+    assert "_assert_tensor_metadata" not in graph
+
+
+def test_the_rows_of_the_tables_are_known_by_their_input(
+    classifier: tuple[ModelSource, Path],
+) -> None:
+    assert load_program(classifier[1]).id_limits == {
+        "input_ids": VOCABULARY, "token_type_ids": 2,
+    }  # fmt: skip
+
+
+def test_nothing_of_the_machine_and_no_pickle_is_in_the_files(
+    classifier: tuple[ModelSource, Path],
+) -> None:
+    folder = classifier[1].parent
+    assert sorted(path.name for path in folder.iterdir()) == [GRAPH, WEIGHTS]
+    for path in folder.iterdir():
+        content = path.read_bytes()
+        assert b"site-packages" not in content
+        assert b".py" not in content
+        # How a pickle of protocol 2 and a zip file begin.
+        assert not content.startswith((b"\x80\x02", b"PK"))
+
+
+def test_export_twice_gives_the_same_bytes(
+    classifier: tuple[ModelSource, Path], tmp_path: Path
+) -> None:
+    source, first = classifier
+    again = export_program(source, "fp32", tmp_path)
+    for name in (GRAPH, WEIGHTS):
+        assert again.with_name(name).read_bytes() == first.with_name(name).read_bytes()
+
+
+@pytest.mark.parametrize(("precision", "near"), [("bf16", 6e-2), ("fp16", 6e-3)])
+def test_weights_are_in_the_precision_and_outputs_in_float32(
+    classifier: tuple[ModelSource, Path], tmp_path: Path, precision: str, near: float
+) -> None:
+    source, whole = classifier
+    path = export_program(source, precision, tmp_path)
+    ratio = path.with_name(WEIGHTS).stat().st_size / whole.with_name(WEIGHTS).stat().st_size
+    assert 0.45 < ratio < 0.75
+    given = rows(3, 9)
+    with torch.inference_mode():
+        [found] = load_program(path).forward(given)
+        [wanted] = load_program(whole).forward(given)
+    assert found.dtype == torch.float32
+    assert 0 < (found - wanted).abs().max() < near * wanted.abs().max()
+
+
+def test_weights_that_are_one_are_stored_once(tmp_path: Path) -> None:
+    """A masked language model's table of words is also its last layer."""
+    model = save_model("roberta", tmp_path / "model", "ForMaskedLM")
+    source = open_source(str(model), task="fill-mask")
+    path = export_program(source, "fp32", tmp_path)
+    table = source.vocabulary * 32 * 4
+    stored = sum(one.stat().st_size for one in model.glob("*.safetensors"))
+    assert path.with_name(WEIGHTS).stat().st_size < stored + table / 2
+    names = tuple(tensor.name for tensor in load_program(path).program.inputs)
+    assert names[-2:] == ("mask_positions", "candidates")
+
+
+def test_a_model_that_cannot_be_exported_says_why_and_what_would_work(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Longformer's windows need a length that is a multiple of theirs when the graph is made."""
+    config = LongformerConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=POSITIONS,
+        attention_window=8,
+        pad_token_id=0,
+    )
+    LongformerForSequenceClassification(config).save_pretrained(str(tmp_path))
+    save_tokenizer(tmp_path, token_types=False)
+    capfd.readouterr()
+    with pytest.raises(ConversionRefused) as refused:
+        export_program(open_source(str(tmp_path)), "fp32", tmp_path)
+    message = str(refused.value)
+    assert "model type 'longformer' into a program" in message
+    assert "docs/models.md, or with --engine openvino or onnxruntime" in message
+    assert capfd.readouterr().err == ""
+    assert not (tmp_path / GRAPH).exists()
+
+
+@torch.library.custom_op("tests::doubled", mutates_args=())
+def doubled(tokens: torch.Tensor) -> torch.Tensor:
+    return tokens * 2
+
+
+@doubled.register_fake
+def _(tokens: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(tokens)
+
+
+class WithOwnOperator(torch.nn.Module):
+    def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (doubled(ids.float()),)
+
+
+def test_a_model_with_an_operator_of_its_own_is_refused_as_it_is_written(tmp_path: Path) -> None:
+    example = (torch.ones((3, 11), dtype=torch.int32),)
+    own = Traceable(WithOwnOperator(), ("input_ids",), example, (), "fp32", "own")
+    with pytest.raises(ConversionRefused, match=r"the operator 'torch\.ops\.tests\.doubled"):
+        write_program(own, tmp_path)
+
+
+def test_a_program_that_is_none_is_not_read(tmp_path: Path) -> None:
+    path = export_small(tmp_path)
+    text = path.read_text()
+    path.write_text(text.replace("torch.ops.aten.embedding.default", "torch.hub.load"))
+    with pytest.raises(ContractError, match=r"torch\.hub\.load"):
+        load_program(path)

@@ -1,0 +1,123 @@
+"""Calls of an exported program on one GPU: a stream of their own, pinned memory, recorded graphs.
+
+Unproven: no test of this project has run it on a GPU (docs/gpu.md); which shapes are recorded is
+tested by tests/engine/test_torch_text.py.
+
+Tested by tests/engine/test_torch_text.py.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from transformer_serving.engine.backends.exported_program import LoadedProgram
+from transformer_serving.engine.backends.usual_shapes import Shape, UsualShapes
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """A CUDA graph of one shape, and the memory that it reads and writes at each replay."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: list[torch.Tensor]
+    outputs: tuple[torch.Tensor, ...]
+
+
+class CudaCalls:
+    """All copies and kernels go into one stream in order, and the processor waits once for all.
+
+    A call's outputs leave their memory before the next replay of its graph, which comes later in
+    the same stream.
+    """
+
+    def __init__(self, program: LoadedProgram, gpu: int) -> None:
+        self._program = program
+        self._device = torch.device("cuda", gpu)
+        torch.cuda.set_device(self._device)
+        # fp32 is what it says; matrix products are without tf32 by torch's own default.
+        cudnn: Any = torch.backends.cudnn
+        cudnn.set_flags(_allow_tf32=False)
+        stream: Any = torch.cuda.Stream
+        self._stream = stream(self._device)
+        self._pool = torch.cuda.graph_pool_handle()
+        self._shapes = UsualShapes()
+        self._recorded: dict[Shape, _Recorded] = {}
+
+    def run(self, calls: Sequence[Sequence[NDArray[Any]]]) -> list[list[NDArray[Any]] | Exception]:
+        try:
+            with torch.inference_mode(), torch.cuda.stream(self._stream):
+                begun = [self._begin(arrays) for arrays in calls]
+            self._stream.synchronize()
+        except torch.AcceleratorError as error:
+            _end(error)
+        return [
+            one if isinstance(one, Exception) else [tensor.numpy() for tensor in one]
+            for one in begun
+        ]
+
+    def _begin(self, arrays: Sequence[NDArray[Any]]) -> list[torch.Tensor] | Exception:
+        """The outputs' places in pinned memory, filled once the stream has come so far."""
+        given = [_pinned(array) for array in arrays]
+        try:
+            return [_fetched(output) for output in self._outputs(given)]
+        except torch.AcceleratorError:
+            raise
+        except RuntimeError as error:
+            return error
+
+    def _outputs(self, given: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        shape = tuple(tuple(tensor.shape) for tensor in given)
+        recorded = self._recorded.get(shape)
+        if recorded is not None:
+            for place, tensor in zip(recorded.inputs, given, strict=True):
+                place.copy_(tensor, non_blocking=True)
+            recorded.graph.replay()
+            return recorded.outputs
+        inputs = [tensor.to(self._device, non_blocking=True) for tensor in given]
+        outputs = self._program.forward(inputs)
+        # After a run as it is, which cuBLAS and the others take their memory in.
+        if self._shapes.record(shape):
+            self._record(shape, inputs)
+        return outputs
+
+    def _record(self, shape: Shape, inputs: list[torch.Tensor]) -> None:
+        places = [tensor.clone() for tensor in inputs]
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                outputs = self._program.forward(places)
+        except torch.AcceleratorError:
+            raise
+        except RuntimeError:
+            # A model that asks the GPU for a value on the way cannot be recorded.
+            self._shapes.give_up()
+            return
+        self._recorded[shape] = _Recorded(graph, places, outputs)
+
+
+def _pinned(array: NDArray[Any]) -> torch.Tensor:
+    """In memory that the GPU reads by itself; torch keeps it until the copy is through."""
+    place = torch.empty(array.shape, dtype=torch.int32, pin_memory=True)
+    np.copyto(place.numpy(), array)
+    return place
+
+
+def _fetched(output: torch.Tensor) -> torch.Tensor:
+    place = torch.empty(output.shape, dtype=output.dtype, pin_memory=True)
+    return place.copy_(output, non_blocking=True)
+
+
+def _end(error: Exception) -> None:
+    """A GPU's context does not come back from an error of its own. The process ends, and the
+    controller loads the model anew."""
+    sys.stderr.write(f"the GPU failed, and this process ends: {error}\n")
+    sys.stderr.flush()
+    os._exit(1)

@@ -1,0 +1,116 @@
+"""A text model on PyTorch: an exported program, on the instance's GPU or its share of cores.
+
+Tested by tests/engine/test_torch_text.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from transformer_serving.contract.error_line import named_line
+from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.torch_program import WEIGHTS, ProgramTensor
+from transformer_serving.engine.backends.executor import Graph, RequestFailure
+from transformer_serving.engine.backends.exported_program import LoadedProgram, load_program
+from transformer_serving.engine.backends.grouping import Arrays
+from transformer_serving.engine.backends.model_settings import ModelError, ModelSettings, TensorSpec
+
+Outputs = list[NDArray[Any]]
+
+
+class Calls(Protocol):
+    """Runs several calls, the inputs of each in the program's order."""
+
+    def run(self, calls: Sequence[Sequence[NDArray[Any]]]) -> list[Outputs | Exception]: ...
+
+
+class CpuCalls:
+    """One after the other, each on all the threads of this process."""
+
+    def __init__(self, program: LoadedProgram) -> None:
+        self._program = program
+
+    def run(self, calls: Sequence[Sequence[NDArray[Any]]]) -> list[Outputs | Exception]:
+        return [self._one(arrays) for arrays in calls]
+
+    def _one(self, arrays: Sequence[NDArray[Any]]) -> Outputs | Exception:
+        with torch.inference_mode():
+            try:
+                # Copied: Triton's memory may not be written to, and torch has no such tensors.
+                found = self._program.forward([torch.tensor(array) for array in arrays])
+            except (RuntimeError, IndexError) as error:
+                return error
+            return [output.numpy() for output in found]
+
+
+def open_calls(path: Path, gpu: int | None) -> tuple[LoadedProgram, Calls]:
+    """The program, and what calls it on that GPU, on the CPU for None."""
+    if gpu is None:
+        program = load_program(path)
+        return program, CpuCalls(program)
+    from transformer_serving.engine.backends.torch_cuda import CudaCalls
+
+    program = load_program(path, f"cuda:{gpu}")
+    return program, CudaCalls(program, gpu)
+
+
+class TorchRuntime:
+    """A loaded program and how it is called."""
+
+    def __init__(self, path: Path, settings: ModelSettings) -> None:
+        _check_weights(path)
+        if settings.gpu is None:
+            torch.set_num_threads(settings.threads)
+        try:
+            program, self._calls = open_calls(path, settings.gpu)
+        except ContractError as error:
+            raise ModelError(str(error)) from None
+        # torch's reader and safetensors raise whatever they meet in a file.
+        except Exception as error:
+            raise ModelError(
+                f"model file '{path.name}' cannot be loaded by PyTorch {torch.__version__} "
+                f"({_ascii(named_line(error))}); convert again"
+            ) from None
+        self.graph = Graph(
+            inputs=tuple(map(_spec, program.program.inputs)),
+            outputs=tuple(map(_spec, program.program.outputs)),
+            id_limits=program.id_limits,
+        )
+
+    def run(self, batches: Sequence[Arrays]) -> list[Arrays | RequestFailure]:
+        names = [spec.name for spec in self.graph.inputs]
+        calls = [[batch[name] for name in names] for batch in batches]
+        return [self._answer(found) for found in self._calls.run(calls)]
+
+    def _answer(self, found: Outputs | Exception) -> Arrays | RequestFailure:
+        if isinstance(found, Exception):
+            # An id without a row in its table, which the graph has behind some arithmetic.
+            invalid = isinstance(found, IndexError)
+            said = _ascii(named_line(found))
+            return RequestFailure(f"PyTorch failed on this input: {said}", invalid=invalid)
+        return {
+            spec.name: np.ascontiguousarray(array)
+            for spec, array in zip(self.graph.outputs, found, strict=True)
+        }
+
+
+def _check_weights(path: Path) -> None:
+    if not path.with_name(WEIGHTS).is_file():
+        raise ModelError(
+            f"model file '{WEIGHTS}' is missing beside {path.name}; upload the model folder with "
+            "both files"
+        )
+
+
+def _spec(tensor: ProgramTensor) -> TensorSpec:
+    return TensorSpec(tensor.name, tensor.dtype, tensor.dims)
+
+
+def _ascii(text: str) -> str:
+    return text.encode("ascii", "backslashreplace").decode()

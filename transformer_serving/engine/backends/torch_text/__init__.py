@@ -1,0 +1,1 @@
+"""The backend `torch_text`."""

@@ -1,0 +1,31 @@
+"""Triton backend `torch_text`: an exported program on PyTorch, on a GPU where Triton gives one.
+
+Tested by tests/engine/test_torch_text.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from transformer_serving.contract.torch_program import EXTRA, GRAPH
+from transformer_serving.engine.backends.executor import Runtime
+from transformer_serving.engine.backends.model_settings import ModelError, ModelSettings
+from transformer_serving.engine.backends.triton_model import TextModel
+
+
+class TritonPythonModel(TextModel):
+    """What Triton's stub looks for."""
+
+    file_names = (GRAPH,)
+
+    @staticmethod
+    def load(path: Path, settings: ModelSettings) -> Runtime:
+        # Late: each load starts a second stub that only completes the configuration.
+        try:
+            from transformer_serving.engine.backends.torch_runtime import TorchRuntime
+        except ImportError as error:
+            raise ModelError(
+                f"package '{error.name}' is missing where Triton runs; install it there: "
+                f"pip install 'transformer-serving[{EXTRA}]'"
+            ) from None
+        return TorchRuntime(path, settings)
