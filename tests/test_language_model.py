@@ -17,7 +17,7 @@ from transformer_serving.desk.builders.table import ENGINES
 from transformer_serving.desk.bundle.folder import Bundle, open_bundle
 from transformer_serving.desk.bundle.writer import renew_bundle
 from transformer_serving.desk.convert import Converted, ConvertRequest, convert
-from transformer_serving.desk.deploy.endpoint import add_arguments
+from transformer_serving.desk.deploy.model_add import add_arguments
 from transformer_serving.desk.export import language_model as exporter
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.parity.continuations import TOLERANCES, ContinuationReport

@@ -18,8 +18,8 @@ from benchmarks.servers.process import Unusable, free_row
 from benchmarks.servers.tritons import Triton
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
-from transformer_serving.desk.deploy.endpoint import add_arguments
 from transformer_serving.desk.deploy.golden import ask
+from transformer_serving.desk.deploy.model_add import add_arguments
 from transformer_serving.desk.local.record import require_record
 from transformer_serving.desk.step_report import StepReport
 

@@ -22,7 +22,7 @@ from transformer_serving.desk.bench import load as generator
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.figures import LoadFigures, figures
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
-from transformer_serving.desk.deploy.endpoint import add_arguments
+from transformer_serving.desk.deploy.model_add import add_arguments
 from transformer_serving.desk.step_report import StepReport
 
 _ROUNDS = 3

@@ -12,7 +12,7 @@ import numpy as np
 
 from tests.engine.text_models import expected, write_onnx
 from tests.stack.small_bundles import TEXT, Parts, write_small
-from transformer_serving.desk.deploy.endpoint import add_arguments
+from transformer_serving.desk.deploy.model_add import add_arguments
 from transformer_serving.desk.local.record import require_record
 
 if TYPE_CHECKING:

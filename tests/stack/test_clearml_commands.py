@@ -19,7 +19,7 @@ from tests.stack.conftest import Stack
 from tests.stack.desk import OURS, TENSORS, THEIRS, Desk, Registered, served
 from tests.stack.editor import Editor
 from tests.stack.load import ask_many, load
-from transformer_serving.desk.deploy.endpoint import add_arguments
+from transformer_serving.desk.deploy.model_add import add_arguments
 from transformer_serving.desk.local.record import require_record
 
 # Shows what the host has put into its statistics queue, which Kafka would empty.

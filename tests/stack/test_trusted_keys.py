@@ -11,7 +11,7 @@ import pytest
 from tests.stack.conftest import Stack, started
 from tests.stack.small_bundles import TEXT, Parts, write_small
 from transformer_serving.desk.bundle.signing import new_key, sign_bundle
-from transformer_serving.desk.deploy.endpoint import add_arguments
+from transformer_serving.desk.deploy.model_add import add_arguments
 
 pytestmark = pytest.mark.long
 

@@ -85,7 +85,7 @@ def upload_line(bundle: Bundle, endpoint: str) -> str:
 
 def add_line(bundle: Bundle, endpoint: str) -> str:
     """The shell line that adds the uploaded model as an endpoint."""
-    from transformer_serving.desk.deploy.endpoint import add_arguments
+    from transformer_serving.desk.deploy.model_add import add_arguments
 
     arguments = add_arguments(bundle, endpoint, _MODEL_ID)
     return f"{SERVING} {' '.join(_quoted(arguments))}"

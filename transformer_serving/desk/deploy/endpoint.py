@@ -18,11 +18,11 @@ from transformer_serving.contract.gate.server_facts import MISSING, ServerFacts,
 from transformer_serving.contract.golden import agrees
 from transformer_serving.contract.manifest import Manifest
 from transformer_serving.contract.naming import DEPLOYED, name_fault
-from transformer_serving.desk.builders.table import ENGINES, GENERATION_BACKENDS
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli, listed_endpoints
 from transformer_serving.desk.deploy.golden import Differs, Refused, Reply, ask, wait_for_golden
+from transformer_serving.desk.deploy.model_add import add_arguments
 from transformer_serving.desk.deploy.refusals import Refusals
 from transformer_serving.desk.deploy.registry import ModelRegistry, registry_folder, split
 from transformer_serving.desk.deploy.rollout_plans import refuse_in_rollout
@@ -40,10 +40,6 @@ TARGET_VARIABLES = (
 )
 _ADD_TRIES = 5
 _UPLOAD_TRIES = 3
-NUMPY_DTYPES = {
-    "INT32": "int32", "INT64": "int64", "FP32": "float32", "FP16": "float16", "BF16": "float32",
-    "UINT8": "uint8", "UINT32": "uint32", "BOOL": "bool", "STRING": "object",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -301,32 +297,6 @@ def add_and_look(
         f"{name} was added {_ADD_TRIES} times and every time somebody else's change undid it; "
         "let only one 'clearml-serving' write at a time"
     )
-
-
-def add_arguments(bundle: Bundle, endpoint: str, model_id: str) -> list[str]:
-    """The arguments of `clearml-serving model add` for a bundle."""
-    # numpy comes with it, which the command line does without.
-    from transformer_serving.desk.bundle.triton_config import triton_tensors
-
-    inputs, outputs = triton_tensors(bundle.endpoint)
-    return [
-        "model", "add", "--engine", "triton", "--endpoint", endpoint, "--model-id", model_id,
-        "--preprocess", str(bundle.preprocess),
-        "--input-size", *("[-1]" for _ in inputs),
-        "--input-type", *(NUMPY_DTYPES[tensor.dtype] for tensor in inputs),
-        "--input-name", *(tensor.name for tensor in inputs),
-        "--output-size", *(str(list(tensor.dims)) for tensor in outputs),
-        "--output-type", *(NUMPY_DTYPES[tensor.dtype] for tensor in outputs),
-        "--output-name", *(tensor.name for tensor in outputs),
-        "--aux-config", *_aux_config(bundle),
-    ]  # fmt: skip
-
-
-def _aux_config(bundle: Bundle) -> list[str]:
-    if bundle.endpoint.generation is not None:
-        return [f'backend="{GENERATION_BACKENDS[bundle.endpoint.generation.engine]}"']
-    batch = bundle.endpoint.limits.max_batch_size
-    return [ENGINES[bundle.manifest.engine].aux_config, f"max_batch_size={batch}"]
 
 
 @contextmanager
