@@ -362,3 +362,23 @@ def test_a_collector_of_traces_is_let_out_to(part: str) -> None:
         assert 4318 in {each["port"] for rule in spec["egress"] for each in rule["ports"]}
         spec = one(rendered(base), "NetworkPolicy", f"demo-{part}")["spec"]
         assert 4318 not in {each["port"] for rule in spec["egress"] for each in rule["ports"]}
+
+
+@pytest.mark.parametrize(("minutes", "seconds"), [(60, "3600"), (7.5, "450"), (0, None)])
+def test_tasks_of_pods_that_are_gone_are_deleted(minutes: float, seconds: str | None) -> None:
+    data = one(rendered(CLEARML, {"keepTasksMinutes": minutes}), "ConfigMap", "demo-triton")["data"]
+    assert data.get("TRANSFORMER_SERVING_KEEP_TASKS_SECONDS") == seconds
+
+
+def test_tritons_may_share_what_they_fetch() -> None:
+    objects = rendered(CLEARML, {"triton": {"store": {"sharedClaim": "models"}}})
+    folder = one(objects, "ConfigMap", "demo-triton")["data"]["TRANSFORMER_SERVING_MODEL_CACHE"]
+    volumes = pods(objects)["demo-triton"]["spec"]["volumes"]
+    claim = {"name": "models", "persistentVolumeClaim": {"claimName": "models"}}
+    assert claim in volumes
+    mounts = container(objects, "demo-triton")["volumeMounts"]
+    assert {"name": "models", "mountPath": folder} in mounts
+    # The repository stays each pod's own.
+    assert {"name": "state", "mountPath": "/var/lib/transformer-serving"} in mounts
+    without = one(rendered(CLEARML), "ConfigMap", "demo-triton")["data"]
+    assert "TRANSFORMER_SERVING_MODEL_CACHE" not in without

@@ -66,6 +66,7 @@ TOGETHER: dict[str, tuple[dict[str, Any], str]] = {
     "alerts without figures": (
         {**CLEARML, "monitoring": {"rules": True}}, "needs monitoring.podMonitors",
     ),
+    "tasks of the living": ({**CLEARML, "keepTasksMinutes": 1}, "give 5 or more, or 0 for never"),
     "vLLM without a GPU": ({**CLEARML, "triton": {"vllm": True}}, "needs triton.gpus"),
     "route without a gateway": ({**CLEARML, "route": {"enabled": True}}, "needs route.parentRefs"),
 }  # fmt: skip
@@ -88,6 +89,9 @@ ALONE: dict[str, tuple[dict[str, Any], str]] = {
     "a label that is no text": (
         {"monitoring": {"dashboardLabels": {"grafana_dashboard": 1}}},
         "'/monitoring/dashboardLabels/grafana_dashboard'",
+    ),
+    "a claim that is no name": (
+        {"triton": {"store": {"sharedClaim": "My Models"}}}, "'/triton/store/sharedClaim'",
     ),
     "a Prometheus without a scheme": (
         {"triton": {"autoscaling": {"prometheus": "prometheus:9090"}}},

@@ -34,7 +34,7 @@ EVERYTHING: dict[str, Any] = {
     "triton": {
         "gpus": 1,
         "runtimeClassName": "nvidia",
-        "store": {"size": "100Gi", "storageClassName": "fast"},
+        "store": {"size": "100Gi", "storageClassName": "fast", "sharedClaim": "models"},
         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
         "affinity": {"nodeAffinity": {}},
         "maxUnavailable": "50%",
@@ -151,7 +151,10 @@ OPTIONS: dict[str, strategies.SearchStrategy[Any]] = {
             "strategy": strategies.sampled_from(["RollingUpdate", "Recreate"]),
             "startupSeconds": strategies.integers(30, 9999),
             "store": strategies.fixed_dictionaries(
-                {"storageClassName": strategies.sampled_from(["", "fast"])}
+                {
+                    "storageClassName": strategies.sampled_from(["", "fast"]),
+                    "sharedClaim": strategies.sampled_from(["", "models"]),
+                }
             ),
             "autoscaling": strategies.fixed_dictionaries(
                 {

@@ -61,6 +61,7 @@ def test_what_compose_gives_its_containers_a_pod_gets() -> None:
         "trustedKeys": "a:b",
         "inference": {"settings": {row.name: row.default or "a:1" for row in rows}},
         "triton": {
+            "store": {"sharedClaim": "models"},
             "settings": {
                 "TRANSFORMER_SERVING_ENDPOINTS": "*",
                 "TRANSFORMER_SERVING_VERSION_COMPATIBLE": "1",

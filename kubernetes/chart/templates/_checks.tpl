@@ -18,6 +18,9 @@
 {{- if and $v.triton.autoscaling.enabled (gt (int $v.triton.autoscaling.fallbackReplicas) (int $v.triton.autoscaling.maxReplicas)) }}
   {{- fail (printf "triton.autoscaling.fallbackReplicas is %d and maxReplicas %d: the first must not be more" (int $v.triton.autoscaling.fallbackReplicas) (int $v.triton.autoscaling.maxReplicas)) }}
 {{- end }}
+{{- if and $v.keepTasksMinutes (lt (float64 $v.keepTasksMinutes) 5.0) }}
+  {{- fail (printf "keepTasksMinutes is %v: a pod that lives gives a sign every half minute, and may be late; give 5 or more, or 0 for never" $v.keepTasksMinutes) }}
+{{- end }}
 {{- if and $v.triton.vllm (not $v.triton.gpus) }}
   {{- fail "triton.vllm needs triton.gpus: vLLM computes on a GPU" }}
 {{- end }}

@@ -17,6 +17,7 @@ from tests.compose.machine import install
 from tests.kubernetes.chart import LOCAL, NAMESPACE, Manifest, merged, one, rendered
 from tests.kubernetes.cluster.aggregated import AggregatedApi, Answer
 from tests.kubernetes.cluster.components import Cluster
+from transformer_serving.desk.monitoring.alerts import INFERENCE_JOB
 
 GROUP = "external.metrics.k8s.io"
 _HPA_ACCOUNT = {
@@ -107,8 +108,12 @@ def _configuration(kubeconfig: str) -> dict[str, Any]:
         {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "pod"},
     ]
     pods = {"role": "pod", "kubeconfig_file": kubeconfig, "namespaces": {"names": [NAMESPACE]}}
+    relabel += [
+        {"target_label": "job", "replacement": INFERENCE_JOB},
+        {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "instance"},
+    ]
     job = {
-        "job_name": "inference", "scrape_interval": "2s", "kubernetes_sd_configs": [pods],
+        "job_name": "pods", "scrape_interval": "2s", "kubernetes_sd_configs": [pods],
         "relabel_configs": relabel,
     }  # fmt: skip
     return {"scrape_configs": [job]}
