@@ -1,4 +1,4 @@
-"""`python -m scripts.dashboards`: the dashboards' JSON below compose/monitoring and in the chart."""
+"""`python -m scripts.dashboards`: the JSON of the dashboards, for compose and for the chart."""
 
 from __future__ import annotations
 

@@ -99,7 +99,9 @@ def test_each_dashboard_is_an_object_that_grafanas_sidecar_takes() -> None:
 
 def test_another_label_for_another_sidecar() -> None:
     own = {"monitoring": {"dashboards": True, "dashboardLabels": {"team": "texts"}}}
-    labels = one(rendered(CLEARML, own), "ConfigMap", "demo-dashboard-service")["metadata"]["labels"]
+    labels = one(rendered(CLEARML, own), "ConfigMap", "demo-dashboard-service")["metadata"][
+        "labels"
+    ]
     assert labels["team"] == "texts"
 
 

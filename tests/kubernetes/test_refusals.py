@@ -91,7 +91,8 @@ ALONE: dict[str, tuple[dict[str, Any], str]] = {
         "'/monitoring/dashboardLabels/grafana_dashboard'",
     ),
     "a claim that is no name": (
-        {"triton": {"store": {"sharedClaim": "My Models"}}}, "'/triton/store/sharedClaim'",
+        {"triton": {"store": {"sharedClaim": "My Models"}}},
+        "'/triton/store/sharedClaim'",
     ),
     "a Prometheus without a scheme": (
         {"triton": {"autoscaling": {"prometheus": "prometheus:9090"}}},

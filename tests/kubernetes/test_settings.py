@@ -67,7 +67,7 @@ def test_what_compose_gives_its_containers_a_pod_gets() -> None:
                 "TRANSFORMER_SERVING_VERSION_COMPATIBLE": "1",
                 "TRANSFORMER_SERVING_COMPUTE_CAPABILITY": "8.6",
                 "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318",
-            }
+            },
         },
     }
     # Its settings' lines stand for themselves; the rest of an environment is these.

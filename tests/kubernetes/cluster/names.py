@@ -77,7 +77,9 @@ class Names(threading.Thread):
             0,
         )
         records = (
-            struct.pack("!3HIH4s", _NAME_OF_THE_QUESTION, _A, 1, self._kept_s, 4, socket.inet_aton(row))
+            struct.pack(
+                "!3HIH4s", _NAME_OF_THE_QUESTION, _A, 1, self._kept_s, 4, socket.inet_aton(row)
+            )
             for row in rows
         )
         return head + question[12 : end + 4] + b"".join(records)

@@ -146,8 +146,8 @@ TRITON = Section(
         ),
         Variable(
             "TRANSFORMER_SERVING_KEEP_TASKS_SECONDS",
-            "Seconds without a sign after which the ClearML task of an inference container is deleted; "
-            "empty: never.",
+            "Seconds without a sign after which the ClearML task of an inference container is "
+            "deleted; empty: never.",
         ),
         Variable(
             "TRANSFORMER_SERVING_MODEL_CACHE",

@@ -56,7 +56,6 @@ class GoneTasks:
         return [identity for identity, (_, looks) in silent.items() if looks >= _LOOKS]
 
 
-
 def last_signs(serving: Task) -> dict[str, str]:
     """Of the workers' tasks, those that were silent longest first; none without an answer."""
     answer: Any = serving.send(
