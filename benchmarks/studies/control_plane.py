@@ -117,7 +117,7 @@ def _add_endpoints(api: ClearmlApi, serving: str) -> None:
     written = {"name": "endpoints", "type": "json", "value": json.dumps(rows)}
     api.call(
         "tasks.edit_configuration", task=serving, configuration=[written],
-        replace_configuration="none", force=True,
+        replace_configuration=False, force=True,
     )  # fmt: skip
 
 
