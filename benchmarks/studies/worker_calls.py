@@ -12,10 +12,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedIOBase
 
 _TIMEOUT_S = 60.0
 # Of what a worker sends; a player's connection and login are its own.
+_OF_A_HOP = ("connection", "content-length", "transfer-encoding")
 _KEPT_HEADERS = ("content-type", "x-clearml-worker", "x-clearml-client")
 
 
@@ -60,18 +63,20 @@ def recorded(port: int) -> Iterator[tuple[str, Recording]]:
         protocol_version = "HTTP/1.1"
 
         def _pass_on(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            body = b"".join(_body(self.rfile, self.headers))
             kept = {name: self.headers[name] for name in _KEPT_HEADERS if name in self.headers}
             at = time.monotonic() - recording.began
             recording.calls.append(Call(at, self.command, self.path, kept, body))
-            sent = {name: value for name, value in self.headers.items() if name != "Connection"}
+            sent = {
+                name: value for name, value in self.headers.items() if name.lower() not in _OF_A_HOP
+            }
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
             connection.request(self.command, self.path, body, sent)
             answer = connection.getresponse()
             content = answer.read()
             self.send_response(answer.status)
             for name, value in answer.getheaders():
-                if name.lower() not in ("transfer-encoding", "content-length", "connection"):
+                if name.lower() not in _OF_A_HOP:
                     self.send_header(name, value)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
@@ -92,6 +97,17 @@ def recorded(port: int) -> Iterator[tuple[str, Recording]]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def _body(file: BufferedIOBase, headers: Message) -> Iterator[bytes]:
+    """Also one that comes in chunks, as the SDK sends files."""
+    if headers.get("Transfer-Encoding", "").lower() != "chunked":
+        yield file.read(int(headers.get("Content-Length") or 0))
+        return
+    while size := int(file.readline().split(b";")[0], 16):
+        yield file.read(size)
+        file.readline()
+    file.readline()
 
 
 def play(
