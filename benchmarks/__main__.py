@@ -230,6 +230,23 @@ def scrape(scrapes: int) -> None:
     click.echo(json.dumps({"machine": before, "scrape": found}, indent=2))
 
 
+@main.command("control-plane")
+@click.option("--workers", type=click.IntRange(1), default=50, show_default=True)
+@click.option(
+    "--interval", "intervals", type=click.FloatRange(1), multiple=True, default=(6.0, 60.0),
+    show_default=True, metavar="SECONDS", help="Between two polls; may be repeated.",
+)  # fmt: skip
+@click.option("--seconds", type=click.FloatRange(1), default=60.0, show_default=True)
+def control_plane(workers: int, intervals: tuple[float, ...], seconds: float) -> None:
+    """What so many workers cost the embedded control plane; 5 minutes; prints, stores nothing."""
+    from benchmarks.servers.machine import machine, today, versions
+    from benchmarks.studies.control_plane import measured
+
+    before = {**machine(), **versions(), "date": today()}
+    found = measured(workers, intervals, seconds, _report)
+    click.echo(json.dumps({"machine": before, "control_plane": found}, indent=2))
+
+
 @main.command()
 @_out
 @click.option("--seconds", type=click.FloatRange(1), default=10.0, show_default=True)

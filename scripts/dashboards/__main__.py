@@ -1,15 +1,16 @@
-"""`python -m scripts.dashboards`: the dashboards' JSON below compose/monitoring."""
+"""`python -m scripts.dashboards`: the JSON of the dashboards, for compose and for the chart."""
 
 from __future__ import annotations
 
 from scripts.dashboards.grafana import text
-from scripts.dashboards.table import DASHBOARDS, FOLDER
+from scripts.dashboards.table import CHART_FOLDER, DASHBOARDS, FOLDER
 from transformer_serving.contract.replacement import replace_file
 
 
 def main() -> None:
     for shown in DASHBOARDS:
-        replace_file(FOLDER / shown.file, text(shown))
+        for folder in (FOLDER, CHART_FOLDER):
+            replace_file(folder / shown.file, text(shown))
 
 
 if __name__ == "__main__":

@@ -98,6 +98,7 @@ def test_commands_follow_the_variables(tmp_path: Path) -> None:
     variables = {
         "CLEARML_TRITON_POLL_FREQ": "0.5",
         "TRANSFORMER_SERVING_VERSION_COMPATIBLE": "1",
+        "TRANSFORMER_SERVING_KEEP_TASKS_SECONDS": "450",
     }
     triton, controller = commands(variables, tmp_path, "secret")
     assert "--backend-config=tensorrt,version-compatible=true" in triton
@@ -105,6 +106,11 @@ def test_commands_follow_the_variables(tmp_path: Path) -> None:
     assert "--metrics-address=127.0.0.1" in triton
     assert not [word for word in controller if "secret" in word]
     assert {"--poll-seconds=30", "--grace-seconds=30", "--filter=*"} <= set(controller)
+    assert "--keep-tasks-seconds=450" in controller
+    assert not [word for word in controller if word.startswith("--model-cache")]
+    assert "--keep-tasks-seconds=0" in commands({}, tmp_path, "secret")[1]
+    shared = {"TRANSFORMER_SERVING_MODEL_CACHE": "/run/models"}
+    assert "--model-cache=/run/models" in commands(shared, tmp_path, "secret")[1]
     with pytest.raises(ValueError, match="CLEARML_TRITON_POLL_FREQ must be a number"):
         commands({"CLEARML_TRITON_POLL_FREQ": "often"}, tmp_path, "secret")
 

@@ -336,3 +336,49 @@ def test_each_part_has_a_budget_and_is_spread() -> None:
         assert budget["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
         keys = [each["topologyKey"] for each in pod["spec"]["topologySpreadConstraints"]]
         assert keys == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+
+
+def test_vllm_is_another_image_whose_controller_has_a_python_of_its_own() -> None:
+    compose = service("vllm.yaml", "triton")
+    objects = rendered(CLEARML, {"triton": {"vllm": True, "gpus": 1}})
+    triton = container(objects, "demo-triton")
+    assert triton["image"] == compose["image"]
+    assert [*triton["command"], *triton["args"]] == [*compose["entrypoint"], *compose["command"]]
+    python = compose["build"]["args"]["CONTROLLER_ENVIRONMENT"] + "/bin/python3"
+    for probe in ("startupProbe", "readinessProbe"):
+        assert triton[probe]["exec"]["command"][0] == python
+    data = one(objects, "ConfigMap", "demo-triton")["data"]
+    assert compose["environment"].items() <= data.items()
+    other = rendered(CLEARML)
+    assert "command" not in container(other, "demo-triton")
+    assert not set(compose["environment"]) & set(one(other, "ConfigMap", "demo-triton")["data"])
+
+
+@pytest.mark.parametrize("part", ["inference", "triton"])
+def test_a_collector_of_traces_is_let_out_to(part: str) -> None:
+    traced = {part: {"settings": {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector.traces:4318"}}}
+    for base in (CLEARML, LOCAL):
+        spec = one(rendered(base, traced), "NetworkPolicy", f"demo-{part}")["spec"]
+        assert 4318 in {each["port"] for rule in spec["egress"] for each in rule["ports"]}
+        spec = one(rendered(base), "NetworkPolicy", f"demo-{part}")["spec"]
+        assert 4318 not in {each["port"] for rule in spec["egress"] for each in rule["ports"]}
+
+
+@pytest.mark.parametrize(("minutes", "seconds"), [(60, "3600"), (7.5, "450"), (0, None)])
+def test_tasks_of_pods_that_are_gone_are_deleted(minutes: float, seconds: str | None) -> None:
+    data = one(rendered(CLEARML, {"keepTasksMinutes": minutes}), "ConfigMap", "demo-triton")["data"]
+    assert data.get("TRANSFORMER_SERVING_KEEP_TASKS_SECONDS") == seconds
+
+
+def test_tritons_may_share_what_they_fetch() -> None:
+    objects = rendered(CLEARML, {"triton": {"store": {"sharedClaim": "models"}}})
+    folder = one(objects, "ConfigMap", "demo-triton")["data"]["TRANSFORMER_SERVING_MODEL_CACHE"]
+    volumes = pods(objects)["demo-triton"]["spec"]["volumes"]
+    claim = {"name": "models", "persistentVolumeClaim": {"claimName": "models"}}
+    assert claim in volumes
+    mounts = container(objects, "demo-triton")["volumeMounts"]
+    assert {"name": "models", "mountPath": folder} in mounts
+    # The repository stays each pod's own.
+    assert {"name": "state", "mountPath": "/var/lib/transformer-serving"} in mounts
+    without = one(rendered(CLEARML), "ConfigMap", "demo-triton")["data"]
+    assert "TRANSFORMER_SERVING_MODEL_CACHE" not in without

@@ -63,6 +63,11 @@ TOGETHER: dict[str, tuple[dict[str, Any], str]] = {
         "take another, such as 8001",
     ),
     "ingress without a host": ({**CLEARML, "ingress": {"enabled": True}}, "needs ingress.host"),
+    "alerts without figures": (
+        {**CLEARML, "monitoring": {"rules": True}}, "needs monitoring.podMonitors",
+    ),
+    "tasks of the living": ({**CLEARML, "keepTasksMinutes": 1}, "give 5 or more, or 0 for never"),
+    "vLLM without a GPU": ({**CLEARML, "triton": {"vllm": True}}, "needs triton.gpus"),
     "route without a gateway": ({**CLEARML, "route": {"enabled": True}}, "needs route.parentRefs"),
 }  # fmt: skip
 ALONE: dict[str, tuple[dict[str, Any], str]] = {
@@ -80,6 +85,15 @@ ALONE: dict[str, tuple[dict[str, Any], str]] = {
     "metrics outside": ({"publicPaths": ["/metrics"]}, "'/publicPaths/0'"),
     "everything outside": ({"publicPaths": ["/"]}, "'/publicPaths/0'"),
     "polls without a pause": ({"pollMinutes": 0}, "'/pollMinutes'"),
+    "rules in words": ({"monitoring": {"rules": "all"}}, "got string, want boolean"),
+    "a label that is no text": (
+        {"monitoring": {"dashboardLabels": {"grafana_dashboard": 1}}},
+        "'/monitoring/dashboardLabels/grafana_dashboard'",
+    ),
+    "a claim that is no name": (
+        {"triton": {"store": {"sharedClaim": "My Models"}}},
+        "'/triton/store/sharedClaim'",
+    ),
     "a Prometheus without a scheme": (
         {"triton": {"autoscaling": {"prometheus": "prometheus:9090"}}},
         "'/triton/autoscaling/prometheus'",

@@ -34,7 +34,7 @@ EVERYTHING: dict[str, Any] = {
     "triton": {
         "gpus": 1,
         "runtimeClassName": "nvidia",
-        "store": {"size": "100Gi", "storageClassName": "fast"},
+        "store": {"size": "100Gi", "storageClassName": "fast", "sharedClaim": "models"},
         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
         "affinity": {"nodeAffinity": {}},
         "maxUnavailable": "50%",
@@ -52,6 +52,8 @@ EVERYTHING: dict[str, Any] = {
     },
     "monitoring": {
         "podMonitors": True,
+        "rules": True,
+        "dashboards": True,
         "ruleGroups": [{"name": "mine", "rules": [{"record": "a:b", "expr": "1"}]}],
     },
     "ingress": {"enabled": True, "className": "nginx", "host": "a.example", "tlsSecret": "front"},
@@ -62,6 +64,7 @@ EVERYTHING: dict[str, Any] = {
     },
     "access": {"metricsKeySecret": "metrics"},
 }
+VLLM = {"triton": {"vllm": True, "gpus": 1}}
 TLS = {"access": {"tlsSecret": "tls", "callersSecret": "callers"}}
 RELEASES: dict[str, dict[str, Any]] = {
     "local": LOCAL,
@@ -69,6 +72,7 @@ RELEASES: dict[str, dict[str, Any]] = {
     "everything": merged(CLEARML, EVERYTHING),
     "everything-local": merged(EVERYTHING, LOCAL),
     "tls": merged(CLEARML, TLS),
+    "vllm": merged(CLEARML, VLLM),
 }
 
 
@@ -147,7 +151,10 @@ OPTIONS: dict[str, strategies.SearchStrategy[Any]] = {
             "strategy": strategies.sampled_from(["RollingUpdate", "Recreate"]),
             "startupSeconds": strategies.integers(30, 9999),
             "store": strategies.fixed_dictionaries(
-                {"storageClassName": strategies.sampled_from(["", "fast"])}
+                {
+                    "storageClassName": strategies.sampled_from(["", "fast"]),
+                    "sharedClaim": strategies.sampled_from(["", "models"]),
+                }
             ),
             "autoscaling": strategies.fixed_dictionaries(
                 {
@@ -159,7 +166,13 @@ OPTIONS: dict[str, strategies.SearchStrategy[Any]] = {
         },
     ),
     "networkPolicy": strategies.fixed_dictionaries({"enabled": BOOLEANS}),
-    "monitoring": strategies.fixed_dictionaries({"podMonitors": BOOLEANS}),
+    "monitoring": strategies.sampled_from(
+        [
+            {"podMonitors": True, "dashboards": True},
+            {"podMonitors": True, "rules": True},
+            {"dashboards": True},
+        ]
+    ),
     "route": strategies.just({"enabled": True, "parentRefs": [{"name": "public"}]}),
     "ingress": strategies.just({"enabled": True, "host": "a.example"}),
     "pollMinutes": strategies.floats(0.01, 60),

@@ -61,12 +61,13 @@ def test_what_compose_gives_its_containers_a_pod_gets() -> None:
         "trustedKeys": "a:b",
         "inference": {"settings": {row.name: row.default or "a:1" for row in rows}},
         "triton": {
+            "store": {"sharedClaim": "models"},
             "settings": {
                 "TRANSFORMER_SERVING_ENDPOINTS": "*",
                 "TRANSFORMER_SERVING_VERSION_COMPATIBLE": "1",
                 "TRANSFORMER_SERVING_COMPUTE_CAPABILITY": "8.6",
                 "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318",
-            }
+            },
         },
     }
     # Its settings' lines stand for themselves; the rest of an environment is these.

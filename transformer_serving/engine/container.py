@@ -43,6 +43,8 @@ _POLL_MINUTES = 0.1
 GRACE_VARIABLE = "TRANSFORMER_SERVING_GRACE_SECONDS"
 _GRACE_SECONDS = 30.0
 FILTER_VARIABLE = "TRANSFORMER_SERVING_ENDPOINTS"
+KEEP_TASKS_VARIABLE = "TRANSFORMER_SERVING_KEEP_TASKS_SECONDS"
+MODEL_CACHE_VARIABLE = "TRANSFORMER_SERVING_MODEL_CACHE"
 
 _log = logging.getLogger("engine.container")
 _LOG_BYTES = 8 * 1024 * 1024
@@ -100,8 +102,11 @@ def commands(environment: Mapping[str, str], state: Path, key: str) -> tuple[lis
         f"--state={state / 'controller.json'}",
         f"--poll-seconds={poll:g}",
         f"--grace-seconds={_number(environment, GRACE_VARIABLE, _GRACE_SECONDS):g}",
+        f"--keep-tasks-seconds={_number(environment, KEEP_TASKS_VARIABLE, 0.0):g}",
         f"--filter={environment.get(FILTER_VARIABLE) or '*'}",
     ]
+    if cache := environment.get(MODEL_CACHE_VARIABLE):
+        controller.append(f"--model-cache={cache}")
     return triton, controller
 
 

@@ -18,6 +18,12 @@
 {{- if and $v.triton.autoscaling.enabled (gt (int $v.triton.autoscaling.fallbackReplicas) (int $v.triton.autoscaling.maxReplicas)) }}
   {{- fail (printf "triton.autoscaling.fallbackReplicas is %d and maxReplicas %d: the first must not be more" (int $v.triton.autoscaling.fallbackReplicas) (int $v.triton.autoscaling.maxReplicas)) }}
 {{- end }}
+{{- if and $v.keepTasksMinutes (lt (float64 $v.keepTasksMinutes) 5.0) }}
+  {{- fail (printf "keepTasksMinutes is %v: a pod that lives gives a sign every half minute, and may be late; give 5 or more, or 0 for never" $v.keepTasksMinutes) }}
+{{- end }}
+{{- if and $v.triton.vllm (not $v.triton.gpus) }}
+  {{- fail "triton.vllm needs triton.gpus: vLLM computes on a GPU" }}
+{{- end }}
 {{- if eq (include "serving.grpcPort" .) "8080" }}
   {{- fail "inference.settings.TRANSFORMER_SERVING_GRPC_PORT is 8080, which HTTP has: take another, such as 8001" }}
 {{- end }}
@@ -71,6 +77,9 @@
 {{- if and $v.access.tlsSecret (or $v.ingress.enabled $v.route.enabled) }}
   {{- fail "access.tlsSecret does not go with an ingress or a route: TLS ends there, with the certificate that stands there" }}
 {{- end }}
+{{- if and $v.monitoring.rules (not $v.monitoring.podMonitors) }}
+  {{- fail "monitoring.rules needs monitoring.podMonitors: the alerts go by the names that these give what is read" }}
+{{- end }}
 {{- if and $v.monitoring.podMonitors $v.access.keysSecret (not $v.access.metricsKeySecret) }}
   {{- fail "monitoring.podMonitors with keys needs access.metricsKeySecret: a Secret whose entry 'key' is one of 'transformer-serving keys add NAME --metrics'" }}
 {{- end }}
@@ -80,4 +89,14 @@
 {{- define "serving.grpcPort" -}}
 {{- $port := index .Values.inference.settings "TRANSFORMER_SERVING_GRPC_PORT" | default 0 -}}
 {{- ternary $port (toJson $port) (kindIs "string" $port) -}}
+{{- end }}
+
+{{/* (list $ NAME DEFAULT): a setting of inference that an alert measures against, as a number. */}}
+{{- define "serving.limit" -}}
+{{- $given := index (index . 0).Values.inference.settings (index . 1) | default (index . 2) -}}
+{{- $text := ternary $given (toJson $given) (kindIs "string" $given) -}}
+{{- if not (and (regexMatch "^[0-9]+(\\.[0-9]+)?$" $text) (gt (float64 $text) 0.0)) }}
+  {{- fail (printf "inference.settings.%s is '%s', and the alerts of monitoring.rules need a number above 0" (index . 1) $text) }}
+{{- end }}
+{{- $text -}}
 {{- end }}

@@ -54,6 +54,8 @@ class AggregatedApi:
         wait_for(lambda: _available(self._cluster.api.get(path)), "the API server knows of it")
 
     def stop(self) -> None:
+        # A group that nobody serves is an error to everybody who asks for all groups.
+        self._cluster.api.delete(f"{_APISERVICES}/{self._version}.{self._group}")
         self._server.shutdown()
         self._server.server_close()
 

@@ -29,6 +29,7 @@ class Names(threading.Thread):
     def __init__(self, api: Api, address: str) -> None:
         super().__init__(daemon=True, name="names")
         self._api = api
+        self._kept_s = KEPT_S
         self._kept: dict[str, tuple[float, list[str] | None]] = {}
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind((address, _PORT))
@@ -49,6 +50,10 @@ class Names(threading.Thread):
         """As though all had been asked for just now: what changes from here on is seen last."""
         until = time.monotonic() + KEPT_S
         self._kept = {name: (until, found) for name, (_, found) in self._kept.items()}
+
+    def keep(self, seconds: int) -> None:
+        """From now on for so long; 0: each question is asked anew."""
+        self._kept_s, self._kept = seconds, {}
 
     def close(self) -> None:
         self._closed.set()
@@ -72,7 +77,9 @@ class Names(threading.Thread):
             0,
         )
         records = (
-            struct.pack("!3HIH4s", _NAME_OF_THE_QUESTION, _A, 1, KEPT_S, 4, socket.inet_aton(row))
+            struct.pack(
+                "!3HIH4s", _NAME_OF_THE_QUESTION, _A, 1, self._kept_s, 4, socket.inet_aton(row)
+            )
             for row in rows
         )
         return head + question[12 : end + 4] + b"".join(records)
@@ -85,7 +92,7 @@ class Names(threading.Thread):
                 found = self._asked(name)
             except OSError:
                 return found
-            self._kept[name] = (time.monotonic() + KEPT_S, found)
+            self._kept[name] = (time.monotonic() + self._kept_s, found)
         return found
 
     def _asked(self, name: str) -> list[str] | None:

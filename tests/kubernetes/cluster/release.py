@@ -99,6 +99,12 @@ class Release:
     def names(self, component: str) -> set[str]:
         return {pod["metadata"]["name"] for pod in self.pods(component) if not leaves(pod)}
 
+    def ready_addresses(self, component: str) -> set[str]:
+        """Of its Service: whom the proxy and the DNS server name."""
+        path = f"/api/v1/namespaces/{NAMESPACE}/endpoints/{NAME}-{component}"
+        subsets = self.cluster.api.get(path).get("subsets") or []
+        return {row["ip"] for subset in subsets for row in subset.get("addresses") or []}
+
     def address(self, component: str) -> str:
         """Of its Service, which the machine reaches, too."""
         path = f"/api/v1/namespaces/{NAMESPACE}/services/{NAME}-{component}"

@@ -66,3 +66,4 @@ def test_tritons_are_added_and_removed_by_the_tokens_that_prometheus_counts(
         cluster.kubectl("--namespace", NAMESPACE, "delete", "--ignore-not-found", "hpa",
                         autoscaler(scaled)["metadata"]["name"])  # fmt: skip
         tokens.stop()
+        prometheus.close()

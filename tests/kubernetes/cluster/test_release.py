@@ -155,6 +155,22 @@ def test_a_killed_kubelet_is_no_matter_to_requests(
     assert sent.failed == 0, sent.seen
 
 
+def test_a_lost_node_leaves_no_address(
+    serving: Release, cluster: Cluster, figures: ClusterFigures
+) -> None:
+    """A node whose kubelet stays away: nobody is sent to its pods, until it is back."""
+    cluster.kill_kubelet()
+    wait_for(lambda: not any(map(serving.ready_addresses, PARTS)), "no address is left")
+    assert cluster.node_status() == "Unknown"
+    cluster.start_kubelet()
+    back = time.monotonic()
+    wait_for(lambda: status(serving) == 200, "the node serves again")
+    figures.recovery("a lost node back", time.monotonic() - back)
+    for name, count in zip(PARTS, (2, 1), strict=True):
+        serving.settled(name, count)
+        assert len(serving.ready_addresses(name)) == count
+
+
 def restarted(serving: Release, before: dict[str, Any]) -> bool:
     """A container of the same pod runs in the place of the one before."""
     name = before["metadata"]["name"]

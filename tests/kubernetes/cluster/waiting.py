@@ -5,6 +5,7 @@ with the queries of the chart's own ScaledObject, and a real autoscaler has thei
 from __future__ import annotations
 
 import json
+import threading
 import urllib.request
 from datetime import UTC, datetime
 from typing import Any
@@ -17,12 +18,16 @@ from tests.compose.machine import install
 from tests.kubernetes.chart import LOCAL, NAMESPACE, Manifest, merged, one, rendered
 from tests.kubernetes.cluster.aggregated import AggregatedApi, Answer
 from tests.kubernetes.cluster.components import Cluster
+from tests.kubernetes.cluster.outside import PORT
+from transformer_serving.contract.replacement import replace_file
+from transformer_serving.desk.monitoring.alerts import INFERENCE_JOB
 
 GROUP = "external.metrics.k8s.io"
 _HPA_ACCOUNT = {
     "kind": "ServiceAccount", "name": "horizontal-pod-autoscaler", "namespace": "kube-system",
 }  # fmt: skip
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
+_LOOK_S = 2.0
 
 
 def scaled_object(**autoscaling: object) -> Manifest:
@@ -60,21 +65,35 @@ def autoscaler(scaled: Manifest) -> dict[str, Any]:
 
 
 class Prometheus:
-    """Debian's, with the pods of inference as targets, found through the cluster's API."""
+    """Debian's, with the pods of inference as targets. It cannot ask the cluster's API itself, so
+    that a file names them, as the chart's PodMonitor says to an operator.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         install("prometheus")
         (self._port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{self._port}"
+        self._api = cluster.api
         folder = cluster.folder / "prometheus"
         folder.mkdir()
+        self._targets = folder / "pods.json"
+        self._closed = threading.Event()
+        self._looking = threading.Thread(target=self._look, daemon=True, name="targets")
+        self._looking.start()
         configuration = folder / "prometheus.yml"
-        configuration.write_text(yaml.safe_dump(_configuration(str(cluster.kubeconfig))))
+        found = {"files": [str(self._targets)], "refresh_interval": "2s"}
+        job = {"job_name": "pods", "scrape_interval": "2s", "file_sd_configs": [found]}
+        configuration.write_text(yaml.safe_dump({"scrape_configs": [job]}))
         cluster.start_beside(
             "prometheus", "prometheus", f"--config.file={configuration}",
             f"--storage.tsdb.path={folder / 'data'}",
             f"--web.listen-address=127.0.0.1:{self._port}",
         )  # fmt: skip
+
+    def close(self) -> None:
+        """Name no more pods."""
+        self._closed.set()
+        self._looking.join()
 
     def value(self, query: str) -> float | None:
         """None for an empty answer."""
@@ -92,26 +111,19 @@ class Prometheus:
 
         wait_for(answers, f"Prometheus answers {query}")
 
+    def _look(self) -> None:
+        while not self._closed.wait(_LOOK_S):
+            path = f"/api/v1/namespaces/{NAMESPACE}/pods"
+            chosen = "app.kubernetes.io/component=inference"
+            pods = self._api.items(path, labelSelector=chosen)
+            rows = [_target(pod) for pod in pods if "podIP" in pod["status"]]
+            replace_file(self._targets, json.dumps(rows))
 
-def _configuration(kubeconfig: str) -> dict[str, Any]:
-    """What the chart's PodMonitor says to an operator."""
-    label = "__meta_kubernetes_pod_label_app_kubernetes_io_component"
-    relabel = [
-        {"source_labels": [label], "regex": "inference", "action": "keep"},
-        {
-            "source_labels": ["__meta_kubernetes_pod_container_port_name"],
-            "regex": "http",
-            "action": "keep",
-        },
-        {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
-        {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "pod"},
-    ]
-    pods = {"role": "pod", "kubeconfig_file": kubeconfig, "namespaces": {"names": [NAMESPACE]}}
-    job = {
-        "job_name": "inference", "scrape_interval": "2s", "kubernetes_sd_configs": [pods],
-        "relabel_configs": relabel,
-    }  # fmt: skip
-    return {"scrape_configs": [job]}
+
+def _target(pod: Manifest) -> dict[str, Any]:
+    name = pod["metadata"]["name"]
+    labels = {"job": INFERENCE_JOB, "instance": name, "namespace": NAMESPACE, "pod": name}
+    return {"targets": [f"{pod['status']['podIP']}:{PORT}"], "labels": labels}
 
 
 class WaitingTokens(AggregatedApi):

@@ -145,6 +145,16 @@ TRITON = Section(
             "30",
         ),
         Variable(
+            "TRANSFORMER_SERVING_KEEP_TASKS_SECONDS",
+            "Seconds without a sign after which the ClearML task of an inference container is "
+            "deleted; empty: never.",
+        ),
+        Variable(
+            "TRANSFORMER_SERVING_MODEL_CACHE",
+            "Folder in the containers that all Tritons share, where each model is fetched once for "
+            "all; mount it there, for user 10001. Empty: each fetches its own.",
+        ),
+        Variable(
             "TRANSFORMER_SERVING_ENDPOINTS",
             "Pattern of the endpoints that this Triton takes, as in a shell.",
             "*",

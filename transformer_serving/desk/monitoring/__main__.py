@@ -1,5 +1,5 @@
 """`python -m transformer_serving.desk.monitoring`: rules.yaml and prometheus.yaml of a folder, and
-alertmanager.yaml where it has none.
+alertmanager.yaml where it has none; of our own folder also the Kubernetes chart's copy.
 
 Tested by tests/monitoring/test_rules.py.
 """
@@ -13,6 +13,7 @@ import click
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.env_file import read_env_file
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.monitoring import chart
 from transformer_serving.desk.monitoring.receivers import alertmanager_config
 from transformer_serving.desk.monitoring.rules import limits, rules
 from transformer_serving.desk.monitoring.scrapes import Place, prometheus_config
@@ -58,6 +59,8 @@ def main(output: Path, env_file: Path | None, server_name: str, time_scale: floa
     output.mkdir(parents=True, exist_ok=True)
     replace_file(output / RULES, rules(scale, values))
     replace_file(output / PROMETHEUS, prometheus_config(scale, Place(server_name=server_name)))
+    if output == FOLDER:
+        chart.write()
     # In a copy it is the operator's.
     if output == FOLDER or not (output / ALERTMANAGER).exists():
         replace_file(output / ALERTMANAGER, alertmanager_config(COPY))

@@ -66,7 +66,9 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
     from transformer_serving.engine.triton_process import KEY_VARIABLE
 
     name = "triton engine" if options.filter == "*" else f"triton engine {options.filter}"
-    control_plane = LateControlPlane(options.serving_id, name)
+    control_plane = LateControlPlane(
+        options.serving_id, name, options.keep_tasks_seconds, options.model_cache
+    )
     triton = Triton(
         options.triton_grpc,
         TritonLog(options.triton_log),
@@ -126,6 +128,18 @@ def _parser() -> argparse.ArgumentParser:
         default=30.0,
         type=float,
         help="seconds that the previous version serves on after an update (default 30)",
+    )
+    parser.add_argument(
+        "--keep-tasks-seconds",
+        default=0.0,
+        type=float,
+        help="delete the task of an inference worker that gave no sign for so many seconds "
+        "(default 0: never)",
+    )
+    parser.add_argument(
+        "--model-cache",
+        type=Path,
+        help="folder that several Tritons share, where each model is fetched once for all",
     )
     parser.add_argument(
         "--filter",

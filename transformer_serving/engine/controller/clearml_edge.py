@@ -14,6 +14,7 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ from transformer_serving.contract.worker.hidden_frameworks import hidden_framewo
 from transformer_serving.engine.controller import serving_configuration
 from transformer_serving.engine.controller.control_plane import Problem, Served
 from transformer_serving.engine.controller.figures import read_figures
+from transformer_serving.engine.controller.gone_tasks import GoneTasks
 from transformer_serving.engine.controller.lost_adds import LostAdds
+from transformer_serving.engine.controller.model_cache import ModelCache
 from transformer_serving.engine.controller.verification import Refused
 from transformer_serving.engine.endpoint_config import EndpointFields, TensorFields
 from transformer_serving.engine.errors import EngineError
@@ -74,7 +77,13 @@ class _Model:
 class ClearmlControlPlane:
     """The serving task `serving_id`; connects at the first call, again and again if need be."""
 
-    def __init__(self, serving_id: str, name: str = "triton engine") -> None:
+    def __init__(
+        self,
+        serving_id: str,
+        name: str = "triton engine",
+        keep_tasks_s: float = 0.0,
+        model_cache: Path | None = None,
+    ) -> None:
         self._serving_id = serving_id
         self._name = name
         self._processor: ModelRequestProcessor | None = None
@@ -85,6 +94,8 @@ class ClearmlControlPlane:
         self._iteration = 0
         self._lost_adds = LostAdds()
         self._problems: list[Problem] = []
+        self._gone_tasks = GoneTasks(keep_tasks_s)
+        self._cache = ModelCache(model_cache)
 
     def endpoints(self) -> Sequence[Served]:
         processor = self._connected()
@@ -96,6 +107,7 @@ class ClearmlControlPlane:
         self._artifacts = dict(task.artifacts)
         self._models = _read_models(task, {ep.model_id for ep in ours.values() if ep.model_id})
         self._problems = self._found_problems(task, found)
+        self._gone_tasks.delete_when_due(task)
         return [self._served(url, endpoint) for url, endpoint in ours.items()]
 
     def problems(self) -> Sequence[Problem]:
@@ -137,7 +149,7 @@ class ClearmlControlPlane:
                 f"model '{served.model_id}' of the endpoint is not registered; add the endpoint "
                 "with --model-id of an uploaded model"
             )
-        with _fresh_copy(known.uri, "model") as path:
+        with self._cache.model(served.content, partial(_fresh_copy, known.uri, "model")) as path:
             yield path
 
     def preprocess(self, served: Served) -> bytes | None:

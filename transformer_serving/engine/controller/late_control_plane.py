@@ -19,9 +19,14 @@ from transformer_serving.engine.controller.control_plane import ControlPlane, Pr
 class LateControlPlane:
     """The serving task `serving_id`; used from several threads."""
 
-    def __init__(self, serving_id: str, name: str) -> None:
-        self._serving_id = serving_id
-        self._name = name
+    def __init__(
+        self,
+        serving_id: str,
+        name: str,
+        keep_tasks_s: float = 0.0,
+        model_cache: Path | None = None,
+    ) -> None:
+        self._order = (serving_id, name, keep_tasks_s, model_cache)
         self._importing = threading.Lock()
 
     def endpoints(self) -> Sequence[Served]:
@@ -70,4 +75,4 @@ class LateControlPlane:
     def _imported(self) -> ControlPlane:
         from transformer_serving.engine.controller.clearml_edge import ClearmlControlPlane
 
-        return ClearmlControlPlane(self._serving_id, self._name)
+        return ClearmlControlPlane(*self._order)

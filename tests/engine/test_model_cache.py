@@ -1,0 +1,92 @@
+"""Models on a volume that several controllers share."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from transformer_serving.engine.controller.model_cache import ModelCache
+
+
+class Source:
+    """Where a model is fetched; `fetched` counts, and a copy is gone after its use."""
+
+    def __init__(self, folder: Path, *, is_folder: bool = False) -> None:
+        self._folder, self._is_folder = folder, is_folder
+        self.bytes, self.fetched = b"model", 0
+
+    @contextmanager
+    def __call__(self) -> Iterator[Path]:
+        self.fetched += 1
+        path = self._folder / "model.onnx"
+        if self._is_folder:
+            path.mkdir(parents=True)
+            path = path / "weights"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(self.bytes)
+        yield path.parent if self._is_folder else path
+        path.unlink()
+        if self._is_folder:
+            path.parent.rmdir()
+
+
+def read(cache: ModelCache, content: str, source: Source) -> bytes:
+    with cache.model(content, source) as path:
+        assert path.name == "model.onnx"
+        return (path / "weights" if path.is_dir() else path).read_bytes()
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_a_second_triton_fetches_nothing(tmp_path: Path, is_folder: bool) -> None:
+    source = Source(tmp_path / "source", is_folder=is_folder)
+    one, other = ModelCache(tmp_path / "shared"), ModelCache(tmp_path / "shared")
+    assert read(one, "m 1", source) == read(other, "m 1", source) == b"model"
+    assert source.fetched == 1
+    assert read(other, "m 2", source) == b"model"
+    assert source.fetched == 2
+
+
+def test_who_asks_again_gets_it_from_its_source(tmp_path: Path) -> None:
+    """And so does everybody after: a damaged copy is no model's end."""
+    source = Source(tmp_path / "source")
+    one, other = ModelCache(tmp_path / "shared"), ModelCache(tmp_path / "shared")
+    assert read(one, "m", source) == b"model"
+    (kept,) = (tmp_path / "shared").glob("*/model.onnx")
+    kept.write_bytes(b"damaged")
+    assert read(other, "m", source) == b"damaged"
+    assert read(other, "m", source) == b"model"
+    assert read(ModelCache(tmp_path / "shared"), "m", source) == b"model"
+    assert source.fetched == 2
+
+
+def test_without_a_volume_every_fetch_is_its_own(tmp_path: Path) -> None:
+    source = Source(tmp_path / "source")
+    cache = ModelCache(None)
+    assert read(cache, "m", source) == read(cache, "m", source) == b"model"
+    assert source.fetched == 2
+
+
+def test_a_volume_that_takes_nothing_is_no_reason_not_to_serve(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "shared").write_bytes(b"a file in its place")
+    assert read(ModelCache(tmp_path / "shared"), "m", Source(tmp_path / "source")) == b"model"
+    assert "no shared copy of model.onnx" in caplog.text
+
+
+def test_an_unfinished_copy_is_none_and_goes_after_a_day(tmp_path: Path) -> None:
+    source, shared = Source(tmp_path / "source"), tmp_path / "shared"
+    fresh, old, unused = shared / ".fresh", shared / ".old", shared / "unused"
+    for folder, days in ((fresh, 0.5), (old, 2), (unused, 31)):
+        folder.mkdir(parents=True)
+        moment = time.time() - days * 86_400
+        os.utime(folder, (moment, moment))
+    assert read(ModelCache(shared), "m", source) == b"model"
+    assert fresh.is_dir()
+    assert not old.exists()
+    assert not unused.exists()

@@ -1,0 +1,130 @@
+"""The chart's part of monitoring: rules, dashboards and the names that both know pods by."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import pytest
+import yaml
+
+from scripts.dashboards.grafana import text
+from scripts.dashboards.table import CHART_FOLDER, DASHBOARDS
+from tests.kubernetes.chart import CHART, CLEARML, LOCAL, Manifest, kinds, one, rendered
+from transformer_serving.desk.monitoring import chart
+from transformer_serving.desk.monitoring.__main__ import FOLDER, RULES
+from transformer_serving.desk.monitoring.alerts import ENGINE_JOB, INFERENCE_JOB
+from transformer_serving.desk.monitoring.rules import LIMITS
+
+MONITORED = {
+    "monitoring": {"podMonitors": True, "rules": True, "dashboards": True},
+    "access": {"metricsKeySecret": "metrics"},
+}
+
+
+def settings(**values: object) -> dict[str, Any]:
+    return {"inference": {"settings": values}}
+
+
+def groups(*layers: dict[str, Any]) -> list[dict[str, Any]]:
+    rule = one(rendered(CLEARML, MONITORED, *layers), "PrometheusRule", "demo")
+    found: list[dict[str, Any]] = rule["spec"]["groups"]
+    return found
+
+
+def test_the_copies_are_as_they_are_made_now() -> None:
+    """`make monitoring` renews them."""
+    assert chart.CHART.parent.samefile(CHART)
+    assert (chart.CHART / chart.RULES).read_text("utf-8") == chart.rules_with_places()
+    assert (chart.CHART / chart.DEFAULTS).read_text("utf-8") == chart.defaults()
+    for shown in DASHBOARDS:
+        assert (CHART_FOLDER / shown.file).read_text("utf-8") == text(shown)
+    assert {path.name for path in CHART_FOLDER.iterdir()} == {one.file for one in DASHBOARDS}
+
+
+def test_a_release_without_limits_of_its_own_has_the_rules_of_compose() -> None:
+    assert groups() == yaml.safe_load((FOLDER / RULES).read_text("utf-8"))["groups"]
+
+
+def test_alerts_measure_against_the_limits_that_the_workers_have() -> None:
+    given = settings(TRANSFORMER_SERVING_MAX_WAIT_S="7.25", TRANSFORMER_SERVING_MAX_STREAMS=977)
+    expressions = {
+        rule["alert"]: rule["expr"] for group in groups(given) for rule in group["rules"]
+    }
+    assert expressions["WaitingTimeNearLimit"].endswith("> 0.8 * 7.25")
+    assert "* 977)" in expressions["StreamsNearLimit"]
+    assert "@" not in "".join(expressions.values())
+
+
+@pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.parametrize("value", ["soon", "-1", "0"])
+def test_a_limit_that_is_no_number_is_refused(name: str, value: str) -> None:
+    with pytest.raises(helm_python.HelmError, match=rf"inference\.settings\.{name}"):
+        groups(settings(**{name: value}))
+
+
+def test_own_groups_stand_beside_ours_or_alone() -> None:
+    mine = {"name": "mine", "rules": [{"record": "a:b", "expr": "1"}]}
+    added = {"monitoring": {"ruleGroups": [mine]}}
+    assert groups(added) == [*groups(), mine]
+    alone = one(rendered(CLEARML, added), "PrometheusRule", "demo")
+    assert alone["spec"]["groups"] == [mine]
+
+
+def test_pods_are_read_under_the_names_that_the_rules_have() -> None:
+    objects = rendered(CLEARML, MONITORED)
+    for part, job in (("inference", INFERENCE_JOB), ("triton", ENGINE_JOB)):
+        (endpoint,) = one(objects, "PodMonitor", f"demo-{part}")["spec"]["podMetricsEndpoints"]
+        given = {row["targetLabel"]: row for row in endpoint["relabelings"]}
+        assert given["job"]["replacement"] == job
+        assert given["instance"]["sourceLabels"] == ["__meta_kubernetes_pod_name"]
+        assert any(job in rule["expr"] for group in groups() for rule in group["rules"])
+
+
+def test_each_dashboard_is_an_object_that_grafanas_sidecar_takes() -> None:
+    objects = rendered(CLEARML, MONITORED)
+    found = [each for each in objects if "-dashboard-" in each["metadata"]["name"]]
+    assert len(found) == len(DASHBOARDS)
+    for shown in DASHBOARDS:
+        object_ = one(objects, "ConfigMap", f"demo-dashboard-{shown.file.removesuffix('.json')}")
+        assert object_["metadata"]["labels"]["grafana_dashboard"] == "1"
+        ((name, body),) = object_["data"].items()
+        assert name == f"transformer-serving-{shown.file}"
+        assert json.loads(body) == json.loads(text(shown))
+
+
+def test_another_label_for_another_sidecar() -> None:
+    own = {"monitoring": {"dashboards": True, "dashboardLabels": {"team": "texts"}}}
+    labels = one(rendered(CLEARML, own), "ConfigMap", "demo-dashboard-service")["metadata"][
+        "labels"
+    ]
+    assert labels["team"] == "texts"
+
+
+def test_nothing_of_it_comes_unasked() -> None:
+    objects = rendered(LOCAL)
+    assert not kinds(objects) & {"PrometheusRule", "PodMonitor"}
+    assert not [each for each in objects if "-dashboard-" in each["metadata"]["name"]]
+
+
+def test_an_object_is_small_enough_for_a_cluster() -> None:
+    """Of 262,144 bytes of annotations, in which kubectl and Argo CD keep what was applied."""
+    for object_ in rendered(CLEARML, MONITORED):
+        assert len(json.dumps(object_)) < 200_000
+
+
+def test_promtool_takes_the_rules_of_a_release(tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("no promtool: Debian has it in the package prometheus")
+    file = tmp_path / "rules.yaml"
+    shown: Manifest = {"groups": groups(settings(TRANSFORMER_SERVING_MAX_STREAMS=3))}
+    file.write_text(yaml.safe_dump(shown))
+    done = subprocess.run(
+        [promtool, "check", "rules", str(file)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
