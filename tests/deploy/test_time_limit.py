@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import socket
 import subprocess
@@ -26,13 +27,16 @@ LIMIT_S = 8
 HANG_S = 60
 
 
-def slow(part: str) -> Callable[[str], tuple[int, bytes, dict[str, str]]]:
-    """A ClearML server that stops answering at the calls whose path has `part`."""
+def slow_after_a_login() -> Callable[[str], tuple[int, bytes, dict[str, str]]]:
+    """A ClearML server that stops answering at the second login: the first one is the command's,
+    which looks for a rollout, and the next one ClearML's own.
+    """
+    logins = itertools.count()
 
     def reply(path: str) -> tuple[int, bytes, dict[str, str]]:
-        if part in path:
+        if "auth.login" in path and next(logins):
             time.sleep(HANG_S)
-        return 200, b'{"data": {"token": "x"}, "meta": {}}', {}
+        return 200, b'{"data": {"token": "x", "task": {}}, "meta": {}}', {}
 
     return reply
 
@@ -68,14 +72,15 @@ def test_a_server_that_says_nothing(tmp_path: Path) -> None:
     with silent() as address:
         said = deploy(tmp_path, address)
     # The deploy's time and that for one answer are equal here: either may end first.
-    whole = f"deploying x did not end within {LIMIT_S} s; it was uploading x; look:" in said
+    doing = "asking whether x is in a rollout"
+    whole = f"deploying x did not end within {LIMIT_S} s; it was {doing}; look:" in said
     assert whole or f"the ClearML server at {address} did not answer within {LIMIT_S} s" in said
 
 
 @pytest.mark.slow
 def test_a_server_that_hangs_in_the_middle_of_an_upload(tmp_path: Path) -> None:
     """The ping is answered; ClearML's own command line, which retries without end, is killed."""
-    with answering_daemon(slow("auth.login")) as address:
+    with answering_daemon(slow_after_a_login()) as address:
         said = deploy(tmp_path, address)
     assert "it was uploading x" in said
     assert not [row for row in commands() if "clearml_command" in row and "0" * 32 in row]

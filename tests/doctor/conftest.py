@@ -76,6 +76,10 @@ def answering(reply: Callable[[str], tuple[int, bytes, dict[str, str]]]) -> Iter
             self.end_headers()
             self.wfile.write(body)
 
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.do_GET()
+
         def log_message(self, format: str, *arguments: object) -> None:
             return
 

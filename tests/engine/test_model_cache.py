@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from transformer_serving.engine.controller import model_cache
 from transformer_serving.engine.controller.model_cache import ModelCache
 
 
@@ -74,6 +76,8 @@ def test_without_a_volume_every_fetch_is_its_own(tmp_path: Path) -> None:
 def test_a_volume_that_takes_nothing_is_no_reason_not_to_serve(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    # Loggers are the process's: a test before may have left them quieter.
+    caplog.set_level(logging.WARNING, model_cache.__name__)
     (tmp_path / "shared").write_bytes(b"a file in its place")
     assert read(ModelCache(tmp_path / "shared"), "m", Source(tmp_path / "source")) == b"model"
     assert "no shared copy of model.onnx" in caplog.text

@@ -141,6 +141,7 @@ def _deploy(
         return Deployed(endpoint, target.url(endpoint), version, None, False)
     limit.report("waiting for another deploy of this machine to end")
     with one_at_a_time(target.lock):
+        limit.report(f"asking whether {endpoint} is in a rollout")
         refuse_in_rollout(target.cli, endpoint)
         limit.report(f"uploading {endpoint}")
         model_id = upload(target, bundle, endpoint)
