@@ -108,6 +108,7 @@ def guarded(plain: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     plain.run("remove", NAME)
 
 
+@pytest.mark.by_hand
 def test_a_slower_one_goes_back(guarded: Guarded) -> None:
     before = guarded.version()
     assert before is not None
@@ -168,6 +169,7 @@ def test_a_good_one_comes_to_serve_though_terminal_and_controller_end(guarded: G
     assert not guarded.wrong()
 
 
+@pytest.mark.by_hand
 def test_one_that_is_promoted_by_hand_serves(guarded: Guarded) -> None:
     folder, version = guarded.bundle(Parts(revision="by hand"))
     guarded.stack.run("rollout", folder, "--endpoint", NAME, *STEPS, "--detach")
