@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import logging
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,19 @@ _OF_THE_DEMO = {
     f"tests/stack/test_{name}.py"
     for name in ("answers", "commands", "demo_folder", "notebooks", "readme", "show_and_adopt")
 }
+
+# None is the root's name; the others are those that our modules write to.
+_LOGGERS = (
+    None,
+    "engine",
+    "engine.container",
+    "engine.controller",
+    "engine.triton",
+    "transformer_serving",
+    "transformer_serving.gateway",
+    "transformer_serving.preprocess",
+    "transformer_serving.traces",
+)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -65,6 +80,21 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     # It needs what is not installed: its bytecode is all that is wanted.
     with contextlib.suppress(ImportError):
         importlib.import_module("schemathesis.reporting.allure")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Loggers are the process's: one that a test leaves quieter would hide lines from the next."""
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    before = [(logger, logger.level, logger.disabled, logger.propagate) for logger in loggers]
+    everywhere = logging.root.manager.disable
+    try:
+        return (yield)
+    finally:
+        logging.disable(everywhere)
+        for logger, level, disabled, propagate in before:
+            logger.disabled, logger.propagate = disabled, propagate
+            logger.setLevel(level)
 
 
 @pytest.hookimpl(trylast=True)

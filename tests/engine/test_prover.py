@@ -13,6 +13,8 @@ from tests.engine.serving import Serving, preprocess_of, serving, write_bundle
 from tests.engine.test_service import IDS, answers, ready
 from tests.engine.triton_server import TritonServer, running_triton, wait_until
 from transformer_serving.engine.controller.prover import PROOF_MODEL
+from transformer_serving.engine.proof.parity_set import ParitySet
+from transformer_serving.engine.proof.verdict import Infer, Proof, prove
 
 
 @pytest.fixture
@@ -153,14 +155,25 @@ def test_what_a_crash_left_of_a_proof_is_unloaded_and_deleted(
         one.wait("after", ready=True, proof="proven")
 
 
-def test_a_triton_that_dies_in_a_proof_is_asked_again(tmp_path: Path) -> None:
+def test_a_triton_that_dies_in_a_proof_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is no fault of the engine: the proof is begun anew when Triton is back."""
+    died = threading.Event()
+
+    def held(parity_set: ParitySet, ask: Infer) -> Proof:
+        # So small an engine is proven before anybody has looked.
+        assert died.wait(60)
+        return prove(parity_set, ask)
+
+    monkeypatch.setattr("transformer_serving.engine.controller.prover.prove", held)
     with running_triton(tmp_path / "t") as server, serving(server, tmp_path) as one:
         model = write_bundle(tmp_path / "a", 101, parity=True)
         one.control_plane.add("again", model, preprocess_of(101))
         one.wait("again", 30, ready=False, proof="proving", proof_of=None)
         wait_until(lambda: PROOF_MODEL in index(server), 30)
         server.kill()
+        died.set()
         server.start()
         one.wait("again", 60, ready=True, proof="proven")
         assert PROOF_MODEL not in index(server)
