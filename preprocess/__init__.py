@@ -81,6 +81,10 @@ class Preprocess:
         """What the gateway tells of the endpoint."""
         return card_of(self.endpoint, self.task)
 
+    def is_idle(self) -> bool:
+        """Whether what is asked now keeps nobody waiting: a call could leave at once."""
+        return not self.engine.has_a_queue()
+
     def turned_away(self, raw: bytes) -> Answer | None:
         """The refusal of a request that would wait too long, before its body is parsed.
 
@@ -157,7 +161,10 @@ class Preprocess:
             try:
                 answer = conversation.task.render(outcome, state["work"])
                 reply = conversation.reply(answer, state["work"])
-                return answer_response(answer, reply, self.engine.departures.headers(passage))
+                headers = self.engine.departures.headers(passage)
+                response = answer_response(answer, reply, headers)
+                response.made_by = (conversation.task, outcome, state["work"])
+                return response
             except ServingError as error:
                 outcome = error.without_frames()
             except ENDS:

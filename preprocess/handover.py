@@ -141,6 +141,10 @@ class Successor:
         """As Preprocess has it; while another bundle serves, its own code decides."""
         return None if self.handover.server() is not None else self.own.turned_away(raw)
 
+    def is_idle(self) -> bool:
+        """Whether this bundle serves, and what is asked now would keep nobody waiting."""
+        return self.handover.server() is None and bool(self.own.is_idle())
+
     def preprocess(self, body: Any, state: dict[str, Any], collect: Collect = None) -> Any:
         predecessor = self.handover.server()
         if predecessor is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import KeysView, Mapping
+from collections.abc import KeysView, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -33,6 +33,8 @@ class Answer(Response):
         self.code = code
         # Of a refusal that others get as well.
         self.reach: Reach | None = None
+        # Who made it of which rows, where another bundle's answer may be compared with it.
+        self.made_by: tuple[Any, Sequence[Any], Any] | None = None
         self._answer = answer
 
     @cached_property
@@ -46,6 +48,13 @@ class Answer(Response):
         rows = [_scalars_of(row) for row in self._answer]
         names = [name for name in rows[0] if all(name in row for row in rows)]
         return {name: [row[name] for row in rows] for name in names}
+
+    def gist(self) -> Any:
+        """What of it is compared with another bundle's, None where nothing is."""
+        if self.made_by is None:
+            return None
+        task, rows, work = self.made_by
+        return task.gist(self._answer, rows, work) if rows else None
 
     def keys(self) -> KeysView[str]:
         return self._scalars.keys()

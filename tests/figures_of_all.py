@@ -14,6 +14,7 @@ from transformer_serving.contract.worker.spans import SENT, _Losses
 from transformer_serving.gateway.golden_rounds import GoldenResult
 from transformer_serving.gateway.metrics import Metrics, tell_syncs
 from transformer_serving.gateway.metrics_page import page
+from transformer_serving.gateway.mirror import Mirror, Mirroring
 from transformer_serving.gateway.short_way import RequestedEndpoint, ShortWay
 from transformer_serving.gateway.traffic import Traffic
 
@@ -53,6 +54,8 @@ def gateway_figures() -> None:
     traffic = Traffic(short_way)
     with traffic.visit(RequestedEndpoint(NAME, None), 0.0) as visit:
         visit.answered(OK, 200)
+    mirror = Mirror("a1", NAME, "2", 0.25, 0.99)
+    Mirroring(lambda: None, {})._leave_out(mirror)
     metrics = Metrics()
     metrics.asked("a-key")
     metrics.refused("too_large", NAME)

@@ -12,6 +12,7 @@ from preprocess.answers.classification import TextClassification
 from preprocess.answers.embedding import FeatureExtraction, SentenceEmbedding
 from preprocess.answers.entities import TokenClassification
 from preprocess.answers.fill_mask import FillMask
+from preprocess.answers.gist import Gist
 from preprocess.answers.question import QuestionAnswering
 from preprocess.answers.ranking import Rerank, SentenceSimilarity
 from preprocess.answers.work import Work
@@ -43,6 +44,9 @@ class Task(Protocol):
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:
         """The answer as JSON-ready values, from the rows of `work.encoded` in order."""
+
+    def gist(self, answer: Any, rows: Sequence[Row], work: Work) -> Gist:
+        """What of an answer is compared with another bundle's to the same request."""
 
 
 TASKS: dict[str, Callable[[Endpoint], Task]] = {

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from preprocess.answers.gist import Gist, words
 from preprocess.answers.work import Work
 from preprocess.parameters import FLAG, Parameter, Parameters, choice, read_parameters, whole
 from preprocess.request import BodyForm, Request, TextField
@@ -105,6 +106,10 @@ class TextClassification:
         # The pipeline wraps the answer to a single string in a list unless top_k was named.
         wraps = request.pipeline_shape and parameters.legacy and not request.objects
         return [answers[0]] if wraps else answers[0]
+
+    def gist(self, answer: Any, rows: Sequence[Row], work: Work) -> Gist:
+        """The best label of each text."""
+        return words([self._labels[int(row[0].argmax())] for row in rows])
 
     def _answer(
         self, scores: Array, parameters: ClassificationParameters, pipeline_shape: bool

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from preprocess.answers.gist import Gist, directions
 from preprocess.answers.work import Work
 from preprocess.parameters import (
     FLAG,
@@ -137,6 +138,10 @@ class SentenceEmbedding:
         answers = [{"embedding": vector} for vector in vectors]
         return answers if request.many else answers[0]
 
+    def gist(self, answer: Any, rows: Sequence[Row], work: Work) -> Gist:
+        """The vector of each text, whole."""
+        return directions(normalized(vectors_of(rows, self._embedding)))
+
 
 @dataclass(frozen=True)
 class FeatureParameters(Parameters):
@@ -168,3 +173,7 @@ class FeatureExtraction:
             # The pipeline leaves the batch axis on.
             answers = [answer[None] for answer in answers]
         return answers if work.request.many else answers[0]
+
+    def gist(self, answer: Any, rows: Sequence[Row], work: Work) -> Gist:
+        """The vector of each token of all texts."""
+        return directions(normalized(np.concatenate([row[0] for row in rows]).astype(np.float32)))

@@ -13,6 +13,7 @@ import numpy as np
 import tokenizers
 
 from preprocess.answers.classification import softmax
+from preprocess.answers.gist import Gist, words
 from preprocess.answers.work import Work
 from preprocess.parameters import Parameter, Parameters, choice, read_parameters, texts, whole
 from preprocess.request import BodyForm, Request, TextField
@@ -162,6 +163,11 @@ class TokenClassification:
         ]
         return answers if request.many else answers[0]
 
+    def gist(self, answer: Any, rows: Sequence[Row], work: Work) -> Gist:
+        """The labels of each text, with where they stand."""
+        answers = answer if work.request.many else [answer]
+        return words([[_labelled(entity) for entity in entities] for entities in answers])
+
     def _entities(
         self, text: str, windows: Sequence[tuple[tokenizers.Encoding, Row]], work: Work
     ) -> list[Entity]:
@@ -173,7 +179,7 @@ class TokenClassification:
             found += [
                 entity
                 for entity in self._aggregate(tokens, parameters.strategy, work.context.words)
-                if entity.get("entity", entity.get("entity_group")) not in parameters.ignore_labels
+                if _label_of(entity) not in parameters.ignore_labels
             ]
         return found if len(windows) == 1 else _without_overlaps(found)
 
@@ -270,3 +276,11 @@ def _without_overlaps(entities: list[Entity]) -> list[Entity]:
 
 def _rank(entity: Entity) -> tuple[int, float]:
     return entity["end"] - entity["start"], entity["score"]
+
+
+def _label_of(entity: Entity) -> Any:
+    return entity.get("entity", entity.get("entity_group"))
+
+
+def _labelled(entity: Entity) -> tuple[Any, Any, Any]:
+    return _label_of(entity), entity["start"], entity["end"]

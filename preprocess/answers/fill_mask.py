@@ -5,12 +5,13 @@ Tested by tests/preprocess/answers/test_equality.py and tests/preprocess/answers
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from preprocess.answers.gist import Gist, words
 from preprocess.answers.work import Work
 from preprocess.parameters import Parameter, Parameters, read_parameters, texts, whole
 from preprocess.request import BodyForm, Request, TextField
@@ -144,6 +145,10 @@ class FillMask:
         unpacks = request.pipeline_shape and len(answers) == 1
         return answers[0] if unpacks or not request.many else answers
 
+    def gist(self, answer: Any, rows: Sequence[Row], work: Work) -> Gist:
+        """The best proposal for each mask."""
+        return words(list(_best(answer)))
+
     def _answer(self, row: Row, encoded: Encoded, top_k: int, context: Context) -> Any:
         best, best_ids, chosen = row
         if context.targets is not None:
@@ -179,3 +184,12 @@ class FillMask:
             for before, after in _CLEANED:
                 text = text.replace(before, after)
         return text
+
+
+def _best(answer: Any) -> Iterator[str]:
+    """The texts that stand first, of lists of proposals within lists."""
+    if answer and isinstance(answer[0], Mapping):
+        yield answer[0]["token_str"]
+        return
+    for part in answer:
+        yield from _best(part)

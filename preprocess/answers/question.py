@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tokenizers
 
+from preprocess.answers.gist import Gist, words
 from preprocess.answers.spans import best_spans, probabilities
 from preprocess.answers.work import Work
 from preprocess.parameters import FLAG, Parameter, Parameters, read_parameters, whole
@@ -167,6 +168,11 @@ class QuestionAnswering:
         unpacks = request.pipeline_shape and len(answers) == 1
         return answers[0] if unpacks or not request.many else answers
 
+    def gist(self, answer: Any, rows: Sequence[Row], work: Work) -> Gist:
+        """The text of the best answer to each question."""
+        answers = [answer] if len(work.context) == 1 else answer
+        return words([_best(one) for one in answers])
+
     def _answers(self, text: str, windows: Sequence[tuple[Window, Row]], request: Request) -> Any:
         parameters: QuestionParameters = request.parameters
         # Answers that read the same are one, their scores added; the first says where it stands.
@@ -233,3 +239,11 @@ class QuestionAnswering:
 
 def _no_answer(score: float) -> dict[str, Any]:
     return {"score": score, "start": 0, "end": 0, "answer": ""}
+
+
+def _best(answer: Any) -> str:
+    """The text of one, or of the first of a list of them."""
+    while isinstance(answer, list):
+        answer = answer[0] if answer else _no_answer(0.0)
+    text: str = answer["answer"]
+    return text

@@ -21,6 +21,7 @@ from preprocess.answers.embedding import (
     prompted,
     vectors_of,
 )
+from preprocess.answers.gist import Gist, best_first, directions, ranked
 from preprocess.answers.work import Work
 from preprocess.parameters import FLAG, Parameter, Parameters, choice, read_parameters, text, whole
 from preprocess.request import BodyForm, Request, TextField
@@ -120,6 +121,12 @@ class SentenceSimilarity:
         # The Inference API answers with the bare scores.
         return scores if work.request.pipeline_shape else {"scores": scores}
 
+    def gist(self, answer: Any, rows: Sequence[Row], work: Work) -> Gist:
+        """Each text's vector; of a cross-encoder, which has none, the order of the scores."""
+        if isinstance(self._encoder, BiEncoder):
+            return directions(normalized(vectors_of(rows, self._encoder.embedding)))
+        return ranked([best_first(self._encoder.scores(rows))])
+
 
 @dataclass(frozen=True)
 class RerankParameters(Parameters):
@@ -178,3 +185,7 @@ class Rerank:
             for answer in answers:
                 answer["text"] = (work.request.pairs or ())[answer["index"]]
         return answers
+
+    def gist(self, answer: Any, rows: Sequence[Row], work: Work) -> Gist:
+        """The texts' places in their order."""
+        return ranked([([one["index"] for one in answer], [one["score"] for one in answer])])

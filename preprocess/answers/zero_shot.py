@@ -15,6 +15,7 @@ import numpy as np
 import tokenizers
 
 from preprocess.answers.classification import softmax
+from preprocess.answers.gist import Gist, ranked
 from preprocess.answers.work import Work
 from preprocess.parameters import FLAG, Parameter, Parameters, read_parameters, text, texts
 from preprocess.request import BodyForm, Request, TextField
@@ -126,6 +127,11 @@ class ZeroShotClassification:
             for at, text in enumerate(request.texts)
         ]
         return answers if request.many else answers[0]
+
+    def gist(self, answer: Any, rows: Sequence[Row], work: Work) -> Gist:
+        """The labels of each text by their score."""
+        answers = answer if work.request.many else [answer]
+        return ranked([(one["labels"], one["scores"]) for one in answers])
 
     def _answer(self, text: str, logits: Array, parameters: ZeroShotParameters) -> dict[str, Any]:
         """`logits` has one row a candidate label."""

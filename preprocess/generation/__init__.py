@@ -89,6 +89,10 @@ class TextGeneration:
     def turned_away(self, raw: bytes) -> None:
         """Nobody, before the body is read: how much is asked stands in it."""
 
+    def is_idle(self) -> bool:
+        """Never: what nobody waits for would hold a place of the engine for seconds."""
+        return False
+
     def begin(self, body: Any, state: dict[str, Any]) -> Conversation:
         """What the request is and the dialect that it is in, kept for the steps after it."""
         state["passage"] = Passage(body, self.tracing)

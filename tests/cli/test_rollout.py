@@ -39,3 +39,10 @@ def test_steps_that_do_not_rise_to_100_are_refused(steps: str, tmp_path: Path) -
 )
 def test_what_is_no_number_is_refused(option: str, value: str, tmp_path: Path) -> None:
     assert f"'{value}'" in said(str(tmp_path), "--endpoint", "texts", option, value)
+
+
+def test_a_shadow_has_no_steps(tmp_path: Path) -> None:
+    bundle = str(write_small(tmp_path / "bundle").folder)
+    arguments = (bundle, "--endpoint", "texts", "--shadow", "--state", str(tmp_path))
+    assert "no --steps" in said(*arguments, "--steps", "1,100")
+    assert "--mirror more than 0" in said(*arguments, "--mirror", "0")

@@ -23,6 +23,7 @@ from transformer_serving.contract.rollout import (
     states_text,
 )
 from transformer_serving.contract.worker.watched_answers import MOST, watched_answers
+from transformer_serving.gateway.mirror import MIRRORS, Noted
 from transformer_serving.gateway.rollout_figures import RolloutFigures
 
 PLAN = Plan("a1", "texts", 77, "new", "old", (10.0, 100.0), 60.0)
@@ -108,3 +109,53 @@ def test_a_worker_that_cannot_count_keeps_a_bounded_list() -> None:
     worker = Worker()
     worker.figures.synced(items(HELD))
     assert watched_answers()["texts"].maxlen == MOST
+
+
+MIRRORED = replace(PLAN, mirror=0.25)
+
+
+@pytest.fixture
+def no_mirrors() -> Iterator[None]:
+    MIRRORS.clear()
+    yield
+    MIRRORS.clear()
+
+
+def of(plan: Plan, state: State) -> dict[str, str]:
+    return {PLANS: plans_text([plan]), STATES: states_text({"texts": state})}
+
+
+@pytest.mark.usefixtures("no_mirrors")
+def test_what_was_mirrored_is_told_and_no_more_begins_on_the_way_back() -> None:
+    worker = Worker()
+    worker.figures.synced(of(MIRRORED, HELD))
+    mirror = MIRRORS["texts"]
+    assert (mirror.candidate, mirror.bundle, mirror.asks_both) == ("texts/77", "77", False)
+    mirror.noted.extend([Noted("same"), Noted("differs"), Noted("failed")])
+    mirror.left_out += 4
+    worker.figures.synced(of(MIRRORED, HELD))
+    assert MIRRORS["texts"] is mirror
+    worker.figures.synced(of(MIRRORED, replace(HELD, phase=RETURNING)))
+    new = worker.seen.steps["a1 0"][NEW]
+    assert (new.compared, new.differ, new.left_out) == (2, 1, 4)
+    assert MIRRORS == {}
+
+
+@pytest.mark.usefixtures("no_mirrors")
+def test_in_a_shadow_requests_of_callers_are_not_counted() -> None:
+    worker = Worker()
+    shadow = replace(MIRRORED, steps=(100.0,), shadow=True)
+    worker.figures.synced(of(shadow, HELD))
+    assert watched_answers() == {}
+    arms = (("old", 200, 9, 0.01), ("new", 502, 9, 0.02))
+    MIRRORS["texts"].noted.append(Noted("failed", arms))
+    worker.figures.synced(of(shadow, HELD))
+    found = worker.seen.steps["a1 0"]
+    assert (found[OLD].requests, found[OLD].errors, found[NEW].errors) == (1, 0, 1)
+    assert found[NEW].compared == 0
+
+
+@pytest.mark.usefixtures("no_mirrors")
+def test_without_a_share_nothing_is_mirrored() -> None:
+    Worker().figures.synced(of(PLAN, HELD))
+    assert MIRRORS == {}

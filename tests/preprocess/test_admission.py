@@ -432,8 +432,10 @@ async def test_a_crowd_is_turned_away_before_its_bodies_are_read(
     made, line = bundle_with_a_line(endpoint_fields, tokenizer_json, "crowded")
     raw = b'{"text": "a cup"}'
     assert made.turned_away(raw) is None
+    assert made.is_idle()
     running = [line.ask(1), line.ask(1)]
     await turns()
+    assert not made.is_idle()
     line.queue.pace._since -= 2.5
     for body in (
         raw,

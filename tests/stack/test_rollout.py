@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 
 import psutil
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.stack.conftest import CLI, ROOT, Stack
 from tests.stack.load import Log, Seen, load
@@ -31,6 +33,8 @@ STRANGE = "comet"
 ODD = f"rain {STRANGE} fog"
 OLD = Parts()
 GOOD = Parts(revision="as good")
+# The same model by other names: nothing but its answers tells it from a good one.
+DIFFERING = Parts(labels=("two", "three", "one"))
 FAILING = Parts(strange=STRANGE)
 SLOWER = Parts(
     code="""
@@ -166,6 +170,57 @@ def test_a_good_one_comes_to_serve_though_terminal_and_controller_end(guarded: G
     assert not guarded.wrong()
     done = guarded.stack.json("rollback", NAME)
     assert (done["withdrawn_version"], done["bundle_version"]) == (version, before)
+    assert not guarded.wrong()
+
+
+@pytest.mark.by_hand
+def test_one_whose_answers_differ_goes_back(guarded: Guarded) -> None:
+    before = guarded.version()
+    assert before is not None
+    _, said = guarded.rollout(DIFFERING, 3)
+    assert said["state"]["reason"].startswith("differing answers: worse")
+    guarded.is_as_before(before)
+    assert not guarded.wrong()
+
+
+def counted(guarded: Guarded, version: int) -> dict[tuple[str, str], float]:
+    """What the workers count of the candidate, by figure and outcome or status."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{guarded.stack.base}/metrics") as page:
+        families = text_string_to_metric_families(page.read().decode())
+    return {
+        (sample.name, sample.labels.get("outcome") or sample.labels.get("status", "")): sample.value
+        for family in families for sample in family.samples
+        if sample.labels.get("endpoint") == f"{NAME}/{version}" and sample.name.endswith("_total")
+    }  # fmt: skip
+
+
+@pytest.mark.by_hand
+@pytest.mark.parametrize(("parts", "code", "outcome", "reason"), [
+    (Parts(revision="shadowed"), 0, "passed", "every figure was well"),
+    (DIFFERING, 3, "did not pass", "differing answers: worse"),
+])  # fmt: skip
+def test_in_a_shadow_the_old_one_alone_answers(
+    guarded: Guarded, parts: Parts, code: int, outcome: str, reason: str
+) -> None:
+    before = guarded.version()
+    assert before is not None
+    folder, version = guarded.bundle(parts)
+    guarded.stack.run("rollout", folder, "--endpoint", NAME, "--shadow", "--hold", "5s", "--detach")
+    assert "promotes nothing" in guarded.stack.run("rollout", "promote", NAME, code=2)
+    found: dict[tuple[str, str], float] = {}
+
+    def is_over() -> bool:
+        found.update(counted(guarded, version))
+        return guarded.phase() == "over"
+
+    guarded.stack.until(is_over, "the shadow ends", 400)
+    state = guarded.status()["state"]
+    assert (state["outcome"], state["reason"][: len(reason)]) == (outcome, reason), state
+    guarded.is_as_before(before)
+    # Nobody was answered by it, and its own figures of requests have none of the mirrored ones.
+    assert version not in {seen.version for seen in guarded.log.counts}
+    assert found[("transformer_serving_gateway_mirrored_total", "same" if not code else "differs")]
+    assert not found.get(("transformer_serving_requests_total", "200"))
     assert not guarded.wrong()
 
 

@@ -19,6 +19,8 @@ HOLDING, PROMOTING, LEAVING, RETURNING, OVER = (
     "holding", "promoting", "leaving", "returning", "over"
 )  # fmt: skip
 PROMOTED, WENT_BACK = "promoted", "went back"
+# How a shadow ends, in which nothing is promoted.
+PASSED, DID_NOT_PASS = "passed", "did not pass"
 OLD, NEW = "old", "new"
 
 # Eight bounds a doubling: two neighbours are 9 % apart.
@@ -32,17 +34,25 @@ class Allowed:
 
     `harm` is the share of all requests that a step may cost at most, in errors or in slow answers:
     those slower than `p99` times the old bundle's p99. Its median may be `p50` times the old one's.
+    Of the requests that both were asked, the answers to a share of `differ` may differ, vectors by
+    a cosine below `cosine`.
     """
 
     harm: float = 0.01
     p50: float = 1.25
     p99: float = 1.5
     confidence: float = 0.95
+    differ: float = 0.05
+    cosine: float = 0.99
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the desk asks for; `steps` are percents, the last one 100, and `wish` may come later."""
+    """What the desk asks for; `steps` are percents, the last one 100, and `wish` may come later.
+
+    `mirror` is the share of each worker's time that mirrored requests may take, 0 for none. In a
+    `shadow` the candidate has those alone, and its one step is no share of the requests.
+    """
 
     id: str
     endpoint: str
@@ -53,6 +63,8 @@ class Plan:
     hold_s: float
     allowed: Allowed = field(default_factory=Allowed)
     wish: str = ""
+    mirror: float = 0.0
+    shadow: bool = False
 
     @property
     def candidate(self) -> str:
@@ -68,9 +80,9 @@ class State:
     """How far a rollout is. Times are Unix seconds.
 
     `says` has a line for each figure that was judged last. `looks` counts the judgements of this
-    step, the last of them at `looked_at` requests of the candidate. `by` is the controller that
-    takes the steps, `beat` grows as long as it does. `well` is whether the last look was content,
-    `before` the endpoint as clearml-serving had it when the rollout began.
+    step, the last of them at `looked_at` requests of the candidate, mirrored ones included. `by` is
+    the controller that takes the steps, `beat` grows as long as it does. `well` is whether the last
+    look was content, `before` the endpoint as clearml-serving had it when the rollout began.
     """
 
     id: str
@@ -102,11 +114,21 @@ class Arm:
     """The answers of one bundle: all of them, those that were errors, and how long the others took
 
     as `lengths`: by the tokens of the request rounded up to a power of two, a count by time bin.
+    Of the old bundle's requests `compared` were asked of this one too, `differ` of them were
+    answered otherwise; `left_out` were not asked.
     """
 
     requests: int = 0
     errors: int = 0
     lengths: dict[int, dict[int, int]] = field(default_factory=dict)
+    compared: int = 0
+    differ: int = 0
+    left_out: int = 0
+
+    @property
+    def evidence(self) -> int:
+        """How many answers there are to judge by."""
+        return self.requests + self.compared
 
     def count(self, status: int, tokens: int, seconds: float) -> None:
         self.requests += 1
@@ -120,6 +142,9 @@ class Arm:
     def add(self, other: Arm) -> None:
         self.requests += other.requests
         self.errors += other.errors
+        self.compared += other.compared
+        self.differ += other.differ
+        self.left_out += other.left_out
         for length, bins in other.lengths.items():
             mine = self.lengths.setdefault(length, {})
             for at, number in bins.items():
@@ -209,7 +234,7 @@ def _arm(row: Mapping[str, Any]) -> Arm:
         int(length): {int(at): number for at, number in bins.items()}
         for length, bins in row["lengths"].items()
     }
-    return Arm(row["requests"], row["errors"], lengths)
+    return Arm(**{**row, "lengths": lengths})
 
 
 def _object(text: str | None) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from transformer_serving.gateway.host_errors import unknown_response
 from transformer_serving.gateway.json_body import Parser
 from transformer_serving.gateway.keys import WITHOUT_KEY, Keys, check_may_ask
 from transformer_serving.gateway.metrics import PATH as METRICS, Metrics
+from transformer_serving.gateway.mirror import Mirroring
 from transformer_serving.gateway.page.files import PageFiles
 from transformer_serving.gateway.request_lines import RequestLine
 from transformer_serving.gateway.request_trace import trace_of
@@ -80,6 +81,7 @@ class FrontDoor:
         self.bodies = body_memory(settings.body_memory_bytes)
         self._reader = Reader(self._short_way, Parser(settings.max_body_elements))
         self._callers = Callers()
+        self._mirroring = Mirroring(lambda: host.processor)
         self._rounds = GoldenRounds(host, self._short_way, self._metrics.goldens)
         self._health = Health(host, self._rounds, self._shutdown)
         self._cards = Cards(host, self._short_way)
@@ -262,6 +264,8 @@ class FrontDoor:
         finally:
             self._callers.leave(caller)
         await self._send(response, exchange, visit, left=caller.left.done())
+        if self._mirroring.mirrors:
+            self._mirroring.offer(asked, response, share.held)
         return None
 
     async def _answer(self, asked: Asked) -> Response:
@@ -303,6 +307,7 @@ class FrontDoor:
             if message["type"] == "lifespan.shutdown":
                 self._shutdown.stopping = True
                 self._rounds.stop()
+                self._mirroring.stop()
             return message
 
         return forward

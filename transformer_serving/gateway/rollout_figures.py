@@ -31,6 +31,7 @@ from transformer_serving.contract.rollout import (
     step_of,
 )
 from transformer_serving.contract.worker.watched_answers import MOST, watched_answers
+from transformer_serving.gateway.mirror import MIRRORS, Mirror
 
 log = logging.getLogger("transformer_serving.gateway")
 # Nobody waited for this answer any more.
@@ -64,6 +65,9 @@ class RolloutFigures:
     def _count(self) -> None:
         """What was noted since the last sync, to the step that it was answered in."""
         for plan, step in self._at.values():
+            mirror = MIRRORS.get(plan.endpoint)
+            if mirror is not None and step is not None:
+                mirror.count(self._seen.steps.setdefault(step, {}))
             for name, endpoint in ((OLD, plan.endpoint), (NEW, plan.candidate)):
                 noted = self._watched.get(endpoint, deque())
                 # Requests go on being noted at the other end.
@@ -82,11 +86,27 @@ class RolloutFigures:
         self._seen.steps = {
             step: arms for step, arms in self._seen.steps.items() if step.split()[0] in ids
         }
-        names = {name for plan, _ in open_.values() for name in (plan.endpoint, plan.candidate)}
+        self._mirror(open_)
+        # In a shadow nobody but the mirror asks the candidate, and both are compared by that.
+        routed = [plan for plan, _ in open_.values() if not plan.shadow]
+        names = {name for plan in routed for name in (plan.endpoint, plan.candidate)}
         for gone in self._watched.keys() - names:
             del self._watched[gone]
         for name in names - self._watched.keys():
             self._watched[name] = deque(maxlen=MOST)
+
+    def _mirror(self, open_: Mapping[str, tuple[Plan, State]]) -> None:
+        """Begin and end what is mirrored; nothing of it is on the way when this is told."""
+        wanted = {
+            endpoint: plan for endpoint, (plan, state) in open_.items()
+            if plan.mirror and state.phase == HOLDING
+        }  # fmt: skip
+        for gone in MIRRORS.keys() - wanted.keys():
+            del MIRRORS[gone]
+        for endpoint, plan in wanted.items():
+            mirror = MIRRORS.get(endpoint)
+            if mirror is None or mirror.rollout != plan.id:
+                MIRRORS[endpoint] = Mirror.of(plan)
 
 
 def _is_open(plan: Plan, state: State | None) -> bool:

@@ -10,11 +10,13 @@ from hypothesis import given, strategies as some
 
 from transformer_serving.contract.rollout import (
     ABORT,
+    DID_NOT_PASS,
     HOLDING,
     LEAVING,
     NEW,
     OLD,
     OVER,
+    PASSED,
     PROMOTE,
     PROMOTED,
     PROMOTING,
@@ -207,3 +209,45 @@ def test_whatever_comes_it_is_always_somewhere(looks: list[tuple[int, int, bool]
         assert 0 <= share_of(PLAN, state) <= 1
         assert (state.phase == OVER) == bool(state.outcome)
         assert state.phase in (HOLDING, PROMOTING, LEAVING, RETURNING, OVER)
+
+
+SHADOW = replace(PLAN, steps=(100.0,), shadow=True, mirror=0.25)
+
+
+def shadowed(differ: int) -> dict[int, dict[str, Arm]]:
+    new = arm(3_000)
+    new.compared, new.differ = 3_000, differ
+    return {0: {NEW: new, OLD: arm(3_000)}}
+
+
+@pytest.mark.parametrize(
+    ("differ", "outcome", "reason"),
+    [(10, PASSED, "every figure was well"), (900, DID_NOT_PASS, "differing answers: worse")],
+)
+def test_a_shadow_has_no_route_and_ends_with_a_verdict(
+    differ: int, outcome: str, reason: str
+) -> None:
+    assert share_of(SHADOW, BEGUN) == 0
+    assert routes(SHADOW, BEGUN, THERE, {}) == (THERE, {})
+    ended = next_state(SHADOW, BEGUN, known(steps=shadowed(differ)))
+    assert ended.phase == RETURNING
+    over = next_state(SHADOW, ended, known())
+    assert (over.outcome, over.reason[: len(reason)]) == (outcome, reason)
+    endpoints, canaries = routes(SHADOW, over, THERE, {})
+    assert (endpoints, canaries) == ({"texts": OWN, "other": THERE["other"]}, {})
+
+
+def test_a_shadow_that_is_aborted_did_not_pass_and_none_is_promoted() -> None:
+    aborted = next_state(SHADOW.wishing(ABORT), BEGUN, known())
+    assert next_state(SHADOW, aborted, known()).outcome == DID_NOT_PASS
+    assert next_state(SHADOW.wishing(PROMOTE), BEGUN, known()).phase == HOLDING
+
+
+def test_mirrored_requests_alone_are_reason_for_another_look() -> None:
+    plan = replace(PLAN, mirror=0.25)
+    steps = served(arm(2_000))
+    once = next_state(plan, BEGUN, known(steps=steps, now=110.0))
+    assert (once.looks, once.well) == (1, False)
+    steps[0][NEW].compared = 2_000
+    again = next_state(plan, once, known(steps=steps, now=112.0))
+    assert (again.looks, again.well) == (2, True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given, strategies as some
 
 from transformer_serving.contract.rollout import Allowed, Arm
 from transformer_serving.engine.controller.rollouts.judgement import (
     UNSURE,
     WELL,
     WORSE,
+    _differing,
     judge,
     of_all,
 )
@@ -124,3 +126,41 @@ def test_the_line_has_the_numbers() -> None:
     line = verdicts[0].line()
     assert line.startswith("errors: worse; 100 of 100 (100.0 %) beside 0 of 200 (0.0 %)")
     assert "at the next 50 %" in line
+
+
+def mirrored(compared: int, differ: int, *, next_share: float = 1.0) -> str:
+    new = arm(5_000)
+    new.compared, new.differ, new.left_out = compared, differ, 7
+    verdicts = judge(
+        new, arm(5_000), ALLOWED, next_share=next_share, steps=1, look=1, mirrored=True
+    )
+    assert [verdict.figure for verdict in verdicts[:2]] == ["errors", "differing answers"]
+    assert "; 7 not mirrored" in verdicts[1].says
+    assert (verdicts[1].verdict != WELL) == (of_all(verdicts)[1].figure == "differing answers")
+    return verdicts[1].verdict
+
+
+def test_answers_that_differ_are_a_figure_like_the_others() -> None:
+    assert mirrored(1_000, 10) == WELL
+    assert mirrored(1_000, 200) == WORSE
+    assert mirrored(40, 0) == UNSURE
+    assert mirrored(40, 0, next_share=0.1) == WELL
+    assert mirrored(0, 0) == UNSURE
+
+
+@given(some.integers(0, 3_000), some.data())
+def test_more_that_differ_are_never_better(compared: int, data: some.DataObject) -> None:
+    few = data.draw(some.integers(0, compared))
+    many = data.draw(some.integers(few, compared))
+    rank = {WELL: 0, UNSURE: 1, WORSE: 2}
+    found = [
+        _differing(Arm(compared=compared, differ=differ), ALLOWED, 1.0, 2.5).verdict
+        for differ in (few, many)
+    ]
+    assert rank[found[0]] <= rank[found[1]]
+
+
+def test_where_every_answer_may_differ_none_is_waited_for() -> None:
+    allowed = Allowed(differ=1.0)
+    verdicts = judge(Arm(), Arm(), allowed, next_share=1, steps=1, look=1, mirrored=True)
+    assert verdicts[1].verdict == WELL

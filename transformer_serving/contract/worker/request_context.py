@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from asyncio import Future
 from contextvars import ContextVar
+from typing import Any
 
 from transformer_serving.contract.worker.process_wide import process_wide
 
@@ -82,3 +83,16 @@ class GoldenBody(dict[str, object]):
     """
 
     is_golden = True
+
+
+class GoldenText(bytes):
+    """The same of a body that is one bare text."""
+
+    is_golden = True
+
+
+def golden_body(body: Any) -> GoldenBody | GoldenText | None:
+    """A body that was asked before, to be asked again without being counted; None of others."""
+    if isinstance(body, bytes):
+        return GoldenText(body)
+    return GoldenBody(body) if isinstance(body, dict) else None

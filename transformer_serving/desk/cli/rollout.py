@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from transformer_serving.desk.cli.deploy import deploy_target
 from transformer_serving.desk.cli.options import (
@@ -31,6 +32,7 @@ _START = "start"
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 # What a rollout that went back ends the command with.
 _WENT_BACK_CODE = 3
+_GOOD = ("promoted", "passed")
 
 
 def _percents(_context: click.Context, _option: click.Parameter, value: str) -> tuple[float, ...]:
@@ -39,6 +41,12 @@ def _percents(_context: click.Context, _option: click.Parameter, value: str) -> 
         return tuple(float(part) for part in value.split(","))
     except ValueError:
         raise click.BadParameter(f"'{value}' are no percents such as 1,10,50,100") from None
+
+
+def check_shadow(shadow: bool, steps_from: ParameterSource | None) -> None:
+    """Raises BadParameter for a shadow with steps."""
+    if shadow and steps_from is ParameterSource.COMMANDLINE:
+        raise click.BadParameter("a --shadow has no --steps: the old bundle answers everything")
 
 
 def _seconds(_context: click.Context, _option: click.Parameter, value: str) -> float:
@@ -82,6 +90,18 @@ def rollout() -> None:
 @click.option("--allow-p99", "p99", type=click.FloatRange(1), default=1.5, show_default=True,
               metavar="TIMES", help="What is slower than so many times the old p99 is slow."
               )  # fmt: skip
+@click.option("--allow-differ", "differ", type=click.FloatRange(0.01, 100), default=5.0,
+              show_default=True, metavar="PERCENT",
+              help="Of mirrored requests, how many may be answered otherwise.")  # fmt: skip
+@click.option("--allow-cosine", "cosine", type=click.FloatRange(-1, 1), default=0.99,
+              show_default=True, metavar="COSINE",
+              help="Vectors that are less alike differ.")  # fmt: skip
+@click.option("--mirror", type=click.FloatRange(0, 50), default=25.0, show_default=True,
+              metavar="PERCENT",
+              help="Of each worker's time, for mirrored requests; 0: compare no answers."
+              )  # fmt: skip
+@click.option("--shadow", is_flag=True,
+              help="The old bundle alone answers; nothing is promoted.")  # fmt: skip
 @click.option("--confidence", type=click.FloatRange(50, 99.99), default=95.0, show_default=True,
               metavar="PERCENT", help="Of the whole rollout, in either direction.")  # fmt: skip
 @click.option("--detach", is_flag=True, help="Return as soon as the controller has the plan.")
@@ -90,27 +110,36 @@ def rollout() -> None:
 @state_option
 @json_option
 def start(bundle: Path, endpoint: str, steps: tuple[float, ...], hold_s: float, harm: float,
-          p50: float, p99: float, confidence: float, detach: bool, timeout_s: float,
-          key: str | None, state: str | None, as_json: bool) -> None:  # fmt: skip
+          p50: float, p99: float, differ: float, cosine: float, mirror: float, shadow: bool,
+          confidence: float, detach: bool, timeout_s: float, key: str | None,
+          state: str | None, as_json: bool) -> None:  # fmt: skip
     """Begin a rollout of BUNDLE and watch it; it goes on when the terminal ends.
 
-    --timeout is for the candidate to be there. Ends with 3 where the rollout went back.
+    --timeout is for the candidate to be there. Ends with 3 where the rollout went back, or the
+    shadow did not pass.
     """
     from rich.console import Console
 
     from transformer_serving.contract.rollout import Allowed
     from transformer_serving.desk.bundle.folder import open_bundle
-    from transformer_serving.desk.deploy.rollout import check_steps, start as start_rollout
+    from transformer_serving.desk.deploy.rollout import (
+        check_steps,
+        mirrored_share,
+        start as start_rollout,
+    )
     from transformer_serving.desk.deploy.time_limit import since_start
 
     opened = open_bundle(bundle)  # what is no bundle is refused before the stack is asked for
     check_steps(steps)
+    check_shadow(shadow, click.get_current_context().get_parameter_source("steps"))
+    mirrored_share(opened, mirror, shadow=shadow)
+    allowed = Allowed(harm / 100, p50, p99, confidence / 100, differ / 100, cosine)
     target = replace(deploy_target(state), key=key)
     console = Console(stderr=True)
     with console.status("rolling out") as line:
         begun = start_rollout(
             target, opened, endpoint, steps=steps, hold_s=hold_s, timeout_s=timeout_s,
-            allowed=Allowed(harm / 100, p50, p99, confidence / 100), spent_s=since_start(),
+            allowed=allowed, mirror=mirror / 100, shadow=shadow, spent_s=since_start(),
             report=lambda step: line.update(step),
             tell=lambda said: console.print(said, soft_wrap=True, highlight=False),
         )  # fmt: skip
@@ -189,7 +218,7 @@ def _watch(target: DeployTarget, begun: Rollout, as_json: bool) -> None:
         return
     if as_json:
         _print(last, as_json=True)
-    if last.state is not None and last.state.outcome != "promoted":
+    if last.state is not None and last.state.outcome not in _GOOD:
         sys.exit(_WENT_BACK_CODE)
 
 

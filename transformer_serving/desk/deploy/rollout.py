@@ -16,7 +16,8 @@ from typing import Any
 
 import psutil
 
-from transformer_serving.contract.rollout import ABORT, Allowed, Plan
+from transformer_serving.contract.heads import GENERATION
+from transformer_serving.contract.rollout import ABORT, PROMOTE, Allowed, Plan
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.cli import listed_canaries, listed_endpoints
 from transformer_serving.desk.deploy.endpoint import (
@@ -49,20 +50,42 @@ _MB = 1_000_000
 
 @dataclass(frozen=True)
 class Cost:
-    """What a candidate takes; `free` is this machine's memory, None where Triton is elsewhere."""
+    """What a candidate takes; `free` is this machine's memory, None where Triton is elsewhere.
+
+    `mirror` is the share of a worker's time for mirrored requests; in a `shadow` the endpoint never
+    changes over.
+    """
 
     candidate: str
     endpoints: int
     engine: int
     free: int | None
+    mirror: float = 0.0
+    shadow: bool = False
 
     @property
     def says(self) -> str:
         free = "" if self.free is None else f"; {self.free // _MB:,} MB are free here"
+        twice = "" if self.shadow else ", twice that while the endpoint changes over"
         return (
             f"the candidate is an endpoint of its own, {self.candidate}, number "
             f"{self.endpoints + 1} of the service, with {max(1, self.engine // _MB):,} MB or more "
-            f"for its engine in each Triton, twice that while the endpoint changes over{free}"
+            f"for its engine in each Triton{twice}{free}; {self._mirrored}"
+        )
+
+    @property
+    def needed(self) -> int:
+        """Bytes, of what is known beforehand."""
+        return self.engine if self.shadow else 2 * self.engine
+
+    @property
+    def _mirrored(self) -> str:
+        if not self.mirror:
+            return "no requests are mirrored, and answers are not compared"
+        both = " of both bundles" if self.shadow else ""
+        return (
+            f"mirrored requests{both} take {100 * self.mirror:g} % of each worker's time at most, "
+            f"one at a time and only while none waits"
         )
 
 
@@ -78,6 +101,22 @@ def check_steps(steps: Sequence[float]) -> tuple[float, ...]:
     return tuple(steps)
 
 
+def mirrored_share(bundle: Bundle, share: float, *, shadow: bool) -> float:
+    """That of the bundle's task. Raises Failure (exit code 2) for a shadow without."""
+    if shadow and bundle.endpoint.task == GENERATION:
+        raise Failure(
+            "there is no --shadow of text-generation: sampled texts differ from one request to the "
+            "next, and a mirrored one would hold a place of the engine for seconds; a rollout "
+            "with --steps compares errors and times",
+            exit_code=2,
+        )
+    if shadow and not share:
+        raise Failure(
+            "--shadow has mirrored requests alone; give --mirror more than 0", exit_code=2
+        )
+    return 0.0 if bundle.endpoint.task == GENERATION else share
+
+
 def start(
     target: DeployTarget,
     bundle: Bundle,
@@ -89,9 +128,14 @@ def start(
     timeout_s: float,
     report: StepReport,
     tell: StepReport,
+    mirror: float = 0.0,
+    shadow: bool = False,
     spent_s: float = 0.0,
 ) -> Rollout:
     """Bring the candidate up beside the endpoint and write the plan; `tell` hears what it costs.
+
+    `mirror` is the share of each worker's time for mirrored requests. In a `shadow` there are no
+    others, and `steps` do not count.
 
     Raises Failure: a name, steps or an endpoint that this cannot be done with, or too little memory
     (exit code 2), or a candidate that did not come to answer within `timeout_s`, which is then
@@ -99,14 +143,20 @@ def start(
     """
     check_name(endpoint)
     check_triton(target, bundle)
+    mirror = mirrored_share(bundle, mirror, shadow=shadow)
+    steps = (100.0,) if shadow else check_steps(steps)
     with within(timeout_s, f"the candidate for {endpoint}", report, spent=spent_s) as limit:
         limit.report("waiting for another deploy of this machine to end")
         with one_at_a_time(target.lock):
-            old_model_id = _checked(target, bundle, endpoint, tell)
+            old_model_id, listed = _checked(target, bundle, endpoint)
+            candidate = f"{endpoint}/{bundle.manifest.bundle_version}"
+            size, free = _engine_bytes(bundle), _free(target)
+            _afforded(Cost(candidate, listed, size, free, mirror, shadow), tell)
             limit.report(f"uploading the candidate for {endpoint}")
             plan = Plan(
                 uuid.uuid4().hex, endpoint, bundle.manifest.bundle_version,
-                upload(target, bundle, endpoint), old_model_id, check_steps(steps), hold_s, allowed,
+                upload(target, bundle, endpoint), old_model_id, tuple(steps), hold_s, allowed,
+                mirror=mirror, shadow=shadow,
             )  # fmt: skip
             _bring_up(target, bundle, plan, limit)
             limit.report("writing the plan")
@@ -114,8 +164,11 @@ def start(
     return Rollout(plan, None)
 
 
-def _checked(target: DeployTarget, bundle: Bundle, endpoint: str, tell: StepReport) -> str:
-    """The endpoint's present model. Raises Failure (exit code 2) where it cannot be begun."""
+def _checked(target: DeployTarget, bundle: Bundle, endpoint: str) -> tuple[str, int]:
+    """The endpoint's present model, and how many endpoints there are.
+
+    Raises Failure (exit code 2) where it cannot be begun.
+    """
     refuse_in_rollout(target.cli, endpoint)
     output = target.cli.run("model", "list")
     listed, version = listed_endpoints(output), bundle.manifest.bundle_version
@@ -138,13 +191,12 @@ def _checked(target: DeployTarget, bundle: Bundle, endpoint: str, tell: StepRepo
     rows = target.registry().bundles(endpoint)
     if any(row.model_id == model_id and row.bundle_version == version for row in rows):
         raise Failure(f"'{endpoint}' serves bundle {version} already", exit_code=2)
-    _afforded(Cost(candidate, len(listed), _engine_bytes(bundle), _free(target)), tell)
-    return model_id
+    return model_id, len(listed)
 
 
 def _afforded(cost: Cost, tell: StepReport) -> None:
     tell(cost.says)
-    if cost.free is not None and cost.free < 2 * cost.engine:
+    if cost.free is not None and cost.free < cost.needed:
         raise Failure("there is too little memory for a candidate; nothing was begun", exit_code=2)
 
 
@@ -182,6 +234,12 @@ def wish(target: DeployTarget, endpoint: str, wanted: str) -> Rollout:
         running = read_all(target.cli).get(endpoint)
         if running is None or running.is_over:
             raise Failure(f"'{endpoint}' is in no rollout", exit_code=2)
+        if wanted == PROMOTE and running.plan.shadow:
+            raise Failure(
+                f"'{endpoint}' is in a shadow, which promotes nothing; end it: transformer-serving "
+                f"rollout abort {endpoint}, then begin a rollout",
+                exit_code=2,
+            )
         if wanted == ABORT or running.plan.wish != ABORT:
             write(target.cli, running.plan.wishing(wanted))
     return running

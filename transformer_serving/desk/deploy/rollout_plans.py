@@ -42,6 +42,8 @@ class Rollout:
         head = f"{plan.endpoint}, bundle {plan.bundle_version}: "
         if state is None:
             return f"{head}waits for the controller"
+        if state.phase == HOLDING and plan.shadow:
+            return f"{head}in the shadow; the old bundle answers everything"
         if state.phase == HOLDING:
             share = f"{plan.steps[state.step]:g} % of the requests"
             return f"{head}step {state.step + 1} of {len(plan.steps)}, {share}"

@@ -6,6 +6,7 @@ holding a step -> ... -> holding the last -> promoting -> leaving -> over
 Promoting gives the endpoint itself the new bundle, while the candidate still answers; leaving takes
 the candidate's route away, and only when every worker has let go of it the candidate itself.
 Returning is the same without the new bundle. So nobody is sent to an engine that is not there.
+A shadow holds its one step without a route, and whatever it finds it returns.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from typing import Any
 
 from transformer_serving.contract.rollout import (
     ABORT,
+    DID_NOT_PASS,
     HOLDING,
     LEAVING,
     NEW,
     OLD,
     OVER,
+    PASSED,
     PROMOTE,
     PROMOTED,
     PROMOTING,
@@ -42,6 +45,7 @@ _GROWTH, _AT_LEAST = 1.2, 10
 # An engine that is loaded again after a restart of Triton is not lost.
 _LOST_S = 15.0
 _PROMOTE_S = 300.0
+_ALL_WELL = "every figure was well"
 _UNHEARD = "not every worker has told yet that it has this step's routes"
 # So long what is over is still looked after: another writer may have undone its end.
 AFTER_S = 60.0
@@ -79,14 +83,14 @@ def next_state(plan: Plan, state: State, known: Known) -> State:
         case "leaving" if known.acked:
             return _to(state, OVER, known, outcome=PROMOTED)
         case "returning" if known.acked:
-            return _to(state, OVER, known, outcome=WENT_BACK)
+            return _to(state, OVER, known, outcome=_returned(plan, state))
     return state
 
 
 def _hold(plan: Plan, state: State, known: Known) -> State:
     if fault := _fault(plan, known):
         return _to(state, RETURNING, known, reason=fault)
-    if plan.wish == PROMOTE:
+    if plan.wish == PROMOTE and not plan.shadow:
         return _to(state, PROMOTING, known, reason="promote was asked for")
     if not known.acked and not state.looks:
         # The time of a step begins when every worker has its routes.
@@ -96,7 +100,15 @@ def _hold(plan: Plan, state: State, known: Known) -> State:
         return state
     if state.step + 1 < len(plan.steps):
         return _to(replace(state, step=state.step + 1), HOLDING, known)
+    if plan.shadow:
+        return _to(state, RETURNING, known, reason=_ALL_WELL)
     return _to(state, PROMOTING, known, reason="every step was well")
+
+
+def _returned(plan: Plan, state: State) -> str:
+    if not plan.shadow:
+        return WENT_BACK
+    return PASSED if state.reason == _ALL_WELL else DID_NOT_PASS
 
 
 def _fault(plan: Plan, known: Known) -> str | None:
@@ -117,17 +129,18 @@ def _looked(plan: Plan, state: State, known: Known) -> State:
     """After a judgement, where there is more to judge than at the last one."""
     arms = known.steps.get(state.step, {})
     new = arms.get(NEW, Arm())
-    if new.requests < max(_GROWTH * state.looked_at, state.looked_at + _AT_LEAST):
+    if new.evidence < max(_GROWTH * state.looked_at, state.looked_at + _AT_LEAST):
         return state
     is_last = state.step + 1 == len(plan.steps)
-    old = _before(known) if is_last else arms.get(OLD, Arm())
+    is_alone = is_last and not plan.shadow
+    old = _before(known) if is_alone else arms.get(OLD, Arm())
     verdicts = judge(
         new, old, plan.allowed, next_share=1.0 if is_last else plan.steps[state.step + 1] / 100,
-        steps=len(plan.steps), look=state.looks + 1, timed=not is_last,
+        steps=len(plan.steps), look=state.looks + 1, timed=not is_alone, mirrored=plan.mirror > 0,
     )  # fmt: skip
     said, decisive = of_all(verdicts)
     state = replace(
-        state, looks=state.looks + 1, looked_at=new.requests, well=said == WELL,
+        state, looks=state.looks + 1, looked_at=new.evidence, well=said == WELL,
         says=tuple(verdict.line() for verdict in verdicts),
     )  # fmt: skip
     return _to(state, RETURNING, known, reason=decisive.line()) if said == WORSE else state
@@ -164,7 +177,7 @@ def _to(state: State, phase: str, known: Known, *, reason: str = "", outcome: st
 def share_of(plan: Plan, state: State) -> float:
     """Of all requests, the candidate's."""
     match state.phase:
-        case "holding":
+        case "holding" if not plan.shadow:
             return plan.steps[state.step] / 100
         case "promoting":
             return 1.0
@@ -196,7 +209,7 @@ def routes(
 
 
 def _goes_back(state: State) -> bool:
-    return state.phase == RETURNING or state.outcome == WENT_BACK
+    return state.phase == RETURNING or (state.phase == OVER and state.outcome != PROMOTED)
 
 
 def _as_itself(plan: Plan, candidate: Configuration) -> dict[str, Any]:

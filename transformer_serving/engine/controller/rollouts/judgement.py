@@ -1,10 +1,10 @@
 """Whether a candidate does worse than the old bundle, does well enough, or must be asked more.
 
-Every figure is a share of answers: errors, answers slower than the old bundle's median or p99 times
-what is allowed. It is worse where even the lower bound is beyond what is allowed, and well where
-the upper bound is not. The next step gives the candidate a share of all requests, so what it may
-cost is weighed with that: of a figure that fails more, the first steps need few requests, the last
-ones many.
+Every figure is a share of answers: errors, answers that differ from the old bundle's to the same
+request, answers slower than its median or p99 times what is allowed. It is worse where even the
+lower bound is beyond what is allowed, and well where the upper bound is not. The next step gives
+the candidate a share of all requests, so what it may cost is weighed with that: of a figure that
+fails more, the first steps need few requests, the last ones many.
 
 All looks of a rollout together err with 1 - confidence at most, in either direction: each step has
 its part of that, half of it for all lengths together and half for each length, and the k-th look at
@@ -20,9 +20,9 @@ from transformer_serving.contract.rollout import Allowed, Arm
 from transformer_serving.engine.controller.rollouts import bounds
 
 WORSE, WELL, UNSURE = "worse", "well", "unsure"
-# Errors, median and p99 of all lengths; median and p99 of each length, of which there are no more
-# than powers of two up to 65,536 tokens.
-_TOGETHER, _OF_LENGTHS = 3, 2 * 17
+# Errors, differing answers, median and p99 of all lengths; median and p99 of each length, of which
+# there are no more than powers of two up to 65,536 tokens.
+_TOGETHER, _OF_LENGTHS = 4, 2 * 17
 _ALL = "all lengths"
 _A_PERCENT = 0.01
 
@@ -41,19 +41,22 @@ class Verdict:
 
 def judge(
     new: Arm, old: Arm, allowed: Allowed, *, next_share: float, steps: int, look: int,
-    timed: bool = True,
+    timed: bool = True, mirrored: bool = False,
 ) -> list[Verdict]:  # fmt: skip
     """The verdicts of a step, those of all lengths first.
 
     `next_share` is that of all requests which the candidate gets next, `steps` how many the rollout
     has, `look` the number of this look at the step, from 1. Where it is not `timed`, because the
-    old bundle answers nothing beside it, errors alone are judged.
+    old bundle answers nothing beside it, errors alone are judged. Answers are compared where
+    requests are `mirrored`.
     """
     error = (1 - allowed.confidence) / 2 / steps / (look * (look + 1))
     z = bounds.normal_of(error / _TOGETHER)
     verdicts = [_errors(new, old, allowed, next_share, z)]
     if not timed:
         return verdicts
+    if mirrored:
+        verdicts.append(_differing(new, allowed, next_share, z))
     verdicts += _times(_ALL, new.times(), old.times(), allowed, next_share, z)
     z = bounds.normal_of(error / _OF_LENGTHS)
     lengths = sorted(set(new.lengths) & set(old.lengths))
@@ -88,6 +91,16 @@ def _errors(new: Arm, old: Arm, allowed: Allowed, next_share: float, z: float) -
         f"{_points(found)} more; {_allowance(allowed.harm, next_share)}"
     )
     return Verdict("errors", verdict, says)
+
+
+def _differing(new: Arm, allowed: Allowed, next_share: float, z: float) -> Verdict:
+    """Of the requests that both bundles answered."""
+    found = bounds.share(new.differ, new.compared, z)
+    return Verdict(
+        "differing answers", _harm(found, allowed.differ, next_share),
+        f"{new.differ} of {new.compared} mirrored ({_percent(new.differ, new.compared)}), "
+        f"{_points(found)}; {_allowance(allowed.differ, next_share)}; {new.left_out} not mirrored",
+    )  # fmt: skip
 
 
 def _times(

@@ -199,6 +199,8 @@ def words_of(plan: Plan, state: State) -> str:
         return f"{state.outcome}{why}"
     if state.phase != "holding":
         return f"{state.phase}{why}"
+    if plan.shadow:
+        return "in the shadow, the old bundle answers everything"
     number = f"step {state.step + 1} of {len(plan.steps)}"
     return f"{number}, {100 * share_of(plan, state):g} % of the requests"
 
