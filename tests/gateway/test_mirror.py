@@ -162,7 +162,7 @@ def fault_of_ours(worker: Worker) -> None:
     def postprocess(*_: Any) -> Any:
         raise KeyError("x")
 
-    worker.new.postprocess = postprocess  # type: ignore[method-assign]
+    worker.new.postprocess = postprocess  # type: ignore[method-assign,assignment]
     worker.answered()
 
 
