@@ -91,7 +91,8 @@ def test_a_parts_use_is_that_of_all_its_processes() -> None:
         assert used.cpu_s < 30
         for one in found:
             one.kill()
-    assert idle.use_of(found) == idle.PartUse(0.0, 0, 0, 0)
+    # The first of them has been waited for.
+    assert idle.use_of(found[:1]) == idle.PartUse(0.0, 0, 0, 0)
 
 
 def test_the_stacks_budgets_are_judged_by_its_parts() -> None:
