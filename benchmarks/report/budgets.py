@@ -110,6 +110,10 @@ def _slope(found: Any) -> Iterable[float]:
     return [] if found["slope_mib_a_minute"] is None else [found["slope_mib_a_minute"]]
 
 
+def _idle(part: str, key: str) -> Figure:
+    return _part("demo_stack", lambda found: [found[part][key]] if part in found else [])
+
+
 BUDGETS = (
     Budget("seed load, gateway, over clearml-serving's example as it comes (ONNX Runtime fp32)",
            "times", 2.5, True, _times("gateway", "stock-ort", "seed")),
@@ -145,6 +149,12 @@ BUDGETS = (
            "MB", 250, False, _part("worker_memory", _memory), STARTS, 1),
     Budget("growth of that worker under load",
            "MiB a minute", 1, False, _part("worker_memory", _slope), STARTS, 1),
+    Budget("the demo's stack, nobody asks: the gateway",
+           "% of a core", 1, False, _idle("inference", "core_percent"), STARTS, 1),
+    Budget("the demo's stack, nobody asks: the controller",
+           "% of a core", 1, False, _idle("controller", "core_percent"), STARTS, 1),
+    Budget("the demo's stack: memory of its worker",
+           "MB", 200, False, _idle("inference", "largest_mb"), STARTS, 1),
     Budget("embedded stack, `up` again",
            "s", 15, False, _part("restart", list), STARTS, 3),
     Budget("embedded stack, `make up` in a fresh clone",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,8 @@ from benchmarks.runs import rounds
 from benchmarks.runs.loads import SEED, SINGLE
 from benchmarks.runs.results import Results
 from benchmarks.servers.peers import PEERS, Peer
+from benchmarks.servers.process import tree
+from benchmarks.studies import idle
 from benchmarks.studies.parts.worker_memory import slope
 
 
@@ -72,3 +75,36 @@ def test_a_budget_of_too_few_rounds_is_not_called_met() -> None:
     assert budgets.Verdict(enough, first.figure(results)).word == "met"
     strict = dataclasses.replace(enough, wanted=1.0)
     assert budgets.Verdict(strict, first.figure(results)).word == "missed by 0.10"
+
+
+def test_a_parts_use_is_that_of_all_its_processes() -> None:
+    with subprocess.Popen(
+        ["sh", "-c", "sleep 30 & echo started; wait"], stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"started\n"
+        found = tree(child.pid)
+        used = idle.use_of(found)
+        assert len(found) == 2
+        assert used.largest < used.rss == sum(one.memory_info().rss for one in found)
+        assert 0 < used.pss <= used.rss
+        assert used.cpu_s < 30
+        for one in found:
+            one.kill()
+    # The first of them has been waited for.
+    assert idle.use_of(found[:1]) == idle.PartUse(0.0, 0, 0, 0)
+
+
+def test_the_stacks_budgets_are_judged_by_its_parts() -> None:
+    part = {"core_percent": 0.8, "rss_mb": 190.0, "pss_mb": 150.0, "largest_mb": 170.0}
+    stored: Any = SimpleNamespace(values={"demo_stack": {"inference": part}})
+    judged = {
+        verdict.budget.text: verdict.word for verdict in budgets.judge({budgets.STARTS: stored})
+        if "the demo's stack" in verdict.budget.text
+    }  # fmt: skip
+    assert judged == {
+        "the demo's stack, nobody asks: the gateway": "met",
+        "the demo's stack, nobody asks: the controller": "not measured",
+        "the demo's stack: memory of its worker": "met",
+    }
+    assert "| inference | 0.80 | 190 | 150 | 170 |" in idle.idle_table({"inference": part})

@@ -11,6 +11,7 @@ from typing import Any
 
 from transformer_serving.contract.signatures import read_trusted_keys
 from transformer_serving.contract.worker.hidden_frameworks import hidden_frameworks
+from transformer_serving.contract.worker.parsed_sections import parse_sections_once
 from transformer_serving.gateway.host_faults import fence
 from transformer_serving.gateway.host_task import without_analysis
 from transformer_serving.gateway.metrics import tell_syncs
@@ -27,6 +28,7 @@ with hidden_frameworks(), without_analysis(importlib.import_module("clearml").Ta
 host.app.router.routes[:] = [
     route for route in host.app.router.routes if getattr(route, "path", "") not in _FROM_ELSEWHERE
 ]
+parse_sections_once()
 fence(host.ModelRequestProcessor)
 tell_syncs(host.ModelRequestProcessor)
 tell_rollouts(host.ModelRequestProcessor)

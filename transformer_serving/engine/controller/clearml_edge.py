@@ -28,6 +28,7 @@ from clearml.storage.cache import CacheManager
 
 from transformer_serving.contract.naming import AUTO_UPDATED, name_fault, triton_model_name
 from transformer_serving.contract.worker.hidden_frameworks import hidden_frameworks
+from transformer_serving.contract.worker.parsed_sections import parse_sections_once
 from transformer_serving.engine.controller import serving_configuration
 from transformer_serving.engine.controller.control_plane import Problem, Served
 from transformer_serving.engine.controller.figures import read_figures
@@ -42,6 +43,7 @@ with hidden_frameworks():
     from clearml_serving.serving.endpoints import ModelEndpoint
     from clearml_serving.serving.model_request_processor import ModelRequestProcessor
 
+parse_sections_once()
 _log = logging.getLogger(__name__)
 _PAGE = 500
 _LOST = (
