@@ -22,6 +22,7 @@ from transformer_serving.contract.errors import ServingError
 
 _FIELDS = ("input", "model", "encoding_format", "dimensions", "user")
 _FORMATS = ("float", "base64")
+_TOKEN_IDS = frozenset({int, list})
 NAMES = {"input": "text", "dimensions": "truncate_dim"}
 
 
@@ -49,7 +50,7 @@ def refuse_token_ids(texts: list[Any], field: str) -> None:
     """Raises ServingError for a list with token ids in it, which clients send who have OpenAI's
     tokenizer for that of every model.
     """
-    if any(isinstance(text, int | list) and not isinstance(text, bool) for text in texts):
+    if not _TOKEN_IDS.isdisjoint(map(type, texts)):
         raise ServingError(
             "invalid_field",
             f"field '{field}' holds token ids, which may be another tokenizer's, and must hold "
@@ -70,11 +71,12 @@ def write(answered: Answered) -> Reply:
         }
         for at, row in enumerate(answered.answer)
     ]
+    tokens = answered.tokens
     answer = {
         "object": "list",
         "data": data,
         "model": body.get("model") or answered.asked.name,
-        "usage": {"prompt_tokens": answered.tokens, "total_tokens": answered.tokens},
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
     return Reply(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY))
 

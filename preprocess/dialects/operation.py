@@ -53,7 +53,7 @@ class Answered(NamedTuple):
     @property
     def tokens(self) -> int:
         """What the engine was given, special tokens included, padding not."""
-        return sum(len(row.ids) for row in self.work.encoded)
+        return sum([len(row.ids) for row in self.work.encoded])
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,15 @@ Tested by tests/preprocess/test_v2.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import orjson
 
 from preprocess.dialects.operation import Answered, Asked, Operation
 from preprocess.dialects.v2_tensors import Given, parameters_of, read_tensors
+from preprocess.dialects.v2_texts import one_tensor
 from preprocess.parameters import Kind
 from preprocess.request import BodyForm, TextField, check_object, wrong
 from preprocess.response import Reply, answer_body
@@ -39,6 +42,17 @@ _OF_THE_PROTOCOL = frozenset({
     "sequence_end", "timeout", "triton_enable_empty_final_response",
 })  # fmt: skip
 _WITHOUT_EFFECT = _OF_THE_PROTOCOL - {"timeout"}
+# Of those, what also says nothing of how the texts are to be read.
+_PLAIN = _WITHOUT_EFFECT - {"content_type"}
+# The answer's one output as JSON, by what it holds and whether its bytes come after the JSON.
+_ROWS = (
+    f'{{"name":"{OUTPUT}","datatype":"BYTES","shape":[%d,1],'
+    f'"parameters":{{"content_type":"{CONTENT_TYPE}"'
+).encode()
+_ROWS_HERE, _ROWS_BINARY = _ROWS + b'},"data":%b}', _ROWS + b',"binary_data_size":%d}}'
+_VECTORS = f'{{"name":"{OUTPUT}","datatype":"FP32","shape":%b,'.encode()
+_VECTORS_HERE = _VECTORS + b'"data":%b}'
+_VECTORS_BINARY = _VECTORS + b'"parameters":{"binary_data_size":%d}}'
 
 
 def is_v2(body: Any) -> bool:
@@ -63,7 +77,14 @@ def _read(asked: Asked) -> dict[str, Any]:
         _wanted(body)
     if "id" in body and not isinstance(body["id"], str):
         raise wrong("id", "a string", body["id"])
-    most, default = asked.endpoint.limits.max_texts, parameters.get("content_type")
+    most, form = asked.endpoint.limits.max_texts, asked.task.form
+    if parameters.keys() <= _PLAIN and not (form.second and form.second.required):
+        plain = one_tensor(body, asked.binary, (form.first.name, *TEXTS), most)
+        if plain is not None:
+            name, texts = plain
+            is_alone = name == _POSITIONAL and len(texts) == 1
+            return {"inputs": texts[0] if is_alone else texts}
+    default = parameters.get("content_type")
     given = read_tensors(body, asked.binary, most, default)
     own: dict[str, Any] = {"inputs": _inputs(given, asked)}
     if not given and parameters.keys() <= _WITHOUT_EFFECT:
@@ -201,43 +222,38 @@ def _wanted(body: Mapping[str, Any]) -> tuple[bool, bool]:
 def _write(answered: Answered) -> Reply:
     named, binary = _wanted(answered.asked.body)
     numbers = _numbers(answered.answer) if named or binary else None
-    output: dict[str, Any]
     if numbers is not None:
-        output = {"name": OUTPUT, "datatype": "FP32", "shape": list(numbers.shape)}
+        shape = orjson.dumps(numbers.shape)
         if not binary:
-            output["data"] = numbers.ravel()
-            return _reply(answered, output)
+            return _reply(answered.asked, _VECTORS_HERE % (shape, answer_body(numbers.ravel())))
         raw = numbers.tobytes()
-        output["parameters"] = {"binary_data_size": len(raw)}
-        return _reply(answered, output, raw)
+        return _reply(answered.asked, _VECTORS_BINARY % (shape, len(raw)), raw)
     rows = [answer_body(row) for row in _rows(answered.answer)]
-    parameters: dict[str, Any] = {"content_type": CONTENT_TYPE}
-    output = {
-        "name": OUTPUT, "datatype": "BYTES", "shape": [len(rows), 1], "parameters": parameters,
-    }  # fmt: skip
     if not binary:
-        output["data"] = list(map(bytes.decode, rows))
-        return _reply(answered, output)
+        texts = orjson.dumps([row.decode() for row in rows])
+        return _reply(answered.asked, _ROWS_HERE % (len(rows), texts))
     raw = b"".join([len(row).to_bytes(4, "little") + row for row in rows])
-    parameters["binary_data_size"] = len(raw)
-    return _reply(answered, output, raw)
+    return _reply(answered.asked, _ROWS_BINARY % (len(rows), len(raw)), raw)
 
 
-def _reply(answered: Answered, output: dict[str, Any], raw: bytes | None = None) -> Reply:
+def _reply(asked: Asked, output: bytes, raw: bytes | None = None) -> Reply:
     """What is answered, and by whom, which behind a canary's name is one of several; with the
     output's bytes, where they come after the JSON.
     """
-    asked = answered.asked
-    told: dict[str, Any] = {"model_name": asked.name}
-    if asked.version:
-        told["model_version"] = asked.version
+    named = _named(asked.name, asked.version)
     if "id" in asked.body:
-        told["id"] = asked.body["id"]
-    told["outputs"] = [output]
-    text = answer_body(told)
+        named += b',"id":' + orjson.dumps(asked.body["id"])
+    text = b'%b,"outputs":[%b]}' % (named, output)
     if raw is None:
         return Reply(text)
     return Reply(text + raw, _BINARY, {HEADER: str(len(text))})
+
+
+@lru_cache(maxsize=256)
+def _named(name: str, version: str | None) -> bytes:
+    """The answer's beginning: the same for every answer of an endpoint."""
+    told = {"model_name": name} | ({"model_version": version} if version else {})
+    return orjson.dumps(told).removesuffix(b"}")
 
 
 def _rows(answer: Any) -> Any:

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from transformer_serving.contract.worker import tracing as module
+from transformer_serving.contract.worker.otlp import Span
 from transformer_serving.contract.worker.request_context import current_tracestate
-from transformer_serving.contract.worker.spans import Span, SpanQueue
+from transformer_serving.contract.worker.spans import SpanQueue
 from transformer_serving.contract.worker.trace_context import (
     TraceContext,
     read_traceparent,

@@ -25,12 +25,12 @@ from tests.preprocess.test_coalesce import (
 )
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.worker.otlp import Span
 from transformer_serving.contract.worker.request_context import (
     GoldenBody,
     current_request,
     current_tracestate,
 )
-from transformer_serving.contract.worker.spans import Span
 from transformer_serving.contract.worker.trace_context import read_traceparent
 from transformer_serving.contract.worker.tracing import Tracing
 

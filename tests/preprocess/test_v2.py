@@ -18,6 +18,7 @@ from preprocess.answers.work import Work
 from preprocess.dialects import Conversation
 from preprocess.dialects.v2 import HEADER, TEXTS
 from preprocess.dialects.v2_tensors import DATATYPES
+from preprocess.dialects.v2_texts import one_tensor
 from preprocess.request import Request, read_body
 from preprocess.response import Reply
 from tests.triton_text import endpoint
@@ -390,6 +391,59 @@ def test_no_json_is_too_strange(row: Any, parameters: Any, outputs: Any) -> None
         {"inputs": [good], "parameters": parameters}, {"inputs": merged},
     ):  # fmt: skip
         is_read_or_refused(body)
+
+
+# Close to a request of one tensor of texts, so that many are.
+SHAPES = st.sampled_from([[1], [2], [1, 1], [2, 1], [1, 2], [0], [-1], [1, True], [1.0], [], None])
+PLAIN = st.fixed_dictionaries(
+    {
+        "name": st.sampled_from(["text", "args", "inputs", "top_k", None]),
+        "shape": SHAPES,
+        "datatype": st.sampled_from(["BYTES", "BYTES", "FP32", None]),
+    },
+    optional={
+        "data": st.lists(st.text(max_size=2) | st.integers() | JSON, max_size=2),
+        "parameters": st.none()
+        | st.fixed_dictionaries(
+            {},
+            optional={
+                "binary_data_size": st.sampled_from([0, 4, 5, 9, 10, True, None]),
+                "content_type": st.sampled_from(["str", "raw", None]),
+            },
+        ),
+    },
+)
+BYTES = st.sampled_from([b"", packed(""), packed("a"), packed("a", "b"), packed("a") + b"!"])
+TOLD = st.sampled_from([None, {}, {"binary_data_output": True}, {"content_type": "raw"}, {"a": 1}])
+
+
+@given(row=PLAIN, binary=BYTES | st.binary(max_size=6), told=TOLD, task=st.sampled_from([*TASKS]))
+def test_texts_read_in_one_step_are_read_as_ever(
+    row: Any, binary: bytes, told: Any, task: str
+) -> None:
+    body = {"inputs": [row], "parameters": told}
+    in_one_step = as_told(body, binary, task)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("preprocess.dialects.v2.one_tensor", lambda *request: None)
+        assert as_told(body, binary, task) == in_one_step
+
+
+def test_texts_are_read_in_one_step() -> None:
+    rows = (
+        tensor("args", ["x"]),
+        tensor("text", ["x", "y"]),
+        binary_tensor("text", packed("é"), [1, 1]),
+    )
+    for row, binary in zip(rows, (b"", b"", packed("é")), strict=True):
+        assert one_tensor({"inputs": [row]}, binary, ("text", *TEXTS), 2) is not None
+
+
+def as_told(body: Any, binary: bytes, task: str) -> Any:
+    """The request, or all that its refusal says."""
+    try:
+        return conversation(body, binary, task).read()
+    except ServingError as error:
+        return error.kind.code, error.message, error.field, error.limit, error.got
 
 
 def test_such_a_body_is_known_without_its_path() -> None:

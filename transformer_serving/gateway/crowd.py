@@ -98,6 +98,8 @@ class Crowd:
 
     def let_in(self, call: Call, raw: bytes) -> None:
         """A request for the same was not refused: whoever comes now may not be either."""
+        if not self._given:
+            return
         given = self._given.get(call)
         if given is not None and _holds(given.reach, raw):
             del self._given[call]

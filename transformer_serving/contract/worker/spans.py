@@ -15,12 +15,12 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import import_module
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
+from transformer_serving.contract.worker.otlp import Span, exporter
 from transformer_serving.contract.worker.process_wide import process_wide
 
 log = logging.getLogger("transformer_serving.traces")
@@ -34,27 +34,6 @@ _DELAY_MS = ("OTEL_BSP_SCHEDULE_DELAY", 5000)
 # What a worker that ends gives its last spans.
 _LAST_S = 2.0
 _TELL_EVERY_S = 60.0
-
-
-class Span(NamedTuple):
-    """Ids in hexadecimal digits, times in Unix nanoseconds, `links` as trace and span.
-
-    In the queue it is a plain tuple: code of several versions may fill it.
-    """
-
-    name: str
-    kind: str
-    trace_id: str
-    span_id: str
-    parent_id: str | None
-    parent_is_remote: bool
-    state: str
-    start_ns: int
-    end_ns: int
-    attributes: Mapping[str, str | int | float]
-    links: tuple[tuple[str, str], ...]
-    events: tuple[tuple[str, int], ...]
-    failed: bool
 
 
 class SpanQueue:
@@ -153,69 +132,22 @@ class _Sender:
     """OpenTelemetry's exporter. Raises ImportError where it is not installed."""
 
     def __init__(self) -> None:
-        exporter = import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
         export = import_module("opentelemetry.sdk.trace.export")
-        resources = import_module("opentelemetry.sdk.resources")
-        scopes = import_module("opentelemetry.sdk.util.instrumentation")
         # It tells of every try; what is lost is told here, in the form of our other lines.
         theirs = logging.getLogger("opentelemetry.exporter.otlp")
         if theirs.level == logging.NOTSET:
             theirs.setLevel(logging.CRITICAL)
-        self._exporter = exporter.OTLPSpanExporter()
-        self._done = export.SpanExportResult.SUCCESS
         # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES come over it.
-        named = resources.Resource.create({"service.name": _SERVICE} if _unnamed() else {})
-        self._resource = _the_one(resources.Resource)(named.attributes, named.schema_url)
-        self._scope = scopes.InstrumentationScope("transformer_serving")
-        self._read = _reader()
+        self._exporter = exporter({"service.name": _SERVICE} if _unnamed() else {})
+        self._done = export.SpanExportResult.SUCCESS
 
     def send(self, spans: list[Span]) -> bool:
         try:
-            readable = [self._read(span, self._resource, self._scope) for span in spans]
-            return bool(self._exporter.export(readable) is self._done)
+            return bool(self._exporter.export(spans) is self._done)
         except Exception as error:
             # Whatever its transport raises: the thread must go on.
             log.warning("spans could not be sent: %s", type(error).__name__)
             return False
-
-
-def _the_one(resource: Any) -> Any:
-    """The class of a worker's only resource: theirs is compared by its JSON, anew for each span."""
-    own = {"__hash__": object.__hash__, "__eq__": object.__eq__}
-    return type("OneResource", (resource,), own)
-
-
-def _reader() -> Callable[[Span, Any, Any], Any]:
-    sdk, api = import_module("opentelemetry.sdk.trace"), import_module("opentelemetry.trace")
-    sampled = api.TraceFlags(api.TraceFlags.SAMPLED)
-    kinds = {kind.name.lower(): kind for kind in api.SpanKind}
-    statuses = [api.Status(api.StatusCode.UNSET), api.Status(api.StatusCode.ERROR)]
-    no_state = api.TraceState()
-
-    def context(trace_id: str, span_id: str, *, remote: bool, state: Any = no_state) -> Any:
-        return api.SpanContext(int(trace_id, 16), int(span_id, 16), remote, sampled, state)
-
-    def read(span: Span, resource: Any, scope: Any) -> Any:
-        state = api.TraceState.from_header([span.state]) if span.state else no_state
-        parent = None
-        if span.parent_id is not None:
-            parent = context(span.trace_id, span.parent_id, remote=span.parent_is_remote)
-        return sdk.ReadableSpan(
-            span.name,
-            context=context(span.trace_id, span.span_id, remote=False, state=state),
-            parent=parent,
-            resource=resource,
-            attributes=span.attributes,
-            events=[sdk.Event(name, timestamp=at) for name, at in span.events],
-            links=[api.Link(context(*ids, remote=False)) for ids in span.links],
-            kind=kinds[span.kind],
-            status=statuses[span.failed],
-            start_time=span.start_ns,
-            end_time=span.end_ns,
-            instrumentation_scope=scope,
-        )
-
-    return read
 
 
 def _unnamed() -> bool:

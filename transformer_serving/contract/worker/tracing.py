@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable, Mapping
 
 from transformer_serving.contract.setting import Setting
+from transformer_serving.contract.worker.otlp import Span
 from transformer_serving.contract.worker.request_context import Context, current_tracestate
-from transformer_serving.contract.worker.spans import Span, SpanQueue, open_queue
+from transformer_serving.contract.worker.spans import SpanQueue, open_queue
 from transformer_serving.contract.worker.trace_context import (
     TraceContext,
     chance,
