@@ -142,7 +142,9 @@ def fault(trt: Any, call: Call) -> str | None:
         return "is not there"
     if call.given is None:
         return None
-    text = (found.__init__ if isinstance(found, type) else found).__doc__ or ""
+    # Of a class its constructor's, which pybind11 describes as it does a method.
+    made = getattr(found, "__init__") if isinstance(found, type) else found  # noqa: B009
+    text = made.__doc__ or ""
     signatures = [_parts(arguments, answer) for _, arguments, answer in _SIGNATURE.findall(text)]
     if any(_fits(takes, answer, call) for takes, answer in signatures):
         return None
