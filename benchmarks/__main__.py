@@ -276,7 +276,7 @@ def check_gpu(
     else:
         found = steps.run_all(out, _report, again=again)
     if page:
-        documents.write_gpu(steps.all_stored(out))
+        documents.write_gpu(steps.all_stored(out), steps.NAMES)
     states = {one["step"]: one["state"] for one in found}
     if as_json:
         click.echo(json.dumps(states, indent=2))
@@ -322,7 +322,7 @@ def tables(out: Path) -> None:
     documents.write(out)
     if (out / TUNE).is_file():
         tuning.write_table(out / TUNE)
-    documents.write_gpu(steps.all_stored(out / GPU))
+    documents.write_gpu(steps.all_stored(out / GPU), steps.NAMES)
 
 
 def _plan(rounds: int, seconds: float) -> Plan:

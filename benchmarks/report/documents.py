@@ -64,9 +64,9 @@ def file_of(folder: Path, kind: str) -> Path | None:
     return path if path.is_file() else None
 
 
-def write_gpu(steps: Sequence[Mapping[str, Any]]) -> None:
+def write_gpu(steps: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
     """docs/gpu.md's part, from the steps of check-gpu that were stored."""
-    report.write_section(GPU, "check-gpu", gpu_page.text(steps))
+    report.write_section(GPU, "check-gpu", gpu_page.text(steps, names))
 
 
 def write(folder: Path) -> None:

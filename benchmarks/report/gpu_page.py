@@ -12,13 +12,13 @@ NONE = "Nothing was run yet."
 _DONE = "done"
 
 
-def text(steps: Sequence[Found]) -> str:
-    """`steps` are those that were stored, in the table's order."""
+def text(steps: Sequence[Found], names: Sequence[str]) -> str:
+    """`steps` are those that were stored, in the order of `names`, which are all there are."""
     if not steps:
         return NONE
     by_name = {step["step"]: step for step in steps}
     done = {name: step["values"] for name, step in by_name.items() if step["state"] == _DONE}
-    parts = [_where(steps), _missing(steps), _parity(done), _alone(done)]
+    parts = [_where(steps), _missing(by_name, names), _parity(done), _alone(done)]
     parts += [_loads(name, values) for name, values in done.items() if "loads" in (values or {})]
     parts += [_overload(done.get("overload-torch")), _workers(done.get("workers-torch"))]
     return "\n\n".join(part for part in parts if part)
@@ -44,10 +44,13 @@ def _where(steps: Sequence[Found]) -> str:
     )
 
 
-def _missing(steps: Sequence[Found]) -> str:
+def _missing(by_name: Mapping[str, Found], names: Sequence[str]) -> str:
     rows = []
-    for step in steps:
-        if step["state"] != _DONE:
+    for name in names:
+        step = by_name.get(name)
+        if step is None:
+            rows.append([f"`{name}`", "not run", "nobody asked for it"])
+        elif step["state"] != _DONE:
             said = "; ".join(step["lacks"]) or str(step["values"])
             rows.append([f"`{step['step']}`", step["state"], said])
     return table(["step", "is", "because"], rows) if rows else "Every step was run."

@@ -120,18 +120,21 @@ def test_the_page_says_what_was_run_where_and_what_was_not() -> None:
             stored("stack-torch", stack),
             stored("image-tensorrt", None, state=MISSING, lacks=["the image", "a GPU"]),
             stored("overload-torch", "Unusable: ab", state=FAILED),
-        ]
+        ],
+        steps.NAMES,
     )
     assert "**no GPU: what follows is this machine's CPU" in page
     assert "| `image-tensorrt` | missing | the image; a GPU |" in page
     assert "| `overload-torch` | failed | Unusable: ab |" in page
     assert "| torch | bf16 | 1.2e-02 of 3e-02 | 0.999900 |" in page
     assert "refused: beyond the tolerance" in page
+    assert "| `workers-torch` | not run |" in page
     assert "| torch bf16 | 1.50 (660) |" in page
     assert "| 128 clients | 100 | 3.0 | 9.0 | 200 | 1.0 | 0.50 | 500 | 60.0 | - |" in page
     assert "gateway: it is gone." in page
     gpu = [{"name": "NVIDIA A10", "driver": "560.35", "capability": "8.6"}]
-    page = gpu_page.text([stored("machine", {"lacks": {}}, gpu=gpu)])
+    page = gpu_page.text([stored("machine", {"lacks": {}}, gpu=gpu)], ["machine"])
     assert "NVIDIA A10, driver 560.35, compute capability 8.6" in page
     assert "no GPU" not in page
-    assert gpu_page.text([]) == gpu_page.NONE
+    assert "Every step was run." in page
+    assert gpu_page.text([], steps.NAMES) == gpu_page.NONE

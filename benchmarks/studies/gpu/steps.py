@@ -96,6 +96,8 @@ STEPS = (
     ),
 )  # fmt: skip
 
+NAMES = tuple(step.name for step in STEPS)
+
 
 def chosen(names: Sequence[str]) -> list[Step]:
     """The steps of these names, all without any. Raises Failure (2)."""
