@@ -12,7 +12,8 @@ BESIDE := --numprocesses=2 --dist=loadfile
 .PHONY: up down status test test-quick test-failed test-stack test-by-hand test-monitoring test-compose test-clients \
 	test-kubernetes kubernetes-figures \
 	check-clients compose-figures screenshots dashboard-pictures \
-	example-env monitoring check check-ort check-ensemble check-vllm compare-table compare-int8 compare-hints \
+	example-env monitoring check check-ort check-ensemble check-vllm check-tensorrt check-gpu gpu-parcel \
+	compare-table compare-int8 compare-hints \
 	lint format \
 	types docs fuzz soak soak-streams lock reliability reliability-demo models language-models \
 	check-processors check-upgrade \
@@ -47,6 +48,9 @@ help:
 	@echo 'make soak    ten minutes of load; the worker must not grow'
 	@echo 'make soak-streams  ten minutes of streams, of which half leave; nothing may stay behind'
 	@echo 'make check-ort  load what convert writes with the ONNX Runtime of the pinned image'
+	@echo 'make check-tensorrt  every call of TensorRT by name and signature, without a GPU'
+	@echo 'make check-gpu  all that there is to measure on an NVIDIA GPU, by steps; make check-gpu STEP=name'
+	@echo 'make gpu-parcel SIZE=60M PYTHON_VERSION=3.12  what a bare machine lacks, in parcels'
 	@echo 'make compare-table, compare-int8, compare-hints  engines and int8 on MiniLM'
 	@echo 'make bench   the kit beside its peers, 15 minutes; make bench-all, make tune: docs/performance.md'
 	@echo 'make autoscaling  a computed day of load on Kubernetes, the table of docs/kubernetes.md'
@@ -194,6 +198,20 @@ soak-streams: $(VENV)/.dev
 # In an environment of its own below build/, made once; `make test` leaves it out.
 check-ort: $(VENV)/.dev
 	CHECK_ORT=build/ort HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/builders/test_image_onnxruntime.py -s
+
+# Bindings of the pinned TensorRT below build/, installed once; needs a C compiler and no GPU.
+check-tensorrt: $(VENV)/.dev
+	CHECK_TENSORRT=1 $(BIN)/python -m pytest tests/builders/test_check_tensorrt.py $(PYTEST)
+
+# On a machine with an NVIDIA GPU, in steps of at most eight minutes, of which each is stored; without
+# one its CPU part. make check-gpu STEP=stack-torch runs one; make check-gpu GPU=--list names them.
+check-gpu: $(VENV)/.desk
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks check-gpu $(if $(STEP),--step $(STEP)) $(GPU)
+
+# Wheels and a model for a machine without network: parcels of at most SIZE in build/gpu-parcel.
+gpu-parcel: $(VENV)/.desk
+	$(BIN)/python -m scripts.gpu_parcel.pack $(if $(SIZE),--size $(SIZE)) \
+		$(if $(PYTHON_VERSION),--python-version $(PYTHON_VERSION))
 
 # Options: make bench BENCH="--rounds 3 --seconds 1"
 bench: $(VENV)/.dev

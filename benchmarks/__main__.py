@@ -20,6 +20,7 @@ from transformer_serving.desk.failure import Failure
 _HERE = Path(__file__).parent
 TUNE = "tune.json"
 PLOTS = "plots"
+GPU = "gpu"
 
 
 @click.group(help="Measure the kit beside its peers.")
@@ -247,6 +248,42 @@ def control_plane(workers: int, intervals: tuple[float, ...], seconds: float) ->
     click.echo(json.dumps({"machine": before, "control_plane": found}, indent=2))
 
 
+@main.command("check-gpu")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=_HERE / "results" / GPU, show_default=False,
+    help="Folder of the steps' JSON.  [default: benchmarks/results/gpu]",
+)  # fmt: skip
+@click.option("--step", "names", multiple=True, metavar="STEP", help="Only this; may be repeated.")
+@click.option("--list", "show", is_flag=True, help="Print the steps and what each lacks here.")
+@click.option("--again", is_flag=True, help="Also the steps that are stored of this machine.")
+@click.option("--page/--no-page", default=True, help="Also write docs/gpu.md's part.")
+@click.option("--json", "as_json", is_flag=True, help="Print the steps and their states as JSON.")
+def check_gpu(
+    out: Path, names: tuple[str, ...], show: bool, again: bool, page: bool, as_json: bool
+) -> None:
+    """What the kit does on this machine's GPU, in steps of at most 8 minutes; see docs/gpu.md."""
+    from benchmarks.report import documents
+    from benchmarks.studies.gpu import needs, steps
+
+    if show:
+        lacks = needs.missing()
+        for step in steps.STEPS:
+            wanted = [lacks[name] for name in step.needs if name in lacks]
+            click.echo(f"{step.name:24} {'; '.join(wanted) or step.title}")
+        return
+    if names:
+        found = [steps.run_step(step, out, _report) for step in steps.chosen(names)]
+    else:
+        found = steps.run_all(out, _report, again=again)
+    if page:
+        documents.write_gpu(steps.all_stored(out), steps.NAMES)
+    states = {one["step"]: one["state"] for one in found}
+    if as_json:
+        click.echo(json.dumps(states, indent=2))
+    if failed := [name for name, state in states.items() if state == steps.FAILED]:
+        raise Failure(f"{', '.join(failed)} failed; the reasons are in {out}")
+
+
 @main.command()
 @_out
 @click.option("--seconds", type=click.FloatRange(1), default=10.0, show_default=True)
@@ -274,9 +311,10 @@ def autoscaling(out: Path) -> None:
 @main.command()
 @_out
 def tables(out: Path) -> None:
-    """Write README's and docs/performance.md's tables again from the stored results."""
+    """Write README's tables and those of docs/ again from the stored results."""
     from benchmarks.report import documents, plots
     from benchmarks.studies import tuning
+    from benchmarks.studies.gpu import steps
 
     for kind in documents.KINDS:
         if path := documents.file_of(out, kind):
@@ -284,6 +322,7 @@ def tables(out: Path) -> None:
     documents.write(out)
     if (out / TUNE).is_file():
         tuning.write_table(out / TUNE)
+    documents.write_gpu(steps.all_stored(out / GPU), steps.NAMES)
 
 
 def _plan(rounds: int, seconds: float) -> Plan:

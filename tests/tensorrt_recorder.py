@@ -23,7 +23,7 @@ class Recording:
     cleared: list[str] = field(default_factory=list)
     profiles: list[dict[str, tuple[Any, ...]]] = field(default_factory=list)
     fp32: dict[str, list[int]] = field(default_factory=dict)
-    cache_read: bytes | None = None
+    caches_read: list[bytes] = field(default_factory=list)
     built: int = 0
 
 
@@ -69,6 +69,7 @@ class Network:
 class Config:
     def __init__(self, record: Recording) -> None:
         self._record = record
+        self._cached = False
 
     def set_flag(self, flag: str) -> None:
         self._record.flags.append(flag)
@@ -81,15 +82,17 @@ class Config:
         return len(self._record.profiles) - 1
 
     def create_timing_cache(self, serialized: bytes) -> bytes:
-        self._record.cache_read = serialized
+        self._record.caches_read.append(serialized)
         return serialized
 
     def set_timing_cache(self, cache: bytes, ignore_mismatch: bool) -> bool:
         assert not ignore_mismatch
-        return True
+        # Of another GPU, as TensorRT says it: nothing is attached.
+        self._cached = cache != b"of another GPU"
+        return self._cached
 
     def get_timing_cache(self) -> Any:
-        return SimpleNamespace(serialize=lambda: b"timed tactics")
+        return SimpleNamespace(serialize=lambda: b"timed tactics") if self._cached else None
 
 
 class Profile:
@@ -142,8 +145,13 @@ class Recorder:
             network.inputs = [info.name for info in graph.input]
             whole = {"Shape", "Squeeze", "Gather"}
             network.layers = [
-                Layer(record, node.name, int64 if node.op_type in whole else float32)
-                for node in graph.node
+                Layer(record, name, int64 if node.op_type in whole else float32)
+                for number, node in enumerate(graph.node)
+                # Sums have a layer more, of which only the first has the node's own name.
+                for name in (
+                    node.name,
+                    *([f"{node.name}_{number}"] * node.op_type.startswith("Reduce")),
+                )
             ]
             return True
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.report import (
     budget_tables as budget_report,
     generation_tables as generation_report,
+    gpu_page,
     overload_tables as overload_report,
     tables as report,
 )
@@ -18,6 +20,7 @@ from benchmarks.servers.site import ROOT
 
 PERFORMANCE = ROOT / "docs" / "performance.md"
 README = ROOT / "README.md"
+GPU = ROOT / "docs" / "gpu.md"
 ALL = "bench-all"
 OVERLOAD = "overload"
 GENERATION = "generation"
@@ -59,6 +62,11 @@ def text_of(part: Part, folder: Path) -> str:
 def file_of(folder: Path, kind: str) -> Path | None:
     path = folder / f"{kind}.json"
     return path if path.is_file() else None
+
+
+def write_gpu(steps: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+    """docs/gpu.md's part, from the steps of check-gpu that were stored."""
+    report.write_section(GPU, "check-gpu", gpu_page.text(steps, names))
 
 
 def write(folder: Path) -> None:

@@ -1,7 +1,9 @@
 """The engine alone, as our backend runs it in Triton's stub: a process that only computes.
 
 `python -m benchmarks.runs.raw_engine MODEL_FOLDER` loads a bundle's model folder and answers each
-line {"batch": n, "tokens": n, "seconds": s} on stdin with a line of figures.
+line {"batch": n, "tokens": n, "seconds": s} on stdin with a line of figures. With {"lengths":
+[...], "pads": [...]} the texts have these lengths, and go in a call for each of the pads that fits
+some. It runs on a GPU where its engine sees one.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ import importlib
 import json
 import sys
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +32,25 @@ from transformer_serving.engine.model_config import FILE_NAME, from_text
 _RUNTIMES = {
     "openvino_text": ("transformer_serving.engine.backends.openvino_runtime", "OpenVinoRuntime"),
     "onnxruntime": ("transformer_serving.engine.backends.onnx_runtime", "OnnxRuntime"),
+    "torch_text": ("transformer_serving.engine.backends.torch_runtime", "TorchRuntime"),
+    "tensorrt": ("benchmarks.runs.gpu_runtimes", "PlanRuntime"),
+    "onnxruntime-cuda": ("benchmarks.runs.gpu_runtimes", "OnnxCudaRuntime"),
 }
-_FILES = ("model.xml", "model.onnx")
+_FILES = ("model.xml", "model.onnx", "program.json", "model.plan")
 _ANY_ID = 1000
 
 
 def main(arguments: list[str]) -> None:
-    runtime = load(Path(arguments[0]))
+    runtime = load(Path(arguments[0]), *arguments[1:2])
     print("ready", flush=True)  # noqa: T201
     for line in sys.stdin:
         wanted = json.loads(line)
-        figures = measure(runtime, wanted["batch"], wanted["tokens"], wanted["seconds"])
+        figures = measure(runtime, _calls(runtime, wanted), wanted["seconds"])
         print(json.dumps(figures), flush=True)  # noqa: T201
 
 
-def load(folder: Path) -> Runtime:
-    """The runtime that the bundle's own backend would make of it."""
+def load(folder: Path, backend: str = "") -> Runtime:
+    """The runtime that the bundle's own backend would make of it, or another of _RUNTIMES."""
     config = from_text((folder / FILE_NAME).read_text("utf-8"))
     fields: dict[str, Any] = json_format.MessageToDict(config, preserving_proto_field_name=True)
     fields["parameters"] = {
@@ -51,10 +58,14 @@ def load(folder: Path) -> Runtime:
     }
     settings = read_settings(fields)
     version = next((path for path in folder.iterdir() if path.name.isdigit()), folder)
-    return _open(str(config.backend), version, settings)
+    return _open(backend or str(config.backend), version, settings)
 
 
 def _open(backend: str, folder: Path, settings: ModelSettings) -> Runtime:
+    if backend == "torch_text":
+        import torch
+
+        settings = replace(settings, gpu=0 if torch.cuda.is_available() else None)
     module, name = _RUNTIMES[backend]
     # Imported by need: each engine is a big package.
     runtime = getattr(importlib.import_module(module), name)
@@ -62,20 +73,25 @@ def _open(backend: str, folder: Path, settings: ModelSettings) -> Runtime:
     return made
 
 
-def measure(runtime: Runtime, batch: int, tokens: int, seconds: float) -> dict[str, float]:
-    """Texts a second, milliseconds a call and processor time of a text, call after call."""
-    inputs = call_inputs(runtime, batch, tokens)
+def _calls(runtime: Runtime, wanted: Mapping[str, Any]) -> list[Arrays]:
+    if "lengths" in wanted:
+        return list(mixed_calls(runtime, wanted["lengths"], wanted["pads"]))
+    return [call_inputs(runtime, wanted["batch"], wanted["tokens"])]
+
+
+def measure(runtime: Runtime, calls: Sequence[Arrays], seconds: float) -> dict[str, float]:
+    """Texts a second, processor time of a text, and milliseconds of all `calls` together."""
     times: list[float] = []
     spent = time.process_time()
     begun = time.perf_counter()
     while (now := time.perf_counter()) - begun < seconds or len(times) < 2:
-        answer = runtime.run([inputs])[0]
-        if isinstance(answer, RequestFailure):
-            raise SystemExit(answer.reason)
+        for answer in runtime.run(calls):
+            if isinstance(answer, RequestFailure):
+                raise SystemExit(answer.reason)
         times.append(time.perf_counter() - now)
     elapsed = time.perf_counter() - begun
     spent = time.process_time() - spent
-    texts = len(times) * batch
+    texts = len(times) * sum(len(next(iter(call.values()))) for call in calls)
     times.sort()
     return {
         "engine_us": 1e6 * spent / texts,
@@ -93,6 +109,18 @@ def call_inputs(runtime: Runtime, batch: int, tokens: int) -> Arrays:
         spec.name: np.full((batch, tokens), _value(spec.name), np.dtype(spec.dtype))
         for spec in runtime.graph.inputs
     }
+
+
+def mixed_calls(runtime: Runtime, lengths: Sequence[int], pads: Sequence[int]) -> Iterator[Arrays]:
+    """Texts of these lengths, each in the call that is padded to the least of `pads` that fits."""
+    shorter = 0
+    for pad in sorted(pads):
+        some = [length for length in lengths if shorter < length <= pad]
+        shorter = pad
+        if some:
+            call = call_inputs(runtime, len(some), pad)
+            there = np.arange(pad)[None, :] < np.array(some)[:, None]
+            yield {name: (array * there).astype(array.dtype) for name, array in call.items()}
 
 
 def _value(name: str) -> int:

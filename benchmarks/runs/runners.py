@@ -29,6 +29,7 @@ _OPEN_SHARE = 0.7
 # A server that falls behind its pace shows it by and by.
 _PACED_TIMES = 5
 _LONGEST = 512
+_SHARES = ("p50", "p90", "p99")
 
 Measurement = dict[str, Any]
 
@@ -190,6 +191,26 @@ class Runner:
             **_percentiles(answered),
         }
 
+    def _own(self, peer: Peer, load: Load) -> Measurement:
+        """By our own generator on kept connections, where ab and wrk are not installed."""
+
+        def run(body: Path) -> ToolRun:
+            found = generator.run(
+                Address.of(self.url(peer)), [self._payload(peer, load)],
+                generator.Closed(load.clients, self.plan.seconds),
+            )  # fmt: skip
+            answered = [exchange for exchange in found.exchanges if exchange.status == 200]
+            percentiles = _percentiles(answered) if answered else dict.fromkeys(_SHARES, 0.0)
+            return ToolRun(
+                rate=len(found.exchanges) / found.elapsed_s,
+                mean=1e3 * load.clients * found.elapsed_s / max(len(found.exchanges), 1),
+                failed=len(found.exchanges) - len(answered),
+                requests=len(found.exchanges),
+                **percentiles,
+            )
+
+        return self._closed(peer, load, run)
+
     def _sums(self, peer: Peer) -> Sums:
         """What the server counts itself; others than ours are not asked."""
         assert peer.server is not None
@@ -216,23 +237,34 @@ _TOOLS: Mapping[str, Callable[[Runner, Peer, Load], Measurement]] = {
     "wrk": Runner._wrk,
     "open": Runner._open,
     "paced": Runner._paced,
+    "own": Runner._own,
 }
 
 
 class RawEngine:
     """The process of benchmarks.runs.raw_engine."""
 
-    def __init__(self, folder: Path, scratch: Path) -> None:
+    def __init__(self, folder: Path, scratch: Path, backend: str = "") -> None:
         self._log = (scratch / "raw-engine.log").open("ab")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.runs.raw_engine", str(folder)],
+            [
+                sys.executable, "-m", "benchmarks.runs.raw_engine", str(folder),
+                *([backend] if backend else []),
+            ],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
         )  # fmt: skip
         self._line()
 
     def measure(self, batch: int, tokens: int, seconds: float) -> dict[str, float]:
+        return self._asked({"batch": batch, "tokens": tokens, "seconds": seconds})
+
+    def measure_mixed(
+        self, lengths: Sequence[int], pads: Sequence[int], seconds: float
+    ) -> dict[str, float]:
+        return self._asked({"lengths": list(lengths), "pads": list(pads), "seconds": seconds})
+
+    def _asked(self, wanted: Mapping[str, Any]) -> dict[str, float]:
         assert self._process.stdin is not None
-        wanted = {"batch": batch, "tokens": tokens, "seconds": seconds}
         self._process.stdin.write(json.dumps(wanted) + "\n")
         self._process.stdin.flush()
         figures: dict[str, float] = json.loads(self._line())

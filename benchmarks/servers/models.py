@@ -20,7 +20,14 @@ from transformer_serving.desk.step_report import StepReport
 
 # What runs the model in Triton, by the name of its bundle's folder; precision None: by the CPU.
 ENGINES = {"openvino": ("openvino", None), "onnxruntime": ("onnxruntime", "fp32")}
-ENGINE_TITLES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}
+# Of check-gpu alone, where each has a stack to itself.
+TORCH_TEXT, TENSORRT = "torch_text", "tensorrt"
+ENGINE_TITLES = {
+    "openvino": "OpenVINO",
+    "onnxruntime": "ONNX Runtime",
+    TORCH_TEXT: "PyTorch",
+    TENSORRT: "TensorRT",
+}
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,8 @@ class Models:
 
     @property
     def tokenizer_json(self) -> Path:
-        return self.bundles["openvino"].folder / "tokenizer.json"
+        """The same in every bundle."""
+        return next(iter(self.bundles.values())).folder / "tokenizer.json"
 
     def title(self, engine: str) -> str:
         """For a table: 'OpenVINO bf16'."""

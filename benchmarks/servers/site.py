@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.servers import tritons
-from benchmarks.servers.models import Models, build_models
+from benchmarks.servers.models import TORCH_TEXT, Models, build_models
 from benchmarks.servers.process import Unusable, free_row
 from benchmarks.servers.tritons import Triton
 from transformer_serving.desk.bundle.folder import Bundle
@@ -28,7 +28,11 @@ BUILD = ROOT / "build" / "bench"
 OURS, OURS_ORT, OURS_AGAIN = "ours", "ours_onnxruntime", "ours_again"
 STOCK, STOCK_ORT, EMPTY = "stock", "stock_onnxruntime", "empty"
 # The endpoints of one engine: with our preprocess, and in the style of the host's own example.
-_ENDPOINTS = {"openvino": (OURS, STOCK), "onnxruntime": (OURS_ORT, STOCK_ORT)}
+_ENDPOINTS = {
+    "openvino": (OURS, STOCK),
+    "onnxruntime": (OURS_ORT, STOCK_ORT),
+    TORCH_TEXT: (OURS, STOCK),
+}
 _RECIPES = Path(__file__).parent.parent / "recipes"
 # clearml-serving's own command that adds the empty Preprocess.
 EMPTY_ARGUMENTS = (

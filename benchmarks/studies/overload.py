@@ -65,17 +65,24 @@ class Overload:
                 for deadline in _BODIES:
                     report(f"{TIMES:g} times {rate} texts/s, deadline: {deadline}")
                     rows.append(self._row(server, deadline, report, float(rate)))
+        if self.engines:
+            found |= self._left(session, report)
+        if self.real:
+            with _running(gateway(name="overload")(session.site, report)) as server:
+                for deadline in _BODIES:
+                    report(f"{TIMES:g} times the real engine, deadline: {deadline}")
+                    rows.append(self._row(server, deadline, report, None))
+        return found
+
+    def _left(self, session: Opened, report: StepReport) -> dict[str, Any]:
+        """Callers that leave, before an engine that sleeps."""
+        found: dict[str, Any] = {}
         with sleeping(session.site, _MIDDLE, report) as server:
             found["leaving"] = leaving(server, min(self.seconds, 15.0), report)
             found["abandoned"] = [
                 abandoned(server, times, min(self.seconds, _ABANDONED_S), report)
                 for times in (1.5, TIMES)
             ]
-        if self.real:
-            with _running(gateway(name="overload")(session.site, report)) as server:
-                for deadline in _BODIES:
-                    report(f"{TIMES:g} times the real engine, deadline: {deadline}")
-                    rows.append(self._row(server, deadline, report, None))
         return found
 
     def _row(

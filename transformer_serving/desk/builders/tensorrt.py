@@ -1,14 +1,15 @@
 """A TensorRT plan from an ONNX graph: one optimization profile a bucket, fp32 where fp16 fails.
 
-TensorRT is imported only here and in tensorrt_run. Its names are those of release 10.5. Whether
-the plans are right is unproven on this project's machines: docs/gpu.md.
+TensorRT is imported only here and in tensorrt_run. Its names and what they take are held to the
+pinned release's own bindings by `make check-tensorrt`. Whether the plans are right is unproven on
+this project's machines: docs/gpu.md.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,9 +93,14 @@ def build_plan(precision: str, graph: Path, folder: Path, shapes: Shapes) -> Eng
         profile = builder.create_optimization_profile()
         for name, sizes in ranges.items():
             profile.set_shape(name, sizes.least, sizes.best, sizes.greatest)
-        config.add_optimization_profile(profile)
+        if config.add_optimization_profile(profile) < 0:
+            raise ConversionRefused(
+                f"TensorRT {machine.tensorrt} takes no optimization profile of {ranges}; its own "
+                "message stands above; name other lengths with --seq-len, or convert with "
+                "--engine onnxruntime"
+            )
     kept = _fp32_nodes(precision, graph, shapes)
-    _set_precision(trt, config, network, precision, kept)
+    _set_precision(trt, config, network, precision, layers_of(kept, _node_names(graph)))
     cache_file = timing_cache_file(machine)
     _load_timing_cache(config, cache_file)
     plan = builder.build_serialized_network(network, config)
@@ -104,7 +110,7 @@ def build_plan(precision: str, graph: Path, folder: Path, shapes: Shapes) -> Eng
             "stands above; convert with --precision fp32 or --engine onnxruntime"
         )
     target = folder / PLAN
-    target.write_bytes(plan)
+    target.write_bytes(memoryview(plan))
     _save_timing_cache(config, cache_file)
     return EngineFiles("tensorrt", precision, (target,), _facts(machine, target, kept, shapes))
 
@@ -145,8 +151,31 @@ def _fp32_nodes(precision: str, graph: Path, shapes: Shapes) -> tuple[str, ...]:
     return tuple(sorted({*beyond, *summing_nodes(graph)}))
 
 
+def _node_names(graph: Path) -> set[str]:
+    import onnx
+
+    return {node.name for node in onnx.load(str(graph), load_external_data=False).graph.node}
+
+
+def layers_of(kept: Collection[str], nodes: Collection[str]) -> Callable[[str], bool]:
+    """Whether a layer of this name is of one of the `kept` among the graph's `nodes`.
+
+    The parser makes several layers of some nodes, ReduceL2 for one: the first has the node's name,
+    the others that and a number. Source: onnx-tensorrt, ImporterContext::registerLayer.
+    """
+    names, others = frozenset(kept), frozenset(nodes)
+
+    def is_kept(name: str) -> bool:
+        if name in others:
+            return name in names
+        node, _, number = name.rpartition("_")
+        return number.isdigit() and node in names
+
+    return is_kept
+
+
 def _set_precision(
-    trt: Any, config: Any, network: Any, precision: str, kept: Collection[str]
+    trt: Any, config: Any, network: Any, precision: str, kept: Callable[[str], bool]
 ) -> None:
     flag = _FLAGS[precision]
     if flag is None:
@@ -156,7 +185,7 @@ def _set_precision(
     config.set_flag(getattr(trt.BuilderFlag, flag))
     config.set_flag(trt.BuilderFlag.OBEY_PRECISION_CONSTRAINTS)
     for layer in (network.get_layer(index) for index in range(network.num_layers)):
-        if layer.name not in kept:
+        if not kept(layer.name):
             continue
         outputs = [layer.get_output(index) for index in range(layer.num_outputs)]
         if all(output.dtype == trt.float32 for output in outputs):
@@ -173,13 +202,19 @@ def timing_cache_file(machine: Machine) -> Path:
 
 
 def _load_timing_cache(config: Any, file: Path) -> None:
-    known = file.read_bytes() if file.is_file() else b""
-    config.set_timing_cache(config.create_timing_cache(known), ignore_mismatch=False)
+    """Of another device or damaged, the file is left: TensorRT times anew."""
+    for known in (file.read_bytes() if file.is_file() else b"", b""):
+        cache = config.create_timing_cache(known)
+        if cache is not None and config.set_timing_cache(cache, ignore_mismatch=False):
+            return
 
 
 def _save_timing_cache(config: Any, file: Path) -> None:
+    cache = config.get_timing_cache()
+    if cache is None:
+        return
     file.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(file, config.get_timing_cache().serialize())
+    replace_file(file, bytes(cache.serialize()))
 
 
 def _facts(machine: Machine, plan: Path, kept: Collection[str], shapes: Shapes) -> dict[str, Any]:

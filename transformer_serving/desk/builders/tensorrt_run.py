@@ -33,17 +33,23 @@ def open_plan(path: Path) -> Call:
     trt: Any = importlib.import_module("tensorrt")
     engine = _loaded(trt, path)
     context = engine.create_execution_context()
+    if context is None:
+        raise ConversionRefused(
+            f"TensorRT {trt.__version__} has no memory to run '{path.name}' on this GPU; free "
+            "some, or convert with a smaller MAX of --batch"
+        )
     names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
     outputs = [name for name in names if engine.get_tensor_mode(name) == trt.TensorIOMode.OUTPUT]
     stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def call(tensors: Sequence[Tensor]) -> list[NDArray[np.generic]]:
         shapes = {tensor.name: tuple(tensor.array.shape) for tensor in tensors}
-        context.set_optimization_profile_async(fitting_profile(engine, shapes), stream.cuda_stream)
+        profile = fitting_profile(engine, shapes)
+        _done(context.set_optimization_profile_async(profile, stream.cuda_stream), "profile")
         held = [torch.from_numpy(tensor.array).cuda() for tensor in tensors]
         for tensor, array in zip(tensors, held, strict=True):
-            context.set_input_shape(tensor.name, tuple(array.shape))
-            context.set_tensor_address(tensor.name, array.data_ptr())
+            _done(context.set_input_shape(tensor.name, tuple(array.shape)), tensor.name)
+            _done(context.set_tensor_address(tensor.name, array.data_ptr()), tensor.name)
         made = [
             torch.empty(
                 tuple(context.get_tensor_shape(name)), dtype=_dtype(trt, engine, name)
@@ -51,13 +57,22 @@ def open_plan(path: Path) -> Call:
             for name in outputs
         ]
         for name, array in zip(outputs, made, strict=True):
-            context.set_tensor_address(name, array.data_ptr())
+            _done(context.set_tensor_address(name, array.data_ptr()), name)
         torch.cuda.current_stream().synchronize()
-        context.execute_async_v3(stream.cuda_stream)
+        _done(context.execute_async_v3(stream.cuda_stream), "run")
         stream.synchronize()
         return [array.cpu().numpy() for array in made]
 
     return call
+
+
+def _done(worked: bool, what: str) -> None:
+    """By False TensorRT says that it has not done what it was told; outputs stay as they were."""
+    if not worked:
+        raise ConversionRefused(
+            f"TensorRT refused a call of the plan at '{what}'; its own message stands above; "
+            "convert with --precision fp32 or --engine onnxruntime"
+        )
 
 
 def _loaded(trt: Any, path: Path) -> Any:

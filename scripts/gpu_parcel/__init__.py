@@ -1,0 +1,1 @@
+"""What a bare machine with a GPU lacks, in parcels: packed here, unpacked there."""

@@ -1,0 +1,140 @@
+"""The steps of check-gpu: what is missing is named, what fails is stored, what is done is kept."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from benchmarks.report import gpu_page
+from benchmarks.runs.raw_engine import mixed_calls
+from benchmarks.studies.gpu import engines, needs, steps
+from benchmarks.studies.gpu.steps import DONE, FAILED, MISSING, Step, run_step
+from transformer_serving.desk.failure import Failure
+from transformer_serving.engine.backends.executor import Graph
+from transformer_serving.engine.backends.model_settings import TensorSpec
+
+
+def quiet(line: str) -> None:
+    """Nothing is said in a test."""
+
+
+def step(run: Any, *wanted: str) -> Step:
+    return Step("one", "a step", wanted, run)
+
+
+def test_what_is_missing_is_named_and_nothing_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(needs.ALL, "GPU", lambda: "an NVIDIA GPU")
+    ran: list[str] = []
+    found = run_step(step(lambda report: ran.append("it"), "GPU"), tmp_path, quiet)
+    assert (found["state"], found["lacks"], ran) == (MISSING, ["an NVIDIA GPU"], [])
+    assert steps.stored(step(None), tmp_path) == found
+
+
+def test_a_step_that_fails_or_takes_too_long_is_stored_with_its_reason(tmp_path: Path) -> None:
+    def broken(report: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    closed: list[str] = []
+
+    def slow(report: Any) -> None:
+        try:
+            time.sleep(30)
+        finally:
+            closed.append("stack")
+
+    found = run_step(step(broken), tmp_path, quiet)
+    assert (found["state"], found["values"]) == (FAILED, "RuntimeError: out of memory")
+    found = run_step(step(slow), tmp_path, quiet, limit_s=0.2)
+    assert (found["state"], closed) == (FAILED, ["stack"])
+    assert "more than 0.2 s" in found["values"]
+    assert steps.stored(step(None), tmp_path) == found
+
+
+def test_a_stored_step_holds_on_this_machine_alone(tmp_path: Path) -> None:
+    found = run_step(step(lambda report: {"texts": 1}), tmp_path, quiet)
+    assert found["state"] == DONE
+    assert steps.still_holds(steps.stored(step(None), tmp_path))
+    other = [{"name": "NVIDIA A10", "driver": "560", "capability": "8.6"}]
+    assert not steps.still_holds({**found, "gpu": other})
+    assert not steps.still_holds({**found, "commit": "another"})
+    assert not steps.still_holds({**found, "state": FAILED})
+    (tmp_path / "one.json").write_text("{half")
+    assert not steps.still_holds(steps.stored(step(None), tmp_path))
+
+
+def test_steps_have_names_of_their_own_and_known_needs() -> None:
+    names = [one.name for one in steps.STEPS]
+    assert len(set(names)) == len(names)
+    assert {name for one in steps.STEPS for name in one.needs} <= set(needs.ALL)
+    with pytest.raises(Failure, match="no step 'stak'; there are machine,"):
+        steps.chosen(["stak"])
+    assert [one.name for one in steps.chosen(["stack-torch"])] == ["stack-torch"]
+
+
+def graph_only() -> Any:
+    specs = tuple(TensorSpec(name, "int32", (-1, -1)) for name in ("input_ids", "attention_mask"))
+    return type("Loaded", (), {"graph": Graph(specs, ())})()
+
+
+@given(st.lists(st.integers(1, 256), min_size=1, max_size=80))
+def test_mixed_texts_are_all_there_with_their_lengths(lengths: list[int]) -> None:
+    for pads in (engines.PADS, engines.PADS[-1:]):
+        calls = list(mixed_calls(graph_only(), lengths, pads))
+        found = [int(one) for call in calls for one in call["attention_mask"].sum(1)]
+        assert sorted(found) == sorted(lengths)
+        assert all(call["input_ids"].shape[1] in pads for call in calls)
+        for call in calls:
+            assert np.array_equal(call["input_ids"] > 0, call["attention_mask"] > 0)
+
+
+def stored(name: str, values: Any, **changes: Any) -> dict[str, Any]:
+    return {
+        "step": name, "state": DONE, "lacks": [], "values": values, "gpu": [],
+        "date": "2026-11-24 21:00 UTC", "commit": "abc",
+        "machine": {"cpu": "AMD EPYC", "cores": 2}, "versions": {"torch": "2.13.0+cpu"},
+        **changes,
+    }  # fmt: skip
+
+
+def test_the_page_says_what_was_run_where_and_what_was_not() -> None:
+    parity = {"engine": "torch", "precision": "bf16", "difference": 0.012, "tolerance": 0.03,
+              "cosine": 0.9999}  # fmt: skip
+    load = {"texts": 100.0, "p50": 3.0, "p99": 9.0, "cpu_us": 500.0, "triton_us": 60.0}
+    stack = {
+        "precision": "bf16", "titles": {"seed": "128 clients"}, "failed": {"gateway": "it is gone"},
+        "loads": {"seed": {"gateway": load, "raw-padded": {"texts": 200.0, "p50": 1.0}}},
+    }  # fmt: skip
+    alone = {"1x16": {"mean": 1.5, "rate": 660.0}}
+    page = gpu_page.text(
+        [
+            stored("parity-torch-bf16", parity),
+            stored("parity-torch-fp16", {**parity, "refused": "beyond the tolerance"}),
+            stored("alone-torch-bf16", alone),
+            stored("stack-torch", stack),
+            stored("image-tensorrt", None, state=MISSING, lacks=["the image", "a GPU"]),
+            stored("overload-torch", "Unusable: ab", state=FAILED),
+        ],
+        steps.NAMES,
+    )
+    assert "**no GPU: what follows is this machine's CPU" in page
+    assert "| `image-tensorrt` | missing | the image; a GPU |" in page
+    assert "| `overload-torch` | failed | Unusable: ab |" in page
+    assert "| torch | bf16 | 1.2e-02 of 3e-02 | 0.999900 |" in page
+    assert "refused: beyond the tolerance" in page
+    assert "| `workers-torch` | not run |" in page
+    assert "| torch bf16 | 1.50 (660) |" in page
+    assert "| 128 clients | 100 | 3.0 | 9.0 | 200 | 1.0 | 0.50 | 500 | 60.0 | - |" in page
+    assert "gateway: it is gone." in page
+    gpu = [{"name": "NVIDIA A10", "driver": "560.35", "capability": "8.6"}]
+    page = gpu_page.text([stored("machine", {"lacks": {}}, gpu=gpu)], ["machine"])
+    assert "NVIDIA A10, driver 560.35, compute capability 8.6" in page
+    assert "no GPU" not in page
+    assert "Every step was run." in page
+    assert gpu_page.text([], steps.NAMES) == gpu_page.NONE
