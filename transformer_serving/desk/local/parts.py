@@ -5,6 +5,7 @@ Tested by tests/stack/test_commands.py.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from transformer_serving.desk.versions.lock import read_lock
 POLL_SECONDS = 2
 GRACE_SECONDS = 30
 _TRITON_EXIT_S = 1
+# As the compose files have it.
+WORKERS_VARIABLE = "CLEARML_SERVING_NUM_PROCESS"
 # With the SDK's own 240 tries and pauses of up to two minutes, a part that was started or told to
 # leave while the control plane was away would notice long after that it is back.
 SDK_CONFIGURATION = """api.http {
@@ -137,6 +140,7 @@ def _inference(state: Path, record: StackRecord) -> Launch:
         "transformer_serving.gateway",
         "--host=127.0.0.1",
         f"--port={record.ports.inference}",
+        f"--workers={os.environ.get(WORKERS_VARIABLE) or 1}",
     ]
     environment = {
         **_clearml(state, record, "inference"),
