@@ -66,7 +66,7 @@ async def test_a_download_that_ends_early(tmp_path: Path, reason: str) -> None:
 
     # uvicorn's version: Starlette then watches for the client's leaving beside the body.
     scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
-    response = file_response(StoredFile(content, SIZE, 0.0), "", head=False)
+    response = file_response(StoredFile(content, SIZE, 0.0, '"tag"'), "", head=False)
     sending = asyncio.ensure_future(response(scope, receive, ignore))
     await held.until_inside()
     leaves.set() if reason == "the client leaves" else sending.cancel()
@@ -100,7 +100,7 @@ async def test_a_download_that_ends_while_its_socket_is_full(
             await asyncio.Event().wait()
 
     scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
-    response = file_response(StoredFile(content, SIZE, 0.0), "", head=False)
+    response = file_response(StoredFile(content, SIZE, 0.0, '"tag"'), "", head=False)
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -119,7 +119,7 @@ def test_a_range_that_is_refused_leaves_no_open_file(tmp_path: Path) -> None:
     path.write_bytes(b"x" * 10)
     content = FileIO(path)
     with pytest.raises(ApiError):
-        file_response(StoredFile(content, 10, 0.0), "bytes=20-30", head=False)
+        file_response(StoredFile(content, 10, 0.0, '"tag"'), "bytes=20-30", head=False)
     assert content.closed
 
 

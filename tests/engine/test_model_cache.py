@@ -23,7 +23,7 @@ class Source:
         self.bytes, self.fetched = b"model", 0
 
     @contextmanager
-    def __call__(self) -> Iterator[Path]:
+    def __call__(self, _unfinished: Path | None) -> Iterator[Path]:
         self.fetched += 1
         path = self._folder / "model.onnx"
         if self._is_folder:

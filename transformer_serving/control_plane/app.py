@@ -97,7 +97,10 @@ class _Server:
         if request.method == "DELETE":
             return self._delete(path)
         return file_response(
-            self._files.open(path), request.headers.get("range", ""), request.method == "HEAD"
+            self._files.open(path),
+            request.headers.get("range", ""),
+            request.method == "HEAD",
+            request.headers.get("if-range", ""),
         )
 
     async def _upload(self, request: Request) -> Response:

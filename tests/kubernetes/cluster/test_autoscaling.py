@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from tests.compose.conftest import wait_for, wait_until_answered
 from tests.kubernetes.chart import NAMESPACE
@@ -14,11 +17,19 @@ from tests.kubernetes.cluster.release import Release, is_ready
 from tests.kubernetes.cluster.waiting import Prometheus, WaitingTokens, autoscaler, scaled_object
 
 
-def test_the_autoscaler_adds_and_removes_pods_and_fails_no_request(
-    serving: Release, metrics: Metrics, figures: ClusterFigures
-) -> None:
+@pytest.fixture
+def up_to_four(serving: Release, metrics: Metrics) -> Iterator[None]:
+    """Of inference; the tests after this one count on two."""
     wait_for(lambda: len(metrics.measured(NAMESPACE)) >= 4, "figures of every pod")
     serving.upgrade({"inference": {"autoscaling": {"maxReplicas": 4}}})
+    yield
+    serving.upgrade()
+    serving.settled("inference", 2)
+
+
+def test_the_autoscaler_adds_and_removes_pods_and_fails_no_request(
+    serving: Release, up_to_four: None, figures: ClusterFigures
+) -> None:
     with load(serving) as sent:
         wait_for(lambda: len(ready(serving)) == 4, "four pods under load")
         wait_until_answered(sent)

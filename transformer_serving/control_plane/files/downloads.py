@@ -37,7 +37,12 @@ class _Download(StreamingResponse):
             asyncio.get_running_loop().run_in_executor(None, self._stored.close)
 
 
-def file_response(stored: StoredFile, wanted_range: str, head: bool) -> Response:
+def file_response(
+    stored: StoredFile, wanted_range: str, head: bool, if_range: str = ""
+) -> Response:
+    """`if_range`: the range is of the file that has this tag; of another one, all is sent."""
+    if if_range.strip() not in ("", stored.tag):
+        wanted_range = ""
     try:
         span = _span(wanted_range, stored.size)
     except ApiError:
@@ -47,6 +52,7 @@ def file_response(stored: StoredFile, wanted_range: str, head: bool) -> Response
     headers = {
         "accept-ranges": "bytes",
         "content-length": str(end - start),
+        "etag": stored.tag,
         "last-modified": formatdate(stored.modified, usegmt=True),
     }
     if span:

@@ -35,6 +35,8 @@ class StoredFile:
     content: FileIO
     size: int
     modified: float
+    # Of these bytes and no others: a later upload is another file on the disk.
+    tag: str
     _one_thread: threading.Lock = field(default_factory=threading.Lock)
 
     def read(self, size: int, at: int) -> bytes:
@@ -110,7 +112,8 @@ class FileStore:
             os.close(descriptor)
             raise ApiError(ApiFailure.FILE_NOT_FOUND)
         status = os.fstat(descriptor)
-        return StoredFile(content, status.st_size, status.st_mtime)
+        tag = f'"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}"'
+        return StoredFile(content, status.st_size, status.st_mtime, tag)
 
     def delete(self, path: str, before: float | None = None) -> bool:
         """Removes a file; whether there was one. Folders stay: another upload may be in them.

@@ -25,6 +25,7 @@ _log = logging.getLogger("engine.controller")
 _LEAVE_S = 1.5
 # Beside the state file.
 _PROOFS = "proofs.json"
+_DOWNLOADS = "downloads"
 
 
 def main() -> None:
@@ -67,7 +68,11 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
 
     name = "triton engine" if options.filter == "*" else f"triton engine {options.filter}"
     control_plane = LateControlPlane(
-        options.serving_id, name, options.keep_tasks_seconds, options.model_cache
+        options.serving_id,
+        name,
+        options.keep_tasks_seconds,
+        options.model_cache,
+        options.state.with_name(_DOWNLOADS),
     )
     triton = Triton(
         options.triton_grpc,

@@ -9,9 +9,7 @@ import contextlib
 import hashlib
 import json
 import logging
-import shutil
 import threading
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,8 +21,6 @@ from clearml.backend_api.services import models as model_calls, tasks as task_ca
 from clearml.backend_api.session import Session
 from clearml.backend_api.session.session import LoginError
 from clearml.config import ConfigWrapper
-from clearml.storage import StorageManager
-from clearml.storage.cache import CacheManager
 
 from transformer_serving.contract.naming import AUTO_UPDATED, name_fault, triton_model_name
 from transformer_serving.contract.worker.hidden_frameworks import hidden_frameworks
@@ -35,6 +31,7 @@ from transformer_serving.engine.controller.figures import read_figures
 from transformer_serving.engine.controller.gone_tasks import GoneTasks
 from transformer_serving.engine.controller.lost_adds import LostAdds
 from transformer_serving.engine.controller.model_cache import ModelCache
+from transformer_serving.engine.controller.storage import fresh_copy, model_copy
 from transformer_serving.engine.controller.verification import Refused
 from transformer_serving.engine.endpoint_config import EndpointFields, TensorFields
 from transformer_serving.engine.errors import EngineError
@@ -85,6 +82,7 @@ class ClearmlControlPlane:
         name: str = "triton engine",
         keep_tasks_s: float = 0.0,
         model_cache: Path | None = None,
+        downloads: Path | None = None,
     ) -> None:
         self._serving_id = serving_id
         self._name = name
@@ -97,7 +95,7 @@ class ClearmlControlPlane:
         self._lost_adds = LostAdds()
         self._problems: list[Problem] = []
         self._gone_tasks = GoneTasks(keep_tasks_s)
-        self._cache = ModelCache(model_cache)
+        self._cache = ModelCache(model_cache, downloads)
 
     def endpoints(self) -> Sequence[Served]:
         processor = self._connected()
@@ -151,7 +149,7 @@ class ClearmlControlPlane:
                 f"model '{served.model_id}' of the endpoint is not registered; add the endpoint "
                 "with --model-id of an uploaded model"
             )
-        with self._cache.model(served.content, partial(_fresh_copy, known.uri, "model")) as path:
+        with self._cache.model(served.content, partial(model_copy, known.uri)) as path:
             yield path
 
     def preprocess(self, served: Served) -> bytes | None:
@@ -166,7 +164,7 @@ class ClearmlControlPlane:
         # A folder is uploaded as an archive; ours is always one file.
         if artifact.type == "archive":
             return None
-        with _fresh_copy(artifact.url, "preprocess") as path:
+        with fresh_copy(artifact.url, "preprocess") as path:
             return path.read_bytes()
 
     def report(self, text: str) -> None:
@@ -301,28 +299,3 @@ def _earlier(project: str, name: str) -> Task | None:
         task_filter={"type": ["inference"], "order_by": ["-last_update"]},
     )
     return Task.get_task(task_id=str(found[0])) if found else None
-
-
-@contextlib.contextmanager
-def _fresh_copy(uri: str, name: str) -> Iterator[Path]:
-    """A download that no earlier one can be taken for: two uploads of one file name share an
-    address, and the SDK's cache would give the first one's bytes for the second."""
-    context = f"engine-{uuid.uuid4().hex}"
-    folder = Path(CacheManager.get_cache_manager(cache_context=context).get_cache_folder())
-    try:
-        local = StorageManager.get_local_copy(
-            uri, cache_context=context, extract_archive=True, name=name, force_download=True
-        )
-        if local is None or not Path(local).exists():
-            raise ControlPlaneError(f"the {name} could not be downloaded from {uri}{_hint(uri)}")
-        yield Path(local)
-    finally:
-        # Only the cache: a file:// address gives the user's own file.
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _hint(uri: str) -> str:
-    """The SDK's name of an upload that has not ended; clearml-serving may lose the one after it."""
-    if uri.endswith(("/uploading_file", "/failed_uploading")):
-        return ": its upload did not end, or its address was lost; upload it again"
-    return ""

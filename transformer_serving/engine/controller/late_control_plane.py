@@ -25,8 +25,9 @@ class LateControlPlane:
         name: str,
         keep_tasks_s: float = 0.0,
         model_cache: Path | None = None,
+        downloads: Path | None = None,
     ) -> None:
-        self._order = (serving_id, name, keep_tasks_s, model_cache)
+        self._order = (serving_id, name, keep_tasks_s, model_cache, downloads)
         self._importing = threading.Lock()
 
     def endpoints(self) -> Sequence[Served]:

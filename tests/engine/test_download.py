@@ -1,0 +1,162 @@
+"""Downloads over a line that breaks, from a server that answers as ClearML's file server does."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import requests
+from hypothesis import given, settings, strategies as st
+
+from tests.engine.cutting import CutLine, file_server
+from transformer_serving.engine.controller import download
+from transformer_serving.engine.controller.download import (
+    Download,
+    DownloadFailed,
+    Get,
+    clear_unfinished,
+    downloaded,
+)
+
+CONTENT = random.Random(7).randbytes(600_000)
+# The head of an answer and the last piece of one that breaks are shorter.
+LOST = 70_000
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int]]:
+    """A folder and the port that it is served at."""
+    folder = tmp_path_factory.mktemp("served")
+    with file_server(folder) as port:
+        yield folder, port
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "_PAUSE_S", 0.0)
+
+
+def getter(port: int, name: str = "model.onnx") -> Get:
+    def get(headers: Mapping[str, str]) -> requests.Response:
+        return requests.get(
+            f"http://127.0.0.1:{port}/{name}", headers=dict(headers), stream=True, timeout=20
+        )
+
+    return get
+
+
+def write(folder: Path, content: bytes, name: str = "model.onnx") -> None:
+    (folder / name).write_bytes(content)
+
+
+def test_a_line_that_breaks_costs_no_byte_twice(served: tuple[Path, int], tmp_path: Path) -> None:
+    folder, port = served
+    write(folder, CONTENT)
+    with CutLine(port, [200_000, 0, 220_000]).listening() as line:
+        with downloaded("http://host/a/model.onnx", tmp_path / "d", getter(line.port)) as path:
+            assert path.name == "model.onnx"
+            assert path.read_bytes() == CONTENT
+        ranges = line.ranges()
+    assert not (tmp_path / "d").exists()
+    starts = [int(row.removeprefix("bytes=").rstrip("-")) for row in ranges[1:]]
+    # Nothing came of the second connection, so the third begins where that one did.
+    assert ranges[0] == ""
+    assert 200_000 - LOST <= starts[0] == starts[1] <= 200_000
+    assert starts[1] + 220_000 - LOST <= starts[2] <= starts[1] + 220_000
+
+
+def test_another_process_goes_on(served: tuple[Path, int], tmp_path: Path) -> None:
+    folder, port = served
+    write(folder, CONTENT)
+    with CutLine(port, [150_000, *[0] * 5]).listening() as line:
+        with pytest.raises(DownloadFailed, match=r"0\.1 MB of it came and are kept"):
+            Download("http://host/model.onnx", tmp_path).fetch(getter(line.port))
+        path = Download("http://host/model.onnx", tmp_path).fetch(getter(line.port))
+        assert path.read_bytes() == CONTENT
+        first = int(line.ranges()[-1].removeprefix("bytes=").rstrip("-"))
+    assert 150_000 - LOST <= first <= 150_000
+
+
+def test_a_file_that_changed_meanwhile_comes_whole(
+    served: tuple[Path, int], tmp_path: Path
+) -> None:
+    folder, port = served
+    write(folder, CONTENT)
+    after = CONTENT[::-1]
+    with CutLine(port, [150_000, *[0] * 5]).listening() as line:
+        with pytest.raises(DownloadFailed):
+            Download("http://host/model.onnx", tmp_path).fetch(getter(line.port))
+        write(folder, after)
+        os.utime(folder / "model.onnx", (1, 1))
+        path = Download("http://host/model.onnx", tmp_path).fetch(getter(line.port))
+    assert path.read_bytes() == after
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(0, 300_000), max_size=8), st.integers(0, 600_000))
+def test_wherever_it_breaks_the_bytes_are_those_of_the_file(
+    served: tuple[Path, int],
+    tmp_path_factory: pytest.TempPathFactory,
+    cuts: list[int],
+    size: int,
+) -> None:
+    folder, port = served
+    write(folder, CONTENT[:size], "some.zip")
+    target = tmp_path_factory.mktemp("target")
+    with CutLine(port, cuts).listening() as line:
+        for _ in range(3):
+            try:
+                path = Download("http://host/some.zip", target).fetch(getter(line.port, "some.zip"))
+                break
+            except DownloadFailed:
+                # Five times in a row nothing came, which these cuts allow once.
+                assert sum(cut < LOST for cut in cuts) >= 5
+    assert path.read_bytes() == CONTENT[:size]
+
+
+@pytest.mark.parametrize("about", [b"", b"{}", b"[]", b'{"size": "x", "tag": 1}', b"\xff"])
+def test_a_damaged_note_begins_anew(served: tuple[Path, int], tmp_path: Path, about: bytes) -> None:
+    folder, port = served
+    write(folder, CONTENT)
+    (tmp_path / "part").write_bytes(b"of something else")
+    (tmp_path / "about.json").write_bytes(about)
+    path = Download("http://host/model.onnx", tmp_path).fetch(getter(port))
+    assert path.read_bytes() == CONTENT
+
+
+def test_more_than_the_file_has_is_not_its_beginning(
+    served: tuple[Path, int], tmp_path: Path
+) -> None:
+    """As where a disk came back after a cut of power with other sizes."""
+    folder, port = served
+    write(folder, CONTENT)
+    tag = requests.head(f"http://127.0.0.1:{port}/model.onnx", timeout=20).headers["ETag"]
+    (tmp_path / "part").write_bytes(CONTENT + b"more")
+    note = {"size": len(CONTENT), "tag": tag}
+    (tmp_path / "about.json").write_text(json.dumps(note))
+    path = Download("http://host/model.onnx", tmp_path).fetch(getter(port))
+    assert path.read_bytes() == CONTENT
+
+
+def test_what_is_not_there_is_said_at_once(served: tuple[Path, int], tmp_path: Path) -> None:
+    with pytest.raises(DownloadFailed, match="the server answered 404"):
+        Download("http://host/none", tmp_path).fetch(getter(served[1], "none"))
+
+
+def test_what_nobody_takes_up_goes_after_a_day(tmp_path: Path) -> None:
+    fresh, old = tmp_path / "fresh", tmp_path / "old"
+    for folder, hours in ((fresh, 20), (old, 30)):
+        folder.mkdir()
+        (folder / "part").write_bytes(b"half")
+        moment = time.time() - hours * 3600
+        for path in (folder / "part", folder):
+            os.utime(path, (moment, moment))
+    (tmp_path / "some.lock").touch()
+    clear_unfinished(tmp_path)
+    clear_unfinished(tmp_path / "not there")
+    assert {path.name for path in tmp_path.iterdir()} == {"fresh", "some.lock"}

@@ -1,0 +1,110 @@
+"""A model over a line that breaks, of the embedded control plane and of a server like ClearML's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.control_plane.conftest import ACCESS_KEY, SECRET_KEY, ServerProcess, _free_port
+from tests.engine.cutting import CutLine, file_server
+
+ROOT = Path(__file__).parents[2]
+WEIGHTS = os.urandom(400_000)
+_SCRIPT = """
+import sys
+from pathlib import Path
+from transformer_serving.engine.controller.storage import StorageError, model_copy
+uri, unfinished = sys.argv[1], Path(sys.argv[2]) if sys.argv[2] else None
+try:
+    with model_copy(uri, unfinished) as path:
+        files = [path] if path.is_file() else sorted(path.iterdir())
+        print([(file.name, len(file.read_bytes())) for file in files])
+except StorageError as error:
+    print("failed:", error)
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    running = ServerProcess(tmp_path_factory.mktemp("plane") / "data", _free_port())
+    running.start()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """As clearml-serving uploads a folder."""
+    path = tmp_path / "model.zip"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("manifest.json", "{}")
+        file.writestr("model.onnx", WEIGHTS)
+    return path
+
+
+def copied(folder: Path, api: int, files: str, uri: str, unfinished: Path | None) -> str:
+    """What a process of the controller's has of it."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("CLEARML_")}
+    (folder / "clearml.conf").touch()
+    plane = f"http://127.0.0.1:{api}"
+    environment = {
+        **kept, "CLEARML_API_HOST": plane, "CLEARML_WEB_HOST": plane, "CLEARML_FILES_HOST": files,
+        "CLEARML_API_ACCESS_KEY": ACCESS_KEY, "CLEARML_API_SECRET_KEY": SECRET_KEY,
+        "CLEARML_CONFIG_FILE": str(folder / "clearml.conf"),
+        "CLEARML_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": str(ROOT),
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(_SCRIPT), uri, str(unfinished or "")],
+        env=environment, capture_output=True, text=True, check=True, cwd=folder,
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+def test_an_archive_comes_over_a_line_that_breaks(
+    server: ServerProcess, archive: Path, tmp_path: Path
+) -> None:
+    session = server.session()
+    with archive.open("rb") as file:
+        sent = session.post(server.url, files={"models/a b/model.zip": ("model.zip", file)})
+    assert sent.status_code == 200, sent.text
+    with CutLine(server.port, [150_000, 150_000]).listening() as line:
+        host = f"http://127.0.0.1:{line.port}"
+        uri = f"{host}/models/a%20b/model.zip"
+        said = copied(tmp_path, server.port, host, uri, tmp_path / "unfinished")
+        ranges = line.ranges()
+    assert said == f"[('manifest.json', 2), ('model.onnx', {len(WEIGHTS)})]"
+    assert [bool(row) for row in ranges] == [False, True, True]
+    assert not (tmp_path / "unfinished").exists()
+
+
+def test_one_file_comes_from_a_server_like_clearmls(server: ServerProcess, tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(WEIGHTS)
+    with (
+        file_server(tmp_path) as port,
+        CutLine(port, [100_000]).listening() as line,
+    ):
+        host = f"http://127.0.0.1:{line.port}"
+        said = copied(tmp_path, server.port, host, f"{host}/model.onnx", tmp_path / "unfinished")
+        # The suffix is what the kind of model is known by.
+        assert said == f"[('model.onnx', {len(WEIGHTS)})]"
+        assert len(line.ranges()) == 2
+        missing = copied(tmp_path, server.port, host, f"{host}/none.onnx", tmp_path / "unfinished")
+    assert missing == (
+        f"failed: the model could not be downloaded from {host}/none.onnx: the server answered 404"
+    )
+
+
+def test_a_file_of_the_users_own_is_left_where_it_is(server: ServerProcess, tmp_path: Path) -> None:
+    file = tmp_path / "model.onnx"
+    file.write_bytes(WEIGHTS)
+    said = copied(tmp_path, server.port, server.url, file.as_uri(), tmp_path / "unfinished")
+    assert said == f"[('model.onnx', {len(WEIGHTS)})]"
+    assert file.is_file()
+    assert not (tmp_path / "unfinished").exists()

@@ -1,0 +1,68 @@
+"""A lock that waits as long as its holder gets on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from transformer_serving.engine.controller.turn import turn
+
+
+def test_one_waits_for_the_other_while_that_gets_on(tmp_path: Path) -> None:
+    work, order = tmp_path / "work", []
+    work.mkdir()
+    holds = threading.Event()
+
+    def hold() -> None:
+        with turn(tmp_path / "a.lock", work) as ours:
+            assert ours
+            holds.set()
+            # Longer than the other's patience, though never quiet for as long as that.
+            for number in range(20):
+                (work / "part").write_bytes(b"x" * number)
+                time.sleep(0.3)
+            order.append("first")
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert holds.wait(60)
+    with turn(tmp_path / "a.lock", work, patience_s=4.0) as ours:
+        order.append("second")
+        assert ours
+    thread.join()
+    assert order == ["first", "second"]
+
+
+def test_a_holder_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
+    with turn(tmp_path / "a.lock", tmp_path / "work") as held:
+        assert held
+        with turn(tmp_path / "a.lock", tmp_path / "work", patience_s=0.1) as ours:
+            assert not ours
+    with turn(tmp_path / "a.lock", tmp_path / "work") as ours:
+        assert ours
+
+
+def test_a_process_that_ends_lets_go(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; "
+        "from transformer_serving.engine.controller.turn import turn\n"
+        "with turn(Path(sys.argv[1]), Path(sys.argv[1])) as ours: print(ours, flush=True); input()"
+    )
+    lock = tmp_path / "a.lock"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"True\n"
+        process.kill()
+    with turn(lock, tmp_path / "work", patience_s=5.0) as ours:
+        assert ours
+
+
+def test_a_volume_that_takes_no_file_gives_no_turn(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with turn(tmp_path / "file" / "a.lock", tmp_path) as ours:
+        assert not ours

@@ -1,0 +1,204 @@
+"""A download over HTTP that goes on where it broke: after a lost connection, a restart.
+
+The bytes so far lie in a folder, with the size and the tag of the file that they are of. The rest
+is asked for with Range and If-Range (RFC 9110, 14.2 and 13.1.5), so that a file which has changed
+meanwhile comes whole; so does one of a server that knows no ranges. What is in the bytes is for the
+bundle's manifest to judge, as with any other copy.
+
+Tested by tests/engine/test_download.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import unquote, urlsplit
+
+import requests
+
+from transformer_serving.contract.replacement import replace_file
+from transformer_serving.engine.errors import EngineError
+
+Get = Callable[[Mapping[str, str]], requests.Response]
+
+_log = logging.getLogger(__name__)
+_PART, _ABOUT = "part", "about.json"
+# As much of a broken answer is lost.
+_CHUNK = 64 * 1024
+# In a row, without a single byte.
+_TRIES = 5
+_PAUSE_S = 1.0
+_SAID_EVERY_S = 15.0
+# Since the last byte of what nobody took up again.
+_KEPT_S = 86_400.0
+_TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
+_MB = 1e6
+
+
+class DownloadFailed(EngineError):
+    """The file did not come; the message says how far it got."""
+
+
+@dataclass(frozen=True)
+class _About:
+    """Which file the bytes are of: its size in bytes, and its ETag or date; '' for neither."""
+
+    size: int
+    tag: str
+
+    @classmethod
+    def read(cls, path: Path) -> _About | None:
+        try:
+            values = json.loads(path.read_bytes())
+            return cls(int(values["size"]), str(values["tag"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+class Download:
+    """Of one file into `folder`, which is its own; `url` gives it its name. One at a time."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self._folder = folder
+        self._part, self._state = folder / _PART, folder / _ABOUT
+        self.path = folder / "whole" / _name(url)
+
+    def fetch(self, get: Get) -> Path:
+        """The file, whole. Raises DownloadFailed, which leaves what came to the next call.
+
+        `get` asks for the file with some headers, without reading the body; what it raises of
+        requests is an attempt that failed.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        failed = 0
+        while True:
+            before = self._come()
+            try:
+                if self._go_on(get):
+                    break
+                reason = "the connection ended early"
+            except requests.RequestException as error:
+                reason = type(error).__name__
+            failed = 0 if self._come() > before else failed + 1
+            if failed == _TRIES:
+                raise DownloadFailed(
+                    f"{reason}; {self._come() / _MB:.1f} MB of it came and are kept"
+                )
+            if failed:
+                time.sleep(_PAUSE_S * 2 ** (failed - 1))
+        self.path.parent.mkdir(exist_ok=True)
+        return self._part.rename(self.path)
+
+    def discard(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _come(self) -> int:
+        return self._part.stat().st_size if self._part.exists() else 0
+
+    def _go_on(self, get: Get) -> bool:
+        """One answer's bytes behind those that are there; whether the file is whole then."""
+        about = _About.read(self._state)
+        come = self._come() if about is not None and about.tag else 0
+        if about is not None and 0 < come == about.size:
+            return True
+        asked = {"Accept-Encoding": "identity"}
+        if about is not None and come:
+            asked |= {"Range": f"bytes={come}-", "If-Range": about.tag}
+        with contextlib.closing(get(asked)) as answer:
+            if answer.status_code == 206 and _continues(answer, come, about):
+                _log.info("%s: goes on at %.1f MB", self.path.name, come / _MB)
+            elif answer.status_code == 200:
+                about, come = self._begin(answer), 0
+            else:
+                return self._refused(answer)
+            with self._part.open("r+b") as file:
+                file.truncate(come)
+                file.seek(come)
+                self._write(answer, file, about)
+        # Without a size, chunks have an end of their own; another body ends as one that broke does.
+        ended = "chunked" in answer.headers.get("Transfer-Encoding", "")
+        return ended if about is None else self._come() == about.size
+
+    def _begin(self, answer: requests.Response) -> _About | None:
+        """The bytes before are of another file, or of none."""
+        self._state.unlink(missing_ok=True)
+        self._part.write_bytes(b"")
+        about = _about(answer)
+        if about is not None:
+            replace_file(self._state, json.dumps(asdict(about)).encode())
+        return about
+
+    def _refused(self, answer: requests.Response) -> bool:
+        if answer.status_code in (206, 416):
+            # Not the rest of what is here: the next attempt takes it from its beginning.
+            self._state.unlink(missing_ok=True)
+            return False
+        if answer.status_code in _TRY_AGAIN:
+            raise requests.HTTPError(response=answer)
+        raise DownloadFailed(f"the server answered {answer.status_code}")
+
+    def _write(self, answer: requests.Response, file: BinaryIO, about: _About | None) -> None:
+        said = time.monotonic()
+        for chunk in answer.iter_content(_CHUNK):
+            file.write(chunk)
+            if time.monotonic() - said > _SAID_EVERY_S:
+                said = time.monotonic()
+                size = "" if about is None else f" of {about.size / _MB:.1f}"
+                _log.info("%s: %.1f%s MB", self.path.name, file.tell() / _MB, size)
+
+
+def clear_unfinished(folder: Path) -> None:
+    """Delete what lies in the folders in `folder` and got no byte for a day."""
+    for entry in folder.iterdir() if folder.is_dir() else ():
+        with contextlib.suppress(OSError):
+            last = max(path.stat().st_mtime for path in (entry, *entry.rglob("*")))
+            if entry.is_dir() and time.time() - last > _KEPT_S:
+                shutil.rmtree(entry)
+
+
+@contextlib.contextmanager
+def downloaded(url: str, folder: Path, get: Get) -> Iterator[Path]:
+    """The file for as long as the block runs. Raises DownloadFailed."""
+    download = Download(url, folder)
+    path = download.fetch(get)
+    try:
+        yield path
+    finally:
+        download.discard()
+
+
+def _about(answer: requests.Response) -> _About | None:
+    """None where the size is not known: a body in chunks, or one that was compressed on its way."""
+    size = answer.headers.get("Content-Length", "")
+    if not size.isdigit() or answer.headers.get("Content-Encoding", "identity") != "identity":
+        return None
+    return _About(int(size), _tag(answer))
+
+
+def _tag(answer: requests.Response) -> str:
+    """What If-Range may be asked with: a weak ETag may not."""
+    tag = answer.headers.get("ETag", "")
+    return tag if tag.startswith('"') else answer.headers.get("Last-Modified", "")
+
+
+def _continues(answer: requests.Response, come: int, about: _About | None) -> bool:
+    """Whether these are the bytes behind those that came, of the same file."""
+    found = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+    if found is None or about is None:
+        return False
+    return (int(found[1]), int(found[2]), _tag(answer)) == (come, about.size, about.tag)
+
+
+def _name(url: str) -> str:
+    """The last part of its path, for its suffix, in letters that the SDK takes as they are."""
+    last = unquote(urlsplit(url).path).rpartition("/")[2]
+    return re.sub(r"[^\w.-]", "_", last, flags=re.ASCII).lstrip(".")[-100:] or "model"

@@ -1,0 +1,100 @@
+"""Files of the registry, through the ClearML SDK, which begins a broken download anew.
+
+Models on a web server, ClearML's file server first of all, come by a download that goes on.
+
+Tested by tests/engine/test_storage.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import requests
+from clearml.storage import StorageManager
+from clearml.storage.cache import CacheManager
+from clearml.storage.helper import StorageHelper, _HttpDriver
+
+from transformer_serving.engine.controller.download import DownloadFailed, Get, downloaded
+from transformer_serving.engine.errors import EngineError
+
+# To connect, and between two bytes.
+_TIMEOUT_S = (30, 30)
+
+
+class StorageError(EngineError):
+    """A file could not be had; the last good state serves on."""
+
+
+@contextlib.contextmanager
+def model_copy(uri: str, unfinished: Path | None) -> Iterator[Path]:
+    """The model's file, or the folder that an archive holds. Raises StorageError.
+
+    `unfinished`: the folder for what has come so far, where one is.
+    """
+    get = None if unfinished is None else web_get(uri)
+    if get is None or unfinished is None:
+        with fresh_copy(uri, "model") as path:
+            yield path
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(downloaded(uri, unfinished, get))
+        except DownloadFailed as failure:
+            raise StorageError(_failed(uri, "model", f": {failure}")) from None
+        # The SDK unpacks a local file as it does its own copy.
+        yield stack.enter_context(fresh_copy(str(file), "model"))
+
+
+def web_get(uri: str) -> Get | None:
+    """Asks for the file as the SDK does: its certificates, proxies, substitutions and keys.
+
+    None where it is not on a web server.
+    """
+    helper = StorageHelper.get(uri)
+    if helper is None or not isinstance(helper._driver, _HttpDriver):
+        return None
+    # One of its own: that of the SDK asks for minutes before it says that nobody answers.
+    container = _HttpDriver(retries=1).get_container(helper._base_url)
+    url = helper._canonize_url(uri)
+
+    def get(headers: Mapping[str, str]) -> requests.Response:
+        keys = container.get_headers(url) or {}
+        answer: requests.Response = container.session.get(
+            url, headers={**keys, **headers}, stream=True, timeout=_TIMEOUT_S
+        )
+        return answer
+
+    return get
+
+
+@contextlib.contextmanager
+def fresh_copy(uri: str, name: str) -> Iterator[Path]:
+    """A download that no earlier one can be taken for: two uploads of one file name share an
+    address, and the SDK's cache would give the first one's bytes for the second."""
+    context = f"engine-{uuid.uuid4().hex}"
+    folder = Path(CacheManager.get_cache_manager(cache_context=context).get_cache_folder())
+    try:
+        local = StorageManager.get_local_copy(
+            uri, cache_context=context, extract_archive=True, name=name, force_download=True
+        )
+        if local is None or not Path(local).exists():
+            raise StorageError(_failed(uri, name))
+        yield Path(local)
+    finally:
+        # Only the cache: a file:// address gives the user's own file.
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _failed(uri: str, name: str, why: str = "") -> str:
+    return f"the {name} could not be downloaded from {uri}{_hint(uri) or why}"
+
+
+def _hint(uri: str) -> str:
+    """The SDK's name of an upload that has not ended; clearml-serving may lose the one after it."""
+    if uri.endswith(("/uploading_file", "/failed_uploading")):
+        return ": its upload did not end, or its address was lost; upload it again"
+    return ""

@@ -1,0 +1,59 @@
+"""One at a time, among threads and processes of several machines: a lock on a file.
+
+The kernel lets go of it when its holder ends. A volume may know no locks, and a holder on another
+machine may hang: who waits then does without.
+
+Tested by tests/engine/test_turn.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+# Of a holder under whose hands nothing changes: its longest quiet work is to copy a model.
+PATIENCE_S = 600.0
+_LOOK_S = 0.5
+
+
+@contextlib.contextmanager
+def turn(lock: Path, work: Path, patience_s: float = PATIENCE_S) -> Iterator[bool]:
+    """Whether it is ours; waits for as long as something changes below the folder `work`."""
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        file = lock.open("ab")
+    except OSError:
+        yield False
+        return
+    with file:
+        yield _locked(file.fileno(), work, patience_s)
+
+
+def _locked(descriptor: int, work: Path, patience_s: float) -> bool:
+    seen, since = _look(work), time.monotonic()
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                return False
+        if (now := _look(work)) != seen:
+            seen, since = now, time.monotonic()
+        elif time.monotonic() - since > patience_s:
+            return False
+        time.sleep(_LOOK_S)
+
+
+def _look(work: Path) -> list[tuple[str, int, int]]:
+    """What lies there, its sizes and times."""
+    found = []
+    for path in work.rglob("*"):
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            found.append((str(path), status.st_size, status.st_mtime_ns))
+    return sorted(found)
