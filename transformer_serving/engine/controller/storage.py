@@ -54,7 +54,7 @@ def web_get(uri: str) -> Get | None:
 
     None where it is not on a web server.
     """
-    helper = StorageHelper.get(uri)
+    helper = StorageHelper.get(uri)  # type: ignore[no-untyped-call]
     if helper is None or not isinstance(helper._driver, _HttpDriver):
         return None
     # One of its own: that of the SDK asks for minutes before it says that nobody answers.
