@@ -180,6 +180,16 @@ RELIED_ON = (
         "gateway/host_task.py: the host's task is made without a look at the code",
     ),
     Relied(
+        "clearml", "clearml/storage/helper.py", "_StorageHelper",
+        "get(url,logger) _driver _base_url _canonize_url(url)",
+        "engine/controller/storage.py: a broken download goes on",
+    ),
+    Relied(
+        "clearml", "clearml/storage/helper.py", "_HttpDriver",
+        "__init__(retries) get_container(container_name,config) session get_headers",
+        "engine/controller/storage.py: a broken download goes on",
+    ),
+    Relied(
         "clearml-serving", _HOST, "ModelRequestProcessor",
         "_task _engine_processor_lookup _request_processing_state _update_lock_flag "
         "_canary_route _normalize_endpoint_url(endpoint,version) _sync_daemon_thread "

@@ -13,7 +13,7 @@ from tests.kubernetes.cluster.components import Cluster
 from tests.kubernetes.cluster.figures import ClusterFigures
 from tests.kubernetes.cluster.metrics import Metrics
 from tests.kubernetes.cluster.outside import load
-from tests.kubernetes.cluster.release import Release, is_ready
+from tests.kubernetes.cluster.release import NAME, Release, is_ready
 from tests.kubernetes.cluster.waiting import Prometheus, WaitingTokens, autoscaler, scaled_object
 
 
@@ -74,7 +74,11 @@ def test_tritons_are_added_and_removed_by_the_tokens_that_prometheus_counts(
         figures.load("and back to 1, with 4 requests a second", sent)
         assert sent.failed == 0, sent.seen
     finally:
-        cluster.kubectl("--namespace", NAMESPACE, "delete", "--ignore-not-found", "hpa",
-                        autoscaler(scaled)["metadata"]["name"])  # fmt: skip
+        serving.kubectl(
+            "delete", "--ignore-not-found", "hpa", autoscaler(scaled)["metadata"]["name"]
+        )
         tokens.stop()
         prometheus.close()
+        # It may have asked for another one just before its end; the tests after this count on one.
+        serving.kubectl("scale", f"deployment/{NAME}-triton", "--replicas=1")
+        serving.settled("triton", 1)
