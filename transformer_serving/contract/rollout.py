@@ -46,6 +46,11 @@ class Allowed:
     cosine: float = 0.99
 
 
+def candidate_name(endpoint: str, bundle_version: int) -> str:
+    """The endpoint that a candidate is: a version of the other, by the number of its bundle."""
+    return f"{endpoint}/{bundle_version}"
+
+
 @dataclass(frozen=True)
 class Plan:
     """What the desk asks for; `steps` are percents, the last one 100, and `wish` may come later.
@@ -69,7 +74,7 @@ class Plan:
     @property
     def candidate(self) -> str:
         """The endpoint that the new bundle has of its own, as clearml-serving names it."""
-        return f"{self.endpoint}/{self.bundle_version}"
+        return candidate_name(self.endpoint, self.bundle_version)
 
     def wishing(self, wish: str) -> Plan:
         return replace(self, wish=wish)

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from transformer_serving.contract.heads import GENERATION
-from transformer_serving.contract.rollout import ABORT, PROMOTE, Allowed, Plan
+from transformer_serving.contract.rollout import ABORT, PROMOTE, Allowed, Plan, candidate_name
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.cli import listed_canaries, listed_endpoints
 from transformer_serving.desk.deploy.endpoint import (
@@ -149,7 +149,7 @@ def start(
         limit.report("waiting for another deploy of this machine to end")
         with one_at_a_time(target.lock):
             old_model_id, listed = _checked(target, bundle, endpoint)
-            candidate = f"{endpoint}/{bundle.manifest.bundle_version}"
+            candidate = candidate_name(endpoint, bundle.manifest.bundle_version)
             size, free = _engine_bytes(bundle), _free(target)
             _afforded(Cost(candidate, listed, size, free, mirror, shadow), tell)
             limit.report(f"uploading the candidate for {endpoint}")
@@ -180,7 +180,7 @@ def _checked(target: DeployTarget, bundle: Bundle, endpoint: str) -> tuple[str, 
         )
     if endpoint in listed_canaries(output):
         raise Failure(f"'{endpoint}' has a canary route already; take it away first", exit_code=2)
-    candidate = f"{endpoint}/{version}"
+    candidate = candidate_name(endpoint, version)
     if candidate in listed:
         raise Failure(
             f"there is an endpoint '{candidate}' already; if it is left from a rollout that did "
