@@ -1,7 +1,7 @@
 """What traces cost a short request, in processor time: `python -m benchmarks.trace_cost`.
 
 As benchmarks.request_cost asks, with the gateway's part around it and a receiver of OTLP in another
-process. The three ways take turns, and what is sent is counted with the requests that are traced.
+process. The three ways take turns, 16 requests at a time; sending is measured after them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import permutations
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
@@ -35,6 +36,9 @@ RESULT = BUILD / "trace_cost.json"
 _CALLERS = 16
 _RATIO = 0.01
 OFF, NONE, ONE = "off", "on, none traced", f"on, one of {_CALLERS} traced"
+SENDING = "more, its spans sent"
+# Fewer spans than a batch, which would be sent beside the requests: ten of each that is traced.
+_TURNS = 42
 RECEIVER = """
 import http.server
 class Receiver(http.server.BaseHTTPRequestHandler):
@@ -95,44 +99,61 @@ class Site:
 
         scope: Any = {"method": "POST", "path": "/serve/null", "headers": [(b"host", b"null")]}
         nothing: Any = None
-        exchange = Exchange.of(scope, nothing, nothing)
+        exchange, call = Exchange.of(scope, nothing, nothing), Call(self.target, None)
         exchange.enter(None)
         with self.traffic.visit(self.target, exchange.arrived) as visit:
             if tracing is not None:
-                visit.trace = trace_of(tracing, exchange, Call(self.target, None))
+                visit.trace = trace_of(tracing, exchange, call)
             state: dict[str, Any] = {}
             outcome = await self.made.process(self.made.preprocess({"text": TEXT}, state), state)
             answer = self.made.postprocess(outcome, state)
             assert answer.status_code == 200, answer.body
             visit.answered(answer.code, answer.status_code)
 
-    async def cost(self, way: str, count: int) -> float:
-        """Microseconds of one request, until nothing of it is left to be sent."""
+    async def cost(self, way: str) -> float:
+        """Seconds of processor time of one turn: a request of each caller."""
         asked = self.ways[way]
         self.made.tracing = asked[-1]
         began = time.process_time()
-        for _ in range(count // _CALLERS):
-            # A task each, as a server has it: what one sets in its context is its own.
-            await asyncio.gather(*(asyncio.create_task(self.ask(one)) for one in asked))
-        rows = self.queue._shared.rows  # type: ignore[union-attr]
-        # Of each way a look or two: looking costs too.
-        await asyncio.sleep(1.5)
-        while rows:
-            await asyncio.sleep(0.5)
-        return (time.process_time() - began) / count * 1e6
+        # A task each, as a server has it: what one sets in its context is its own.
+        await asyncio.gather(*(asyncio.create_task(self.ask(one)) for one in asked))
+        return time.process_time() - began
+
+    async def sending(self) -> float:
+        """Seconds of processor time in which what is left in the queue is sent."""
+        shared: Any = self.queue._shared  # type: ignore[union-attr]
+        assert 0 < len(shared.rows) < shared.batch, "a batch was sent beside the requests"
+        began = time.process_time()
+        shared.wake.set()
+        while shared.rows:
+            await asyncio.sleep(0.05)
+        # The last batch is out of the queue and on its way.
+        await asyncio.sleep(0.2)
+        return time.process_time() - began
 
 
-async def measured(count: int, rounds: int) -> dict[str, list[float]]:
+async def measured(turns: int, rounds: int) -> dict[str, list[float]]:
+    """Microseconds of a request, a figure a round; `turns` of the ways take turns within one."""
     site = Site()
-    await site.cost(ONE, count // 4)
-    found: dict[str, list[float]] = {way: [] for way in site.ways}
-    for at in range(rounds):
-        for way in site.ways if at % 2 else reversed(site.ways):
-            found[way].append(await site.cost(way, count))
+    found: dict[str, list[float]] = {way: [] for way in (*site.ways, SENDING)}
+    # Each follows each as often: it matters whose caches one finds.
+    orders = list(permutations(site.ways))
+    for at in range(-1, rounds):
+        seconds = dict.fromkeys(site.ways, 0.0)
+        for turn in range(turns):
+            for way in orders[turn % len(orders)]:
+                seconds[way] += await site.cost(way)
+        sending = await site.sending()
+        if at < 0:
+            # The first round warms what the others meet.
+            continue
+        for way, spent in seconds.items():
+            found[way].append(spent / turns / _CALLERS * 1e6)
+        found[SENDING].append(sending / turns * 1e6)
     return found
 
 
-def run(count: int, rounds: int) -> dict[str, list[float]]:
+def run(turns: int, rounds: int) -> dict[str, list[float]]:
     with tempfile.TemporaryDirectory() as folder, receiver() as address:
         write_model(Path(folder))
         triton = tritons.start_triton("null Triton", Path(folder), null=True)
@@ -141,11 +162,10 @@ def run(count: int, rounds: int) -> dict[str, list[float]]:
                 "TRANSFORMER_SERVING_TRITON_HTTP": triton.http,
                 "TOKENIZERS_PARALLELISM": "false",
                 "OTEL_EXPORTER_OTLP_ENDPOINT": address,
-                # So that all that is measured is sent.
-                "OTEL_BSP_MAX_QUEUE_SIZE": "1000000",
-                "OTEL_BSP_SCHEDULE_DELAY": "1000",
+                # Sent when it is asked for, so that it is counted once and beside no request.
+                "OTEL_BSP_SCHEDULE_DELAY": "600000",
             }
-            return uvloop.run(measured(count, rounds))
+            return uvloop.run(measured(turns, rounds))
         finally:
             triton.child.stop()
 
@@ -154,17 +174,18 @@ def told(found: dict[str, list[float]]) -> dict[str, float]:
     """What a request pays more than without traces: medians of the differences of each round."""
     none = median(on - off for on, off in zip(found[NONE], found[OFF], strict=True))
     traced = _CALLERS * median(on - off for on, off in zip(found[ONE], found[NONE], strict=True))
+    sending = median(found[SENDING])
     return {
         "more, of one not traced": none,
         "more, of one traced": none + traced,
-        f"more, at {_RATIO:.0%}": none + _RATIO * traced,
+        SENDING: sending,
+        f"more, at {_RATIO:.0%}": none + _RATIO * (traced + sending),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=1600)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=31)
     options = parser.parse_args()
     if FIGURES not in os.environ:
         # As in a worker: prometheus_client decides by it when it is imported.
@@ -174,8 +195,8 @@ def main() -> None:
                 subprocess.run(command, env={**os.environ, FIGURES: folder}, check=False).returncode
             )
     before = {**machine(), **versions(), "date": today()}
-    found = run(options.count, options.rounds)
-    rows = [*((way, median(row)) for way, row in found.items()), *told(found).items()]
+    found = run(_TURNS, options.rounds)
+    rows = [*((way, median(found[way])) for way in (OFF, NONE, ONE)), *told(found).items()]
     lines = [f"{name:25} {value:8.2f}" for name, value in rows]
     sys.stdout.write("\n".join(["microseconds of processor time of one request", *lines, ""]))
     write_json(RESULT, {"machine": before, "microseconds": found, "told": dict(rows)})
