@@ -57,14 +57,22 @@ def _measuring(command: Callable[..., None]) -> Callable[..., None]:
     metavar="PEER",
     help="Only this one, also of bench-all's; may be repeated.",
 )
-def bench(out: Path, rounds: int, seconds: float, tables: bool, only: tuple[str, ...]) -> None:
+@click.option(
+    "--load", "named", multiple=True, metavar="LOAD",
+    help="Only under this one, also of bench-all's; may be repeated.",
+)  # fmt: skip
+def bench(
+    out: Path, rounds: int, seconds: float, tables: bool, only: tuple[str, ...],
+    named: tuple[str, ...],
+) -> None:  # fmt: skip
     """The side by side of README, about 15 minutes on two idle cores."""
-    from benchmarks.runs import session
+    from benchmarks.runs import loads, session
     from benchmarks.servers import peers
 
-    chosen = peers.chosen(only)
-    plan = _plan(rounds, seconds)
-    _finish(session.bench(plan, _report, chosen, keep=_kept(out)), out, tables)
+    found = session.bench(
+        _plan(rounds, seconds), _report, peers.chosen(only), loads.chosen(named), keep=_kept(out)
+    )
+    _finish(found, out, tables)
 
 
 @main.command()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.servers.peers import Peer
+from transformer_serving.desk.failure import Failure
 
 
 @dataclass(frozen=True)
@@ -50,3 +52,10 @@ PACED = Load("paced", "one text, 50 requests a second offered, open loop", "pace
 
 MAIN = (SEED, KEPT, SINGLE, BATCH, MIXED)
 LOADS = {load.name: load for load in (*MAIN, BIG, PACED)}
+
+
+def chosen(names: Sequence[str]) -> list[Load]:
+    """The loads of these names, those of `make bench` without any. Raises Failure (2)."""
+    if unknown := set(names) - set(LOADS):
+        raise Failure(f"no load '{min(unknown)}'; there are {', '.join(LOADS)}", exit_code=2)
+    return [LOADS[name] for name in names] or list(MAIN)

@@ -1,4 +1,4 @@
-"""Two runs beside each other, and which peers a run has."""
+"""Two runs beside each other, and which peers and loads a run has."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.report import agreement
+from benchmarks.runs import loads
 from benchmarks.runs.results import Results
 from benchmarks.servers import peers
 from tests.benchmarks.test_everything import values
@@ -42,3 +43,10 @@ def test_peers_are_chosen_by_name_also_those_of_bench_all() -> None:
     assert peers.chosen([]) == list(peers.MAIN)
     with pytest.raises(Failure, match="no peer 'nobody'; there are gateway, app"):
         peers.chosen(["gateway", "nobody"])
+
+
+def test_loads_are_chosen_by_name_also_those_of_bench_all() -> None:
+    assert [load.name for load in loads.chosen(["paced", "seed"])] == ["paced", "seed"]
+    assert loads.chosen([]) == list(loads.MAIN)
+    with pytest.raises(Failure, match="no load 'rush'; there are seed, kept"):
+        loads.chosen(["rush"])
