@@ -6,16 +6,39 @@ from pathlib import Path
 
 import pytest
 
-from transformer_serving.desk.local.parts import BY_NAME, WORKERS_VARIABLE
+from transformer_serving.contract.worker.tracing import RATIO
+from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.local.parts import BY_NAME, check_settings
 from transformer_serving.desk.local.record import Ports, new_record
+from transformer_serving.gateway.access import TLS_CERT
+from transformer_serving.gateway.settings import MAX_BODY_BYTES, WORKERS
 
 
 @pytest.mark.parametrize(("said", "workers"), [(None, "1"), ("", "1"), ("3", "3")])
 def test_the_environment_says_how_many_workers(
     said: str | None, workers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(WORKERS_VARIABLE, raising=False)
+    monkeypatch.delenv(WORKERS.name, raising=False)
     if said is not None:
-        monkeypatch.setenv(WORKERS_VARIABLE, said)
+        monkeypatch.setenv(WORKERS.name, said)
     launch = BY_NAME["inference"].launch(tmp_path, new_record(tmp_path, Ports()))
     assert f"--workers={workers}" in launch.command
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (WORKERS.name, "many"),
+        (WORKERS.name, "0"),
+        (MAX_BODY_BYTES.name, "-1"),
+        (RATIO.name, "2"),
+        (TLS_CERT.name, "no-key-beside-it.crt"),
+        ("TRANSFORMER_SERVING_TIMEOUT_S", "soon"),
+    ],
+)
+def test_a_wrong_setting_is_named_before_a_part_is_started(name: str, value: str) -> None:
+    check_settings({})
+    told = "--tls-cert and --tls-key" if name == TLS_CERT.name else name
+    with pytest.raises(Failure, match=told) as refused:
+        check_settings({name: value})
+    assert refused.value.exit_code == 2

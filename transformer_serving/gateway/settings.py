@@ -80,6 +80,10 @@ LOG_REQUESTS = Setting(
     1,
     "1: a log line for every request of an endpoint; 0: for faults alone, one a second and code.",
 )
+# Of the containers and of `up`, which give it to the gateway as --workers.
+WORKERS = Setting(
+    "CLEARML_SERVING_NUM_PROCESS", "1", 1, 1_000, "Worker processes in each inference container."
+)
 SETTINGS = (
     MAX_BODY_BYTES,
     MAX_BODY_ELEMENTS,

@@ -172,6 +172,12 @@ class Tracing:
         return True
 
 
+def check_settings(environment: Mapping[str, str]) -> None:
+    """Raises ValueError naming a wrong variable, whether traces are on or not."""
+    RATIO.number(environment)
+    CALLERS.number(environment)
+
+
 def read_tracing(environment: Mapping[str, str] = os.environ) -> Tracing | None:
     """None where traces are off. Raises ValueError naming a wrong variable."""
     if not traces_are_on(environment):

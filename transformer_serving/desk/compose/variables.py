@@ -37,7 +37,7 @@ IN_CONTAINERS = {
     "TRANSFORMER_SERVING_TRITON_GRPC": "triton:8001",
     "TRANSFORMER_SERVING_METRICS_HOST": "0.0.0.0",
 }
-_DRAIN = gateway_settings.DRAIN_SECONDS.name
+_DRAIN, _WORKERS = gateway_settings.DRAIN_SECONDS.name, gateway_settings.WORKERS
 
 CLEARML = Section(
     "The ClearML server. All empty: the control plane of --profile local.",
@@ -115,7 +115,7 @@ ACCESS = Section(
 INFERENCE = Section(
     "The inference containers.",
     (
-        Variable("CLEARML_SERVING_NUM_PROCESS", "Worker processes in each container.", "1"),
+        Variable(_WORKERS.name, _WORKERS.help, _WORKERS.default),
         Variable("CLEARML_SERVING_POLL_FREQ", "Minutes between two looks at the endpoints.", "0.1"),
         Variable("CLEARML_INFERENCE_TASK_ID", "ClearML task to go on with; empty: a new one."),
         Variable(

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_serving.contract.gate.server_facts import TRITON_VARIABLE
+from transformer_serving.contract.worker import tracing
+from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.record import (
     LOOPBACK,
     MONITORING,
@@ -19,12 +21,12 @@ from transformer_serving.desk.local.record import (
     clearml_environment,
 )
 from transformer_serving.desk.versions.lock import read_lock
+from transformer_serving.gateway.access import read_access
+from transformer_serving.gateway.settings import WORKERS, read_settings
 
 POLL_SECONDS = 2
 GRACE_SECONDS = 30
 _TRITON_EXIT_S = 1
-# As the compose files have it.
-WORKERS_VARIABLE = "CLEARML_SERVING_NUM_PROCESS"
 # With the SDK's own 240 tries and pauses of up to two minutes, a part that was started or told to
 # leave while the control plane was away would notice long after that it is back.
 SDK_CONFIGURATION = """api.http {
@@ -62,6 +64,23 @@ class Part:
 
     def listens(self, record: StackRecord) -> str | None:
         return None if self.address is None else self.address(record)
+
+
+def check_settings(environment: Mapping[str, str]) -> None:
+    """What the gateway and its workers would refuse one by one, each in its own log.
+
+    Raises Failure (exit code 2) naming a wrong variable.
+    """
+    import preprocess.settings
+
+    try:
+        WORKERS.number(environment)
+        read_settings(environment)
+        read_access(environment)
+        preprocess.settings.read_settings(environment)
+        tracing.check_settings(environment)
+    except ValueError as error:
+        raise Failure(str(error), exit_code=2) from None
 
 
 def control_plane_data(state: Path) -> Path:
@@ -140,7 +159,7 @@ def _inference(state: Path, record: StackRecord) -> Launch:
         "transformer_serving.gateway",
         "--host=127.0.0.1",
         f"--port={record.ports.inference}",
-        f"--workers={os.environ.get(WORKERS_VARIABLE) or 1}",
+        f"--workers={WORKERS.number(os.environ):.0f}",
     ]
     environment = {
         **_clearml(state, record, "inference"),

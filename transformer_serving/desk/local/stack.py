@@ -18,7 +18,7 @@ from transformer_serving.desk.deploy.endpoint import DeployTarget
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import health, monitoring
 from transformer_serving.desk.local.open_triton import open_tritons
-from transformer_serving.desk.local.parts import BY_NAME, parts_of
+from transformer_serving.desk.local.parts import BY_NAME, check_settings, parts_of
 from transformer_serving.desk.local.record import (
     LOOPBACK,
     Ports,
@@ -65,7 +65,8 @@ def start(
     open_inference: int | None = None,
     watched: bool = False,
 ) -> Stack:
-    """Bring every part up, or find it up. Raises Failure naming a taken port or a silent part.
+    """Bring every part up, or find it up. Raises Failure naming a wrong setting, a taken port or
+    a silent part.
 
     `ports` None keeps those of the last time, or the usual ones. `open_inference` is the port at
     which Triton's inference is open to every program of this machine; it is never kept, and
@@ -82,6 +83,7 @@ def start(
         _refuse_changes(record, ports, open_inference)
         record = _with_watchers(state, record, watchers)
     else:
+        check_settings(os.environ)
         record = _next_record(state, record, ports, open_inference, watchers)
         if any(True for _ in leftovers(state)):
             report("ending what a crash left behind")
