@@ -6,9 +6,8 @@ import contextlib
 import importlib
 import json
 import logging
-from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import hypothesis
 import pytest
@@ -46,6 +45,7 @@ _LOGGERS = (
     "transformer_serving.preprocess",
     "transformer_serving.traces",
 )
+_BEGUN = pytest.StashKey[dict[str | None, "LoggerState"]]()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -82,19 +82,50 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         importlib.import_module("schemathesis.reporting.allure")
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Loggers are the process's: one that a test leaves quieter would hide lines from the next."""
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
-    before = [(logger, logger.level, logger.disabled, logger.propagate) for logger in loggers]
-    everywhere = logging.root.manager.disable
-    try:
-        return (yield)
-    finally:
-        logging.disable(everywhere)
-        for logger, level, disabled, propagate in before:
-            logger.disabled, logger.propagate = disabled, propagate
-            logger.setLevel(level)
+class LoggerState(NamedTuple):
+    """What can keep a logger's lines from a test that waits for them; `everywhere` is of all."""
+
+    level: int
+    disabled: bool
+    propagate: bool
+    handlers: int
+    everywhere: int
+
+    @classmethod
+    def of(cls, name: str | None) -> LoggerState:
+        logger = logging.getLogger(name)
+        # The root's are pytest's own, another one in each phase of a test.
+        handlers = len(logger.handlers) if name else 0
+        everywhere = logging.root.manager.disable
+        return cls(logger.level, logger.disabled, logger.propagate, handlers, everywhere)
+
+    def restore(self, name: str | None) -> None:
+        logger = logging.getLogger(name)
+        logger.disabled, logger.propagate = self.disabled, self.propagate
+        logger.setLevel(self.level)
+        logging.disable(self.everywhere)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """Loggers are the process's: one that was left quieter would hide lines from this test."""
+    begun = item.session.stash.setdefault(_BEGUN, {name: LoggerState.of(name) for name in _LOGGERS})
+    _tell_of_loggers(item, "setup", "before this test")
+    for name, state in begun.items():
+        state.restore(name)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    _tell_of_loggers(item, call.when, "at its end")
+
+
+def _tell_of_loggers(item: pytest.Item, phase: str, when: str) -> None:
+    """Where the test fails, its report says which loggers were not as they are wanted."""
+    for name, state in item.session.stash[_BEGUN].items():
+        found = LoggerState.of(name)
+        if found != state:
+            item.add_report_section(phase, "loggers", f"{name or 'root'} {when}: {found}")
 
 
 @pytest.hookimpl(trylast=True)
