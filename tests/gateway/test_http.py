@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -33,17 +34,27 @@ async def sizes(scope: Scope, receive: Receive, send: Send) -> None:
     await send_json(send, 200, size)
 
 
+class Running(NamedTuple):
+    server: HttpServer
+    port: int
+
+
 @pytest.fixture
-async def port(request: pytest.FixtureRequest) -> AsyncIterator[int]:
+async def running(request: pytest.FixtureRequest) -> AsyncIterator[Running]:
     listener = listen("127.0.0.1", 0, 100)
     port: int = listener.getsockname()[1]
     seconds = getattr(request, "param", KEEP_ALIVE_S)
     server = HttpServer(sizes, listener, backlog=100, connections=100, head_seconds=seconds)
     server.start()
-    yield port
+    yield Running(server, port)
     server.stop()
     async with asyncio.timeout(60):
         await server.ended.wait()
+
+
+@pytest.fixture
+def port(running: Running) -> int:
+    return running.port
 
 
 async def all_of(reader: asyncio.StreamReader) -> bytes:
@@ -83,7 +94,7 @@ async def test_one_that_drips_is_given_up(port: int) -> None:
     writer.close()
 
 
-@pytest.mark.parametrize("port", [LONG_S], indirect=True, ids=["no-hurry"])
+@pytest.mark.parametrize("running", [LONG_S], indirect=True, ids=["no-hurry"])
 @pytest.mark.parametrize(
     ("beginning", "piece"),
     [
@@ -127,7 +138,7 @@ async def test_bodies_of_any_size_and_kept_connections_go_on(port: int) -> None:
 
 
 @pytest.mark.parametrize("head", [b"content-length: 4\r\n", b"transfer-encoding: chunked\r\n"])
-@pytest.mark.parametrize("port", [LONG_S], indirect=True, ids=["no-hurry"])
+@pytest.mark.parametrize("running", [LONG_S], indirect=True, ids=["no-hurry"])
 async def test_a_body_may_come_long_after_its_head(port: int, head: bytes) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     pieces = [b"ab", b"cd"] if b"length" in head else [b"4\r\nab", b"cd\r\n", b"0\r\n\r\n"]
@@ -141,7 +152,7 @@ async def test_a_body_may_come_long_after_its_head(port: int, head: bytes) -> No
 
 
 @pytest.mark.parametrize("declared", [b"1", b"16384", b"16385", b"99999999"])
-@pytest.mark.parametrize("port", [LONG_S], indirect=True, ids=["no-hurry"])
+@pytest.mark.parametrize("running", [LONG_S], indirect=True, ids=["no-hurry"])
 async def test_the_app_is_asked_before_a_body_that_does_not_come(
     port: int, declared: bytes
 ) -> None:
@@ -151,7 +162,7 @@ async def test_the_app_is_asked_before_a_body_that_does_not_come(
     writer.close()
 
 
-@pytest.mark.parametrize("port", [LONG_S], indirect=True, ids=["no-hurry"])
+@pytest.mark.parametrize("running", [LONG_S], indirect=True, ids=["no-hurry"])
 async def test_a_body_is_only_called_for_where_the_app_reads_it(port: int) -> None:
     head = HEAD + b"expect: 100-continue\r\ncontent-length: 2\r\n\r\n"
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -203,7 +214,7 @@ async def answer_of(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
     ],
     ids=["at once", "body apart", "by bytes", "cut", "chunked", "chunked apart"],
 )
-@pytest.mark.parametrize("port", [LONG_S], indirect=True, ids=["no-hurry"])
+@pytest.mark.parametrize("running", [LONG_S], indirect=True, ids=["no-hurry"])
 async def test_an_upgrade_is_ignored_and_the_connection_goes_on(
     port: int, pieces: list[bytes]
 ) -> None:
@@ -219,7 +230,7 @@ async def test_an_upgrade_is_ignored_and_the_connection_goes_on(
     writer.close()
 
 
-@pytest.mark.parametrize("port", [LONG_S], indirect=True, ids=["no-hurry"])
+@pytest.mark.parametrize("running", [LONG_S], indirect=True, ids=["no-hurry"])
 async def test_many_upgrades_at_once(port: int) -> None:
     """More than a function could call itself, and what follows each is not copied for it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -238,3 +249,19 @@ async def test_the_jdks_own_client(port: int) -> None:
     )  # fmt: skip
     out, _ = await asyncio.wait_for(process.communicate(), 120)
     assert out.decode().split("\n") == ["200 22", "200 100012", "200 22", ""]
+
+
+async def test_one_that_takes_no_more_serves_those_that_it_has(running: Running) -> None:
+    """Here nobody else has the listener: without it the port is closed."""
+    server, port = running
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    # So that it has been taken.
+    writer.write(HEAD + b"content-length: 1\r\n\r\na")
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    server.take_no_more()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+    writer.write(HEAD + b"content-length: 1\r\n\r\na")
+    async with asyncio.timeout(60):
+        assert b"HTTP/1.1 200" in await reader.readuntil(b"\r\n\r\n1")
+    writer.close()

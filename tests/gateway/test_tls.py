@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import signal
 import socket
 import ssl
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,6 +117,32 @@ def test_a_renewed_certificate_is_shown_while_requests_go_on(
     wait_until(all_new, SOON_S)
     assert {shown(server, context) for _ in range(20)} == {renewed}
     assert answers == {b"HTTP/1.1 200"}
+
+
+def test_a_handshake_that_began_before_a_renewal_ends_in_an_answer(
+    server: Server, authority: Authority
+) -> None:
+    """Whoever has just been taken by the worker that makes way has its answer there, its last."""
+    context = authority.client()
+    told = server.log.read_text().count("makes way")
+    server.process.send_signal(signal.SIGHUP)
+    taken: deque[socket.socket] = deque()
+
+    def makes_way() -> bool:
+        taken.append(server.connect())
+        if len(taken) > 20:
+            taken.popleft().close()
+        return server.log.read_text().count("makes way") > told
+
+    wait_until(makes_way, SOON_S)
+    answers = []
+    for connection in taken:
+        with context.wrap_socket(connection, server_hostname="127.0.0.1") as secure:
+            secure.sendall(POST + b"content-length: %d\r\n\r\n" % len(BODY) + BODY)
+            answers.append(secure.recv(65536))
+    assert {answer[:12] for answer in answers} == {b"HTTP/1.1 200"}
+    assert any(b"connection: close" in answer for answer in answers)
+    wait_until(lambda: server.log.read_text().count("makes way") > told + 1, SOON_S)
 
 
 def test_a_certificate_that_is_none_changes_nothing(server: Server, authority: Authority) -> None:

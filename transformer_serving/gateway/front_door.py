@@ -97,7 +97,11 @@ class FrontDoor:
 
     def turns_away(self, scope: Scope, raw: bytes) -> Iterable[Message] | None:
         """The answer of a request that need not come into the loop; asked in Granian's thread."""
-        return None if self._shutdown.stopping else self._crowd.refusal(scope, raw)
+        return None if self._shutdown.leaving else self._crowd.refusal(scope, raw)
+
+    def make_way(self) -> None:
+        """Answers are their connections' last from now on: other workers take the new ones."""
+        self._shutdown.make_way()
 
     def not_ready(self) -> str | None:
         """Why /health/ready would answer 503, else None."""
@@ -126,7 +130,7 @@ class FrontDoor:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange.of(scope, receive, send)
-        if self._shutdown.stopping:
+        if self._shutdown.leaving:
             exchange = exchange.as_one_of_the_last()
         call = call_of(scope) or self._by_setting(scope)
         if call is None or call.is_question or not self._settings.log_requests:

@@ -20,10 +20,11 @@ LEAVE_S = 10.0
 
 
 class Shutdown:
-    """Whether the worker was told to stop."""
+    """Whether the worker was told to stop. `leaving` is it also where others serve on."""
 
     def __init__(self, drain_seconds: float) -> None:
         self.stopping = False
+        self._makes_way = False
         self._told = False
         self._drain_seconds = drain_seconds
 
@@ -34,6 +35,13 @@ class Shutdown:
             return
         loop = asyncio.get_running_loop()
         signal.signal(signal.SIGTERM, self._handler(loop, server))
+
+    @property
+    def leaving(self) -> bool:
+        return self.stopping or self._makes_way
+
+    def make_way(self) -> None:
+        self._makes_way = True
 
     def leave(self) -> None:
         """Called when the app has ended: the process ends too, whoever is still waited for."""

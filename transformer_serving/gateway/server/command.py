@@ -18,12 +18,12 @@ from transformer_serving.gateway.figures_folder import figures_folder
 from transformer_serving.gateway.server.listener import BoundPath, hold, listen, listen_on_socket
 from transformer_serving.gateway.server.supervisor import Supervisor
 from transformer_serving.gateway.server.tls import Tls
-from transformer_serving.gateway.server.worker_order import WorkerOrder
+from transformer_serving.gateway.server.worker_order import MAKING_WAY_S, WorkerOrder
 from transformer_serving.gateway.settings import GRPC_PORT, GatewaySettings, read_settings
 from transformer_serving.gateway.shutdown import LEAVE_S
 
 _APP = "transformer_serving.gateway.app"
-# Beyond all that a worker may take from SIGTERM on.
+# Beyond all that a worker may take from SIGTERM or SIGHUP on.
 _SPARE_S = 5.0
 
 
@@ -68,7 +68,10 @@ def _serve(options: argparse.Namespace, tls: Tls | None, settings: GatewaySettin
         parent=life,
         backlog=options.backlog,
         graceful_seconds=options.graceful_seconds,
-        leave_seconds=drain_seconds + options.graceful_seconds + LEAVE_S + _SPARE_S,
+        leave_seconds=max(drain_seconds, MAKING_WAY_S)
+        + options.graceful_seconds
+        + LEAVE_S
+        + _SPARE_S,
         tls=tls,
         grpc=None if held is None else _address(options.host, grpc_port),
     )

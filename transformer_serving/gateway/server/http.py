@@ -8,7 +8,9 @@ waits without end.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
+import os
 import socket
 from typing import Any
 
@@ -51,6 +53,7 @@ class HttpServer:
         self.ended = asyncio.Event()
         self._app = app
         self._listener = listener
+        self._identity = _identity(listener.fileno())
         self._backlog = backlog
         self._connections = connections
         self._tls = tls
@@ -66,6 +69,23 @@ class HttpServer:
         worker, is_unix = self._worker()
         serve = worker.serve_mtr_uds if is_unix else worker.serve_mtr
         serve(Handover(self._answer, self._turns_away), loop, self._signal)
+
+    def take_no_more(self) -> None:
+        """Leave new connections to the other processes on the listener; serve those that are here.
+
+        Granian stops both at once, and then closes each connection on which no request runs:
+        one that it has just taken, of which TLS or the first request is still on its way, too. So
+        its listener becomes a socket that nobody knows.
+        """
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as deaf:
+            # Without a name it gets one that no path leads to (unix(7), "Autobind feature").
+            deaf.bind("")
+            deaf.listen(1)
+            deaf.setblocking(False)
+            for number in map(int, os.listdir("/proc/self/fd")):
+                with contextlib.suppress(OSError):
+                    if _identity(number) == self._identity:
+                        os.dup2(deaf.fileno(), number, inheritable=False)
 
     def stop(self) -> None:
         """Close the listener; `ended` is set when every request that runs has its answer."""
@@ -104,3 +124,9 @@ class HttpServer:
         named = None if ca is None else str(ca)
         cert, key = str(self._tls.cert), str(self._tls.key)
         return True, cert, key, None, "tls1.2", named, [], ca is not None
+
+
+def _identity(number: int) -> tuple[int, int]:
+    """The same for every number under which a process has one file."""
+    status = os.fstat(number)
+    return status.st_dev, status.st_ino

@@ -26,7 +26,12 @@ from granian.asgi import LifespanProtocol
 
 from transformer_serving.gateway.server.handover import WorkerLoop
 from transformer_serving.gateway.server.http import HttpServer
-from transformer_serving.gateway.server.worker_order import BEAT_S, Report, WorkerOrder
+from transformer_serving.gateway.server.worker_order import (
+    BEAT_S,
+    MAKING_WAY_S,
+    Report,
+    WorkerOrder,
+)
 from transformer_serving.gateway.settings import read_settings
 
 if TYPE_CHECKING:
@@ -72,7 +77,7 @@ class Worker:
         )  # fmt: skip
         grpc_port = self._grpc_port(app)
         ports: list[Port] = [server, *([] if grpc_port is None else [grpc_port])]
-        told = _on_signals(ports, self._order.graceful_seconds)
+        told = _on_signals(app, server, ports, self._order.graceful_seconds)
         self._turn()
         await lifespan.startup()
         if lifespan.interrupt or lifespan.errored:
@@ -136,26 +141,36 @@ class Port(Protocol):
     def stop(self) -> None: ...
 
 
-def _on_signals(ports: Sequence[Port], graceful_seconds: float) -> asyncio.Event:
+def _on_signals(
+    app: Any, server: HttpServer, ports: Sequence[Port], graceful_seconds: float
+) -> asyncio.Event:
     """Let SIGTERM stop the ports, within the seconds that requests have; set once it has come.
 
-    SIGHUP does so too, without the drain that shutdown.py puts before SIGTERM's handler.
+    SIGHUP lets others take the new connections first: they serve on. It knows no drain, which
+    shutdown.py puts before SIGTERM's handler.
     """
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
+    stopped = False
 
     def stop() -> None:
-        if not told.is_set():
-            told.set()
+        nonlocal stopped
+        told.set()
+        if not stopped:
+            stopped = True
             for port in ports:
                 port.stop()
                 loop.call_later(graceful_seconds, port.ended.set)
 
-    def on_signal(*_: object) -> None:
-        loop.call_soon_threadsafe(stop)
+    def make_way() -> None:
+        if not told.is_set():
+            told.set()
+            app.make_way()
+            server.take_no_more()
+            loop.call_later(MAKING_WAY_S, stop)
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, on_signal)
+    for number, answer in ((signal.SIGTERM, stop), (signal.SIGHUP, make_way)):
+        signal.signal(number, lambda *_, answer=answer: loop.call_soon_threadsafe(answer))
     return told
 
 

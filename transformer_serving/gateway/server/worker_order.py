@@ -17,6 +17,8 @@ from transformer_serving.gateway.server.tls import Tls
 
 # Between two signs of life.
 BEAT_S = 1.0
+# In which the connections of one that makes way bring a request, whose answer is their last one.
+MAKING_WAY_S = 5.0
 
 
 class Report(Enum):
