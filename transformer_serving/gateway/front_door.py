@@ -46,11 +46,10 @@ from transformer_serving.gateway.short_way import (
     is_stream,
     send_response,
 )
-from transformer_serving.gateway.shutdown import Shutdown
+from transformer_serving.gateway.shutdown import Lifespan, Shutdown
 from transformer_serving.gateway.traffic import NOBODY, Traffic, Visit
 
 _POLICY_VIOLATION = 1008
-_ENDED = ("lifespan.shutdown.complete", "lifespan.shutdown.failed")
 
 
 class Taken(NamedTuple):
@@ -83,6 +82,10 @@ class FrontDoor:
         self._callers = Callers()
         self._mirroring = Mirroring(lambda: host.processor)
         self._rounds = GoldenRounds(host, self._short_way, self._metrics.goldens)
+        self._lifespan = Lifespan(
+            self._shutdown, started=self._rounds.start,
+            stopping=(self._rounds.stop, self._mirroring.stop), ended=self._tell,
+        )  # fmt: skip
         self._health = Health(host, self._rounds, self._shutdown)
         self._cards = Cards(host, self._short_way)
         self._page = PageFiles(shown=settings.page)
@@ -121,7 +124,7 @@ class FrontDoor:
         if scope["type"] == "http":
             await self._http(scope, receive, send)
         elif scope["type"] == "lifespan":
-            await self._host.app(scope, self._stopping(receive), self._started_or_ended(send))
+            await self._host.app(scope, *self._lifespan.around(receive, send))
         elif self._keys is not None:
             # No endpoint of the host speaks anything else; a websocket gets 403.
             await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
@@ -292,26 +295,3 @@ class FrontDoor:
         await send_response(
             response, exchange.scope, receive, exchange.send, exchange.answer_headers
         )
-
-    def _started_or_ended(self, send: Send) -> Send:
-        async def forward(message: Message) -> None:
-            if message["type"] == "lifespan.startup.complete":
-                self._shutdown.arm()
-                self._rounds.start()
-            elif message["type"] in _ENDED:
-                self._tell()
-                self._shutdown.leave()
-            await send(message)
-
-        return forward
-
-    def _stopping(self, receive: Receive) -> Receive:
-        async def forward() -> Message:
-            message = await receive()
-            if message["type"] == "lifespan.shutdown":
-                self._shutdown.stopping = True
-                self._rounds.stop()
-                self._mirroring.stop()
-            return message
-
-        return forward

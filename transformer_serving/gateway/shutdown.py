@@ -11,12 +11,15 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
+
+from transformer_serving.gateway.asgi import Message, Receive, Send
 
 log = logging.getLogger("transformer_serving.gateway")
 # For ClearML's last reports, once no request is left; without its server the SDK tries for minutes.
 LEAVE_S = 10.0
+_ENDED = ("lifespan.shutdown.complete", "lifespan.shutdown.failed")
 
 
 class Shutdown:
@@ -65,3 +68,38 @@ class Shutdown:
             loop.call_soon_threadsafe(loop.call_later, self._drain_seconds, server, number, None)
 
         return on_term
+
+
+class Lifespan:
+    """What begins when the app has started, and ends before and after its end."""
+
+    def __init__(
+        self, shutdown: Shutdown, *, started: Callable[[], None],
+        stopping: Sequence[Callable[[], None]], ended: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._shutdown = shutdown
+        self._started = started
+        self._stopping = stopping
+        self._ended = ended
+
+    def around(self, receive: Receive, send: Send) -> tuple[Receive, Send]:
+        """The host's own messages, seen on their way."""
+
+        async def heard() -> Message:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                self._shutdown.stopping = True
+                for stop in self._stopping:
+                    stop()
+            return message
+
+        async def told(message: Message) -> None:
+            if message["type"] == "lifespan.startup.complete":
+                self._shutdown.arm()
+                self._started()
+            elif message["type"] in _ENDED:
+                self._ended()
+                self._shutdown.leave()
+            await send(message)
+
+        return heard, told
