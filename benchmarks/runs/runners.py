@@ -272,7 +272,8 @@ class RawEngine:
 
     def close(self) -> None:
         self._process.terminate()
-        self._process.wait()
+        # Its pipes close too.
+        self._process.communicate()
         self._log.close()
 
     def _line(self) -> str:

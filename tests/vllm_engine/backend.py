@@ -40,7 +40,8 @@ class Process:
         )  # fmt: skip
         self.answers: dict[str, Any] = {}
         self.lock = threading.Lock()
-        threading.Thread(target=self.read, daemon=True).start()
+        self.reading = threading.Thread(target=self.read, daemon=True)
+        self.reading.start()
 
     def read(self) -> None:
         assert self.process.stdout is not None
@@ -69,3 +70,7 @@ class Process:
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
+        self.reading.join()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
