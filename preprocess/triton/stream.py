@@ -5,17 +5,22 @@ request whose stream is, and with it the model's process, or end itself
 (docs/decisions/language-models.md, "A caller that leaves"). What is read is bounded by the tokens
 that were asked for. One whose engine knows none is cancelled, unless its last answer has come.
 
+The farewell has a stream of its own. As a second request on the first one it may be refused, when
+its model is being unloaded, while the first one's answers are written: that ends Triton 2.51.
+
 Tested by tests/preprocess/generation/test_text_generation.py and tests/preprocess/test_stream.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
 import grpc
+
+from transformer_serving.contract.worker.open_streams import open_streams
 
 # An engine that has not ended after its farewell for so long does not answer any more.
 _END_S = 10.0
@@ -28,6 +33,7 @@ class Stream:
         self, open_call: Callable[..., Any], request: Any, farewell: Any, limit_s: float
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._open_call = open_call
         self._request = request
         self._farewell = farewell
         self._came: asyncio.Queue[Any] = asyncio.Queue()
@@ -38,7 +44,7 @@ class Stream:
         # The limit is the last resort: who waits gives up before it.
         self._call = open_call(self._messages(), timeout=limit_s + _END_S)
         # A reader of its own: gRPC cancels the stream of a read that is cancelled.
-        self._reading = self._loop.create_task(self._read())
+        self._reading = self._kept(self._read())
 
     async def answers(self) -> AsyncIterator[Any]:
         """The messages as they came. Raises grpc.aio.AioRpcError."""
@@ -53,18 +59,34 @@ class Stream:
             self._loop.call_soon_threadsafe(self._leave)
 
     def _leave(self) -> None:
+        if self._left:
+            return
         self._left = True
         self._over.set()
-        if self._farewell is None and not self._ended:
+        if self._farewell is not None and not self._ended:
+            self._kept(self._part())
+        elif not self._ended:
             self._call.cancel()
-        elif not self._reading.done():
+        if not self._reading.done():
             self._too_long = self._loop.call_later(_END_S, self._call.cancel)
+
+    def _kept(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task that is waited for before the worker ends."""
+        task = self._loop.create_task(work)
+        kept = open_streams()
+        kept.add(task)
+        task.add_done_callback(kept.discard)
+        return task
+
+    async def _part(self) -> None:
+        """What becomes of the farewell nobody needs to know: the stream ends by itself at last."""
+        with suppress(grpc.aio.AioRpcError):
+            async for _ in self._open_call(_alone(self._farewell), timeout=_END_S):
+                pass
 
     async def _messages(self) -> AsyncIterator[Any]:
         yield self._request
         await self._over.wait()
-        if not self._ended and self._farewell is not None:
-            yield self._farewell
 
     async def _read(self) -> None:
         end: Any = None
@@ -93,3 +115,7 @@ def _is_last(message: Any) -> bool:
     if message.error_message:
         return True
     return bool(message.infer_response.parameters["triton_final_response"].bool_param)
+
+
+async def _alone(message: Any) -> AsyncIterator[Any]:
+    yield message

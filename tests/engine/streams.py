@@ -27,8 +27,9 @@ class Caller:
     """One sequence, asked for at once."""
 
     def __init__(
-        self, server: TritonServer, model: str, ids: Sequence[int], asked: Options | bytes
-    ) -> None:
+        self, server: TritonServer, model: str, ids: Sequence[int], asked: Options | bytes,
+        identity: str | None = None,
+    ) -> None:  # fmt: skip
         self.ids: list[int] = []
         self.logprobs: list[float] = []
         self.states: list[list[int]] = []
@@ -36,22 +37,13 @@ class Caller:
         self.first = threading.Event()
         self._ended = threading.Event()
         self._error: InferenceServerException | None = None
+        self._server = server
         self._client = server.client()
         self._client.start_stream(self._take)
         self._model = model
-        self._id = uuid.uuid4().hex
-        self._ask(ids, asked if isinstance(asked, bytes) else asked.to_json(), self._id)
-
-    def _ask(self, ids: Sequence[int], asked: bytes, identity: str = "") -> None:
-        inputs = []
-        for name, array, kind in (
-            ("input_ids", np.array(ids, np.int32), "INT32"),
-            ("options", np.frombuffer(asked, np.uint8), "UINT8"),
-        ):
-            value = triton.InferInput(name, array.shape, kind)
-            value.set_data_from_numpy(array)
-            inputs.append(value)
-        self._client.async_stream_infer(self._model, inputs, request_id=identity)
+        self._id = identity or uuid.uuid4().hex
+        inputs = inputs_of(ids, asked if isinstance(asked, bytes) else asked.to_json())
+        self._client.async_stream_infer(model, inputs, request_id=self._id)
 
     def end(self, seconds: float = 60) -> Finish:
         """Raises the error that came in the place of a last message."""
@@ -63,8 +55,7 @@ class Caller:
 
     def leave(self) -> None:
         """Say so, as preprocess does, and take what comes until the engine knows."""
-        farewell = Farewell(self._id)
-        self._ask(farewell.input_ids, farewell.to_json())
+        part(self._server, self._model, self._id)
         self._client.stop_stream()
 
     def vanish(self) -> None:
@@ -87,6 +78,27 @@ class Caller:
         if error is not None or self.states[-1][0] != Finish.RUNNING:
             self.first.set()
             self._ended.set()
+
+
+def inputs_of(ids: Sequence[int], asked: bytes) -> list[Any]:
+    inputs = []
+    for name, array, kind in (
+        ("input_ids", np.array(ids, np.int32), "INT32"),
+        ("options", np.frombuffer(asked, np.uint8), "UINT8"),
+    ):
+        value = triton.InferInput(name, array.shape, kind)
+        value.set_data_from_numpy(array)
+        inputs.append(value)
+    return inputs
+
+
+def part(server: TritonServer, model: str, identity: str) -> None:
+    """Say farewell to the call of that id, on a stream of its own, and wait until it was heard."""
+    farewell = Farewell(identity)
+    with server.client() as client:
+        client.start_stream(lambda result, error: None)
+        client.async_stream_infer(model, inputs_of(farewell.input_ids, farewell.to_json()))
+        client.stop_stream()
 
 
 def figures(server: TritonServer, model: str) -> dict[str, float]:

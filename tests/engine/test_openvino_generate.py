@@ -16,7 +16,7 @@ import torch
 import transformers
 from tritonclient.utils import InferenceServerException
 
-from tests.engine.streams import GREEDY, Caller, figures, options, until
+from tests.engine.streams import GREEDY, Caller, figures, options, part, until
 from tests.engine.triton_server import TritonServer, running_triton, wait_until
 from tests.language_models import POSITIONS, save_language_model
 from transformer_serving.contract.endpoint import Limits
@@ -241,6 +241,19 @@ def test_who_leaves_frees_the_cache(triton_server: TritonServer, built: Built) -
     third = Caller(triton_server, name, [9] * 10, options(POSITIONS))
     with pytest.raises(InferenceServerException, match=f"the model has {POSITIONS} positions"):
         third.end()
+    triton_server.client().unload_model(name)
+
+
+def test_a_farewell_may_come_before_what_it_ends(triton_server: TritonServer, built: Built) -> None:
+    """They come on streams of their own."""
+    name = serve(triton_server, built)
+    part(triton_server, name, "late")
+    late = Caller(triton_server, name, [1, 2, 3], options(POSITIONS - 3), identity="late")
+    other = Caller(triton_server, name, [1, 2, 3], options(POSITIONS - 3), identity="other")
+    assert other.end() is Finish.LENGTH
+    until(triton_server, name, running=0, waiting=0, cancelled_total=1)
+    assert len(late.ids) < len(other.ids)
+    late.leave()
     triton_server.client().unload_model(name)
 
 

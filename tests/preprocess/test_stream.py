@@ -24,55 +24,61 @@ from preprocess.triton.grpc import GrpcTriton
 from preprocess.triton.replies import Replies
 from preprocess.triton.streamed_request import StreamedRequest
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.worker.open_streams import streams_ended
 
+FAREWELL = 0
 REQUEST = StreamedRequest(
     "one",
     [Tensor("input_ids", "INT32", np.array([5], np.int32))],
-    [Tensor("input_ids", "INT32", np.array([0], np.int32))],
+    [Tensor("input_ids", "INT32", np.array([FAREWELL], np.int32))],
 )
 
 
 @dataclass
 class Numbers(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
-    """`last` is the last answer's number; `deaf` goes on, or stays silent, after a farewell."""
+    """`last` is the last answer's number; `deaf` goes on, or stays silent, after a farewell, which
+    `refuses` answers with an error, as Triton does while the model is unloaded."""
 
     last: int = 3
     gap_s: float = 0.0
     deaf: bool = False
+    refuses: bool = False
     status: grpc.StatusCode | None = None
     asked: list[tuple[str, int]] = field(default_factory=list)
     ends: list[str] = field(default_factory=list)
+    left: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def ModelStreamInfer(
         self, requests: AsyncIterator[Any], context: Any
     ) -> AsyncIterator[Any]:
-        begun, left = asyncio.Event(), asyncio.Event()
-        heard = asyncio.create_task(self.hear(requests, begun, left))
+        # As a Triton does; before it, an abort would leave the request unread.
+        message = await anext(aiter(requests))
+        [first] = np.frombuffer(message.raw_input_contents[0], np.int32)
+        self.asked.append((message.id, int(first)))
+        if first == FAREWELL:
+            yield self.parted()
+            return
         try:
-            # As a Triton does; before it, an abort would leave the request unread.
-            await begun.wait()
             for number in range(1, self.last + 1):
                 await asyncio.sleep(self.gap_s)
-                yield _answer(number, final=number == self.last or left.is_set())
-                if left.is_set() and not self.deaf:
+                ends = self.left.is_set() and not self.deaf
+                yield _answer(number, final=number == self.last or ends)
+                if ends:
                     break
             if self.status is not None:
                 await context.abort(self.status, "a word")
-            await heard
+            async for more in requests:
+                self.asked.append((more.id, -1))
             self.ends.append("whole")
         except asyncio.CancelledError:
             self.ends.append("cancelled")
             raise
-        finally:
-            heard.cancel()
 
-    async def hear(
-        self, requests: AsyncIterator[Any], begun: asyncio.Event, left: asyncio.Event
-    ) -> None:
-        async for message in requests:
-            [first] = np.frombuffer(message.raw_input_contents[0], np.int32)
-            self.asked.append((message.id, int(first)))
-            (left if begun.is_set() else begun).set()
+    def parted(self) -> Any:
+        if self.refuses:
+            return service_pb2.ModelStreamInferResponse(error_message="unknown model")
+        self.left.set()
+        return _answer(0, final=True)
 
     async def ended(self) -> str:
         async with asyncio.timeout(20):
@@ -139,6 +145,30 @@ async def test_who_leaves_says_farewell(triton: GrpcTriton, numbers: Numbers) ->
     replies.close()
     assert await numbers.ended() == "whole"
     assert numbers.asked == [("one", 5), ("", 0)]
+
+
+async def test_a_farewell_that_is_refused_lets_it_end_by_itself(
+    triton: GrpcTriton, numbers: Numbers
+) -> None:
+    numbers.last, numbers.gap_s, numbers.refuses = 20, 0.01, True
+    replies = await opened(triton)
+    replies.close()
+    # Who closes twice parts once.
+    replies.close()
+    assert await numbers.ended() == "whole"
+    assert numbers.asked == [("one", 5), ("", 0)]
+
+
+async def test_a_worker_waits_for_what_nobody_else_waits_for(
+    triton: GrpcTriton, numbers: Numbers
+) -> None:
+    numbers.last, numbers.gap_s = 10_000, 0.05
+    replies = await opened(triton)
+    assert not await streams_ended(0.01)
+    replies.close()
+    assert await streams_ended(20)
+    assert numbers.ends == ["whole"]
+    assert await streams_ended(0)
 
 
 async def test_without_a_farewell_it_is_cancelled(triton: GrpcTriton, numbers: Numbers) -> None:

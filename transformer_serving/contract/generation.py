@@ -5,7 +5,8 @@ prompt) and `options` (UINT8 [bytes], `Options` as JSON), and comes back as a st
 `token_ids` (INT32 [new]), `logprobs` (FP32 [new], of each token in the model's own distribution,
 before temperature; empty where none were asked for) and `state` (INT32 [3]: a `Finish`, the tokens
 of the prompt, the tokens generated so far). The last answer's `Finish` is not RUNNING. A call whose
-caller has left is ended by a second one, with a `Farewell` as its `options`, which has no answer.
+caller has left is ended by a second one on a stream of its own, with a `Farewell` as its `options`,
+which has no answer.
 
 Tested by tests/contract/test_generation.py.
 """

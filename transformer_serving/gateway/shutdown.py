@@ -14,11 +14,14 @@ import threading
 from collections.abc import Callable, Sequence
 from types import FrameType
 
+from transformer_serving.contract.worker.open_streams import streams_ended
 from transformer_serving.gateway.asgi import Message, Receive, Send
 
 log = logging.getLogger("transformer_serving.gateway")
 # For ClearML's last reports, once no request is left; without its server the SDK tries for minutes.
 LEAVE_S = 10.0
+# For engines to end what nobody waits for any more.
+_LAST_STREAMS_S = 5.0
 _ENDED = ("lifespan.shutdown.complete", "lifespan.shutdown.failed")
 
 
@@ -91,6 +94,8 @@ class Lifespan:
                 self._shutdown.stopping = True
                 for stop in self._stopping:
                     stop()
+                if not await streams_ended(_LAST_STREAMS_S):
+                    log.warning("streams of engines are cut off after %g s", _LAST_STREAMS_S)
             return message
 
         async def told(message: Message) -> None:

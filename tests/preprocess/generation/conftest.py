@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from preprocess.triton.client import close_clients
 from tests.engine.triton_server import TritonServer, running_triton
 from tests.text_engine import Asker, fields, write_model
+from transformer_serving.contract.worker.open_streams import streams_ended
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +21,13 @@ def text_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServ
         client.load_model("text")
         client.close()
         yield server
+
+
+@pytest.fixture(autouse=True)
+async def ended_streams() -> AsyncIterator[None]:
+    """As a worker waits for them: the loop's end would cut them off, and perhaps end the Triton."""
+    yield
+    assert await streams_ended(30)
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ from transformer_serving.engine.backends.tensors import triton_tensor
 
 # A question to Triton costs a tenth of a millisecond or more.
 _ASK_S = 0.1
+_MOST_UNKNOWN = 10_000
 # As early as our code runs in the stub, whose own names come into pb_utils later.
 close_inherited_sockets()
 
@@ -66,6 +67,9 @@ class LanguageModel(ABC):
             raise pb_utils.TritonModelException(str(error)) from None
         # Of the calls that came with a request id, while somebody holds them.
         self._by_id: WeakValueDictionary[str, _Answers] = WeakValueDictionary()
+        # Those that a farewell came for which are not here: they have ended, or are still to come,
+        # since a farewell has a stream of its own.
+        self._unknown: dict[str, None] = {}
 
     def execute(self, requests: Sequence[Any]) -> None:
         """Queue them: the answers are the engine thread's to send."""
@@ -85,12 +89,17 @@ class LanguageModel(ABC):
             else:
                 if identity:
                     self._by_id[identity] = answers
+                    answers.left = identity in self._unknown
                 self._engine.submit(call, answers)
 
     def _end(self, identity: str) -> None:
         answers = self._by_id.get(identity)
         if answers is not None:
             answers.left = True
+            return
+        self._unknown[identity] = None
+        if len(self._unknown) > _MOST_UNKNOWN:
+            del self._unknown[next(iter(self._unknown))]
 
     def finalize(self) -> None:
         """Triton calls it when the last stream has ended."""
