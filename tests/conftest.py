@@ -126,6 +126,11 @@ def _tell_of_loggers(item: pytest.Item, phase: str, when: str) -> None:
         found = LoggerState.of(name)
         if found != state:
             item.add_report_section(phase, "loggers", f"{name or 'root'} {when}: {found}")
+    plugin = item.config.pluginmanager.get_plugin("logging-plugin")
+    for handler in (plugin.caplog_handler, plugin.report_handler) if plugin else ():
+        if handler.level or handler.filters:
+            what = f"{handler!r} {when}: level {handler.level}, filters {handler.filters}"
+            item.add_report_section(phase, "loggers", what)
 
 
 @pytest.hookimpl(trylast=True)
