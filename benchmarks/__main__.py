@@ -9,29 +9,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
-from rich.console import Console
 
+from benchmarks import study_commands
+from benchmarks.command_parts import HERE, PLOTS, finish, kept, out_option, plan, report
 from benchmarks.runs.results import Results
-from benchmarks.runs.runners import Plan
-from benchmarks.runs.session import Keep
 from benchmarks.servers.process import Unusable
 from transformer_serving.desk.failure import Failure
 
-_HERE = Path(__file__).parent
 TUNE = "tune.json"
-PLOTS = "plots"
 GPU = "gpu"
 
 
 @click.group(help="Measure the kit beside its peers.")
 def main() -> None:
-    """The commands below."""
+    """The commands below and in study_commands.py."""
 
 
-_out = click.option(
-    "--out", type=click.Path(path_type=Path), default=_HERE / "results", show_default=False,
-    help="Folder for JSON and plots.  [default: benchmarks/results]",
-)  # fmt: skip
+for _command in study_commands.COMMANDS:
+    main.add_command(_command)
+
 _rounds = click.option("--rounds", type=click.IntRange(1), default=7, show_default=True)
 _seconds = click.option(
     "--seconds", type=click.FloatRange(0, min_open=True), default=2.0, show_default=True,
@@ -44,7 +40,7 @@ _tables = click.option(
 
 def _measuring(command: Callable[..., None]) -> Callable[..., None]:
     """The options of every command that measures."""
-    for option in (_tables, _seconds, _rounds, _out):
+    for option in (_tables, _seconds, _rounds, out_option):
         command = option(command)
     return command
 
@@ -70,13 +66,13 @@ def bench(
     from benchmarks.servers import peers
 
     found = session.bench(
-        _plan(rounds, seconds), _report, peers.chosen(only), loads.chosen(named), keep=_kept(out)
+        plan(rounds, seconds), report, peers.chosen(only), loads.chosen(named), keep=kept(out)
     )
-    _finish(found, out, tables)
+    finish(found, out, tables)
 
 
 @main.command()
-@_out
+@out_option
 @click.argument("again", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def agreement(out: Path, again: Path) -> None:
     """Whether the bench.json of another run, AGAIN, agrees with the stored one."""
@@ -104,14 +100,14 @@ def everything(out: Path, rounds: int, seconds: float, tables: bool, part: tuple
         )
     chosen = {name: curves.PARTS[name] for name in part} or curves.PARTS
     found = session.bench(
-        _plan(rounds, seconds), _report,
+        plan(rounds, seconds), report,
         [peers.PEERS["gateway"]] if part else list(peers.PEERS.values()),
         () if part else list(loads.LOADS.values()),
-        kind=documents.ALL, parts=chosen, keep=_kept(out),
+        kind=documents.ALL, parts=chosen, keep=kept(out),
     )  # fmt: skip
     if part and stored:
         found = Results.read(stored).renewed(found, part)
-    _finish(found, out, tables)
+    finish(found, out, tables)
 
 
 @main.command()
@@ -131,10 +127,10 @@ def budgets(
 
     peers = [PEERS[name] for name in ("gateway", "null-gateway")]
     found = session.bench(
-        _plan(rounds, seconds), _report, peers, (), kind="budgets",
-        parts=measured(load_seconds, clone=clone), keep=_kept(out),
+        plan(rounds, seconds), report, peers, (), kind="budgets",
+        parts=measured(load_seconds, clone=clone), keep=kept(out),
     )  # fmt: skip
-    _finish(found, out, tables)
+    finish(found, out, tables)
 
 
 @main.command()
@@ -151,13 +147,13 @@ def tune(
         for row in experiments.EXPERIMENTS:
             click.echo(f"{row.name:24} {row.title}")
         return
-    tuning.tune(_plan(rounds, seconds), _report, only, out / TUNE)
+    tuning.tune(plan(rounds, seconds), report, only, out / TUNE)
     if tables:
         tuning.write_table(out / TUNE)
 
 
 @main.command()
-@_out
+@out_option
 @click.option(
     "--seconds", type=click.FloatRange(1), default=60.0, show_default=True,
     help="Length of one load.",
@@ -176,14 +172,14 @@ def overload(out: Path, seconds: float, engines: tuple[int, ...], real: bool, ta
 
     measured = part.Overload(seconds, engines or part.SLEEPING, real)
     found = session.bench(
-        _plan(1, 1.0), _report, (), (), kind=documents.OVERLOAD,
-        parts={"overload": measured}, keep=_kept(out), models=session.demo_models(_report),
+        plan(1, 1.0), report, (), (), kind=documents.OVERLOAD,
+        parts={"overload": measured}, keep=kept(out), models=session.demo_models(report),
     )  # fmt: skip
-    _finish(found, out, tables)
+    finish(found, out, tables)
 
 
 @main.command()
-@_out
+@out_option
 @click.option("--rounds", type=click.IntRange(1), default=7, show_default=True)
 @click.option("--seconds", type=click.FloatRange(1), default=8.0, show_default=True)
 @click.option(
@@ -204,61 +200,16 @@ def generation(
         raise Failure(f"no size '{min(unknown)}'; there are {', '.join(known)}", exit_code=2)
     chosen = tuple(known[name] for name in sizes) or SIZES
     found = session.bench(
-        _plan(rounds, seconds), _report, (), (), kind=documents.GENERATION,
-        parts={"generation": Generation(rounds, seconds, chosen)}, keep=_kept(out),
-        models=session.demo_models(_report),
+        plan(rounds, seconds), report, (), (), kind=documents.GENERATION,
+        parts={"generation": Generation(rounds, seconds, chosen)}, keep=kept(out),
+        models=session.demo_models(report),
     )  # fmt: skip
-    _finish(found, out, tables)
-
-
-@main.command()
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
-@click.option("--seconds", type=click.FloatRange(1), default=3.0, show_default=True)
-def workers(rounds: int, seconds: float) -> None:
-    """1, 2 and 4 gateway workers before an engine that sleeps; prints, stores nothing."""
-    from benchmarks.runs import session
-    from benchmarks.studies.workers import Workers
-
-    found = session.bench(
-        _plan(1, 1.0), _report, (), (), kind="workers",
-        parts={"workers": Workers(rounds=rounds, seconds=seconds)},
-        models=session.demo_models(_report),
-    )  # fmt: skip
-    click.echo(json.dumps(found.values["workers"], indent=2))
-
-
-@main.command()
-@click.option("--scrapes", type=click.IntRange(1), default=30, show_default=True)
-def scrape(scrapes: int) -> None:
-    """A scrape of 1, 10 and 50 endpoints in 4 workers; half a minute; prints, stores nothing."""
-    from benchmarks.servers.machine import machine, today, versions
-    from benchmarks.studies.scrape import ENDPOINTS, measured
-
-    before = {**machine(), **versions(), "date": today()}
-    found = {str(count): measured(count, scrapes=scrapes) for count in ENDPOINTS}
-    click.echo(json.dumps({"machine": before, "scrape": found}, indent=2))
-
-
-@main.command("control-plane")
-@click.option("--workers", type=click.IntRange(1), default=50, show_default=True)
-@click.option(
-    "--interval", "intervals", type=click.FloatRange(1), multiple=True, default=(6.0, 60.0),
-    show_default=True, metavar="SECONDS", help="Between two polls; may be repeated.",
-)  # fmt: skip
-@click.option("--seconds", type=click.FloatRange(1), default=60.0, show_default=True)
-def control_plane(workers: int, intervals: tuple[float, ...], seconds: float) -> None:
-    """What so many workers cost the embedded control plane; 5 minutes; prints, stores nothing."""
-    from benchmarks.servers.machine import machine, today, versions
-    from benchmarks.studies.control_plane import measured
-
-    before = {**machine(), **versions(), "date": today()}
-    found = measured(workers, intervals, seconds, _report)
-    click.echo(json.dumps({"machine": before, "control_plane": found}, indent=2))
+    finish(found, out, tables)
 
 
 @main.command("check-gpu")
 @click.option(
-    "--out", type=click.Path(path_type=Path), default=_HERE / "results" / GPU, show_default=False,
+    "--out", type=click.Path(path_type=Path), default=HERE / "results" / GPU, show_default=False,
     help="Folder of the steps' JSON.  [default: benchmarks/results/gpu]",
 )  # fmt: skip
 @click.option("--step", "names", multiple=True, metavar="STEP", help="Only this; may be repeated.")
@@ -280,9 +231,9 @@ def check_gpu(
             click.echo(f"{step.name:24} {'; '.join(wanted) or step.title}")
         return
     if names:
-        found = [steps.run_step(step, out, _report) for step in steps.chosen(names)]
+        found = [steps.run_step(step, out, report) for step in steps.chosen(names)]
     else:
-        found = steps.run_all(out, _report, again=again)
+        found = steps.run_all(out, report, again=again)
     if page:
         documents.write_gpu(steps.all_stored(out), steps.NAMES)
     states = {one["step"]: one["state"] for one in found}
@@ -293,18 +244,18 @@ def check_gpu(
 
 
 @main.command()
-@_out
+@out_option
 @click.option("--seconds", type=click.FloatRange(1), default=10.0, show_default=True)
 def flames(out: Path, seconds: float) -> None:
     """Flame graphs of workers and backend under the seed's load."""
     from benchmarks.studies import flames as pictures
 
-    for path in pictures.draw(seconds, _report, out / "flames"):
-        _report(str(path))
+    for path in pictures.draw(seconds, report, out / "flames"):
+        report(str(path))
 
 
 @main.command()
-@_out
+@out_option
 def autoscaling(out: Path) -> None:
     """A computed day of load under several autoscalers, into docs/kubernetes.md; half a minute."""
     from benchmarks.studies import autoscaling_page as page
@@ -313,56 +264,24 @@ def autoscaling(out: Path) -> None:
     found = courses()
     page.write(found)
     for path in page.draw(found, out / PLOTS):
-        _report(str(path))
+        report(str(path))
 
 
 @main.command()
-@_out
+@out_option
 def tables(out: Path) -> None:
     """Write README's tables and those of docs/ again from the stored results."""
-    from benchmarks.report import documents, plots
+    from benchmarks.report import documents
     from benchmarks.studies import tuning
     from benchmarks.studies.gpu import steps
 
     for kind in documents.KINDS:
         if path := documents.file_of(out, kind):
-            plots.draw(Results.read(path), out / PLOTS)
+            documents.draw(Results.read(path), out / PLOTS)
     documents.write(out)
     if (out / TUNE).is_file():
         tuning.write_table(out / TUNE)
     documents.write_gpu(steps.all_stored(out / GPU), steps.NAMES)
-
-
-def _plan(rounds: int, seconds: float) -> Plan:
-    return Plan(seconds=seconds, rounds=rounds, warm_up_s=min(1.0, seconds))
-
-
-def _kept(out: Path) -> Keep:
-    """An unfinished run is kept beside the last finished one, in the same form."""
-    return lambda results: results.write(_unfinished(out, results))
-
-
-def _unfinished(out: Path, results: Results) -> Path:
-    return out / f"{results.values['kind']}.unfinished.json"
-
-
-def _finish(results: Results, out: Path, tables: bool) -> None:
-    from benchmarks.report import documents, plots
-
-    path = out / f"{results.values['kind']}.json"
-    results.write(path)
-    _unfinished(out, results).unlink(missing_ok=True)
-    written = plots.draw(results, out / PLOTS)
-    _report(f"{path} and {len(written)} plots")
-    if tables:
-        documents.write(out)
-
-
-_console = Console(stderr=True)
-
-
-def _report(line: str) -> None:
-    _console.print(line, highlight=False)
 
 
 def _end(number: int, frame: object) -> None:

@@ -1,4 +1,4 @@
-"""Where generated parts stand: README and docs/performance.md, by the kinds of the stored runs."""
+"""Where generated parts stand in README and docs/, by the kinds of the stored runs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from benchmarks.report import (
     budget_tables as budget_report,
     generation_tables as generation_report,
     gpu_page,
+    growth_tables as growth_report,
     overload_tables as overload_report,
     tables as report,
 )
@@ -21,10 +22,12 @@ from benchmarks.servers.site import ROOT
 PERFORMANCE = ROOT / "docs" / "performance.md"
 README = ROOT / "README.md"
 GPU = ROOT / "docs" / "gpu.md"
+GROWTH_PAGE = ROOT / "docs" / "growth.md"
 ALL = "bench-all"
 OVERLOAD = "overload"
 GENERATION = "generation"
-KINDS = (BENCH, ALL, STARTS, OVERLOAD, GENERATION)
+GROWTH = growth_report.GROWTH
+KINDS = (BENCH, ALL, STARTS, OVERLOAD, GENERATION, GROWTH)
 
 Runs = Mapping[str, Results]
 
@@ -50,6 +53,7 @@ PARTS = (
     Part((ALL,), PERFORMANCE, "everything", _of(ALL, report.everything_text)),
     Part((OVERLOAD,), PERFORMANCE, "overload", _of(OVERLOAD, overload_report.alone_text)),
     Part((GENERATION,), PERFORMANCE, "generation", _of(GENERATION, generation_report.text)),
+    Part((GROWTH, BENCH), GROWTH_PAGE, "growth", growth_report.text),
 )
 
 
@@ -62,6 +66,14 @@ def text_of(part: Part, folder: Path) -> str:
 def file_of(folder: Path, kind: str) -> Path | None:
     path = folder / f"{kind}.json"
     return path if path.is_file() else None
+
+
+def draw(results: Results, folder: Path) -> list[Path]:
+    """Every picture that the run has figures for; the files written."""
+    # matplotlib comes with them, which tables do without.
+    from benchmarks.report import growth_plots, plots
+
+    return [*plots.draw(results, folder), *growth_plots.draw(results, folder)]
 
 
 def write_gpu(steps: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:

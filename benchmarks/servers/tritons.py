@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,7 @@ def copy_repository(source: Path, target: Path, change: Change | None = None) ->
     return models
 
 
-def multiply(models: Path, model: str, names: list[str]) -> None:
+def multiply(models: Path, model: str, names: Sequence[str]) -> None:
     """More models like `model` in the same repository, under other names."""
     for name in names:
         target = models / name

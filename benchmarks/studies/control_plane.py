@@ -6,7 +6,6 @@ The control plane is the real one, in a process of its own, whose processor time
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ from typing import Any
 
 from benchmarks.runs.processor_time import process_seconds
 from benchmarks.servers.machine import ROOT
+from benchmarks.servers.many_endpoints import write_endpoints
 from benchmarks.servers.process import Child, Unusable, free_ports
 from benchmarks.studies.worker_calls import Call, play, recorded
 from transformer_serving.control_plane.settings import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE
@@ -114,11 +114,7 @@ def _add_endpoints(api: ClearmlApi, serving: str) -> None:
         }
         for number in range(_ENDPOINTS)
     }  # fmt: skip
-    written = {"name": "endpoints", "type": "json", "value": json.dumps(rows)}
-    api.call(
-        "tasks.edit_configuration", task=serving, configuration=[written],
-        replace_configuration=False, force=True,
-    )  # fmt: skip
+    write_endpoints(api, serving, rows)
 
 
 def _one_worker(plane: ControlPlane, interval: float) -> tuple[list[Call], str, float]:

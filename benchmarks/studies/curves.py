@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,16 +11,14 @@ import psutil
 
 from benchmarks.runs import bounds
 from benchmarks.runs.session import Part, Session
-from benchmarks.servers import texts, tritons
+from benchmarks.servers import many_endpoints, texts, tritons
 from benchmarks.servers.process import Unusable, tree, use
 from benchmarks.servers.site import OURS, OURS_AGAIN, deploy
 from benchmarks.servers.table import gateway
 from benchmarks.studies.overload import Overload
 from transformer_serving.desk.bench import load as generator
 from transformer_serving.desk.bench.connection import Address
-from transformer_serving.desk.bench.figures import LoadFigures, figures
-from transformer_serving.desk.clearml_tools.cli import ClearmlCli
-from transformer_serving.desk.deploy.model_add import add_arguments
+from transformer_serving.desk.bench.figures import figures
 from transformer_serving.desk.step_report import StepReport
 
 _ROUNDS = 3
@@ -123,7 +119,8 @@ def _point(
 ) -> dict[str, float]:
     kind = generator.Closed(point.clients, seconds)
     before = use(processes())
-    found = _together([(f"{base}{path}", point.payloads, kind) for path in point.paths])
+    jobs = [(Address.of(f"{base}{path}"), point.payloads, kind) for path in point.paths]
+    found = [figures(run) for run in generator.run_together(jobs)]
     after = use(processes())
     answered = sum(row.texts * row.elapsed_s for row in found)
     latencies = [row.latency for row in found if row.latency]
@@ -135,16 +132,6 @@ def _point(
         "memory_mib": after.memory / 2**20,
         "not_200": float(sum(row.requests - row.statuses.get("200", 0) for row in found)),
     }
-
-
-Job = tuple[str, Sequence[generator.Payload], generator.Closed | generator.Open]
-
-
-def _together(jobs: Sequence[Job]) -> list[LoadFigures]:
-    """Several loads at the same time, each in a thread with its own loop."""
-    with ThreadPoolExecutor(len(jobs)) as pool:
-        runs = pool.map(lambda job: generator.run(Address.of(job[0]), job[1], job[2]), jobs)
-        return [figures(found) for found in runs]
 
 
 def two_endpoints(session: Session, report: StepReport) -> dict[str, Any]:
@@ -182,24 +169,14 @@ def _endpoints_curve(session: Session, report: StepReport) -> dict[str, Any]:
     site = session.site
     most = max(_ENDPOINTS)
     report(f"adding {most} endpoints")
-    cli = ClearmlCli(site.environment)
-    service = cli.create_service("benchmark of endpoints")
-    bundle = site.models.bundles["openvino"]
     names = [f"endpoint_{number:02d}" for number in range(most)]
-    cli = ClearmlCli(site.environment, service)
-    model = site.uploaded[OURS]
-    for name in names:
-        cli.run(*add_arguments(bundle, name, model))
+    service = many_endpoints.service(site, "benchmark of endpoints", names)
     work = site.work / "endpoints"
-    models = tritons.copy_repository(site.repository, work)
-    for folder in models.iterdir():
-        if folder.name != OURS:
-            shutil.rmtree(folder)
-    tritons.multiply(models, OURS, names)
+    many_endpoints.repository(site, work, names)
     triton = tritons.start_triton("Triton of many endpoints", work, null=True)
     try:
         start = gateway(
-            environment={"CLEARML_SERVING_TASK_ID": service, **triton.variables()},
+            environment={**service, **triton.variables()},
             first=names[0],
             name="endpoints",
         )

@@ -79,6 +79,19 @@ def test_a_closed_loop_sends_as_many_requests_as_it_says(server: Server) -> None
     assert all(exchange.due <= exchange.sent <= exchange.done for exchange in found.exchanges)
 
 
+def test_loads_at_the_same_time_have_runs_of_their_own(server: Server) -> None:
+    other = load.Payload("other", b'{"text": "b"}')
+    first, second = load.run_together(
+        [
+            (server.address("/slow"), [PAYLOAD], load.Closed(2, 60, requests=6)),
+            (server.address("/slow"), [other], load.Closed(3, 60, requests=9)),
+        ]
+    )
+    assert [exchange.label for exchange in first.exchanges] == ["one"] * 6
+    assert [exchange.label for exchange in second.exchanges] == ["other"] * 9
+    assert server.app.most_inside > 3
+
+
 def test_the_clients_of_a_closed_loop_wait_at_the_same_time(server: Server) -> None:
     found = load.run(server.address("/slow"), [PAYLOAD], load.Closed(20, 60, requests=60))
     assert len(found.exchanges) == 60

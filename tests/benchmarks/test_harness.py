@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.report import plots, tables as report
+from benchmarks.report import growth_points, plots, tables as report
 from benchmarks.report.budget_tables import budgets_text
 from benchmarks.report.budgets import BUDGETS
+from benchmarks.report.growth_points import Place
 from benchmarks.runs import session
 from benchmarks.runs.loads import BATCH, MIXED, PACED, SEED, SINGLE
 from benchmarks.runs.results import Results
@@ -24,6 +25,7 @@ from benchmarks.servers.peers import PEERS, Peer
 from benchmarks.servers.process import Child, Unusable
 from benchmarks.servers.site import Site
 from benchmarks.studies import curves, experiments, tuning
+from benchmarks.studies.growth import Growth
 from benchmarks.studies.overload import Overload
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.demo import CLASSIFIER, build_demo_models
@@ -150,6 +152,24 @@ def test_a_curve_and_an_overload_are_measured(opened: Session) -> None:
         assert set(row["statuses"]) <= {"200", "503"} | late, row
     assert over["leaving"]["come again at once"]["leavers"]["no answer"] > 0
     assert [row["times"] for row in over["abandoned"]] == [1.5, 4.0]
+
+
+def test_a_growth_is_measured(opened: Session) -> None:
+    base = Place(clients=8)
+    places = (
+        base, replace(base, endpoints=2, served=3), replace(base, workers=2),
+        replace(base, tritons=2), replace(base, busy=0.65),
+    )  # fmt: skip
+    found = Growth(1, 0.5, places)(opened, print)
+    points = growth_points.read(json.loads(json.dumps(found["points"])))
+    assert tuple(points) == places
+    for point in points.values():
+        assert all(point.figure(f"{part}_us").median > 0 for part in growth_points.PARTS)
+        assert point.figure("texts_a_call").median >= 1
+        assert point.figure("not_200").median == 0
+        assert point.in_flight > 0
+    assert len(found["idle"]) == len(found["memory"]) == 4
+    assert all(row["worker_mb"] > 50 for row in found["memory"])
 
 
 def test_a_tuning_row_is_compared_with_the_default(opened: Session) -> None:

@@ -87,15 +87,34 @@ class Open:
     leave_s: float | None = None
 
 
+# What is sent where, and how.
+Job = tuple[Address, Sequence[Payload], Closed | Open]
+
+
 def run(address: Address, payloads: Sequence[Payload], load: Closed | Open) -> Run:
     """Send the load and wait for its answers. Raises OSError when nothing listens at all."""
-    work: Coroutine[Any, Any, Run] = (
-        _Closed(address, payloads, load).run()
-        if isinstance(load, Closed)
-        else _Open(address, payloads, load).run()
-    )
+    return run_together([(address, payloads, load)])[0]
+
+
+def run_together(jobs: Sequence[Job]) -> list[Run]:
+    """Several loads at the same time, from one event loop; each run's `cpu_s` is that of them all.
+
+    Raises OSError when nothing listens at one of them.
+    """
+
+    async def every() -> list[Run]:
+        return await asyncio.gather(*(_prepared(*job).run() for job in jobs))
+
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(work)
+        return runner.run(every())
+
+
+def _prepared(
+    address: Address, payloads: Sequence[Payload], load: Closed | Open
+) -> _Closed | _Open:
+    if isinstance(load, Closed):
+        return _Closed(address, payloads, load)
+    return _Open(address, payloads, load)
 
 
 def arrivals(rate: float, seconds: float) -> list[float]:
@@ -310,4 +329,7 @@ def _cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-__all__ = ["NO_ANSWER", "Closed", "Exchange", "Open", "Payload", "Run", "arrivals", "run"]
+__all__ = [
+    "NO_ANSWER", "Closed", "Exchange", "Job", "Open", "Payload", "Run", "arrivals", "run",
+    "run_together",
+]  # fmt: skip
