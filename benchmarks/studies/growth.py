@@ -76,21 +76,16 @@ class Growth:
         loads = []
         with _gateways(session.site, places, report) as served:
             report("a round to warm up")
-            rates = {
-                place: measured(place, served[place.gateway], _WARM_S)["per_s"]
-                for place in places if not place.busy
-            }  # fmt: skip
+            rates: dict[Place, float] = {}
+            _round(places, served, _WARM_S, rates, report)
             idle = _idle(served, report)
             for number in range(self.rounds):
                 loads.append(round(os.getloadavg()[0], 2))
                 report(f"round {number + 1} of {self.rounds}, load {loads[-1]}")
                 # Who begins changes from round to round.
-                for place in places if number % 2 else reversed(places):
-                    pace = place.busy * rates[closed(place)] if place.busy else None
-                    row = measured(place, served[place.gateway], self.seconds, pace)
+                turn = places if number % 2 else places[::-1]
+                for place, row in _round(turn, served, self.seconds, rates, report).items():
                     rounds[place].append(row)
-                    if pace is None:
-                        rates[place] = row["per_s"]
             memory = [_memory(key, one) for key, one in served.items()]
         return {
             "texts_a_second": _TEXTS_A_SECOND,
@@ -102,6 +97,29 @@ class Growth:
             "idle": idle,
             "memory": memory,
         }
+
+
+def _round(
+    places: Sequence[Place], served: Mapping[tuple[int, int, int], Served], seconds: float,
+    rates: dict[Place, float], report: StepReport,
+) -> dict[Place, dict[str, float]]:  # fmt: skip
+    """Each place once; what cannot be measured in this round is told and left out of it.
+
+    `rates` are answers a second of the closed loops so far, which open ones take a share of.
+    """
+    found = {}
+    for place in places:
+        pace = place.busy * rates.get(closed(place), 0.0) if place.busy else None
+        if pace == 0.0:
+            continue
+        try:
+            found[place] = measured(place, served[place.gateway], seconds, pace)
+        except Unusable as error:
+            report(str(error))
+            continue
+        if pace is None:
+            rates[place] = found[place]["per_s"]
+    return found
 
 
 def closed(place: Place) -> Place:
@@ -197,9 +215,9 @@ def _sleeping(site: Site, name: str, names: Sequence[str], report: StepReport) -
 
 
 def _addresses(found: Sequence[Triton]) -> dict[str, str]:
-    """What points an app at all of them: each variable's values with commas between."""
-    rows = [triton.variables() for triton in found]
-    return {name: ",".join(row[name] for row in rows) for name in rows[0]}
+    """What points an app at all of them by HTTP; texts take no other way."""
+    together = ",".join(triton.http for triton in found)
+    return {**found[0].variables(), "TRANSFORMER_SERVING_TRITON_HTTP": together}
 
 
 def _wait_for_workers(running: Running, workers: int) -> None:
