@@ -40,26 +40,26 @@ class Needs:
     in_flight_a_worker: float
 
 
-def needs(
-    model: Model, rate: float, latency_s: float, endpoints: int, tritons: int, calls: int = 2
-) -> Needs:
-    """For `rate` requests a second, each answered after `latency_s`, evenly over the endpoints.
+def needs(model: Model, rate: float, latency_s: float, endpoints: int, calls: int = 2) -> Needs:
+    """For `rate` requests a second, each answered after `latency_s`, evenly over the endpoints,
+    by workers that have a processor each and are not full.
 
     `calls` are those that a worker may have under way for an endpoint at each Triton. More workers
     have smaller crowds each, whose requests cost more: looked for until their number stays.
     """
     in_flight, workers = rate * latency_s, 1
     for _ in range(_ROUNDS):
-        at = crowd(Place(endpoints=endpoints, workers=workers, tritons=tritons), in_flight)
-        cores = rate * model.us("worker", at) / 1e6
+        at = crowd(Place(endpoints=endpoints, workers=workers), in_flight)
+        cores = rate * model.us("worker", at, is_paced=True) / 1e6
         wanted = math.ceil(cores / WORKER_BUSY)
         if wanted <= workers:
             break
         workers = wanted
-    triton_us = model.us("triton", at) + model.us("engine", at)
+    triton_us = sum(model.us(part, at, is_paced=True) for part in ("triton", "engine"))
     most = math.ceil(workers * (1 + _SPARE))
     return Needs(
-        endpoints, in_flight, model.texts(at), model.us("worker", at), triton_us,
+        endpoints, in_flight, model.texts(at, is_paced=True),
+        model.us("worker", at, is_paced=True), triton_us,
         cores, rate * triton_us / 1e6, workers, most, most * endpoints * calls,
         in_flight / workers,
     )  # fmt: skip
@@ -68,7 +68,7 @@ def needs(
 def text(model: Model, found: Mapping[str, Any], engine_us: float | None) -> str:
     """Tables; `found` is what the study stored, `engine_us` a text's in an engine on the CPU."""
     tritons = gpus(found["texts_a_second"])
-    rows = [needs(model, RATE, LATENCY_S, count, tritons) for count in _ENDPOINTS]
+    rows = [needs(model, RATE, LATENCY_S, count) for count in _ENDPOINTS]
     few, many = rows[0], rows[-1]
     memory = _worker_mb(found)
     lines = [
@@ -85,9 +85,13 @@ def text(model: Model, found: Mapping[str, Any], engine_us: float | None) -> str
          f"{_core_hours(many):.2f} core hours of workers at {WORKER_BUSY:.0%}"
          f"{_other_hours(engine_us, tritons)}"),
     ]  # fmt: skip
+    about = (
+        f"By the model as open loops have it, a processor a worker, before {tritons} Tritons on "
+        "GPUs. Extrapolation: rate, Tritons and machines are beyond what was measured."
+    )
     return (
-        f"### {RATE:,.0f} requests a second\n\nBy the model, before {tritons} Tritons on GPUs:\n\n"
-        f"{_by_endpoints(rows)}\n\n{table(('what', 'from', 'gives'), lines)}"
+        f"### {RATE:,.0f} requests a second\n\n{about}\n\n{_by_endpoints(rows)}\n\n"
+        f"{table(('what', 'from', 'gives'), lines)}"
     )
 
 

@@ -15,6 +15,7 @@ from benchmarks.report import growth_model as models, plots
 from benchmarks.report.growth_points import (
     FITTED,
     NAMES,
+    PACED,
     PARTS,
     Place,
     Point,
@@ -76,13 +77,17 @@ def _by_quantity(points: Mapping[Place, Point]) -> Any:
 
 def _by_crowd(found: Mapping[str, Any], points: Mapping[Place, Point]) -> Any:
     """Over the crowd before a call: texts a call, and the parts' time; hollow is held out."""
-    model = models.fitted(of_series(points, FITTED), found["most_texts"])
+    model = models.fitted(of_series(points, FITTED), of_series(points, PACED), found["most_texts"])
     crowds = np.geomspace(0.3, 600, 200)
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(plots.WIDTH, 3.6), layout="constrained")
     left.plot(crowds, [model.texts(at) for at in crowds], lw=1.2, color="#444444", label="model")
+    paced = [model.texts(at, is_paced=True) for at in crowds]
+    left.plot(crowds, paced, lw=1.2, ls="--", color="#444444", label="model, open loop")
     for part in ("worker", "triton"):
         times = [model.us(part, at) for at in crowds]
         right.plot(crowds, times, lw=1.2, color=_COLOURS[part], label=f"{PARTS[part]}, model")
+        paced = [model.us(part, at, is_paced=True) for at in crowds]
+        right.plot(crowds, paced, lw=1.2, ls="--", color=_COLOURS[part])
     for name, marker in _MARKERS.items():
         _put(left, right, of_series(points, [name]), {"marker": marker}, name)
     for (name, title), marker in zip(_HELD_OUT.items(), "ov", strict=True):
@@ -90,7 +95,7 @@ def _by_crowd(found: Mapping[str, Any], points: Mapping[Place, Point]) -> Any:
     for axes, label in ((left, "texts a call"), (right, "µs of processor a request")):
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(_PLAIN)
-        axes.set_xlabel("requests under way an endpoint, worker and Triton")
+        axes.set_xlabel("requests under way an endpoint and worker")
         axes.set_ylabel(label)
     left.set_yscale("log")
     left.yaxis.set_major_formatter(_PLAIN)

@@ -44,8 +44,8 @@ class Place:
         return self.workers, self.served, self.tritons
 
 
-# One quantity grows in each of the first four. The model is made from these, and held against the
-# last two, where several are changed together and where the workers are not full.
+# One quantity grows in each of the first four, from which the model is made. It is held against the
+# next, where several are changed together; the last are where the workers are not full.
 SERIES: Mapping[str, Sequence[Place]] = {
     "clients": tuple(Place(clients=n) for n in (8, 16, 32, 64, CLIENTS, 256, 512)),
     "endpoints": tuple(Place(endpoints=n, served=MANY) for n in (1, 2, 5, 10, 20, MANY)),
@@ -61,7 +61,7 @@ SERIES: Mapping[str, Sequence[Place]] = {
     "paced": (Place(busy=0.65), Place(workers=4, busy=0.65), Place(tritons=4, busy=0.65)),
 }
 FITTED = ("clients", "endpoints", "workers", "tritons")
-CHECKED = ("together", "paced")
+PACED, CHECKED = ("paced",), ("together",)
 # Each once: some stand in several series.
 PLACES = tuple(dict.fromkeys(place for row in SERIES.values() for place in row))
 

@@ -12,6 +12,7 @@ from benchmarks.report.growth_points import (
     CHECKED,
     FITTED,
     NAMES,
+    PACED,
     PARTS,
     SERVING,
     Place,
@@ -40,7 +41,7 @@ def text(runs: Mapping[str, Results]) -> str:
     if results is None or not found:
         return results.provenance() if results else ""
     points = read(found["points"])
-    model = models.fitted(of_series(points, FITTED), found["most_texts"])
+    model = models.fitted(of_series(points, FITTED), of_series(points, PACED), found["most_texts"])
     parts = [_about(results, found, points)]
     for name, (title, about) in _TITLES.items():
         rows = of_series(points, [name])
@@ -115,25 +116,34 @@ def _idle(found: Mapping[str, Any]) -> str:
 
 def _model(model: Model, points: Mapping[Place, Point]) -> str:
     rows = [
-        (PARTS[part], f"{cost.fixed:.0f}", f"{cost.call:.0f}", *_sizes(model, points, [part]))
+        (
+            PARTS[part],
+            f"{cost.fixed:.0f}",
+            f"{cost.call:.0f}",
+            f"{cost.beside:.0f}",
+            *_sizes(model, points, [part]),
+        )
         for part, cost in model.costs.items()
     ]
     rows.append(("together", *_summed(model), *_sizes(model, points, SERVING)))
     head = (
-        "part", "fixed, µs a request", "µs a call",
+        "part", "fixed, µs a request", "µs a call", "µs for each further worker",
         "error where fitted, median", "at most", "error where only checked, median", "at most",
     )  # fmt: skip
     about = (
-        "`crowd = clients / (endpoints × workers × Tritons)`, "
+        "`crowd = clients / (endpoints × workers)`, "
         f"`texts = 1 + {model.joining:.3f} × (crowd - 1)`, from 1 to {model.most_texts}, and "
-        "`µs = fixed + call / texts`. Fitted to the four tables above, by least squares of "
-        "relative errors:"
+        "`µs = fixed + call / texts + further × (workers - 1)`. More Tritons change neither. "
+        "Fitted to the four tables above, by least squares of relative errors; checked at places "
+        "that the fit has not seen, where more than one quantity is changed:"
     )
     return (
-        f"### The model\n\n{about}\n\n{table(head, rows)}\n\nPlaces that the fit has not seen: "
-        "more than one quantity at a time, and open loops at 65 % of what the closed one got, "
-        "whose clients are the requests under way at a time (answers a second times their mean "
-        f"latency):\n\n{_checked(model, of_series(points, CHECKED))}"
+        f"### The model\n\n{about}\n\n{table(head, rows)}\n\nOpen "
+        "loops at 65 % of what the closed one got; their clients are the requests under way at a "
+        "time, answers a second times mean latency. From these three come "
+        f"`texts = 1 + {model.paced_joining:.3f} × (crowd - 1)` of such loops, and that a request "
+        f"costs {model.paced:.2f} times what the model says. Below them the places that were only "
+        f"checked:\n\n{_checked(model, of_series(points, (*PACED, *CHECKED)))}"
     )
 
 
@@ -145,9 +155,9 @@ def _sizes(model: Model, points: Mapping[Place, Point], parts: Sequence[str]) ->
     return cells
 
 
-def _summed(model: Model) -> tuple[str, str]:
-    costs = model.costs.values()
-    return f"{sum(cost.fixed for cost in costs):.0f}", f"{sum(cost.call for cost in costs):.0f}"
+def _summed(model: Model) -> list[str]:
+    rows = [(cost.fixed, cost.call, cost.beside) for cost in model.costs.values()]
+    return [f"{sum(column):.0f}" for column in zip(*rows, strict=True)]
 
 
 def _checked(model: Model, points: Sequence[Point]) -> str:
@@ -159,9 +169,10 @@ def _checked(model: Model, points: Sequence[Point]) -> str:
             (
                 "open" if place.busy else "closed", f"{point.in_flight:.0f}", str(place.endpoints),
                 str(place.workers), str(place.tritons), f"{at:.1f}",
-                f"{point.figure('texts_a_call').median:.1f}", f"{model.texts(at):.1f}",
-                f"{point.us(['worker']):.0f}", f"{model.us('worker', at):.0f}",
-                f"{point.us(SERVING):.0f}", f"{model.serving_us(at):.0f}", f"{error:+z.0%}",
+                f"{point.figure('texts_a_call').median:.1f}",
+                f"{model.texts(at, is_paced=bool(place.busy)):.1f}",
+                f"{point.us(['worker']):.0f}", f"{model.us_at(point, ['worker']):.0f}",
+                f"{point.us(SERVING):.0f}", f"{model.us_at(point):.0f}", f"{error:+z.0%}",
             )
         )  # fmt: skip
     head = (
