@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import documents, tables as markdown
-from benchmarks.runs import bounds
 from benchmarks.runs.loads import BATCH, SEED, SINGLE
 from benchmarks.runs.results import write_json
 from benchmarks.runs.rounds import minutes, reason
@@ -27,6 +26,7 @@ from benchmarks.servers.site import BUILD, OURS, Site, deploy
 from benchmarks.servers.table import Running, gateway, gateway_by_uvicorn
 from benchmarks.studies.experiments import EXPERIMENTS, Experiment
 from preprocess.settings import SETTINGS
+from transformer_serving.desk.bench import bounds
 from transformer_serving.desk.convert import ConvertRequest, convert
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.step_report import StepReport

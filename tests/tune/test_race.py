@@ -9,21 +9,8 @@ import random
 import pytest
 from hypothesis import given, settings, strategies as some
 
-from transformer_serving.desk.tune.race import LOOKS, bounds, race, ratios_of
-
-RATIOS = some.lists(some.floats(0.01, 100), min_size=1, max_size=40)
-
-
-@given(RATIOS)
-def test_bounds_enclose_the_median(ratios: list[float]) -> None:
-    found = bounds(ratios)
-    assert found.low <= found.median <= found.high
-
-
-def test_few_rounds_are_sure_of_nothing() -> None:
-    """The smallest of five is a bound with 97 %, that of six with 98.4 %."""
-    assert bounds([0.5] * 5).high == math.inf
-    assert bounds([0.5] * 6).high == 0.5
+from transformer_serving.desk.bench.bounds import fewest_rounds
+from transformer_serving.desk.tune.race import CONFIDENCE, LOOKS, race, ratios_of
 
 
 @given(some.lists(some.floats(0.1, 10), min_size=2, max_size=5, unique=True))
@@ -69,6 +56,15 @@ def test_nothing_answered_is_worse_than_anything() -> None:
     lanes = race("ab", lambda name: 0.0 if name == "a" else 1.0)
     assert [lane.lost_to for lane in lanes] == ["b", None]
     assert ratios_of([0.0, 1.0], [0.0, 0.0]) == [1.0, math.inf]
+
+
+def test_the_first_look_has_rounds_enough() -> None:
+    assert LOOKS[0] >= fewest_rounds(CONFIDENCE)
+
+
+def test_without_looks_all_run_to_the_end() -> None:
+    lanes = race("ab", lambda name: 1.0 if name == "a" else 2.0, looks=(), rounds=15)
+    assert [(len(lane.figures), lane.lost_to) for lane in lanes] == [(15, None)] * 2
 
 
 def test_a_name_twice_is_refused() -> None:
