@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from benchmarks.__main__ import TUNE
 from benchmarks.report import documents, tables as report
 from benchmarks.runs import ab, stages, wrk
 from benchmarks.runs.results import RESULTS
 from benchmarks.servers.process import Unusable
-from benchmarks.studies import tuning
 from transformer_serving.desk.failure import Failure
 
 AB_REPORT = """
@@ -78,23 +74,6 @@ def test_a_document_has_what_the_stored_run_gives(part: documents.Part) -> None:
     wanted = f"\n{made}\n" if made else "\n"
     start, end = report.markers(part.name)
     assert f"{start}{wanted}{end}" in text
-
-
-def test_the_tuning_table_is_what_the_stored_rows_give() -> None:
-    file = RESULTS / TUNE
-    text = documents.PERFORMANCE.read_text("utf-8")
-    values = json.loads(file.read_text("utf-8")) if file.is_file() else None
-    wanted = f"\n{tuning.table(values)}\n" if values else "\n"
-    start, end = report.markers("tuning")
-    assert f"{start}{wanted}{end}" in text
-
-
-@pytest.mark.parametrize(
-    ("lower", "upper", "said"),
-    [(1.01, 1.2, "better"), (0.8, 0.99, "worse"), (0.9, 1.1, "no sure difference")],
-)
-def test_only_a_sure_difference_is_called_one(lower: float, upper: float, said: str) -> None:
-    assert tuning.verdict({"lower": lower, "upper": upper}) == said
 
 
 METRICS = """

@@ -30,13 +30,13 @@ def test_somebody_is_always_left(seed: int) -> None:
 
 
 def test_of_two_equals_one_is_seldom_left_behind() -> None:
-    """A race of equals is decided wrongly, in either direction, in at most 2 times 6 %."""
+    """A race of equals is decided wrongly, in either direction, in at most 2 times 8 %."""
     source = random.Random(5)
     wrong = sum(
         any(lane.lost_to for lane in race("ab", lambda name: source.lognormvariate(0, 0.1)))
         for _ in range(2000)
     )
-    assert wrong / 2000 <= 0.12
+    assert wrong / 2000 <= 0.16
 
 
 def test_a_round_in_which_the_machine_was_slow_counts_for_both() -> None:

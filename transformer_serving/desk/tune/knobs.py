@@ -155,8 +155,8 @@ KNOBS = (
     Knob("buckets", "lengths that texts are padded to, of those converted",
          _ladders, lambda _: tuple(LADDERS)),
     Knob("call_tokens", "that one call has at most, padding included; 0: no limit",
-         lambda scope, _: (256, 512, 1024, 2048, 4096), least=0),
-    Knob("calls", "calls in flight of one worker", lambda scope, _: (1, 2, 3, 4)),
+         lambda scope, _: (256, 1024, 4096), least=0),
+    Knob("calls", "calls in flight of one worker", lambda scope, _: (1, 2, 4)),
     Knob("instances", "copies of the engine", _up_to_cores(4)),
     Knob("workers", "processes of the gateway", _up_to_cores(8)),
 )  # fmt: skip

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from transformer_serving.desk.bench.bounds import Spread, spread
 
 # After so many rounds it is looked who is surely worse, each time with CONFIDENCE: by the union
-# bound a rival is wrongly left behind another with a chance of at most 3 times 2 %.
-LOOKS = (6, 9, 12)
+# bound a rival is wrongly left behind another with a chance of at most 4 times 2 %.
+LOOKS = (6, 9, 12, 16)
 CONFIDENCE = 0.98
 
 

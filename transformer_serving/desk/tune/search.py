@@ -75,26 +75,27 @@ class Search:
     report: StepReport
 
     def run(self, knobs: Sequence[Knob], start: Setting) -> tuple[Setting, tuple[Raced, ...]]:
-        """The best setting, and each race."""
+        """The best setting, and each race; races that are left share the time that is left."""
         present, races = start, []
         for at, knob in enumerate(knobs):
-            left = self.over - time.monotonic()
-            until = time.monotonic() + left / (len(knobs) - at)
-            present, raced = self._raced(knob, present, until)
-            races.append(raced)
+            rivals = knob.rivals(self.scope, present)
+            if len(rivals) < 2:
+                races.append(Raced(knob.name, why_not="there is one value alone"))
+            elif time.monotonic() >= self.over:
+                races.append(Raced(knob.name, why_not="no time was left"))
+            else:
+                left = sum(len(one.rivals(self.scope, present)) > 1 for one in knobs[at:])
+                present, raced = self._raced(knob, rivals, left)
+                races.append(raced)
         return present, tuple(races)
 
-    def _raced(self, knob: Knob, present: Setting, until: float) -> tuple[Setting, Raced]:
-        rivals = knob.rivals(self.scope, present)
-        if len(rivals) < 2:
-            return present, Raced(knob.name, why_not="there is one value alone")
-        if time.monotonic() >= self.over:
-            return present, Raced(knob.name, why_not="no time was left")
+    def _raced(
+        self, knob: Knob, rivals: Sequence[Setting], races_left: int
+    ) -> tuple[Setting, Raced]:
         by_name = {str(one.value(knob.name)): one for one in rivals}
-        self.stage.bring(rivals)
-        for one in rivals:
-            self.report(f"{knob.name}: warming up {one.value(knob.name)}")
-            self.stage.warm_up(one)
+        self._ready(by_name)
+        now = time.monotonic()
+        until = now + (self.over - now) / races_left
         lanes = race(
             tuple(by_name),
             self._measuring(knob.name, by_name),
@@ -102,12 +103,17 @@ class Search:
         )
         best = chosen(lanes)
         self.stage.keep([by_name[best]])
-        found = tuple(
-            rival(lane, by_name[lane.name].value(knob.name), best, lanes) for lane in lanes
-        )
+        values = {name: one.value(knob.name) for name, one in by_name.items()}
+        found = tuple(rival(lane, values[lane.name], best, lanes) for lane in lanes)
         return by_name[best], Raced(knob.name, found)
 
-    def _measuring(self, what: str, by_name: dict[str, Setting]) -> Callable[[str], float]:
+    def _ready(self, by_name: Mapping[str, Setting]) -> None:
+        self.stage.bring(by_name.values())
+        for name, one in by_name.items():
+            self.report(f"warming up {name}")
+            self.stage.warm_up(one)
+
+    def _measuring(self, what: str, by_name: Mapping[str, Setting]) -> Callable[[str], float]:
         def measure(name: str) -> float:
             figure = self.stage.measure(by_name[name])
             self.report(f"{what}: {name} {figure:.0f} texts/s")
@@ -121,10 +127,7 @@ class Search:
         if not rivals:
             return ()
         by_name = {"result": result, **rivals}
-        self.stage.bring(by_name.values())
-        for name, one in by_name.items():
-            self.report(f"warming up {name}")
-            self.stage.warm_up(one)
+        self._ready(by_name)
         lanes = {
             lane.name: lane
             for lane in race(
