@@ -14,7 +14,14 @@ from tests.tune.test_knobs import USUAL
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.tune.knobs import KNOBS, Scope, Setting
 from transformer_serving.desk.tune.race import Lane, race
-from transformer_serving.desk.tune.search import VERDICT_ROUNDS, Search, chosen, is_bounded
+from transformer_serving.desk.tune.search import (
+    DISTURBED,
+    NO_TIME,
+    VERDICT_ROUNDS,
+    Search,
+    chosen,
+    is_bounded,
+)
 from transformer_serving.desk.tune.sources import content
 
 BAD = replace(USUAL, threads=1, buckets="doubling", call_tokens=256, calls=1, workers=2)
@@ -57,7 +64,7 @@ def speed(setting: Setting) -> float:
 
 def searched(machine: Machine, small: Bundle, seconds: float = 60.0) -> Search:
     scope = Scope({"fp32": content(small)}, cores=4)
-    return Search(machine, scope, time.monotonic() + seconds, lambda _: None)
+    return Search(machine, scope, time.monotonic() + seconds, lambda: False, lambda _: None)
 
 
 def test_from_a_bad_begin_it_comes_to_the_best(small: Bundle) -> None:
@@ -90,8 +97,21 @@ def test_without_time_nothing_is_changed(small: Bundle) -> None:
     machine = Machine(speed)
     best, races = searched(machine, small, 0.0).run(KNOBS, BAD)
     assert best == BAD
-    assert {one.why_not for one in races} == {"there is one value alone", "no time was left"}
+    assert {one.why_not for one in races} == {"there is one value alone", NO_TIME}
     assert not machine.measured
+
+
+def test_where_the_served_stack_is_asked_again_it_stops_with_what_it_has(small: Bundle) -> None:
+    machine = Machine(speed)
+    search = searched(machine, small)
+    looks = iter((False, True))
+    search.disturbed = lambda: next(looks)
+    best, races = search.run(KNOBS, BAD)
+    assert best == replace(BAD, threads=0)
+    assert [one.why_not for one in races[:4]] == [
+        "there is one value alone", "", DISTURBED, DISTURBED,
+    ]  # fmt: skip
+    assert search.judge(best, {"begin": BAD}) == ()
 
 
 FIGURES = some.lists(some.floats(1, 100), min_size=16, max_size=16)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from transformer_serving.desk.tune.traffic import asked, refuse_traffic
-from transformer_serving.desk.watch.counters import read_page
+from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.tune.traffic import Traffic, refuse_traffic
+from transformer_serving.desk.watch.counters import Page, read_page
 
 PAGE = """
 # TYPE transformer_serving_requests counter
@@ -34,8 +35,19 @@ QUIET = {"ok": 7, "refused": 3, "waiting": 0, "streams": 0}
 )
 def test_traffic_is_what_was_answered_and_what_waits(second: dict[str, int], count: int) -> None:
     pages = iter(read_page(PAGE.format(**values), 0.0) for values in (QUIET, QUIET | second))
-    assert asked(lambda: next(pages), 0.0) == count
+    assert Traffic(lambda: next(pages)).count() == count
+
+
+def test_a_stack_that_has_gone_meanwhile_has_none() -> None:
+    pages = iter([read_page(PAGE.format(**QUIET), 0.0)])
+
+    def look() -> Page:
+        for page in pages:
+            return page
+        raise Failure("it is down")
+
+    assert not Traffic(look).is_there()
 
 
 def test_a_stack_that_is_not_there_has_none(tmp_path: Path) -> None:
-    refuse_traffic(tmp_path, seconds=0.0)
+    assert not refuse_traffic(tmp_path, seconds=0.0)()

@@ -21,6 +21,10 @@ VERDICT_ROUNDS = 15
 _VERDICT_CONFIDENCE = 0.95
 
 
+NO_TIME = "no time was left"
+DISTURBED = "the served stack is asked again"
+
+
 class Stage(Protocol):
     """Where settings run."""
 
@@ -67,12 +71,15 @@ class Verdict:
 
 @dataclass
 class Search:
-    """`over` is when the last race must have ended, on time.monotonic's clock."""
+    """`over` is when the last race must have ended, on time.monotonic's clock. `disturbed` says
+    that the machine is needed otherwise: then it stops where it is."""
 
     stage: Stage
     scope: Scope
     over: float
+    disturbed: Callable[[], bool]
     report: StepReport
+    _stopped: str = ""
 
     def run(self, knobs: Sequence[Knob], start: Setting) -> tuple[Setting, tuple[Raced, ...]]:
         """The best setting, and each race; races that are left share the time that is left."""
@@ -81,13 +88,21 @@ class Search:
             rivals = knob.rivals(self.scope, present)
             if len(rivals) < 2:
                 races.append(Raced(knob.name, why_not="there is one value alone"))
-            elif time.monotonic() >= self.over:
-                races.append(Raced(knob.name, why_not="no time was left"))
+            elif stopped := self._why_stopped():
+                races.append(Raced(knob.name, why_not=stopped))
             else:
                 left = sum(len(one.rivals(self.scope, present)) > 1 for one in knobs[at:])
                 present, raced = self._raced(knob, rivals, left)
                 races.append(raced)
         return present, tuple(races)
+
+    def _why_stopped(self) -> str:
+        """What ends the search, once and for all; empty while it goes on."""
+        if not self._stopped and time.monotonic() >= self.over:
+            self._stopped = NO_TIME
+        if not self._stopped and self.disturbed():
+            self._stopped = DISTURBED
+        return self._stopped
 
     def _raced(
         self, knob: Knob, rivals: Sequence[Setting], races_left: int
@@ -124,7 +139,7 @@ class Search:
     def judge(self, result: Setting, others: Mapping[str, Setting]) -> tuple[Verdict, ...]:
         """The result beside each other setting that differs from it, all of them in turns."""
         rivals = {name: one for name, one in others.items() if one != result}
-        if not rivals:
+        if not rivals or self._stopped == DISTURBED or self.disturbed():
             return ()
         by_name = {"result": result, **rivals}
         self._ready(by_name)

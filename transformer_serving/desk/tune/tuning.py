@@ -114,9 +114,8 @@ def tune(request: TuneRequest, served: Callable[[], DeployTarget], report: StepR
     """
     begun = time.monotonic()
     check_target(request.output)
-    if not request.anyway:
-        report("looking whether the served stack is idle")
-        refuse_traffic(request.state)
+    report("looking whether the served stack is idle")
+    disturbed = (lambda: False) if request.anyway else refuse_traffic(request.state)
     with interruptible(), _work_folder(request.state) as work:
         bundles = _bundles(request, served, work, report)
         plan = _plan(request, bundles)
@@ -125,7 +124,7 @@ def tune(request: TuneRequest, served: Callable[[], DeployTarget], report: StepR
             report("asking each request once")
             requests.check_answered(own.address(plan.start), plan.meter.payloads)
             over = begun + _search_s(request, 1 + len(plan.others))
-            search = Search(_Measuring(own, plan.meter), plan.scope, over, report)
+            search = Search(_Measuring(own, plan.meter), plan.scope, over, disturbed, report)
             best, races = search.run(request.knobs, plan.start)
             verdicts = search.judge(best, plan.others)
             report("proving the tuned bundle")
