@@ -1,7 +1,7 @@
 """The stack beside the served one: an endpoint for each bundle that is tried, and a gateway for
 each environment.
 
-Tested by tests/stack/test_tune.py.
+Tested by tests/tune/test_own_stack.py and tests/stack/test_tune.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from preprocess.settings import SETTINGS
+from preprocess.settings import SETTINGS as OF_PREPROCESS
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import content_of, write_bundle
@@ -32,28 +32,36 @@ from transformer_serving.desk.local.supervision import Supervisor
 from transformer_serving.desk.step_report import StepReport
 from transformer_serving.desk.tune.interruption import undisturbed
 from transformer_serving.desk.tune.knobs import Setting, Value, content_at
+from transformer_serving.gateway.settings import (
+    DRAIN_SECONDS,
+    GRPC_PORT,
+    SETTINGS as OF_GATEWAY,
+)
 
 _ANSWER_S = 180.0
 _END_S = 15.0
 # Of an engine in Triton, beside its file: twice that while it is loaded.
 _ENGINE_BYTES = 200 << 20
-# What the caller's environment says of speed; keys, certificates and addresses are the served
-# stack's own.
-_KEPT = {row.name for row in SETTINGS} - {
-    f"TRANSFORMER_SERVING_{name}"
-    for name in ("TRITON_HTTP", "TRITON_GRPC", "METRICS_PORT", "METRICS_HOST")
+# What the caller's environment says of requests and speed. All else of ours is the served stack's
+# own: keys, certificates, addresses, ports, folders.
+_FOREIGN = {
+    *(f"TRANSFORMER_SERVING_{name}" for name in ("TRITON_HTTP", "TRITON_GRPC")),
+    *(f"TRANSFORMER_SERVING_METRICS_{name}" for name in ("PORT", "HOST")),
+    GRPC_PORT.name,
+    DRAIN_SECONDS.name,
 }
-_OURS = ("TRANSFORMER_SERVING_", "CLEARML_", "OTEL_")
+_KEPT = {row.name for row in (*OF_PREPROCESS, *OF_GATEWAY)} - _FOREIGN
+_OURS = ("TRANSFORMER_SERVING_", "CLEARML_", "OTEL_", "PROMETHEUS_")
 
 
 def environment_of(setting: Setting, environment: Mapping[str, str]) -> dict[str, str]:
     """The caller's without what is the served stack's own, and with the setting."""
-    foreign = {
+    kept = {
         name: value
         for name, value in environment.items()
         if name in _KEPT or not name.startswith(_OURS)
     }
-    return {**foreign, **setting.gateway}
+    return {**kept, **setting.gateway}
 
 
 @dataclass(frozen=True)
