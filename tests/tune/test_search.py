@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hypothesis import given, settings, strategies as some
@@ -37,8 +37,8 @@ class Machine:
     there: set[Setting] = field(default_factory=set)
     measured: int = 0
 
-    def bring(self, settings: Iterable[Setting]) -> None:
-        self.there |= set(settings)
+    def bring(self, settings: Mapping[str, Setting]) -> None:
+        self.there |= set(settings.values())
 
     def warm_up(self, setting: Setting) -> None:
         assert setting in self.there

@@ -87,18 +87,19 @@ class OwnStack:
     def target(self) -> DeployTarget:
         return self.stack.target()
 
-    def bring(self, settings: Iterable[Setting]) -> None:
-        """Have every one answer its golden request. Raises Failure where one does not."""
-        for setting in settings:
+    def bring(self, settings: Mapping[str, Setting]) -> None:
+        """Have every one answer its golden request, by their names for people. Raises Failure."""
+        for name, setting in settings.items():
             if setting.bundle not in self._bundles:
+                self.report(f"deploying {name}")
                 self._bundles[setting.bundle] = self._deployed(setting)
             if _key(setting) not in self._gateways:
+                self.report(f"starting a gateway for {name}")
                 self._gateways[_key(setting)] = self._started(setting)
             self._wait_for(setting)
 
     def _wait_for(self, setting: Setting) -> None:
         _, bundle = self._bundles[setting.bundle]
-        self.report(f"waiting for {setting}")
         reason = wait_for_golden(
             self._url(setting),
             bundle.manifest.golden,
@@ -151,7 +152,6 @@ class OwnStack:
         name = f"setting_{self._named}"
         bundle = self._written(setting, self.stack.state / "bundles" / name, proven=False)
         _check_memory(bundle, setting.instances)
-        self.report(f"deploying {setting}")
         deploy(self.target, bundle, name, timeout_s=_ANSWER_S, report=lambda _: None)
         return name, bundle
 
@@ -169,7 +169,6 @@ class OwnStack:
         environment = {
             **environment_of(setting, os.environ), **launch.environment, MARK: str(state),
         }  # fmt: skip
-        self.report(f"starting a gateway with {setting}")
         with (self._logs / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 launch.command, env=environment, cwd=state / "run", stdin=subprocess.DEVNULL,

@@ -28,7 +28,7 @@ DISTURBED = "the served stack is asked again"
 class Stage(Protocol):
     """Where settings run."""
 
-    def bring(self, settings: Iterable[Setting]) -> None: ...
+    def bring(self, settings: Mapping[str, Setting]) -> None: ...
     def warm_up(self, setting: Setting) -> None: ...
     def measure(self, setting: Setting) -> float: ...
     def keep(self, settings: Iterable[Setting]) -> None: ...
@@ -123,7 +123,7 @@ class Search:
         return by_name[best], Raced(knob.name, found)
 
     def _ready(self, by_name: Mapping[str, Setting]) -> None:
-        self.stage.bring(by_name.values())
+        self.stage.bring(by_name)
         for name, one in by_name.items():
             self.report(f"warming up {name}")
             self.stage.warm_up(one)

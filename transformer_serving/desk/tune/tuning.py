@@ -94,7 +94,7 @@ class _Measuring:
     own: OwnStack
     meter: Meter
 
-    def bring(self, settings: Iterable[Setting]) -> None:
+    def bring(self, settings: Mapping[str, Setting]) -> None:
         self.own.bring(settings)
 
     def warm_up(self, setting: Setting) -> None:
@@ -120,7 +120,7 @@ def tune(request: TuneRequest, served: Callable[[], DeployTarget], report: StepR
         bundles = _bundles(request, served, work, report)
         plan = _plan(request, bundles)
         with own_stack(work / "stack", bundles, plan.start, report) as own:
-            own.bring([plan.start])
+            own.bring({"the beginning": plan.start})
             report("asking each request once")
             requests.check_answered(own.address(plan.start), plan.meter.payloads)
             over = begun + _search_s(request, 1 + len(plan.others))
