@@ -84,8 +84,12 @@ def test_the_present_value_is_the_first_rival_and_none_is_there_twice(scope: Sco
         rivals = knob.rivals(scope, present)
         assert rivals[0] == present
         assert len(set(rivals)) == len(rivals)
-        assert all(one.turned(knob.name, present.value(knob.name)) == present for one in rivals)
-    assert [one.workers for one in BY_NAME["workers"].rivals(scope, USUAL)] == [1, 2, 4]
+        if knob.name != "workers":
+            assert all(one.turned(knob.name, present.value(knob.name)) == present for one in rivals)
+    workers = BY_NAME["workers"].rivals(scope, replace(USUAL, calls=4))
+    assert [(one.workers, one.calls) for one in workers] == [(1, 4), (2, 2), (4, 1)]
+    (one, *_) = BY_NAME["workers"].rivals(scope, USUAL)[1:]
+    assert (one.workers, one.calls) == (2, 1)
     assert [one.threads for one in BY_NAME["threads"].rivals(scope, USUAL)] == [0, 1, 2]
 
 

@@ -129,7 +129,9 @@ def table(tuned: Tuned) -> Table:
 
     rows = Table(box=None, header_style="bold")
     for name in ("", "value", "texts/s", "times the kept one", "rounds", ""):
-        rows.add_column(name, justify="right" if name in ("texts/s", "rounds") else "left")
+        rows.add_column(
+            name, justify="right" if name in ("texts/s", "rounds") else "left", no_wrap=True
+        )
     for race in tuned.races:
         if not race.rivals:
             value = str(tuned.setting.value(race.knob))

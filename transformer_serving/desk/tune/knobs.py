@@ -89,13 +89,15 @@ class Scope:
 @dataclass(frozen=True)
 class Knob:
     """`values` are those worth trying beside the present one; `choices` what it may be at all,
-    where it is no number of at least `least`."""
+    where it is no number of at least `least`. `turn` is how one is tried, where another knob must
+    go with it."""
 
     name: str
     help: str
     values: Callable[[Scope, Setting], Sequence[Value]]
     choices: Callable[[Scope], Sequence[str]] | None = None
     least: int = 1
+    turn: Callable[[Setting, Value], Setting] | None = None
 
     def read(self, text: str, scope: Scope) -> Value:
         """Raises Failure (exit code 2) naming the knob and what it takes."""
@@ -113,7 +115,8 @@ class Knob:
     def rivals(self, scope: Scope, present: Setting) -> tuple[Setting, ...]:
         """The settings that are raced, the present one first, alone where there is no other."""
         values = dict.fromkeys((present.value(self.name), *self.values(scope, present)))
-        return tuple(present.turned(self.name, value) for value in values)
+        turn = self.turn or (lambda setting, value: setting.turned(self.name, value))
+        return tuple(turn(present, value) for value in values)
 
 
 def _on_cores(scope: Scope, present: Setting) -> bool:
@@ -146,6 +149,13 @@ def _up_to_cores(most: int) -> Callable[[Scope, Setting], Sequence[Value]]:
     return values
 
 
+def _share_calls(setting: Setting, workers: Value) -> Setting:
+    """Calls in flight are a worker's own: of all workers together they stay as many, for the engine
+    is the same."""
+    calls = max(1, round(setting.calls * setting.workers / int(workers)))
+    return replace(setting, workers=int(workers), calls=calls)
+
+
 # In the order in which they are raced: what decides most, and what others depend on, first.
 KNOBS = (
     Knob("precision", "which of the bundles given",
@@ -158,7 +168,8 @@ KNOBS = (
          lambda scope, _: (256, 1024, 4096), least=0),
     Knob("calls", "calls in flight of one worker", lambda scope, _: (1, 2, 4)),
     Knob("instances", "copies of the engine", _up_to_cores(4)),
-    Knob("workers", "processes of the gateway", _up_to_cores(8)),
+    Knob("workers", "processes of the gateway, which share the calls in flight",
+         _up_to_cores(8), turn=_share_calls),
 )  # fmt: skip
 BY_NAME = {knob.name: knob for knob in KNOBS}
 
