@@ -77,6 +77,19 @@ def test_it_is_refused_while_the_stack_has_traffic(served: Stack) -> None:
     assert not tune_state(served).exists()
 
 
+def test_a_bundle_whose_answers_are_wrong_is_not_written(served: Stack, tmp_path: Path) -> None:
+    """Trying it asks no parity set, and its golden request is of another length."""
+    wrong = write_small(tmp_path / "wrong", Parts(scale=2.0, parity=True, wrong_at=16))
+    output = tmp_path / "tuned"
+    said = served.run(
+        "tune", "wrong", "--bundle", str(wrong.folder), *QUICK, "--only", "precision",
+        "--output", str(output), code=1,
+    )  # fmt: skip
+    assert "its engine's answers differ" in said
+    assert not output.exists()
+    assert nothing_runs(served)
+
+
 def running(stack: Stack) -> subprocess.Popen[str]:
     """One that has its stack up and goes on."""
     command = [CLI, "tune", NAME, *QUICK, "--anyway", "--state", str(stack.state)]

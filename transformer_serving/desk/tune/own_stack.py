@@ -185,11 +185,8 @@ class OwnStack:
 def own_stack(
     state: Path, sources: Mapping[str, Bundle], start: Setting, report: StepReport
 ) -> Iterator[OwnStack]:
-    """Start it in the folder `state`; whatever happens, nothing of it runs afterwards.
-
-    What a run that was killed has left there is ended first. Raises Failure.
-    """
-    stop(state, report)
+    """Start it in the folder `state`; whatever happens, nothing of it runs afterwards. Raises
+    Failure."""
     try:
         base = free_row(6)
         report("starting the stack")
