@@ -20,6 +20,10 @@ from transformer_serving.desk.tune.goal import (
 )
 
 TIMES = some.floats(0.1, 1e4)
+# A p99 for each doubling of the clients, and the doubling to begin with.
+_DOUBLINGS = MOST_CLIENTS.bit_length()
+P99_OF = some.lists(TIMES, min_size=_DOUBLINGS, max_size=_DOUBLINGS)
+EXPONENTS = some.integers(0, _DOUBLINGS - 1)
 
 
 @pytest.mark.parametrize(
@@ -55,11 +59,7 @@ def walked(p99_of: list[float], begin: int, p99_ms: float) -> list[Point]:
     return found
 
 
-@given(
-    some.lists(TIMES, min_size=MOST_CLIENTS.bit_length(), max_size=MOST_CLIENTS.bit_length()),
-    some.integers(0, MOST_CLIENTS.bit_length() - 1),
-    TIMES,
-)
+@given(P99_OF, EXPONENTS, TIMES)
 def test_the_walk_ends_beside_the_time_whatever_the_machine_does(
     p99_of: list[float], exponent: int, p99_ms: float
 ) -> None:
@@ -72,11 +72,7 @@ def test_the_walk_ends_beside_the_time_whatever_the_machine_does(
     assert beyond in (0, 2 * MOST_CLIENTS) or beyond in clients
 
 
-@given(
-    some.lists(TIMES, min_size=MOST_CLIENTS.bit_length(), max_size=MOST_CLIENTS.bit_length()),
-    some.integers(0, MOST_CLIENTS.bit_length() - 1),
-    TIMES,
-)
+@given(P99_OF, EXPONENTS, TIMES)
 def test_on_a_machine_that_only_gets_slower_the_begin_does_not_matter(
     times: list[float], exponent: int, p99_ms: float
 ) -> None:
