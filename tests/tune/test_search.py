@@ -36,12 +36,14 @@ class Machine:
     source: random.Random = field(default_factory=lambda: random.Random(3))
     there: set[Setting] = field(default_factory=set)
     measured: int = 0
+    slow: Callable[[], None] = lambda: None
 
     def bring(self, settings: Mapping[str, Setting]) -> None:
         self.there |= set(settings.values())
 
     def warm_up(self, setting: Setting) -> None:
         assert setting in self.there
+        self.slow()
 
     def measure(self, setting: Setting) -> float:
         assert setting in self.there
@@ -112,6 +114,16 @@ def test_where_the_served_stack_is_asked_again_it_stops_with_what_it_has(small: 
         "there is one value alone", "", DISTURBED, DISTURBED,
     ]  # fmt: skip
     assert search.judge(best, {"begin": BAD}) == ()
+
+
+def test_where_bringing_up_takes_the_time_there_is_no_race(small: Bundle) -> None:
+    machine = Machine(speed)
+    search = searched(machine, small)
+    machine.slow = lambda: setattr(search, "over", 0.0)
+    best, races = search.run(KNOBS, BAD)
+    assert best == BAD
+    assert {one.why_not for one in races[1:]} == {NO_TIME}
+    assert not machine.measured
 
 
 FIGURES = some.lists(some.floats(1, 100), min_size=16, max_size=16)

@@ -118,6 +118,8 @@ class Search:
         )
         best = chosen(lanes)
         self.stage.keep([by_name[best]])
+        if not lanes[0].figures:
+            return by_name[best], Raced(knob.name, why_not=NO_TIME)
         values = {name: one.value(knob.name) for name, one in by_name.items()}
         found = tuple(rival(lane, values[lane.name], best, lanes) for lane in lanes)
         return by_name[best], Raced(knob.name, found)
