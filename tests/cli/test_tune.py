@@ -39,10 +39,11 @@ def test_what_cannot_be_is_refused_before_anything_starts(
 
 
 def test_the_table_and_the_verdict_have_bounds() -> None:
-    kept = Rival(0, 900.0, 9, spread([1.0] * 9), lost=False, chosen=True)
-    lost = Rival(1, 700.0, 6, spread([0.75, 0.76, 0.77, 0.78, 0.8, 0.81]), lost=True, chosen=False)
-    cut = Rival(2, 890.0, 3, spread([0.9, 1.0, 1.1]), lost=False, chosen=False)
-    races = (Raced("threads", (kept, lost, cut)), Raced("workers", (), "no time was left"))
+    kept = Rival(0, 900.0, 9, spread([1.0] * 9), None, chosen=True)
+    lost = Rival(1, 700.0, 6, spread([0.75, 0.76, 0.77, 0.78, 0.8, 0.81]), "0", chosen=False)
+    cut = Rival(2, 890.0, 3, spread([0.9, 1.0, 1.1]), None, chosen=False)
+    other = replace(lost, value=4, lost_to="2")
+    races = (Raced("threads", (kept, lost, cut, other)), Raced("workers", (), "no time was left"))
     tuned = Tuned(USUAL, USUAL, races, (), None, Path("env"), 1.0)  # type: ignore[arg-type]
     console = Console(width=120, record=True, file=None)
     console.print(table(tuned))
@@ -51,6 +52,7 @@ def test_the_table_and_the_verdict_have_bounds() -> None:
         "threads 0 900 9 kept",
         "1 700 0.78 (0.75 to 0.81) 6 surely worse",
         "2 890 1.00 3 no sure difference",
+        "4 700 0.78 (0.75 to 0.81) 6 surely worse than 2",
         "workers 1 no time was left",
     ]
     found = Verdict("the beginning", replace(USUAL, threads=1), 900.0, 700.0, spread([1.3] * 15))

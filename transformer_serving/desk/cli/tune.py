@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from transformer_serving.desk.bench.bounds import Spread
-    from transformer_serving.desk.tune.search import Rival, Verdict
+    from transformer_serving.desk.tune.search import Raced, Rival, Verdict
     from transformer_serving.desk.tune.tuning import Tuned
 
 
@@ -140,15 +140,19 @@ def table(tuned: Tuned) -> Table:
             rows.add_row(
                 "" if number else race.knob, str(one.value), f"{one.median:.0f}",
                 "" if one.chosen or one.ratio is None else ratio(one.ratio), str(one.rounds),
-                _said(one),
+                _said(one, race),
             )  # fmt: skip
     return rows
 
 
-def _said(rival: Rival) -> str:
+def _said(rival: Rival, race: Raced) -> str:
+    """What was surely better is named where it is not the kept one."""
     if rival.chosen:
         return "kept"
-    return "surely worse" if rival.lost else "no sure difference"
+    if rival.lost_to is None:
+        return "no sure difference"
+    kept = next(str(one.value) for one in race.rivals if one.chosen)
+    return "surely worse" + ("" if rival.lost_to == kept else f" than {rival.lost_to}")
 
 
 def ratio(spread: Spread) -> str:

@@ -38,14 +38,14 @@ class Stage(Protocol):
 class Rival:
     """A value of a knob: `median` of its figures, `ratio` to the chosen one's in the same rounds.
 
-    `lost` says that another one was surely better. `ratio` None: they had no round together.
+    `lost_to` is the value that was surely better. `ratio` None: they had no round together.
     """
 
     value: Value
     median: float
     rounds: int
     ratio: Spread | None
-    lost: bool
+    lost_to: str | None
     chosen: bool
 
 
@@ -184,7 +184,7 @@ def rival(lane: Lane, value: Value, best: str, lanes: Sequence[Lane]) -> Rival:
         spread(lane.figures).median if lane.figures else 0.0,
         len(lane.figures),
         _beside(lane, winner) if together else None,
-        lane.lost_to is not None,
+        lane.lost_to,
         lane.name == best,
     )
 
