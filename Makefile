@@ -17,7 +17,7 @@ BESIDE := --numprocesses=2 --dist=loadfile
 	lint format \
 	types docs fuzz soak soak-streams lock reliability reliability-demo models language-models \
 	check-processors check-upgrade \
-	attack autoscaling bench bench-all bench-tables budgets tune flames notebooks clean help
+	attack autoscaling bench bench-all bench-tables budgets flames notebooks clean help
 
 help:
 	@echo 'make up      install, build the demo models, start the stack, deploy, show curl lines'
@@ -52,7 +52,7 @@ help:
 	@echo 'make check-gpu  all that there is to measure on an NVIDIA GPU, by steps; make check-gpu STEP=name'
 	@echo 'make gpu-parcel SIZE=60M PYTHON_VERSION=3.12  what a bare machine lacks, in parcels'
 	@echo 'make compare-table, compare-int8, compare-hints  engines and int8 on MiniLM'
-	@echo 'make bench   the kit beside its peers, 15 minutes; make bench-all, make tune: docs/performance.md'
+	@echo 'make bench   the kit beside its peers, 15 minutes; make bench-all: docs/performance.md'
 	@echo 'make autoscaling  a computed day of load on Kubernetes, the table of docs/kubernetes.md'
 	@echo 'make budgets cold starts, memory, a neighbour, starts of the stack; 10 minutes'
 	@echo 'make notebooks  run the notebooks against the running stack and keep their outputs'
@@ -223,9 +223,6 @@ bench-all: $(VENV)/.dev
 
 budgets: $(VENV)/.dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks budgets $(BENCH)
-
-tune: $(VENV)/.dev
-	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks tune $(BENCH)
 
 flames: $(VENV)/.dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks flames

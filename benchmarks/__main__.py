@@ -16,7 +16,6 @@ from benchmarks.runs.results import Results
 from benchmarks.servers.process import Unusable
 from transformer_serving.desk.failure import Failure
 
-TUNE = "tune.json"
 GPU = "gpu"
 
 
@@ -131,25 +130,6 @@ def budgets(
         parts=measured(load_seconds, clone=clone), keep=kept(out),
     )  # fmt: skip
     finish(found, out, tables)
-
-
-@main.command()
-@_measuring
-@click.option("--only", multiple=True, metavar="ROW", help="Only this row; may be repeated.")
-@click.option("--list", "show", is_flag=True, help="Print the rows and stop.")
-def tune(
-    out: Path, rounds: int, seconds: float, tables: bool, only: tuple[str, ...], show: bool
-) -> None:
-    """Each setting of the table against the default, in turns; prints and stores each figure."""
-    from benchmarks.studies import experiments, tuning
-
-    if show:
-        for row in experiments.EXPERIMENTS:
-            click.echo(f"{row.name:24} {row.title}")
-        return
-    tuning.tune(plan(rounds, seconds), report, only, out / TUNE)
-    if tables:
-        tuning.write_table(out / TUNE)
 
 
 @main.command()
@@ -272,15 +252,12 @@ def autoscaling(out: Path) -> None:
 def tables(out: Path) -> None:
     """Write README's tables and those of docs/ again from the stored results."""
     from benchmarks.report import documents
-    from benchmarks.studies import tuning
     from benchmarks.studies.gpu import steps
 
     for kind in documents.KINDS:
         if path := documents.file_of(out, kind):
             documents.draw(Results.read(path), out / PLOTS)
     documents.write(out)
-    if (out / TUNE).is_file():
-        tuning.write_table(out / TUNE)
     documents.write_gpu(steps.all_stored(out / GPU), steps.NAMES)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import TUNE
 from benchmarks.report import documents
 from benchmarks.runs.results import RESULTS
 from scripts import decisions_index as index, engine_parameters
@@ -84,7 +83,7 @@ def test_a_decision_without_date_and_status_is_refused() -> None:
 
 def test_every_stored_result_is_read_by_a_table_or_shown_by_a_page() -> None:
     """Others are drawn again by `make bench-tables` and ignored by git."""
-    read = {f"{kind}.json" for kind in documents.KINDS} | {TUNE}
+    read = {f"{kind}.json" for kind in documents.KINDS}
     stored = {path.name for path in RESULTS.glob("*.json") if ".unfinished" not in path.name}
     assert stored <= read
     shown = {target for page in PAGES for target, _ in links(page)}

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.report.tables import OURS, table
-from benchmarks.runs.bounds import Spread
 from benchmarks.runs.results import Results
+from transformer_serving.desk.bench.bounds import Spread
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 from benchmarks.report.budgets import BENCH, PAUSE_S, STARTS, judge
 from benchmarks.report.tables import table
-from benchmarks.runs import bounds
 from benchmarks.runs.results import Results
+from transformer_serving.desk.bench import bounds
 
 _COMMANDS = {BENCH: "make bench", STARTS: "make budgets"}
 

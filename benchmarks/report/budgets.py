@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.runs import bounds
-from benchmarks.runs.bounds import Spread
 from benchmarks.runs.results import Results
+from transformer_serving.desk.bench import bounds
+from transformer_serving.desk.bench.bounds import Spread
 
 RECIPES = ("queue", "gunicorn")
 # Below this a bound is too unsure to call a budget met.

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.report.markdown import table
-from benchmarks.runs import bounds
 from benchmarks.runs.results import Results
 from benchmarks.servers.language_models import (
     NEW_TOKENS,
@@ -15,6 +14,7 @@ from benchmarks.servers.language_models import (
     RECIPE,
     STREAMS,
 )
+from transformer_serving.desk.bench import bounds
 
 # What was reached by hand on 2026-11-21, by streams: the recipe's tokens a second that many times.
 _WANTED = {

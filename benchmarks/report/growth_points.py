@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.runs.bounds import Spread, spread
+from transformer_serving.desk.bench.bounds import Spread, spread
 
 # The parts of a request's processor time, as they are stored and named: microseconds a request.
 PARTS = {

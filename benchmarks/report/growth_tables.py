@@ -21,8 +21,8 @@ from benchmarks.report.growth_points import (
     read,
 )
 from benchmarks.report.markdown import table
-from benchmarks.runs.bounds import Spread
 from benchmarks.runs.results import Results
+from transformer_serving.desk.bench.bounds import Spread
 
 GROWTH = "growth"
 _TITLES = {

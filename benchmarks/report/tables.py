@@ -9,11 +9,11 @@ from typing import Any
 
 from benchmarks.report import overload_tables as overload_report
 from benchmarks.report.markdown import table as table
-from benchmarks.runs import bounds
-from benchmarks.runs.bounds import Spread
 from benchmarks.runs.results import Results, Row
 from transformer_serving.contract.error_line import one_line
 from transformer_serving.contract.replacement import replace_file
+from transformer_serving.desk.bench import bounds
+from transformer_serving.desk.bench.bounds import Spread
 from transformer_serving.desk.failure import Failure
 
 # The peer that the ratios are of, and the same before the engine that answers zeros.

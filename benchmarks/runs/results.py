@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.runs import bounds
-from benchmarks.runs.bounds import Spread
 from benchmarks.runs.loads import Load
 from benchmarks.runs.rounds import Outcome
 from benchmarks.runs.runners import Measurement, Plan
@@ -17,6 +15,8 @@ from benchmarks.servers import machine
 from benchmarks.servers.models import ENGINE_TITLES, Models
 from benchmarks.servers.peers import ENGINE_NAMES, NONE, NULL, Peer
 from transformer_serving.contract.replacement import replace_file
+from transformer_serving.desk.bench import bounds
+from transformer_serving.desk.bench.bounds import Spread
 from transformer_serving.desk.bench.figures import percentile
 
 RESULTS = Path(__file__).parent.parent / "results"

@@ -135,19 +135,6 @@ def free_ports(count: int) -> list[int]:
             probe.close()
 
 
-def free_row(count: int) -> int:
-    """The first of `count` free ports in a row."""
-    for base in range(21_000 + os.getpid() % 20_000, 60_000, count):
-        try:
-            for port in range(base, base + count):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return base
-    raise Unusable(f"no {count} free ports in a row")
-
-
 def _tried(url: str, body: bytes | None) -> str:
     kind = {"Content-Type": "application/json"}
     request = urllib.request.Request(url, body, kind if body else {})

@@ -14,12 +14,13 @@ from pathlib import Path
 
 from benchmarks.servers import tritons
 from benchmarks.servers.models import TORCH_TEXT, Models, build_models
-from benchmarks.servers.process import Unusable, free_row
+from benchmarks.servers.process import Unusable
 from benchmarks.servers.tritons import Triton
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.deploy.golden import ask
 from transformer_serving.desk.deploy.model_add import add_arguments
+from transformer_serving.desk.local.free_ports import free_row
 from transformer_serving.desk.local.record import require_record
 from transformer_serving.desk.step_report import StepReport
 

@@ -61,9 +61,7 @@ def gateway(
     return start
 
 
-def gateway_by_uvicorn(
-    options: Sequence[str], *, null: bool = False, environment: Mapping[str, str] | None = None
-) -> Start:
+def gateway_by_uvicorn(options: Sequence[str], *, null: bool = False) -> Start:
     """The gateway's app in uvicorn, which served it before Granian did."""
 
     def start(site: Site, report: StepReport) -> Running:
@@ -74,7 +72,6 @@ def gateway_by_uvicorn(
             **_variables(site, name, null),
             # As the gateway itself has it: figures are shared by files.
             "PROMETHEUS_MULTIPROC_DIR": str(figures),
-            **(environment or {}),
         }
 
         def command(port: int) -> list[str]:

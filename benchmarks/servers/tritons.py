@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks.servers.process import Child, free_ports
 from transformer_serving.engine import backend_directory, triton_process
@@ -16,9 +15,6 @@ from transformer_serving.engine.model_config import FILE_NAME, from_text, to_tex
 _ENGINES = Path(__file__).parent.parent / "engines"
 # Bigger files are weights, which a null engine does not read.
 _SMALL = 1 << 20
-
-# Changes a model's configuration (a ModelConfig message) in place.
-Change = Callable[[Any], None]
 
 
 @dataclass(frozen=True)
@@ -82,21 +78,15 @@ def start_triton(
     return Triton(child, addresses.http, addresses.grpc)
 
 
-def copy_repository(source: Path, target: Path, change: Change | None = None) -> Path:
+def copy_repository(source: Path, target: Path) -> Path:
     """The repository `source` as it is now, without links, at `target`/models.
 
-    Weights are linked, not copied. `change` edits each model's configuration.
+    Weights are linked, not copied.
     """
     models = target / "models"
     shutil.rmtree(models, ignore_errors=True)
     for folder in sorted(path for path in source.iterdir() if (path / FILE_NAME).is_file()):
         shutil.copytree(folder, models / folder.name, copy_function=_link_or_copy)
-        if change is not None:
-            config_file = models / folder.name / FILE_NAME
-            config = from_text(config_file.read_text("utf-8"))
-            change(config)
-            config_file.unlink()
-            config_file.write_text(to_text(config), "utf-8")
     return models
 
 

@@ -9,14 +9,13 @@ from typing import Any
 
 import psutil
 
-from benchmarks.runs import bounds
 from benchmarks.runs.session import Part, Session
 from benchmarks.servers import many_endpoints, texts, tritons
 from benchmarks.servers.process import Unusable, tree, use
 from benchmarks.servers.site import OURS, OURS_AGAIN, deploy
 from benchmarks.servers.table import gateway
 from benchmarks.studies.overload import Overload
-from transformer_serving.desk.bench import load as generator
+from transformer_serving.desk.bench import bounds, load as generator
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.figures import figures
 from transformer_serving.desk.step_report import StepReport

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.runs.bounds import spread
 from benchmarks.servers import texts
 from benchmarks.servers.process import cpu_s
 from benchmarks.servers.site import OURS
 from benchmarks.servers.table import Running
 from benchmarks.studies.overload import Opened, sleeping
 from transformer_serving.desk.bench import load as generator
+from transformer_serving.desk.bench.bounds import spread
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.figures import figures
 from transformer_serving.desk.step_report import StepReport

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +22,7 @@ from benchmarks.servers.models import Models
 from benchmarks.servers.peers import PEERS, Peer
 from benchmarks.servers.process import Child, Unusable
 from benchmarks.servers.site import Site
-from benchmarks.studies import curves, experiments, tuning
+from benchmarks.studies import curves
 from benchmarks.studies.growth import Growth
 from benchmarks.studies.overload import Overload
 from transformer_serving.desk.bundle.folder import open_bundle
@@ -170,27 +168,6 @@ def test_a_growth_is_measured(opened: Session) -> None:
         assert point.in_flight > 0
     assert len(found["idle"]) == len(found["memory"]) == 4
     assert all(row["worker_mb"] > 50 for row in found["memory"])
-
-
-def test_a_tuning_row_is_compared_with_the_default(opened: Session) -> None:
-    rows: dict[str, Any] = {row.name: row for row in experiments.EXPERIMENTS}
-    found = tuning.measured_row(rows["socket"], opened, print)
-    assert found["seed"]["median"] > 0
-    assert found["single"]["figure"] > 0
-    values = {
-        "rows": [{"name": "socket", "title": rows["socket"].title, **found}],
-        "machine": opened.around, "plan": {"rounds": 2, "seconds": 0.2},
-        "date": "today", "commit": "none",
-    }  # fmt: skip
-    assert rows["socket"].title in tuning.table(json.loads(json.dumps(values)))
-
-
-def test_a_tuning_row_without_its_setting_says_so(opened: Session) -> None:
-    row = experiments.Experiment(
-        "new", "a setting of tomorrow", needs="TRANSFORMER_SERVING_TOMORROW"
-    )
-    found = tuning.measured_row(row, opened, print)
-    assert found == {"error": "this version has no setting TRANSFORMER_SERVING_TOMORROW"}
 
 
 def test_a_process_that_does_not_answer_is_given_up(tmp_path: Path) -> None:

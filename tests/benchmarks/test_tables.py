@@ -1,20 +1,13 @@
-"""Bounds, ab's report, tables and markers; and that the documents are what the stored runs give."""
+"""ab's report, tables and markers; and that the documents are what the stored runs give."""
 
 from __future__ import annotations
 
-import json
-import math
-from pathlib import Path
-
 import pytest
-from hypothesis import given, strategies as st
 
-from benchmarks.__main__ import TUNE
 from benchmarks.report import documents, tables as report
-from benchmarks.runs import ab, bounds, stages, wrk
+from benchmarks.runs import ab, stages, wrk
 from benchmarks.runs.results import RESULTS
 from benchmarks.servers.process import Unusable
-from benchmarks.studies import tuning
 from transformer_serving.desk.failure import Failure
 
 AB_REPORT = """
@@ -45,32 +38,6 @@ def test_wrks_line_is_read() -> None:
     assert found == ab.ToolRun(2000.0, 0.5, 0.4, 0.9, 1.5, failed=1, requests=4000)
     with pytest.raises(Unusable, match="no answer"):
         wrk.parse(line.replace("4000", "0") + '"p99": 0}')
-
-
-@pytest.mark.parametrize(
-    ("rounds", "rank"), [(1, 0), (5, 0), (7, 0), (8, 1), (11, 2), (20, 5), (100, 41)]
-)
-def test_the_bound_is_as_sure_as_it_says(rounds: int, rank: int) -> None:
-    """The median is below the value at the rank when at most `rank` of the coins show heads."""
-    assert bounds.bound_rank(rounds) == rank
-    wrong = sum(math.comb(rounds, heads) for heads in range(rank + 1)) / 2**rounds
-    assert wrong <= 0.05 or rank == 0
-
-
-@given(st.lists(st.floats(0.1, 1e6), min_size=1, max_size=40))
-def test_a_spread_holds_its_median(values: list[float]) -> None:
-    found = bounds.spread(values)
-    assert min(values) <= found.lower <= found.median <= found.upper <= max(values)
-    assert found.rounds == len(values)
-
-
-def test_a_ratio_is_taken_inside_a_round() -> None:
-    assert bounds.ratios([4.0, None, 9.0, 8.0], [2.0, 5.0, 3.0, None]) == [2.0, 3.0]
-
-
-def test_a_spread_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one round"):
-        bounds.spread([])
 
 
 def test_of_few_requests_the_99th_percentile_is_the_longest() -> None:
@@ -109,23 +76,6 @@ def test_a_document_has_what_the_stored_run_gives(part: documents.Part) -> None:
     assert f"{start}{wanted}{end}" in text
 
 
-def test_the_tuning_table_is_what_the_stored_rows_give() -> None:
-    file = RESULTS / TUNE
-    text = documents.PERFORMANCE.read_text("utf-8")
-    values = json.loads(file.read_text("utf-8")) if file.is_file() else None
-    wanted = f"\n{tuning.table(values)}\n" if values else "\n"
-    start, end = report.markers("tuning")
-    assert f"{start}{wanted}{end}" in text
-
-
-@pytest.mark.parametrize(
-    ("lower", "upper", "said"),
-    [(1.01, 1.2, "better"), (0.8, 0.99, "worse"), (0.9, 1.1, "no sure difference")],
-)
-def test_only_a_sure_difference_is_called_one(lower: float, upper: float, said: str) -> None:
-    assert tuning.verdict({"lower": lower, "upper": upper}) == said
-
-
 METRICS = """
 # TYPE transformer_serving_call_tokens counter
 transformer_serving_call_tokens_total{{endpoint="a"}} {0}
@@ -151,7 +101,7 @@ def test_the_servers_own_figures_are_taken_as_growth() -> None:
 
 
 def test_pinned_lists_pin() -> None:
-    lists = list((Path(bounds.__file__).parents[1] / "venvs").glob("*.txt"))
+    lists = list((RESULTS.with_name("venvs")).glob("*.txt"))
     assert lists
     for path in lists:
         assert all("==" in line for line in path.read_text("utf-8").split("\n") if line), path

@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.runs.bounds import spread
 from benchmarks.runs.runners import RawEngine
 from benchmarks.servers.site import BUILD
 from benchmarks.servers.texts import CLASS_BOUNDS, CLASS_WEIGHTS
 from benchmarks.studies.gpu import needs
+from transformer_serving.desk.bench.bounds import spread
 from transformer_serving.desk.builders.table import ENGINES
 from transformer_serving.desk.bundle.folder import Bundle, open_bundle
 from transformer_serving.desk.convert import ConvertRequest, convert

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.runs import loads
-from benchmarks.runs.bounds import spread
 from benchmarks.runs.loads import Load
 from benchmarks.runs.rounds import measure_rounds
 from benchmarks.runs.runners import Plan
@@ -28,6 +27,7 @@ from benchmarks.studies.gpu.engines import bundle_of, fastest
 from benchmarks.studies.overload import Overload
 from benchmarks.studies.workers import measured
 from transformer_serving.contract.golden import agrees
+from transformer_serving.desk.bench.bounds import spread
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.cli.repository import image_line

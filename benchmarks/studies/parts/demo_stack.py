@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass
 
 from benchmarks.runs.session import Session
-from benchmarks.servers.process import free_row
 from benchmarks.servers.site import stack_command
 from benchmarks.studies import idle
+from transformer_serving.desk.local.free_ports import free_row
 from transformer_serving.desk.step_report import StepReport
 
 # What a start leaves to do: rounds of golden requests, and machine figures for ClearML.

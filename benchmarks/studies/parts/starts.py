@@ -8,9 +8,10 @@ import time
 from dataclasses import dataclass
 
 from benchmarks.runs.session import Session
-from benchmarks.servers.process import Unusable, free_row
+from benchmarks.servers.process import Unusable
 from benchmarks.servers.site import OURS, ROOT, stack_command
 from transformer_serving.desk.deploy.golden import ask
+from transformer_serving.desk.local.free_ports import free_row
 from transformer_serving.desk.step_report import StepReport
 
 _ROUNDS = 3

@@ -26,7 +26,8 @@ class EngineFiles:
     """What an engine loads: `files` all lie in one folder, `files[0]` is the one to open.
 
     `facts` are a TensorRT plan's, for the manifest; None for other engines. `parameters` go into
-    Triton's configuration beside the precision.
+    Triton's configuration beside the precision, `instances` is how many copies of the engine it
+    runs.
     """
 
     engine: str
@@ -34,6 +35,7 @@ class EngineFiles:
     files: tuple[Path, ...]
     facts: Mapping[str, Any] | None = None
     parameters: Mapping[str, str] = field(default_factory=dict)
+    instances: int = 1
 
 
 @dataclass(frozen=True)

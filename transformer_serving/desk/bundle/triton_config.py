@@ -65,11 +65,13 @@ def config_text(endpoint: Endpoint, engine: EngineFiles) -> str:
             file_name="" if own else engine.files[0].name,
         )
         return to_text(config)
+    precision = {"precision": engine.precision} if engine.engine == "openvino" else {}
     config = build_config(
         **common,
         backend=ENGINES[engine.engine].backend,
         max_batch_size=endpoint.limits.max_batch_size,
-        parameters={"precision": engine.precision} if engine.engine == "openvino" else {},
+        instance_count=engine.instances,
+        parameters={**precision, **engine.parameters},
         warmup_lengths=endpoint.tokens.buckets,
         profiles=_profiles(engine),
         file_name=engine.files[0].name,

@@ -31,7 +31,12 @@ from transformer_serving.contract.manifest import (
 )
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.bundle import preprocess_file
-from transformer_serving.desk.bundle.folder import RENEWABLE, Bundle, open_bundle
+from transformer_serving.desk.bundle.folder import (
+    RENEWABLE,
+    Bundle,
+    link_or_copy,
+    open_bundle,
+)
 from transformer_serving.desk.bundle.gate import ON_WRITING, pass_gate
 from transformer_serving.desk.bundle.triton_config import config_text
 from transformer_serving.desk.failure import ConversionRefused, Failure
@@ -115,21 +120,30 @@ def renew_bundle(folder: Path) -> Bundle:
     did.
     Raises Failure when the bundle is not as its manifest says.
     """
-    old = open_bundle(folder, RENEWABLE)
-    tokens, manifest = old.endpoint.tokens, old.manifest
-    config = from_text((old.model_folder / CONFIG).read_text("utf-8"))
-    with tempfile.TemporaryDirectory(prefix=".renew.", dir=folder.parent) as scratch:
+    with content_of(open_bundle(folder, RENEWABLE), folder.parent) as content:
+        return write_bundle(content, folder)
+
+
+@contextmanager
+def content_of(bundle: Bundle, scratch: Path) -> Iterator[BundleContent]:
+    """What a bundle was written from, for one `write_bundle`; the bundle itself stays as it is.
+
+    The engine's files are second names in a folder of `scratch`, which goes with the block, or
+    copies where that is another disk. Raises Failure for a parity set that is none.
+    """
+    tokens, manifest = bundle.endpoint.tokens, bundle.manifest
+    config = from_text((bundle.model_folder / CONFIG).read_text("utf-8"))
+    with tempfile.TemporaryDirectory(prefix=".renew.", dir=scratch) as own:
         names = {Path(entry.path).name for entry in manifest.files if _is_engine_file(entry)}
         # The file that the engine opens comes first.
         ordered = sorted(names, key=lambda name: (name != config.default_model_filename, name))
-        files = tuple(Path(scratch) / name for name in ordered)
+        files = tuple(Path(own) / name for name in ordered)
         for path in files:
-            # A second name of the same bytes: write_bundle moves it into the new folder.
-            os.link(old.model_folder / path.name, path)
-        content = BundleContent(
-            endpoint=old.endpoint,
+            link_or_copy(bundle.model_folder / path.name, path)
+        yield BundleContent(
+            endpoint=bundle.endpoint,
             tokenizer=TokenizerFile(
-                content=(folder / TOKENIZER).read_bytes(),
+                content=(bundle.folder / TOKENIZER).read_bytes(),
                 pad_id=tokens.pad_id,
                 pad_token=tokens.pad_token,
                 pad_type_id=tokens.pad_type_id,
@@ -141,13 +155,13 @@ def renew_bundle(folder: Path) -> Bundle:
                 files,
                 manifest.tensorrt,
                 {name: value.string_value for name, value in config.parameters.items()},
+                sum(group.count for group in config.instance_group) or 1,
             ),
             golden=manifest.golden,
             parity=manifest.parity,
             source=manifest.source,
-            parity_set=_parity_set(old),
+            parity_set=_parity_set(bundle),
         )
-        return write_bundle(content, folder)
 
 
 def _parity_set(bundle: Bundle) -> ParitySet | GreedySet | None:

@@ -24,13 +24,14 @@ from transformer_serving.desk.cli import (
     signing,
     stack,
     status,
+    tune,
     versions,
 )
 from transformer_serving.desk.failure import Failure
 
 _FILES = (
     stack, status, logs, deploy, rollout, backup, convert, show, repository, bundle, signing, keys,
-    bench, versions, doctor,
+    bench, tune, versions, doctor,
 )  # fmt: skip
 
 

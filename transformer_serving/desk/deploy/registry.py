@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 from transformer_serving.contract.identity import DAMAGED_ARCHIVE
 from transformer_serving.contract.naming import BUNDLE_FOLDER
-from transformer_serving.desk.bundle.folder import Bundle, open_bundle
+from transformer_serving.desk.bundle.folder import Bundle, link_or_copy, open_bundle
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.failure import Failure
 
@@ -128,18 +128,9 @@ def registry_folder(bundle: Bundle) -> Iterator[Path]:
     """The folder that is uploaded for a bundle: its model/, with its other files in .bundle/."""
     with TemporaryDirectory(prefix=".upload-", dir=bundle.folder.parent) as scratch:
         folder = Path(scratch) / "model"
-        shutil.copytree(bundle.model_folder, folder, copy_function=_link)
+        shutil.copytree(bundle.model_folder, folder, copy_function=link_or_copy)
         (folder / BUNDLE_FOLDER).mkdir()
         for path in bundle.folder.iterdir():
             if path.is_file():
-                _link(str(path), str(folder / BUNDLE_FOLDER / path.name))
+                link_or_copy(path, folder / BUNDLE_FOLDER / path.name)
         yield folder
-
-
-def _link(source: str, target: str) -> str:
-    """A second name of the same bytes, where the file system has that."""
-    try:
-        Path(target).hardlink_to(source)
-    except OSError:
-        shutil.copyfile(source, target)
-    return target

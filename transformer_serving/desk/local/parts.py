@@ -151,24 +151,30 @@ def _controller(state: Path, record: StackRecord) -> Launch:
     return Launch(command, {**_clearml(state, record, "controller"), **triton})
 
 
-def _inference(state: Path, record: StackRecord) -> Launch:
+def gateway_launch(state: Path, record: StackRecord, name: str, port: int, workers: int) -> Launch:
+    """A gateway of the stack; its ClearML files are in a folder of that name."""
     command = [
         sys.executable,
         "-P",
         "-m",
         "transformer_serving.gateway",
         "--host=127.0.0.1",
-        f"--port={record.ports.inference}",
-        f"--workers={WORKERS.number(os.environ):.0f}",
+        f"--port={port}",
+        f"--workers={workers}",
     ]
     environment = {
-        **_clearml(state, record, "inference"),
+        **_clearml(state, record, name),
         # The host reads this in minutes.
         "CLEARML_SERVING_POLL_FREQ": f"{POLL_SECONDS / 60:.5f}",
         "TRANSFORMER_SERVING_TRITON_HTTP": record.triton.http,
         "TOKENIZERS_PARALLELISM": "false",
     }
     return Launch(command, environment)
+
+
+def _inference(state: Path, record: StackRecord) -> Launch:
+    workers = int(WORKERS.number(os.environ))
+    return gateway_launch(state, record, "inference", record.ports.inference, workers)
 
 
 def _prometheus(state: Path, record: StackRecord) -> Launch:

@@ -60,13 +60,13 @@ def look_at(state: Path) -> Look:
         down = "the stack is down; 'transformer-serving up' starts it"
         return Look(now, status, None, down)
     try:
-        return Look(now, status, _figures(record), None)
+        return Look(now, status, figures_of(record), None)
     except Failure as failure:
         return Look(now, status, None, str(failure))
 
 
-def _figures(record: StackRecord) -> Page:
-    """Raises Failure for a page that is not to be had, or is none."""
+def figures_of(record: StackRecord) -> Page:
+    """What its gateway counts. Raises Failure for a page that is not to be had, or is none."""
     address = f"{LOOPBACK}:{record.ports.inference}"
     key = http.key_header(os.environ.get(http.METRICS_KEY_VARIABLE))
     try:

@@ -1,4 +1,8 @@
-"""Medians, and how sure they are: bounds from the order of the rounds, without a distribution."""
+"""Medians, and how sure they are: bounds from the order of the rounds, without a distribution.
+
+An order statistic bounds the median whatever the figures are distributed like (H. A. David and
+H. N. Nagaraja, Order Statistics, 2003, section 7.1).
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,14 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# How sure a bound is that the true median lies on its right side.
+# How sure a bound is that the true median lies on its right side, unless it is said.
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over the rounds. `lower` and `upper` each hold for the median with 95 %."""
+    """A figure over the rounds. `lower` and `upper` each hold for the median with the confidence
+    that was asked for, where `bound_rank` says that so many rounds give it."""
 
     median: float
     lower: float
@@ -26,26 +31,31 @@ class Spread:
         return (self.upper - self.lower) / 2 / self.median if self.median else 0.0
 
 
-def spread(values: Sequence[float]) -> Spread:
+def spread(values: Sequence[float], confidence: float = CONFIDENCE) -> Spread:
     """The spread of one figure a round. Raises ValueError without a value."""
     if not values:
         raise ValueError("a spread needs at least one round")
     ordered = sorted(values)
-    rank = bound_rank(len(ordered))
+    rank = bound_rank(len(ordered), confidence)
     return Spread(statistics.median(ordered), ordered[rank], ordered[-1 - rank], len(ordered))
 
 
-def bound_rank(rounds: int) -> int:
-    """The place, from 0, of the ordered value that bounds the median with 95 %.
+def bound_rank(rounds: int, confidence: float = CONFIDENCE) -> int:
+    """The place, from 0, of the ordered value that bounds the median with that confidence.
 
     The median is below the k-th smallest of n values with the chance that fewer than k of n coins
-    show heads. With 7 rounds it is the smallest (99 %), with 8 the second smallest (96 %); with
-    fewer than 5 the smallest is less sure than 95 %, and there is no better.
+    show heads. For 95 % it is with 7 rounds the smallest (99 %), with 8 the second smallest (96 %);
+    with fewer than 5 the smallest is less sure than 95 %, and there is no better.
     """
     rank = 0
-    while rank + 1 <= (rounds - 1) // 2 and _chance(rounds, rank + 1) <= 1 - CONFIDENCE:
+    while rank + 1 <= (rounds - 1) // 2 and _chance(rounds, rank + 1) <= 1 - confidence:
         rank += 1
     return rank
+
+
+def fewest_rounds(confidence: float = CONFIDENCE) -> int:
+    """With fewer no bound is so sure."""
+    return math.ceil(-math.log2(1 - confidence))
 
 
 def _chance(rounds: int, rank: int) -> float:

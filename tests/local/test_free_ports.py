@@ -1,0 +1,16 @@
+"""A row of free ports goes around one that is taken."""
+
+from __future__ import annotations
+
+import socket
+
+from transformer_serving.desk.local.free_ports import free_row
+from transformer_serving.desk.local.record import LOOPBACK
+
+
+def test_a_row_with_a_taken_port_is_passed_over() -> None:
+    first = free_row(4)
+    with socket.socket() as taken:
+        taken.bind((LOOPBACK, first + 2))
+        again = free_row(4)
+    assert again not in range(first - 1, first + 3)

@@ -1,0 +1,94 @@
+"""The figure of a goal: texts a second, at all or within a p99."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, strategies as some
+
+from transformer_serving.desk.bench.load import Exchange, Run
+from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.tune.goal import (
+    MOST_CLIENTS,
+    Goal,
+    Point,
+    next_clients,
+    point,
+    read_goal,
+    texts_within,
+)
+
+TIMES = some.floats(0.1, 1e4)
+# A p99 for each doubling of the clients, and the doubling to begin with.
+_DOUBLINGS = MOST_CLIENTS.bit_length()
+P99_OF = some.lists(TIMES, min_size=_DOUBLINGS, max_size=_DOUBLINGS)
+EXPONENTS = some.integers(0, _DOUBLINGS - 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "p99_ms"),
+    [("throughput", None), ("p99<=50ms", 50.0), ("p99 <= 0.5s", 500.0), ("p99<7.25ms", 7.25)],
+)
+def test_a_goal_is_read(text: str, p99_ms: float | None) -> None:
+    goal = read_goal(text)
+    assert goal == Goal(p99_ms)
+    assert read_goal(str(goal)) == goal
+
+
+@pytest.mark.parametrize("text", ["", "latency", "p99<=50", "p99<=0ms", "p50<=50ms", "p99<=-1ms"])
+def test_another_goal_is_refused_with_those_there_are(text: str) -> None:
+    with pytest.raises(Failure, match="throughput"):
+        read_goal(text)
+
+
+def test_a_request_without_a_good_answer_took_without_end() -> None:
+    good = [Exchange("a", 2, 0.0, 0.0, 0.01, 200)] * 98
+    bad = [Exchange("a", 2, 0.0, 0.0, 0.001, 503)] * 2
+    found = point(4, Run((*good, *bad), 2.0, 0.0))
+    assert found == Point(4, 98.0, math.inf)
+    assert point(4, Run((*good, *good, bad[0]), 2.0, 0.0)).p99_ms == pytest.approx(10)
+    assert point(4, Run((), 2.0, 0.0)) == Point(4, 0.0, math.inf)
+
+
+def walked(p99_of: list[float], begin: int, p99_ms: float) -> list[Point]:
+    """The counts that are measured on a machine whose p99 is that of each doubling."""
+    found = [Point(begin, 100.0 * begin, p99_of[begin.bit_length() - 1])]
+    while (clients := next_clients(found, p99_ms)) is not None:
+        found.append(Point(clients, 100.0 * clients, p99_of[clients.bit_length() - 1]))
+    return found
+
+
+@given(P99_OF, EXPONENTS, TIMES)
+def test_the_walk_ends_beside_the_time_whatever_the_machine_does(
+    p99_of: list[float], exponent: int, p99_ms: float
+) -> None:
+    found = walked(p99_of, 1 << exponent, p99_ms)
+    clients = [one.clients for one in found]
+    assert len(set(clients)) == len(clients)
+    last = found[-1]
+    within = last.p99_ms <= p99_ms
+    beyond = last.clients * 2 if within else last.clients // 2
+    assert beyond in (0, 2 * MOST_CLIENTS) or beyond in clients
+
+
+@given(P99_OF, EXPONENTS, TIMES)
+def test_on_a_machine_that_only_gets_slower_the_begin_does_not_matter(
+    times: list[float], exponent: int, p99_ms: float
+) -> None:
+    p99_of = sorted(times)
+    found = texts_within(walked(p99_of, 1 << exponent, p99_ms), p99_ms)
+    assert found == pytest.approx(texts_within(walked(p99_of, 1, p99_ms), p99_ms))
+
+
+def test_between_two_counts_it_is_in_proportion() -> None:
+    found = [Point(8, 800.0, 20.0), Point(16, 1000.0, 60.0)]
+    assert texts_within(found, 50.0) == pytest.approx(950.0)
+    assert texts_within(found[:1], 50.0) == 800.0
+    refusing = [found[0], Point(16, 1000.0, math.inf)]
+    assert texts_within(refusing, 50.0) == 800.0
+
+
+def test_of_two_that_are_too_slow_the_faster_is_better() -> None:
+    assert texts_within([Point(1, 10.0, 100.0)], 50.0) > texts_within([Point(1, 8.0, 120.0)], 50.0)
+    assert texts_within([Point(1, 0.0, math.inf)], 50.0) == 0.0

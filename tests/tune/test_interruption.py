@@ -1,0 +1,28 @@
+"""What ends a command raises once, and not while it cleans up."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from transformer_serving.desk.tune.interruption import interruptible, undisturbed
+
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.mark.parametrize("number", ENDS)
+def test_each_raises_and_nothing_is_left_of_it(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        os.kill(os.getpid(), number)
+    assert signal.getsignal(number) == before
+
+
+@pytest.mark.parametrize("number", ENDS)
+def test_cleaning_up_is_not_interrupted(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with undisturbed():
+        os.kill(os.getpid(), number)
+    assert signal.getsignal(number) == before

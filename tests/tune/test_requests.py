@@ -1,0 +1,83 @@
+"""What is sent: lines of a file, or texts of given lengths."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as some
+
+from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.tune import requests
+
+TEXT = {"text": "a golden text"}
+
+
+def file_of(folder: Path, *lines: str) -> Path:
+    path = folder / "requests.jsonl"
+    path.write_text("\n".join(lines), "utf-8")
+    return path
+
+
+def test_a_line_is_a_body_or_a_text(tmp_path: Path) -> None:
+    path = file_of(tmp_path, '{"text": ["one", "two"]}', "", "plain words", "[1, 2]")
+    found = requests.of_file(path)
+    assert [(one.label, json.loads(one.body), one.texts) for one in found] == [
+        ("line 1", {"text": ["one", "two"]}, 2),
+        ("line 3", {"text": "plain words"}, 1),
+        ("line 4", {"text": "[1, 2]"}, 1),
+    ]
+
+
+def test_of_a_long_file_evenly_spaced_lines_stand_for_it(tmp_path: Path) -> None:
+    path = file_of(tmp_path, *(f"text {number}" for number in range(3 * requests.MOST)))
+    found = requests.of_file(path)
+    assert len(found) == requests.MOST
+    assert [json.loads(one.body)["text"] for one in found[:2]] == ["text 0", "text 3"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"", "no request"), (b"\n \n", "no request"), (b"a\n{broken", "line 2"), (b"\xff", "UTF-8")],
+)
+def test_what_is_no_file_of_requests_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "requests"
+    path.write_bytes(content)
+    with pytest.raises(Failure, match=said):
+        requests.of_file(path)
+    with pytest.raises(Failure, match="cannot be read"):
+        requests.of_file(tmp_path)
+
+
+@given(some.text(min_size=1, max_size=60))
+def test_a_body_without_end_is_no_crash(text: str) -> None:
+    try:
+        body = requests._body(Path("a"), 1, text)
+    except Failure:
+        assert text.lstrip().startswith("{")
+        return
+    assert isinstance(body, dict)
+
+
+def test_a_body_that_is_nested_without_end_is_refused() -> None:
+    with pytest.raises(Failure, match="no JSON"):
+        requests._body(Path("a"), 1, '{"a":' * 100_000)
+
+
+def test_lengths_take_the_place_of_the_golden_text() -> None:
+    found = requests.of_lengths("4:3,8", "zero-shot-classification", {**TEXT, "labels": ["a"]})
+    bodies = [json.loads(one.body) for one in found]
+    assert {len(body["text"].split()) for body in bodies} == {4, 8}
+    assert all(body["labels"] == ["a"] for body in bodies)
+
+
+@pytest.mark.parametrize(
+    ("task", "golden"),
+    [("fill-mask", TEXT), ("question-answering", {"question": "who", "context": "me"})],
+)
+def test_a_task_that_takes_more_than_any_text_needs_a_file(
+    task: str, golden: dict[str, str]
+) -> None:
+    with pytest.raises(Failure, match="--requests"):
+        requests.of_lengths("8", task, golden)

@@ -1,0 +1,155 @@
+"""The search of settings on a machine whose speeds are known."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given, settings, strategies as some
+
+from tests.tune.test_knobs import USUAL
+from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.tune.knobs import KNOBS, Scope, Setting
+from transformer_serving.desk.tune.race import Lane, race
+from transformer_serving.desk.tune.search import (
+    DISTURBED,
+    NO_TIME,
+    VERDICT_ROUNDS,
+    Search,
+    chosen,
+    is_bounded,
+)
+from transformer_serving.desk.tune.sources import content
+
+BAD = replace(USUAL, threads=1, buckets="doubling", call_tokens=256, calls=1, workers=2)
+
+
+@dataclass
+class Machine:
+    """`speed` of a setting, with noise; it remembers what was brought and is there."""
+
+    speed: Callable[[Setting], float]
+    noise: float = 0.02
+    source: random.Random = field(default_factory=lambda: random.Random(3))
+    there: set[Setting] = field(default_factory=set)
+    measured: int = 0
+    slow: Callable[[], None] = lambda: None
+
+    def bring(self, settings: Mapping[str, Setting]) -> None:
+        self.there |= set(settings.values())
+
+    def warm_up(self, setting: Setting) -> None:
+        assert setting in self.there
+        self.slow()
+
+    def measure(self, setting: Setting) -> float:
+        assert setting in self.there
+        self.measured += 1
+        return self.speed(setting) * self.source.lognormvariate(0, self.noise)
+
+    def keep(self, settings: Iterable[Setting]) -> None:
+        self.there &= set(settings)
+
+
+def speed(setting: Setting) -> float:
+    """Every knob has a best value; threads depend on instances, and calls on workers."""
+    found = 1000.0 * {0: 1.0, 1: 0.6, 2: 0.8}.get(setting.threads, 0.5)
+    found *= {"converted": 1.0, "halved": 0.9, "doubling": 0.7}[setting.buckets]
+    found *= {256: 0.8, 512: 0.9, 1024: 1.0, 2048: 0.95}.get(setting.call_tokens, 0.85)
+    found *= {1: 0.8, 2: 1.0}.get(setting.calls * setting.workers, 0.9)
+    found *= 1.05 if setting.instances == 2 and setting.threads == 0 else 1.0
+    return found * (1.0 if setting.workers == 1 else 0.95)
+
+
+def searched(machine: Machine, small: Bundle, seconds: float = 60.0) -> Search:
+    scope = Scope({"fp32": content(small)}, cores=4)
+    return Search(machine, scope, time.monotonic() + seconds, lambda: False, lambda _: None)
+
+
+def test_from_a_bad_begin_it_comes_to_the_best(small: Bundle) -> None:
+    machine = Machine(speed)
+    search = searched(machine, small)
+    best, races = search.run(KNOBS, BAD)
+    assert speed(best) >= 0.95 * speed(replace(USUAL, call_tokens=1024, instances=2))
+    assert [one.knob for one in races] == [knob.name for knob in KNOBS]
+    assert races[0].why_not == "there is one value alone"
+    assert all(sum(one.chosen for one in race.rivals) == 1 for race in races[1:])
+    assert machine.there == {best}
+    beginning, same = search.judge(best, {"begin": BAD, "best": replace(best, calls=7)})
+    assert beginning.ratio.lower > 1.5
+    assert beginning.ratio.rounds == VERDICT_ROUNDS
+    assert is_bounded(beginning.ratio)
+    assert same.ratio.upper > 0.97
+    assert search.judge(best, {"itself": best}) == ()
+
+
+def test_what_is_surely_worse_is_measured_no_further(small: Bundle) -> None:
+    found = {}
+    for noise in (0.0001, 0.5):
+        machine = Machine(speed, noise)
+        searched(machine, small).run(KNOBS, BAD)
+        found[noise] = machine.measured
+    assert found[0.0001] < 0.7 * found[0.5]
+
+
+def test_without_time_nothing_is_changed(small: Bundle) -> None:
+    machine = Machine(speed)
+    best, races = searched(machine, small, 0.0).run(KNOBS, BAD)
+    assert best == BAD
+    assert {one.why_not for one in races} == {"there is one value alone", NO_TIME}
+    assert not machine.measured
+
+
+def test_where_the_served_stack_is_asked_again_it_stops_with_what_it_has(small: Bundle) -> None:
+    machine = Machine(speed)
+    search = searched(machine, small)
+    looks = iter((False, True))
+    search.disturbed = lambda: next(looks)
+    best, races = search.run(KNOBS, BAD)
+    assert best == replace(BAD, threads=0)
+    assert [one.why_not for one in races[:4]] == [
+        "there is one value alone", "", DISTURBED, DISTURBED,
+    ]  # fmt: skip
+    assert search.judge(best, {"begin": BAD}) == ()
+
+
+def test_where_bringing_up_takes_the_time_there_is_no_race(small: Bundle) -> None:
+    machine = Machine(speed)
+    search = searched(machine, small)
+    machine.slow = lambda: setattr(search, "over", 0.0)
+    best, races = search.run(KNOBS, BAD)
+    assert best == BAD
+    assert {one.why_not for one in races[1:]} == {NO_TIME}
+    assert not machine.measured
+
+
+FIGURES = some.lists(some.floats(1, 100), min_size=16, max_size=16)
+
+
+@settings(max_examples=60)
+@given(some.lists(FIGURES, min_size=2, max_size=4), some.integers(0, 16))
+def test_whatever_was_measured_one_that_was_not_left_behind_is_chosen(
+    rows: list[list[float]], rounds: int
+) -> None:
+    at = {str(number): iter(row) for number, row in enumerate(rows)}
+    count = iter(range(17))
+    lanes = race(tuple(at), lambda name: next(at[name]), lambda: next(count) < rounds)
+    best = next(lane for lane in lanes if lane.name == chosen(lanes))
+    assert best.lost_to is None
+    if rounds < 3:
+        assert best.name == "0"
+
+
+def test_the_present_value_stays_where_another_is_hardly_better() -> None:
+    rounds = 12
+    present = Lane("present", (100.0,) * rounds)
+    assert chosen((present, Lane("a", (100.5,) * rounds))) == "present"
+    assert chosen((present, Lane("a", (102.0,) * rounds))) == "a"
+    worse = Lane("present", (100.0,) * 6, "a")
+    assert chosen((worse, Lane("a", (99.0,) * rounds))) == "a"
+    assert chosen((Lane("present", ()), Lane("a", ()))) == "present"
+    dead = Lane("present", (0.0,) * 6, "a")
+    assert chosen((dead, Lane("a", (10.0,) * rounds), Lane("b", (math.pi,) * rounds))) == "a"

@@ -1,0 +1,176 @@
+"""`tune ENDPOINT`: the settings that make it fastest on this machine, for one's own requests.
+
+Tested by tests/cli/test_tune.py and tests/stack/test_tune.py.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from transformer_serving.desk.cli.options import json_option, sign_option, state_option
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from transformer_serving.desk.bench.bounds import Spread
+    from transformer_serving.desk.tune.search import Raced, Rival, Verdict
+    from transformer_serving.desk.tune.tuning import Tuned
+
+
+@click.command()
+@click.argument("endpoint")
+@click.option("--requests", "file", type=click.Path(path_type=Path), metavar="FILE",
+              help="What is asked: a line a request, a body as JSON or a text.")  # fmt: skip
+@click.option("--lengths", metavar="WORDS:WEIGHT,...",
+              help="Or texts of so many words, such as 8-32:70,100-200:30.")  # fmt: skip
+@click.option("--goal", default="throughput", show_default=True, metavar="GOAL",
+              help="throughput: texts a second; p99<=50ms: as many as keep that p99.")  # fmt: skip
+@click.option("--bundle", "bundles", type=click.Path(path_type=Path), multiple=True,
+              metavar="BUNDLE", help="Repeatable: the same model in several precisions, to choose "
+              "among.  [default: what ENDPOINT serves]")  # fmt: skip
+@click.option("--output", type=click.Path(path_type=Path), metavar="BUNDLE",
+              help="The tuned bundle; its gateway's variables are in BUNDLE.env.  "
+              "[default: ENDPOINT-tuned]")  # fmt: skip
+@click.option("--from", "begin", default="", metavar="KNOB=VALUE,...",
+              help="Begin there: precision, threads, buckets, call_tokens, calls, instances, "
+              "workers.  [default: the first bundle's, and this environment's]")  # fmt: skip
+@click.option("--compare", metavar="KNOB=VALUE,...",
+              help="Race the result against this setting too, and print the bound.")  # fmt: skip
+@click.option("--only", multiple=True, metavar="KNOB",
+              help="Turn this knob alone; repeatable.")  # fmt: skip
+@click.option("--clients", type=click.IntRange(1, 1024), default=64, show_default=True,
+              help="Of a closed loop, for --goal throughput.")  # fmt: skip
+@click.option("--seconds", type=click.FloatRange(0.05, 60), default=1.0, show_default=True,
+              help="Length of each load.")  # fmt: skip
+@click.option("--minutes", type=click.FloatRange(0.1, 240), default=10.0, show_default=True,
+              help="How long all of it may take.")  # fmt: skip
+@click.option("--anyway", is_flag=True, help="Also while the served stack has traffic.")
+@sign_option
+@state_option
+@json_option
+def tune(endpoint: str, file: Path | None, lengths: str | None, goal: str,
+         bundles: tuple[Path, ...], output: Path | None, begin: str, compare: str | None,
+         only: tuple[str, ...], clients: int, seconds: float, minutes: float, anyway: bool,
+         sign_key: Path | None, state: str | None, as_json: bool) -> None:  # fmt: skip
+    """Search the fastest settings of ENDPOINT, on a stack of its own beside the served one."""
+    from rich.console import Console
+
+    from transformer_serving.desk.cli.deploy import deploy_target
+    from transformer_serving.desk.cli.progress import Phases
+    from transformer_serving.desk.cli.signing import signing
+    from transformer_serving.desk.deploy.endpoint import check_name
+    from transformer_serving.desk.local.record import state_directory
+    from transformer_serving.desk.tune import tuning
+    from transformer_serving.desk.tune.goal import read_goal
+    from transformer_serving.desk.tune.knobs import knobs_named
+
+    if (file is None) == (lengths is None):
+        raise click.UsageError("what is asked: give --requests FILE, or --lengths")
+    check_name(endpoint)
+    target = output or Path(f"{endpoint}-tuned")
+    request = tuning.TuneRequest(
+        endpoint, state_directory(state), target, bundles, file, lengths, read_goal(goal), begin,
+        compare, knobs_named(only), clients, seconds, minutes, anyway,
+    )  # fmt: skip
+    console = Console(stderr=as_json)
+    with signing(target, sign_key), Phases(console).phase("tuning") as phases:
+        tuned = tuning.tune(request, lambda: deploy_target(state), phases.report)
+    if as_json:
+        click.echo(json.dumps(values(tuned), indent=2))
+        return
+    _show(tuned, endpoint, target, console)
+
+
+def values(tuned: Tuned) -> dict[str, Any]:
+    """As --json has it."""
+    return {
+        "bundle": str(tuned.bundle.folder),
+        "bundle_version": tuned.bundle.manifest.bundle_version,
+        "environment": tuned.setting.gateway,
+        "environment_file": str(tuned.environment),
+        "setting": asdict(tuned.setting),
+        "begun": asdict(tuned.begun),
+        "races": [_finite(asdict(one)) for one in tuned.races],
+        "verdicts": [_finite(asdict(one)) for one in tuned.verdicts],
+        "seconds": tuned.seconds,
+    }
+
+
+def _finite(found: Any) -> Any:
+    """JSON has no infinity, which is the ratio to what answered nothing."""
+    if isinstance(found, dict):
+        return {name: _finite(value) for name, value in found.items()}
+    if isinstance(found, list | tuple):
+        return [_finite(value) for value in found]
+    return None if isinstance(found, float) and not math.isfinite(found) else found
+
+
+def _show(tuned: Tuned, endpoint: str, target: Path, console: Console) -> None:
+    console.print(table(tuned))
+    for verdict in tuned.verdicts:
+        console.print(line(verdict), soft_wrap=True, highlight=False)
+    console.print(
+        f"{target} is the tuned bundle, {tuned.environment} what its gateway runs with; serve it: "
+        f"transformer-serving deploy {target} --endpoint {endpoint}",
+        soft_wrap=True, highlight=False,
+    )  # fmt: skip
+
+
+def table(tuned: Tuned) -> Table:
+    """Each race; ratios are to the value that was kept."""
+    from rich.table import Table
+
+    rows = Table(box=None, header_style="bold")
+    for name in ("", "value", "texts/s", "times the kept one", "rounds", ""):
+        rows.add_column(
+            name, justify="right" if name in ("texts/s", "rounds") else "left", no_wrap=True
+        )
+    for race in tuned.races:
+        if not race.rivals:
+            value = str(tuned.setting.value(race.knob))
+            rows.add_row(race.knob, value, "", "", "", race.why_not)
+        for number, one in enumerate(race.rivals):
+            rows.add_row(
+                "" if number else race.knob, str(one.value), f"{one.median:.0f}",
+                "" if one.chosen or one.ratio is None else ratio(one.ratio), str(one.rounds),
+                _said(one, race),
+            )  # fmt: skip
+    return rows
+
+
+def _said(rival: Rival, race: Raced) -> str:
+    """What was surely better is named where it is not the kept one."""
+    if rival.chosen:
+        return "kept"
+    if rival.lost_to is None:
+        return "no sure difference"
+    kept = next(str(one.value) for one in race.rivals if one.chosen)
+    return "surely worse" + ("" if rival.lost_to == kept else f" than {rival.lost_to}")
+
+
+def ratio(spread: Spread) -> str:
+    """With its bounds, where there were rounds enough for any."""
+    from transformer_serving.desk.tune.search import is_bounded
+
+    bounds = f" ({spread.lower:.2f} to {spread.upper:.2f})" if is_bounded(spread) else ""
+    return f"{spread.median:.2f}{bounds}"
+
+
+def line(verdict: Verdict) -> str:
+    """The result beside another setting, in a sentence."""
+    found = verdict.ratio
+    return (
+        f"the result does {verdict.result:.0f} texts/s, {verdict.name} {verdict.other:.0f}: "
+        f"{found.median:.2f} times ({found.lower:.2f} to {found.upper:.2f}, each bound 95 % sure) "
+        f"in {found.rounds} rounds; {verdict.name} is {verdict.setting}"
+    )
+
+
+COMMANDS = (tune,)

@@ -1,0 +1,93 @@
+"""What `tune` sends: the lines of a file, or texts of given lengths.
+
+Tested by tests/tune/test_requests.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_serving.desk.bench import load
+from transformer_serving.desk.bench.connection import Address
+from transformer_serving.desk.bench.measure import of_words
+from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.tune.lengths import read_lengths, spread_evenly
+
+_MOST_BYTES = 256 << 20
+# Of a longer file so many lines, evenly spaced, stand for it.
+MOST = 2000
+_OF_LENGTHS = 200
+_CLIENTS = 8
+_PATIENCE_S = 120.0
+
+
+def of_file(path: Path) -> tuple[load.Payload, ...]:
+    """A line is a body, as JSON, or else a text. Raises Failure (exit code 2) naming the line."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise Failure(f"{path} must have at most {_MOST_BYTES >> 20} MiB", exit_code=2)
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+        raise Failure(f"{path} cannot be read: {reason}", exit_code=2) from None
+    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not numbered:
+        raise Failure(f"{path} has no request: one a line, a body as JSON or a text", exit_code=2)
+    count = min(MOST, len(numbered))
+    chosen = (numbered[step * len(numbered) // count] for step in range(count))
+    return tuple(_payload(f"line {number}", _body(path, number, line)) for number, line in chosen)
+
+
+def _body(path: Path, number: int, line: str) -> Any:
+    if not line.lstrip().startswith("{"):
+        return {"text": line}
+    try:
+        return json.loads(line)
+    # A body nested without end is a RecursionError.
+    except (ValueError, RecursionError):
+        raise Failure(f"{path}, line {number}: is no JSON", exit_code=2) from None
+
+
+def of_lengths(text: str, task: str, golden: Mapping[str, Any]) -> tuple[load.Payload, ...]:
+    """The endpoint's golden body with texts of these words in it. Raises Failure (exit code 2)."""
+    if not isinstance(golden.get("text"), str) or task == "fill-mask":
+        raise Failure(
+            "--lengths is for tasks that take any text; give this one's --requests", exit_code=2
+        )
+    return tuple(
+        _payload(f"{words} words", {**golden, "text": of_words(words)})
+        for words in spread_evenly(read_lengths(text), _OF_LENGTHS)
+    )
+
+
+def _payload(label: str, body: Any) -> load.Payload:
+    content = body.get("text") if isinstance(body, dict) else None
+    texts = len(content) if isinstance(content, list) else 1
+    return load.Payload(label, json.dumps(body).encode(), texts)
+
+
+def check_answered(address: Address, payloads: Sequence[load.Payload]) -> None:
+    """Ask each once. Raises Failure (exit code 2) naming one that is not answered with 200."""
+    clients = min(_CLIENTS, len(payloads))
+    found = load.run(
+        address, payloads, load.Closed(clients, _PATIENCE_S, requests=len(payloads))
+    )  # fmt: skip
+    wrong = [one for one in found.exchanges if one.status != 200]
+    if not wrong and len(found.exchanges) == len(payloads):
+        return
+    if not wrong:
+        raise Failure(
+            f"{len(found.exchanges)} of {len(payloads)} requests were answered within "
+            f"{_PATIENCE_S:.0f} s; give fewer or shorter ones"
+        )
+    status, count = Counter(one.status or "no answer" for one in wrong).most_common(1)[0]
+    first = next(one.label for one in wrong if (one.status or "no answer") == status)
+    raise Failure(
+        f"{count} of {len(payloads)} requests got {status}, such as {first}; every request must "
+        "be one that the endpoint answers with 200",
+        exit_code=2,
+    )

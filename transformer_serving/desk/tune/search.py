@@ -1,0 +1,200 @@
+"""One knob after the other: its values are raced, and the best one is kept for the next race."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from transformer_serving.desk.bench.bounds import Spread, fewest_rounds, spread
+from transformer_serving.desk.step_report import StepReport
+from transformer_serving.desk.tune.knobs import Knob, Scope, Setting, Value
+from transformer_serving.desk.tune.race import CONFIDENCE, Lane, race, ratios_of
+
+# By so much a value must seem better to take the place of one that is not surely worse.
+_WORTH = 1.01
+# With fewer rounds nothing is changed.
+_FEWEST = 3
+# Of the result against what it is compared with, each bound with this confidence.
+VERDICT_ROUNDS = 15
+_VERDICT_CONFIDENCE = 0.95
+
+
+NO_TIME = "no time was left"
+DISTURBED = "the served stack is asked again"
+
+
+class Stage(Protocol):
+    """Where settings run."""
+
+    def bring(self, settings: Mapping[str, Setting]) -> None: ...
+    def warm_up(self, setting: Setting) -> None: ...
+    def measure(self, setting: Setting) -> float: ...
+    def keep(self, settings: Iterable[Setting]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A value of a knob: `median` of its figures, `ratio` to the chosen one's in the same rounds.
+
+    `lost_to` is the value that was surely better. `ratio` None: they had no round together.
+    """
+
+    value: Value
+    median: float
+    rounds: int
+    ratio: Spread | None
+    lost_to: str | None
+    chosen: bool
+
+
+@dataclass(frozen=True)
+class Raced:
+    """What became of a knob; no rivals where there was one value alone, or no time."""
+
+    knob: str
+    rivals: tuple[Rival, ...] = ()
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`ratio` is the result's figures over the other's."""
+
+    name: str
+    setting: Setting
+    result: float
+    other: float
+    ratio: Spread
+
+
+@dataclass
+class Search:
+    """`over` is when the last race must have ended, on time.monotonic's clock. `disturbed` says
+    that the machine is needed otherwise: then it stops where it is."""
+
+    stage: Stage
+    scope: Scope
+    over: float
+    disturbed: Callable[[], bool]
+    report: StepReport
+    _stopped: str = ""
+
+    def run(self, knobs: Sequence[Knob], start: Setting) -> tuple[Setting, tuple[Raced, ...]]:
+        """The best setting, and each race; races that are left share the time that is left."""
+        present, races = start, []
+        for at, knob in enumerate(knobs):
+            rivals = knob.rivals(self.scope, present)
+            if len(rivals) < 2:
+                races.append(Raced(knob.name, why_not="there is one value alone"))
+            elif stopped := self._why_stopped():
+                races.append(Raced(knob.name, why_not=stopped))
+            else:
+                left = sum(len(one.rivals(self.scope, present)) > 1 for one in knobs[at:])
+                present, raced = self._raced(knob, rivals, left)
+                races.append(raced)
+        return present, tuple(races)
+
+    def _why_stopped(self) -> str:
+        """What ends the search, once and for all; empty while it goes on."""
+        if not self._stopped and time.monotonic() >= self.over:
+            self._stopped = NO_TIME
+        if not self._stopped and self.disturbed():
+            self._stopped = DISTURBED
+        return self._stopped
+
+    def _raced(
+        self, knob: Knob, rivals: Sequence[Setting], races_left: int
+    ) -> tuple[Setting, Raced]:
+        by_name = {str(one.value(knob.name)): one for one in rivals}
+        self._ready(by_name)
+        now = time.monotonic()
+        until = now + (self.over - now) / races_left
+        lanes = race(
+            tuple(by_name),
+            self._measuring(knob.name, by_name),
+            lambda: time.monotonic() < until,
+        )
+        best = chosen(lanes)
+        self.stage.keep([by_name[best]])
+        if not lanes[0].figures:
+            return by_name[best], Raced(knob.name, why_not=NO_TIME)
+        values = {name: one.value(knob.name) for name, one in by_name.items()}
+        found = tuple(rival(lane, values[lane.name], best, lanes) for lane in lanes)
+        return by_name[best], Raced(knob.name, found)
+
+    def _ready(self, by_name: Mapping[str, Setting]) -> None:
+        self.stage.bring(by_name)
+        for name, one in by_name.items():
+            self.report(f"warming up {name}")
+            self.stage.warm_up(one)
+
+    def _measuring(self, what: str, by_name: Mapping[str, Setting]) -> Callable[[str], float]:
+        def measure(name: str) -> float:
+            figure = self.stage.measure(by_name[name])
+            self.report(f"{what}: {name} {figure:.0f} texts/s")
+            return figure
+
+        return measure
+
+    def judge(self, result: Setting, others: Mapping[str, Setting]) -> tuple[Verdict, ...]:
+        """The result beside each other setting that differs from it, all of them in turns."""
+        rivals = {name: one for name, one in others.items() if one != result}
+        if not rivals or self._stopped == DISTURBED or self.disturbed():
+            return ()
+        by_name = {"result": result, **rivals}
+        self._ready(by_name)
+        lanes = {
+            lane.name: lane
+            for lane in race(
+                tuple(by_name), self._measuring("verdict", by_name), looks=(), rounds=VERDICT_ROUNDS
+            )
+        }
+        mine = lanes["result"].figures
+        return tuple(
+            Verdict(
+                name, one, spread(mine).median, spread(lanes[name].figures).median,
+                spread(ratios_of(mine, lanes[name].figures), _VERDICT_CONFIDENCE),
+            )
+            for name, one in rivals.items()
+        )  # fmt: skip
+
+
+def chosen(lanes: Sequence[Lane]) -> str:
+    """The first lane is the present value's: it stays unless it is surely worse than another, or
+    one that is not surely worse than any seems better by _WORTH."""
+    present = lanes[0]
+    left = {
+        lane.name: _beside(lane, present).median
+        for lane in lanes
+        if lane.lost_to is None and min(len(lane.figures), len(present.figures)) >= _FEWEST
+    }
+    if not left:
+        return present.name
+    best = max(left, key=lambda name: left[name])
+    return best if present.name not in left or left[best] >= _WORTH else present.name
+
+
+def rival(lane: Lane, value: Value, best: str, lanes: Sequence[Lane]) -> Rival:
+    winner = next(one for one in lanes if one.name == best)
+    together = min(len(lane.figures), len(winner.figures))
+    return Rival(
+        value,
+        spread(lane.figures).median if lane.figures else 0.0,
+        len(lane.figures),
+        _beside(lane, winner) if together else None,
+        lane.lost_to,
+        lane.name == best,
+    )
+
+
+def _beside(lane: Lane, other: Lane) -> Spread:
+    """Ratios in the rounds that both ran."""
+    count = min(len(lane.figures), len(other.figures))
+    return spread(ratios_of(lane.figures[:count], other.figures[:count]), CONFIDENCE)
+
+
+def is_bounded(ratio: Spread) -> bool:
+    """Whether its rounds are enough for its bounds to be as sure as a race's."""
+    return ratio.rounds >= fewest_rounds(CONFIDENCE)

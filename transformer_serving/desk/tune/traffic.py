@@ -1,0 +1,64 @@
+"""Whether the served stack is asked anything: looks at its gateway's figures.
+
+Tested by tests/tune/test_traffic.py and tests/stack/test_tune.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.local.record import load_record
+from transformer_serving.desk.local.supervision import Supervisor
+from transformer_serving.desk.watch.counters import Page, increases
+from transformer_serving.desk.watch.look import figures_of
+
+LOOK_S = 5.0
+# Requests of any status; golden ones are in none of these.
+_ANSWERED = "requests_total"
+# What has not been answered yet, such as a stream.
+_UNDERWAY = ("waiting_tokens", "running_streams")
+
+
+class Traffic:
+    """The requests between one look and the next; `look` raises Failure where none can be had."""
+
+    def __init__(self, look: Callable[[], Page]) -> None:
+        self._look = look
+        self._before = look()
+
+    def count(self) -> int:
+        """How many were answered since the last look, or 1 where one waits now."""
+        after = self._look()
+        risen = increases(self._before.counters, after.counters)
+        self._before = after
+        answered = sum(value for series, value in risen.items() if series.name == _ANSWERED)
+        waiting = sum(after.gauge(name) or 0 for name in _UNDERWAY)
+        return round(answered) or int(waiting > 0)
+
+    def is_there(self) -> bool:
+        """The same of a stack that may have gone meanwhile: then there is none."""
+        try:
+            return self.count() > 0
+        except Failure:
+            return False
+
+
+def refuse_traffic(state: Path, *, seconds: float = LOOK_S) -> Callable[[], bool]:
+    """Raises Failure (exit code 2) where the stack of that folder has requests, and where that
+    cannot be seen; a stack that is down has none. Returns what says whether it has some later.
+    """
+    record = load_record(state)
+    if record is None or not Supervisor(state).is_up():
+        return lambda: False
+    traffic = Traffic(lambda: figures_of(record))
+    time.sleep(seconds)
+    if count := traffic.count():
+        raise Failure(
+            f"the served stack was asked {count} times within {seconds:g} s: both would be slower, "
+            "and the figures wrong; tune when it is idle, or with --anyway",
+            exit_code=2,
+        )
+    return traffic.is_there

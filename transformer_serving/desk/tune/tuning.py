@@ -1,0 +1,204 @@
+"""`tune`, whole: from an endpoint and its requests to the best setting that the time allows.
+
+Tested by tests/stack/test_tune.py.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformer_serving.contract.replacement import replace_file
+from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.bundle.writer import check_target, content_of, write_bundle
+from transformer_serving.desk.deploy.endpoint import DeployTarget
+from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.local.record import make_private
+from transformer_serving.desk.local.stack import stop
+from transformer_serving.desk.step_report import StepReport
+from transformer_serving.desk.tune import requests, sources
+from transformer_serving.desk.tune.goal import Goal, Meter
+from transformer_serving.desk.tune.interruption import interruptible
+from transformer_serving.desk.tune.knobs import KNOBS, Knob, Scope, Setting, setting_of, with_values
+from transformer_serving.desk.tune.own_stack import OwnStack, own_stack
+from transformer_serving.desk.tune.search import VERDICT_ROUNDS, Raced, Search, Verdict
+from transformer_serving.desk.tune.traffic import refuse_traffic
+from transformer_serving.engine.backends.model_settings import available_cores
+
+# What the end takes beside the verdict's loads, in seconds, and the most of the whole that all of
+# it may be.
+_END_S = 50.0
+_END_SHARE = 0.5
+# Loads of one figure: where p99 is to be kept, those of a few counts of clients.
+_LOADS = {False: 1.0, True: 2.5}
+
+
+@dataclass(frozen=True)
+class TuneRequest:
+    """`bundles` empty: what the endpoint serves. Of `file` and `lengths` one is given.
+
+    `begin` and `compare` are values of knobs, as `knob=value,knob=value`, over what the bundle and
+    the environment say; `compare` None: the result is held against the beginning alone.
+    """
+
+    endpoint: str
+    state: Path
+    output: Path
+    bundles: tuple[Path, ...] = ()
+    file: Path | None = None
+    lengths: str | None = None
+    goal: Goal = Goal()
+    begin: str = ""
+    compare: str | None = None
+    knobs: tuple[Knob, ...] = KNOBS
+    clients: int = 64
+    seconds: float = 1.0
+    minutes: float = 10.0
+    anyway: bool = False
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """`bundle` is what was written to the output; `environment` is the gateway's, in the file
+    beside it."""
+
+    begun: Setting
+    setting: Setting
+    races: tuple[Raced, ...]
+    verdicts: tuple[Verdict, ...]
+    bundle: Bundle
+    environment: Path
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What there is to choose among, where it begins, and what the result is held against."""
+
+    scope: Scope
+    start: Setting
+    others: Mapping[str, Setting]
+    meter: Meter
+
+
+@dataclass(frozen=True)
+class _Measuring:
+    """The search's stage: the stack's addresses under the meter's load."""
+
+    own: OwnStack
+    meter: Meter
+
+    def bring(self, settings: Mapping[str, Setting]) -> None:
+        self.own.bring(settings)
+
+    def warm_up(self, setting: Setting) -> None:
+        self.meter.warm_up(self.own.address(setting))
+
+    def measure(self, setting: Setting) -> float:
+        return self.meter.measure(self.own.address(setting))
+
+    def keep(self, settings: Iterable[Setting]) -> None:
+        self.own.keep(settings)
+
+
+def tune(request: TuneRequest, served: Callable[[], DeployTarget], report: StepReport) -> Tuned:
+    """Search, and write the result. `served` is where the endpoint's bundle is had from.
+
+    Raises Failure, and KeyboardInterrupt at a signal; in no case anything is left running.
+    """
+    begun = time.monotonic()
+    check_target(request.output)
+    report("looking whether the served stack is idle")
+    disturbed = (lambda: False) if request.anyway else refuse_traffic(request.state)
+    with interruptible(), _work_folder(request.state) as work:
+        bundles = _bundles(request, served, work, report)
+        plan = _plan(request, bundles)
+        with own_stack(work / "stack", bundles, plan.start, report) as own:
+            own.bring({"the beginning": plan.start})
+            report("asking each request once")
+            requests.check_answered(own.address(plan.start), plan.meter.payloads)
+            over = begun + _search_s(request, 1 + len(plan.others))
+            search = Search(_Measuring(own, plan.meter), plan.scope, over, disturbed, report)
+            best, races = search.run(request.knobs, plan.start)
+            verdicts = search.judge(best, plan.others)
+            report("proving the tuned bundle")
+            proven = own.prove(best, work / "tuned")
+        bundle, environment = _written(proven, best, request.output)
+    spent = time.monotonic() - begun
+    return Tuned(plan.start, best, races, verdicts, bundle, environment, spent)
+
+
+def _search_s(request: TuneRequest, rivals: int) -> float:
+    """Of the whole time, what the races may have."""
+    whole = request.minutes * 60
+    load = request.seconds * _LOADS[request.goal.p99_ms is not None]
+    return whole - min(_END_S + VERDICT_ROUNDS * rivals * load, _END_SHARE * whole)
+
+
+@contextmanager
+def _work_folder(state: Path) -> Iterator[Path]:
+    """A folder in the state's, of one run at a time; what an earlier one left there goes.
+
+    After a Failure it stays, for its logs, until the next run.
+    """
+    make_private(state)
+    with (state / "tune.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Failure(f"another tune runs with {state}; wait for it", exit_code=2) from None
+        work = state / "tune"
+        # Before its files go: a run that was killed may have left processes.
+        stop(work / "stack", lambda _: None)
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(mode=0o700)
+        try:
+            yield work
+        except KeyboardInterrupt:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _bundles(
+    request: TuneRequest, served: Callable[[], DeployTarget], work: Path, report: StepReport
+) -> dict[str, Bundle]:
+    folder = work / "sources"
+    if request.bundles:
+        return sources.by_precision(sources.copied(request.bundles, folder))
+    report(f"fetching what {request.endpoint} serves")
+    return sources.by_precision([sources.fetched(served(), request.endpoint, folder)])
+
+
+def _plan(request: TuneRequest, bundles: Mapping[str, Bundle]) -> _Plan:
+    contents = {name: sources.content(bundle) for name, bundle in bundles.items()}
+    scope = Scope(contents, available_cores())
+    usual = setting_of(next(iter(bundles)), scope, os.environ)
+    start = with_values(request.begin, usual, scope)
+    others = {"the beginning": start}
+    if request.compare is not None:
+        others["what it is compared with"] = with_values(request.compare, usual, scope)
+    if request.file is not None:
+        payloads = requests.of_file(request.file)
+    else:
+        content = scope.content(start)
+        golden = content.golden.request
+        payloads = requests.of_lengths(request.lengths or "", content.endpoint.task, golden)
+    meter = Meter(request.goal, payloads, request.clients, request.seconds)
+    return _Plan(scope, start, others, meter)
+
+
+def _written(proven: Bundle, best: Setting, output: Path) -> tuple[Bundle, Path]:
+    """The bundle in its place, and a file of the gateway's variables beside it."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with content_of(proven, output.parent) as content:
+        bundle = write_bundle(content, output)
+    file = output.with_name(f"{output.name}.env")
+    replace_file(file, "".join(f"{name}={value}\n" for name, value in best.gateway.items()))
+    return bundle, file
