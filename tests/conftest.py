@@ -113,6 +113,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> None:
     _tell_of_loggers(item, "setup", "before this test")
     for name, state in begun.items():
         state.restore(name)
+    plugin = item.config.pluginmanager.get_plugin("logging-plugin")
+    for handler in (plugin.caplog_handler, plugin.report_handler) if plugin else ():
+        # The same for all tests; whoever sets those of the root leaves them deaf.
+        handler.setLevel(logging.NOTSET)
 
 
 @pytest.hookimpl(tryfirst=True)
