@@ -13,6 +13,7 @@ import click
 from benchmarks import study_commands
 from benchmarks.command_parts import HERE, PLOTS, finish, kept, out_option, plan, report
 from benchmarks.runs.results import Results
+from benchmarks.servers import choice
 from benchmarks.servers.process import Unusable
 from transformer_serving.desk.failure import Failure
 
@@ -90,19 +91,17 @@ def everything(out: Path, rounds: int, seconds: float, tables: bool, part: tuple
     from benchmarks.servers import peers
     from benchmarks.studies import curves
 
-    if unknown := set(part) - set(curves.PARTS):
-        raise Failure(f"no part '{min(unknown)}'; there are {', '.join(curves.PARTS)}", exit_code=2)
+    parts = dict(zip(part, choice.chosen("part", part, curves.PARTS), strict=True)) or curves.PARTS
     stored = documents.file_of(out, documents.ALL)
     if part and stored is None:
         raise Failure(
             f"no {documents.ALL}.json to renew in {out}: run it without --part first", exit_code=2
         )
-    chosen = {name: curves.PARTS[name] for name in part} or curves.PARTS
     found = session.bench(
         plan(rounds, seconds), report,
         [peers.PEERS["gateway"]] if part else list(peers.PEERS.values()),
         () if part else list(loads.LOADS.values()),
-        kind=documents.ALL, parts=chosen, keep=kept(out),
+        kind=documents.ALL, parts=parts, keep=kept(out),
     )  # fmt: skip
     if part and stored:
         found = Results.read(stored).renewed(found, part)
@@ -175,10 +174,7 @@ def generation(
     from benchmarks.servers.language_models import SIZES
     from benchmarks.studies.generation import Generation
 
-    known = {size.name: size for size in SIZES}
-    if unknown := set(sizes) - set(known):
-        raise Failure(f"no size '{min(unknown)}'; there are {', '.join(known)}", exit_code=2)
-    chosen = tuple(known[name] for name in sizes) or SIZES
+    chosen = tuple(choice.chosen("size", sizes, {one.name: one for one in SIZES})) or SIZES
     found = session.bench(
         plan(rounds, seconds), report, (), (), kind=documents.GENERATION,
         parts={"generation": Generation(rounds, seconds, chosen)}, keep=kept(out),

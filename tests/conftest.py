@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,7 +95,7 @@ class LoggerState(NamedTuple):
     @classmethod
     def of(cls, name: str | None) -> LoggerState:
         logger = logging.getLogger(name)
-        # The root's are pytest's own, another one in each phase of a test.
+        # The root's are pytest's own, and there within a phase of a test alone.
         handlers = len(logger.handlers) if name else 0
         everywhere = logging.root.manager.disable
         return cls(logger.level, logger.disabled, logger.propagate, handlers, everywhere)
@@ -113,9 +114,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> None:
     _tell_of_loggers(item, "setup", "before this test")
     for name, state in begun.items():
         state.restore(name)
-    plugin = item.config.pluginmanager.get_plugin("logging-plugin")
-    for handler in (plugin.caplog_handler, plugin.report_handler) if plugin else ():
-        # The same for all tests; whoever sets those of the root leaves them deaf.
+    for handler in _pytests_handlers(item.config):
         handler.setLevel(logging.NOTSET)
 
 
@@ -124,14 +123,19 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     _tell_of_loggers(item, call.when, "at its end")
 
 
+def _pytests_handlers(config: pytest.Config) -> Sequence[logging.Handler]:
+    """The same for all tests: whoever sets the level of the root's leaves them deaf."""
+    plugin = config.pluginmanager.get_plugin("logging-plugin")
+    return (plugin.caplog_handler, plugin.report_handler) if plugin else ()
+
+
 def _tell_of_loggers(item: pytest.Item, phase: str, when: str) -> None:
     """Where the test fails, its report says which loggers were not as they are wanted."""
     for name, state in item.session.stash[_BEGUN].items():
         found = LoggerState.of(name)
         if found != state:
             item.add_report_section(phase, "loggers", f"{name or 'root'} {when}: {found}")
-    plugin = item.config.pluginmanager.get_plugin("logging-plugin")
-    for handler in (plugin.caplog_handler, plugin.report_handler) if plugin else ():
+    for handler in _pytests_handlers(item.config):
         if handler.level or handler.filters:
             what = f"{handler!r} {when}: level {handler.level}, filters {handler.filters}"
             item.add_report_section(phase, "loggers", what)

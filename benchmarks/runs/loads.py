@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from benchmarks.servers import choice
 from benchmarks.servers.peers import Peer
-from transformer_serving.desk.failure import Failure
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,4 @@ LOADS = {load.name: load for load in (*MAIN, BIG, PACED)}
 
 def chosen(names: Sequence[str]) -> list[Load]:
     """The loads of these names, those of `make bench` without any. Raises Failure (2)."""
-    if unknown := set(names) - set(LOADS):
-        raise Failure(f"no load '{min(unknown)}'; there are {', '.join(LOADS)}", exit_code=2)
-    return [LOADS[name] for name in names] or list(MAIN)
+    return choice.chosen("load", names, LOADS) or list(MAIN)

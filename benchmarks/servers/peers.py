@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.servers import texts
+from benchmarks.servers import choice, texts
 from benchmarks.servers.site import EMPTY, OURS, OURS_ORT, STOCK, STOCK_ORT
-from transformer_serving.desk.failure import Failure
 
 # What stands in a table's column "engine".
 OPENVINO, ONNXRUNTIME, TORCH, NULL, NONE = "openvino", "onnxruntime", "torch", "null", "none"
@@ -84,6 +83,4 @@ PEERS = {peer.name: peer for peer in (*MAIN, *MORE)}
 
 def chosen(names: Sequence[str]) -> list[Peer]:
     """The peers of these names, those of `make bench` without any. Raises Failure (2)."""
-    if unknown := set(names) - set(PEERS):
-        raise Failure(f"no peer '{min(unknown)}'; there are {', '.join(PEERS)}", exit_code=2)
-    return [PEERS[name] for name in names] or list(MAIN)
+    return choice.chosen("peer", names, PEERS) or list(MAIN)

@@ -18,10 +18,9 @@ from typing import Any
 
 from benchmarks.runs.results import write_json
 from benchmarks.runs.rounds import reason
-from benchmarks.servers import machine
+from benchmarks.servers import choice, machine
 from benchmarks.studies.gpu import engines, needs, stacks
 from transformer_serving.contract.gate.server_facts import read_gpus
-from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.step_report import StepReport
 
 LIMIT_S = 8 * 60
@@ -101,10 +100,7 @@ NAMES = tuple(step.name for step in STEPS)
 
 def chosen(names: Sequence[str]) -> list[Step]:
     """The steps of these names, all without any. Raises Failure (2)."""
-    known = {step.name: step for step in STEPS}
-    if unknown := set(names) - set(known):
-        raise Failure(f"no step '{min(unknown)}'; there are {', '.join(known)}", exit_code=2)
-    return [known[name] for name in names] or list(STEPS)
+    return choice.chosen("step", names, {step.name: step for step in STEPS}) or list(STEPS)
 
 
 def run_step(step: Step, folder: Path, report: StepReport, limit_s: float = LIMIT_S) -> Found:
