@@ -292,15 +292,16 @@ class Coalescer:
         The call's tokens, without padding.
         """
         now = time.monotonic()
-        tokens = 0
-        only_golden = True
+        tokens = golden_tokens = golden = 0
         for text in texts:
             tokens += text.length
             ticket = text.ticket
             ticket.left = ticket.left or now
-            only_golden = only_golden and ticket.golden
-        if not only_golden:
-            self.figures.call(len(texts), tokens, len(texts) * length - tokens)
+            if ticket.golden:
+                golden, golden_tokens = golden + 1, golden_tokens + text.length
+        if others := len(texts) - golden:
+            counted = tokens - golden_tokens
+            self.figures.call(others, counted, others * length - counted)
         return tokens
 
     def _fail(self, texts: list[Text], error: Exception) -> None:

@@ -12,7 +12,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-# The workers of a supervisor that was killed notice it and leave, which takes a moment.
+# The workers of a supervisor that was killed notice it and leave, and one that ends closes its
+# listener when its workers have closed theirs: both take a moment.
 _PATIENCE_S = 10.0
 _PAUSE_S = 0.1
 
@@ -63,12 +64,14 @@ class BoundPath:
 
     path: Path
     device: int
+    # A file system gives the number of a removed one to the next.
     inode: int
+    modified_ns: int
 
     @staticmethod
     def of(path: Path) -> BoundPath:
         status = path.lstat()
-        return BoundPath(path, status.st_dev, status.st_ino)
+        return BoundPath(path, status.st_dev, status.st_ino, status.st_mtime_ns)
 
     def remove(self) -> None:
         """Unless it is another's by now."""
@@ -78,10 +81,15 @@ class BoundPath:
 
 
 def listen_on_socket(path: Path, backlog: int) -> socket.socket:
-    """On a unix socket, in the place of one that nobody listens on any more. Raises OSError."""
-    with contextlib.suppress(FileNotFoundError):
-        if path.is_socket() and not _answers(path):
-            path.unlink()
+    """On a unix socket, in the place of one that nobody listens on any more. Raises OSError.
+
+    Who still listens there is waited for as for a port's holder.
+    """
+    end = time.monotonic() + _PATIENCE_S
+    while (there := path.is_socket()) and (taken := _answers(path)) and time.monotonic() < end:
+        time.sleep(_PAUSE_S)
+    if there and not taken:
+        path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(str(path))
