@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.bench.served import served
+from tests.free_ports import free_port
 from transformer_serving.desk.bench import load
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.streams import measure_streams
@@ -97,12 +97,6 @@ def test_an_endpoint_that_does_not_stream_is_told_so(speaking: tuple[Speaking, i
         measure_streams(at(port, "/never"), BODY, (1,), 0.1)
     with pytest.raises(Failure, match="nothing answers"):
         measure_streams(at(free_port(), "/"), BODY, (1,), 0.1)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def test_the_command(speaking: tuple[Speaking, int]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.clients.environments import Environments
-from tests.gateway.conftest import free_port
+from tests.free_ports import free_port
 from tests.stack.conftest import Stack, started
 from tests.stack.task_models import bundle_of
 from transformer_serving.contract.heads import TASKS

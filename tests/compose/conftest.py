@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from tests.compose.figures import FIGURES, ComposeFigures
 from tests.compose.load import Load
 from tests.compose.machine import docker_engine, pip_configuration, run
 from tests.compose.stand_ins import make_stand_ins
+from tests.free_ports import free_ports
 from transformer_serving.desk.demo import build_demo_models
 from transformer_serving.desk.deploy.golden import ask
 
@@ -44,14 +44,6 @@ def wait_until_answered(load: Load, more: int = 200) -> None:
     """Some more answers, so that something was under way before and after what is tested."""
     goal = load.answered + more
     wait_for(lambda: load.answered >= goal, "the clients get answers")
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 @dataclass

@@ -23,11 +23,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.compose.conftest import BOUND_S, SEED, env_file, free_ports, wait_for
+from tests.compose.conftest import BOUND_S, SEED, env_file, wait_for
 from tests.compose.documents import blocks, elsewhere, lines_of, variables_of
 from tests.compose.machine import ROOT, run
 from tests.compose.stand_ins import make_stand_ins
 from tests.compose.stock import STOCK_PATH, stock_file
+from tests.free_ports import free_ports
 from transformer_serving.control_plane.settings import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.deploy.golden import ask

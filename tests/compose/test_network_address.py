@@ -27,13 +27,13 @@ from tests.compose.conftest import (
     SEED,
     Compose,
     env_file,
-    free_ports,
     health,
     small_stack,
     started,
     wait_for,
 )
 from tests.compose.machine import inspected, run
+from tests.free_ports import free_ports
 from tests.gateway.certificates import Authority, Pair, serial
 from transformer_serving.contract.replacement import replace_file
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -18,6 +17,7 @@ import pytest
 import requests
 from starlette.testclient import TestClient
 
+from tests.free_ports import free_port
 from transformer_serving.control_plane.app import create_app
 from transformer_serving.control_plane.settings import ControlPlaneSettings
 
@@ -158,16 +158,10 @@ class ServerProcess:
             return False
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[ServerProcess]:
     """A server of this test alone, which may be killed; not started yet."""
-    server = ServerProcess(tmp_path / "server", _free_port())
+    server = ServerProcess(tmp_path / "server", free_port())
     yield server
     server.close()
 
@@ -175,7 +169,7 @@ def own_server(tmp_path: Path) -> Iterator[ServerProcess]:
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A running server that the tests with the real SDK share."""
-    server = ServerProcess(tmp_path_factory.mktemp("shared") / "server", _free_port())
+    server = ServerProcess(tmp_path_factory.mktemp("shared") / "server", free_port())
     server.start()
     yield server
     server.close()

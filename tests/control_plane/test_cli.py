@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
+from tests.free_ports import free_port
 from tests.without_frameworks import path_without_frameworks
 
 if TYPE_CHECKING:
@@ -38,9 +38,7 @@ class Preprocess:
 @contextlib.contextmanager
 def inference_app(environment: dict[str, str], service: str, folder: Path) -> Iterator[str]:
     """clearml-serving's own app as it is installed; yields once it answers."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    port = free_port()
     app = ["clearml_serving.serving.main:app", "--host", "127.0.0.1", "--port", str(port)]
     # Its report process would outlive the kill below and hold the test up.
     configuration = folder / "threaded.conf"

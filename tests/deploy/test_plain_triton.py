@@ -23,7 +23,8 @@ import tritonclient.grpc as triton
 from click.testing import CliRunner
 from tritonclient.utils import InferenceServerException
 
-from tests.engine.triton_server import free_ports, wait_until
+from tests.engine.triton_server import wait_until
+from tests.free_ports import free_ports
 from tests.stack.intruder import grpc_calls, http_calls, send
 from transformer_serving.contract.manifest import Golden
 from transformer_serving.desk.builders.calibration import feeds_of

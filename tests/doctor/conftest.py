@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.server
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ import pytest
 
 from tests.contract.bundles import write_bundle
 from tests.contract.plans import Plan, build
+from tests.free_ports import free_ports
 from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.local.record import Ports, StackRecord
 from transformer_serving.desk.versions.lock import read_lock
@@ -51,16 +51,6 @@ elif arguments[:3] == ["compose", "exec", "-T"] and arguments[3] == "inference":
 else:
     sys.exit(1)
 """
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [int(one.getsockname()[1]) for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 @contextmanager

@@ -21,7 +21,8 @@ import requests
 from tests.engine.serving import preprocess_of, write_sealed
 from tests.engine.test_service import answers, ready
 from tests.engine.text_models import write_onnx
-from tests.engine.triton_server import TritonServer, free_ports, running_triton, wait_until
+from tests.engine.triton_server import TritonServer, running_triton, wait_until
+from tests.free_ports import free_ports
 from tests.without_frameworks import path_without_frameworks
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,8 @@ from tritonclient.utils import InferenceServerException
 
 from tests.engine.serving import preprocess_of, serving, write_bundle
 from tests.engine.test_service import answers
-from tests.engine.triton_server import TritonServer, free_ports, running_triton, wait_until
+from tests.engine.triton_server import TritonServer, running_triton, wait_until
+from tests.free_ports import free_ports
 from tests.stack.intruder import grpc_calls, http_calls, send
 from transformer_serving.engine.controller.stuck_loads import StuckLoads
 from transformer_serving.engine.controller.triton import Triton, TritonAway

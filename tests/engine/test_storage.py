@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.control_plane.conftest import ACCESS_KEY, SECRET_KEY, ServerProcess, _free_port
+from tests.control_plane.conftest import ACCESS_KEY, SECRET_KEY, ServerProcess
 from tests.engine.cutting import CutLine, file_server
+from tests.free_ports import free_port
 
 ROOT = Path(__file__).parents[2]
 WEIGHTS = os.urandom(400_000)
@@ -33,7 +34,7 @@ except StorageError as error:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    running = ServerProcess(tmp_path_factory.mktemp("plane") / "data", _free_port())
+    running = ServerProcess(tmp_path_factory.mktemp("plane") / "data", free_port())
     running.start()
     yield running
     running.close()

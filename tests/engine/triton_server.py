@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from types import MappingProxyType
 
 import tritonclient.grpc as triton
 
+from tests.free_ports import free_ports
 from transformer_serving.contract.worker.tracing import ENDPOINT
 from transformer_serving.engine.backend_directory import assemble, pytriton_tritonserver
 from transformer_serving.engine.triton_process import (
@@ -22,14 +22,6 @@ from transformer_serving.engine.triton_process import (
     triton_environment,
 )
 from transformer_serving.engine.triton_traces import trace_options
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 def free_addresses() -> TritonAddresses:

@@ -20,6 +20,7 @@ import orjson
 import psutil
 import pytest
 
+from tests.free_ports import free_port
 from tests.without_frameworks import path_without_frameworks
 
 ROOT = Path(__file__).parent.parent.parent
@@ -32,12 +33,6 @@ WORKER = "transformer_serving.gateway.server.worker"
 # CPython 3.11 counts the depth of all threads' parsers together, and clearml imports in one of its
 # own: a start may end so. The stack's supervisor and compose start it again, and so do we, once.
 _PARSERS_FAULT = "AST constructor recursion depth mismatch"
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.samples import Exemplar
 
 from tests.engine.triton_server import wait_until
-from tests.gateway.conftest import Server, free_port
+from tests.free_ports import free_port
+from tests.gateway.conftest import Server
 from tests.gateway.text_serving import TextServing, text_serving as text_serving
 from tests.otlp_receiver import Receiver, receiver
 from transformer_serving.contract.worker.durations import NAME

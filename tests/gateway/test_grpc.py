@@ -24,8 +24,9 @@ from tritonclient.grpc import service_pb2 as messages, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from tests.engine.triton_server import wait_until
+from tests.free_ports import free_port
 from tests.gateway.certificates import Authority
-from tests.gateway.conftest import ROOT, Server, free_port
+from tests.gateway.conftest import ROOT, Server
 from tests.gateway.test_leaving import figure
 from tests.gateway.text_serving import MISSING, TextServing, text_serving as text_serving
 from transformer_serving.contract.errors import KINDS

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2 as messages, service_pb2_grpc
 
-from tests.gateway.conftest import free_port
+from tests.free_ports import free_port
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.gateway.body_memory import body_memory
 from transformer_serving.gateway.grpc_port.port import GrpcPort

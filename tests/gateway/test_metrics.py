@@ -19,7 +19,8 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.engine.triton_server import wait_until
-from tests.gateway.conftest import Server, free_port
+from tests.free_ports import free_port
+from tests.gateway.conftest import Server
 from tests.gateway.figures import PREFIX, Samples, durations, of, read
 from tests.gateway.text_serving import TextServing, text_serving as text_serving
 from transformer_serving.contract.errors import FAULTS, KINDS

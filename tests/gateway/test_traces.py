@@ -15,7 +15,8 @@ import pytest
 import tritonclient.grpc as triton
 
 from tests.engine.triton_server import wait_until
-from tests.gateway.conftest import Headers, Server, Session, free_port, running
+from tests.free_ports import free_port
+from tests.gateway.conftest import Headers, Server, Session, running
 from tests.gateway.streaming import of_the_rule, settings_of
 from tests.gateway.text_serving import MODELS, TextServing, running_text_serving
 from tests.otlp_receiver import Received, Receiver, receiver

@@ -20,7 +20,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from tests.gateway.conftest import free_port
+from tests.free_ports import free_port
 from transformer_serving.contract.known_keys import KnownKeys
 from transformer_serving.desk.monitoring.__main__ import FOLDER, PROMETHEUS, RULES, main
 from transformer_serving.desk.monitoring.alerts import ENGINE_JOB, INFERENCE_JOB

@@ -16,7 +16,7 @@ import pytest
 
 from preprocess.metrics_port import open_metrics_port
 from tests.engine.triton_server import wait_until
-from tests.gateway.conftest import free_port
+from tests.free_ports import free_port
 from transformer_serving.contract.worker.process_wide import process_wide
 
 # A worker with an endpoint that nobody asks; it ends with its input.

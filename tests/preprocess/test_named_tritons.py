@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.engine.triton_server import TritonServer, free_ports, running_triton, wait_until
+from tests.engine.triton_server import TritonServer, running_triton, wait_until
+from tests.free_ports import free_ports
 from tests.preprocess.test_triton_client import ROOT
 from tests.triton_text import back, client_of, end, load, write_model
 from transformer_serving.engine.triton_process import TritonAddresses

@@ -86,7 +86,8 @@ def editor(stack: Stack) -> Iterator[Editor]:
         yield Editor(process, stack)
     finally:
         process.kill()
-        process.wait(20)
+        # Its pipes close too.
+        process.communicate(timeout=20)
 
 
 def _change(processor: Any, order: dict[str, Any]) -> Any:

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import yaml
 
-from tests.compose.conftest import free_ports, wait_for
+from tests.compose.conftest import wait_for
 from tests.compose.machine import run
+from tests.free_ports import free_ports
 from tests.gateway.certificates import Authority
 from tests.kubernetes.cluster.api import Api
 from tests.kubernetes.cluster.names import DOMAIN

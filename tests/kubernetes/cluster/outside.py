@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.compose.conftest import CLI, ROOT, SEED, free_ports
+from tests.compose.conftest import CLI, ROOT, SEED
 from tests.compose.load import Load
 from tests.compose.machine import run
+from tests.free_ports import free_ports
 from tests.kubernetes.chart import NAMESPACE
 from tests.kubernetes.cluster.release import NAME, Release
 from transformer_serving.desk.deploy.golden import ask

@@ -13,8 +13,9 @@ from urllib.parse import SplitResult, quote
 
 import yaml
 
-from tests.compose.conftest import free_ports, wait_for
+from tests.compose.conftest import wait_for
 from tests.compose.machine import install
+from tests.free_ports import free_ports
 from tests.kubernetes.chart import LOCAL, NAMESPACE, Manifest, merged, one, rendered
 from tests.kubernetes.cluster.aggregated import AggregatedApi, Answer
 from tests.kubernetes.cluster.components import Cluster
