@@ -87,21 +87,20 @@ def agreement(out: Path, again: Path) -> None:
 def everything(out: Path, rounds: int, seconds: float, tables: bool, part: tuple[str, ...]) -> None:
     """Every peer, worker counts, two endpoints, overload and cost curves."""
     from benchmarks.report import documents
+    from benchmarks.report.budgets import ALL
     from benchmarks.runs import loads, session
     from benchmarks.servers import peers
     from benchmarks.studies import curves
 
     parts = dict(zip(part, choice.chosen("part", part, curves.PARTS), strict=True)) or curves.PARTS
-    stored = documents.file_of(out, documents.ALL)
+    stored = documents.file_of(out, ALL)
     if part and stored is None:
-        raise Failure(
-            f"no {documents.ALL}.json to renew in {out}: run it without --part first", exit_code=2
-        )
+        raise Failure(f"no {ALL}.json to renew in {out}: run it without --part first", exit_code=2)
     found = session.bench(
         plan(rounds, seconds), report,
         [peers.PEERS["gateway"]] if part else list(peers.PEERS.values()),
         () if part else list(loads.LOADS.values()),
-        kind=documents.ALL, parts=parts, keep=kept(out),
+        kind=ALL, parts=parts, keep=kept(out),
     )  # fmt: skip
     if part and stored:
         found = Results.read(stored).renewed(found, part)

@@ -1,13 +1,16 @@
-"""The commands of single studies of growth: workers, endpoints, pollers; `__main__` adds them."""
+"""The commands of single studies: growth, bundles, shapes, pollers; `__main__` adds them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from benchmarks.command_parts import finish, kept, out_option, plan, report
+from benchmarks.servers.site import OURS
+from transformer_serving.desk.failure import Failure
 
 
 @click.command()
@@ -77,4 +80,55 @@ def control_plane(workers: int, intervals: tuple[float, ...], seconds: float) ->
     click.echo(json.dumps({"machine": before, "control_plane": found}, indent=2))
 
 
-COMMANDS = (growth, workers, scrape, control_plane)
+@click.command()
+@click.argument("folders", nargs=-1, required=True, metavar="NAME=BUNDLE...")
+@click.option(
+    "--load", "named", multiple=True, default=("seed", "single", "batch"), show_default=True,
+    metavar="LOAD", help="May be repeated.",
+)  # fmt: skip
+@click.option("--rounds", type=click.IntRange(1), default=15, show_default=True)
+@click.option("--seconds", type=click.FloatRange(0.5), default=1.5, show_default=True)
+def bundles(folders: tuple[str, ...], named: tuple[str, ...], rounds: int, seconds: float) -> None:
+    """Bundles of one model in one stack, each NAME beside the first; prints, stores nothing."""
+    from benchmarks.runs import loads, session
+    from benchmarks.servers.machine import machine, today, versions
+    from benchmarks.servers.peers import PEERS
+    from benchmarks.studies.bundles import Bundles
+
+    before = {**machine(), **versions(), "date": today()}
+    study = Bundles(_by_name(folders), loads.chosen(named), rounds)
+    session.check_tools()
+    models = session.demo_models(report)
+    wanted = plan(rounds, seconds)
+    with session.session([PEERS["gateway"]], wanted, report, models=models, by_ab=False) as opened:
+        found = study(opened, report)
+    click.echo(json.dumps({"machine": before, "bundles": found}, indent=2))
+
+
+def _by_name(folders: Sequence[str]) -> dict[str, Path]:
+    """NAME=BUNDLE as given. Raises Failure (2)."""
+    found: dict[str, Path] = {}
+    for one in folders:
+        name, equals, folder = one.partition("=")
+        if not (name and equals and Path(folder).is_dir()):
+            raise Failure(f"{one}: wanted is NAME=BUNDLE, an endpoint and a folder", exit_code=2)
+        if name in (*found, OURS):
+            raise Failure(f"{one}: there is a {name} already; take another name", exit_code=2)
+        found[name] = Path(folder)
+    return found
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(exists=True, file_okay=False, path_type=Path))
+def shapes(bundle: Path) -> None:
+    """A bundle's engine by the shape of a call, new and known; a minute; prints, stores nothing."""
+    from benchmarks.servers.machine import machine, today, versions
+    from benchmarks.studies.new_shapes import measured
+    from transformer_serving.desk.bundle.folder import open_bundle
+
+    before = {**machine(), **versions(), "date": today()}
+    found = measured(open_bundle(bundle).model_folder, report)
+    click.echo(json.dumps({"machine": before, "shapes": found}, indent=2))
+
+
+COMMANDS = (growth, bundles, shapes, workers, scrape, control_plane)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.report.budgets import BENCH, PAUSE_S, STARTS, judge
+from benchmarks.report.budgets import ALL, BENCH, PAUSE_S, STARTS, judge
 from benchmarks.report.tables import table
 from benchmarks.runs.results import Results
 from transformer_serving.desk.bench import bounds
 
-_COMMANDS = {BENCH: "make bench", STARTS: "make budgets"}
+_COMMANDS = {BENCH: "make bench", STARTS: "make budgets", ALL: "make bench-all"}
 
 
 def budgets_text(runs: Mapping[str, Results]) -> str:

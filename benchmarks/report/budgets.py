@@ -14,7 +14,7 @@ RECIPES = ("queue", "gunicorn")
 # Below this a bound is too unsure to call a budget met.
 LEAST_ROUNDS = 7
 # The kinds of the runs that are judged.
-BENCH, STARTS = "bench", "budgets"
+BENCH, STARTS, ALL = "bench", "budgets", "bench-all"
 # s before each request of a cold start: one after a pause takes longer.
 PAUSE_S = 0.2
 _MB_A_MIB = 2**20 / 1e6
@@ -111,7 +111,11 @@ def _slope(found: Any) -> Iterable[float]:
 
 
 def _idle(part: str, key: str) -> Figure:
-    return _part("demo_stack", lambda found: [found[part][key]] if part in found else [])
+    def values(found: Any) -> Iterable[float]:
+        used = found.get(part, {})
+        return [used[key]] if key in used else []
+
+    return _part("demo_stack", values)
 
 
 BUDGETS = (
@@ -131,6 +135,16 @@ BUDGETS = (
            "times", 0.9, True, _times("app", "raw", "batch")),
     Budget("32 texts a request, gateway, of the engine alone",
            "times", 0.9, True, _times("gateway", "raw", "batch")),
+    Budget("512 texts a request, gateway, of the engine alone",
+           "times", 0.9, True, _times("gateway", "raw", "big"), ALL),
+    Budget("seed load, gateway, over the tokenizer ensemble in Triton",
+           "times", 1.0, True, _times("gateway", "ensemble", "seed"), ALL),
+    Budget("one at a time, gateway, over the tokenizer ensemble in Triton",
+           "times", 1.0, True, _times("gateway", "ensemble", "single"), ALL),
+    Budget("32 texts a request, gateway, over the tokenizer ensemble in Triton",
+           "times", 1.0, True, _times("gateway", "ensemble", "batch"), ALL),
+    Budget("null engine, gateway, one at a time",
+           "ms", 0.6, False, lambda results: results.spread("null-gateway", "single", "p50")),
     Budget("one at a time, unmodified app, beyond the engine alone",
            "ms", 1.5, False, _extra("app")),
     Budget("one at a time, gateway, beyond the engine alone",
@@ -155,6 +169,8 @@ BUDGETS = (
            "% of a core", 1, False, _idle("controller", "core_percent"), STARTS, 1),
     Budget("the demo's stack: memory of its worker",
            "MB", 200, False, _idle("inference", "largest_mb"), STARTS, 1),
+    Budget("the demo's stack: memory of its worker after a load, of that before",
+           "times", 1.2, False, _idle("inference", "after_load"), STARTS, 1),
     Budget("embedded stack, `up` again",
            "s", 15, False, _part("restart", list), STARTS, 3),
     Budget("embedded stack, `make up` in a fresh clone",

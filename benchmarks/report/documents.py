@@ -15,7 +15,7 @@ from benchmarks.report import (
     overload_tables as overload_report,
     tables as report,
 )
-from benchmarks.report.budgets import BENCH, STARTS
+from benchmarks.report.budgets import ALL, BENCH, STARTS
 from benchmarks.runs.results import Results
 from benchmarks.servers.site import ROOT
 
@@ -23,7 +23,6 @@ PERFORMANCE = ROOT / "docs" / "performance.md"
 README = ROOT / "README.md"
 GPU = ROOT / "docs" / "gpu.md"
 GROWTH_PAGE = ROOT / "docs" / "growth.md"
-ALL = "bench-all"
 OVERLOAD = "overload"
 GENERATION = "generation"
 GROWTH = growth_report.GROWTH
@@ -49,7 +48,7 @@ def _of(kind: str, text: Callable[[Results], str]) -> Callable[[Runs], str]:
 PARTS = (
     Part((BENCH,), README, "speed", _of(BENCH, report.readme_text)),
     Part((BENCH,), PERFORMANCE, "side by side", _of(BENCH, report.performance_text)),
-    Part((BENCH, STARTS), PERFORMANCE, "budgets", budget_report.budgets_text),
+    Part((BENCH, STARTS, ALL), PERFORMANCE, "budgets", budget_report.budgets_text),
     Part((ALL,), PERFORMANCE, "everything", _of(ALL, report.everything_text)),
     Part((OVERLOAD,), PERFORMANCE, "overload", _of(OVERLOAD, overload_report.alone_text)),
     Part((GENERATION,), PERFORMANCE, "generation", _of(GENERATION, generation_report.text)),

@@ -16,7 +16,7 @@ from matplotlib import pyplot  # the backend is chosen before
 from benchmarks.runs.results import Results, Row
 
 _COLOURS = {"ours": "#1f6fb2", "peer": "#b0b4ba", "limit": "#e2a03f"}
-_KINDS = {"ours": "ours", "peer": "others", "limit": "limit: the engine or the web layer alone"}
+_KINDS = {"ours": "ours", "peer": "others", "limit": "limit: engine, Triton or web layer alone"}
 WIDTH = 8.0
 STYLE: Any = {
     "font.size": 9,

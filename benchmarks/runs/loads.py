@@ -34,7 +34,7 @@ class Load:
             return peer.name in self.only
         if peer.server is None:
             return self.raw is not None
-        return self.texts == 1 or peer.many
+        return self.texts == 1 or (peer.many and self.texts <= peer.most)
 
 
 SEED = Load("seed", "one text, 128 clients, new connections (ab -c 128)", "ab", 128, False, 1, 8000,

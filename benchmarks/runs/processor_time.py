@@ -31,6 +31,11 @@ def spent() -> dict[str, float]:
     return {**seconds, LOAD: children.ru_utime + children.ru_stime}
 
 
+def is_tritons(name: str) -> bool:
+    """Whether a process of that name is counted as Triton's or its engines'."""
+    return name.startswith(tuple(_PROCESSES.values()))
+
+
 def process_seconds(pid: int) -> float:
     """Of all threads of a process, to the nanosecond: /proc counts in hundredths of a second,
     of which Triton itself may not use one in a round. 0 of a process that has ended.

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.runs import processor_time
 from benchmarks.runs.ab import ToolRun, ab
 from benchmarks.runs.loads import Load
-from benchmarks.runs.processor_time import process_seconds
+from benchmarks.runs.processor_time import is_tritons, process_seconds
 from benchmarks.runs.stages import Sums, padding_share, read_sums, stage_ms, texts_a_call
 from benchmarks.runs.wrk import wrk
 from benchmarks.servers import texts
@@ -116,10 +116,10 @@ class Runner:
         """What a tool's run, given the file of the body, found, and what all parts spent on it."""
         body = self.scratch / f"{peer.body.__name__}-{load.texts}.body"
         body.write_bytes(peer.body([texts.SEED] * load.texts))
-        before, spent = self._sums(peer), self._cpu_s(peer)
+        before, used = self._sums(peer), self._cpu_s(peer) or 0.0
         others = processor_time.spent()
         found = run(body)
-        spent = self._cpu_s(peer) - spent
+        spent = self._cpu_s(peer)
         answered = found.requests - found.failed
         if not answered:
             raise Unusable(f"{peer.name}: all {found.requests} requests of {load.tool} failed")
@@ -127,7 +127,7 @@ class Runner:
         return {
             **asdict(found),
             "texts": found.rate * load.texts * answered / found.requests,
-            "cpu_us": 1e6 * spent / found.requests,
+            **({} if spent is None else {"cpu_us": 1e6 * (spent - used) / found.requests}),
             **processor_time.since(others, found.requests),
             "stages_ms": stage_ms(before, after),
             "texts_a_call": texts_a_call(before, after),
@@ -216,11 +216,12 @@ class Runner:
         assert peer.server is not None
         return read_sums(self.servers[peer.server].base) if peer.kind == "ours" else {}
 
-    def _cpu_s(self, peer: Peer) -> float:
-        """What the peer's own processes have used; of ours and the example without Triton."""
+    def _cpu_s(self, peer: Peer) -> float | None:
+        """What the peer's processes have used beside Triton; None where it has no others."""
         assert peer.server is not None
         processes = self.servers[peer.server].processes()
-        return sum(process_seconds(process.pid) for process in processes)
+        own = [process.pid for process in processes if not is_tritons(process.name())]
+        return sum(map(process_seconds, own)) if own else None
 
     def mixed(self) -> list[generator.Payload]:
         pairs = texts.mixed_texts(self.texts_by_length(), _LONGEST)

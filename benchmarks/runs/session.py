@@ -55,10 +55,8 @@ def session(
     Raises Failure (exit code 2) where a tool is missing; `by_ab` where loads are sent by ab, to
     other endpoints too.
     """
-    if by_ab and not (ab.available() and wrk.available()):
-        raise Failure(
-            "the benchmarks need ab and wrk: apt-get install apache2-utils wrk", exit_code=2
-        )
+    if by_ab:
+        check_tools()
     around = machine.machine()
     null = any((peer.server or "").endswith("-null") for peer in peers)
     site = open_site(work, report, null=null, models=models, others=by_ab)
@@ -76,6 +74,14 @@ def session(
                 runner.close()
     finally:
         close_site(site)
+
+
+def check_tools() -> None:
+    """Raises Failure (exit code 2) where what sends the loads is missing."""
+    if not (ab.available() and wrk.available()):
+        raise Failure(
+            "the benchmarks need ab and wrk: apt-get install apache2-utils wrk", exit_code=2
+        )
 
 
 def bench(

@@ -11,15 +11,17 @@ from benchmarks.servers.site import EMPTY, OURS, OURS_ORT, STOCK, STOCK_ORT
 # What stands in a table's column "engine".
 OPENVINO, ONNXRUNTIME, TORCH, NULL, NONE = "openvino", "onnxruntime", "torch", "null", "none"
 ENGINE_NAMES = {TORCH: "PyTorch fp32", NULL: "none (zeros)", NONE: "none"}
+# Texts that Triton takes in a request: the models' max_batch_size.
+TRITON_MOST = 64
 
 
 @dataclass(frozen=True)
 class Peer:
     """One row of every table. `server` None: the raw engine, which has no server.
 
-    `many` says that a request may carry a list of texts; `kind` sorts the tables: ours, a peer, or
-    a limit that nothing behind it can pass. `padded`: the raw engine's texts are as long as our
-    bucket for them, not as the text is.
+    `many` says that a request may carry a list of texts, and `most` how many; `kind` sorts the
+    tables: ours, a peer, or a limit that nothing behind it can pass. `padded`: the raw engine's
+    texts are as long as our bucket for them, not as the text is.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Peer:
     content_type: str = "application/json"
     many: bool = True
     padded: bool = False
+    most: int = 512
 
 
 def _ours(name: str, title: str, server: str, endpoint: str, engine: str) -> Peer:
@@ -70,7 +73,13 @@ MORE = (
     Peer("mlserver", "MLServer 1.7.1, Hugging Face runtime", TORCH, "peer", "mlserver",
          "/v2/models/transformer/infer", texts.open_inference),
     Peer("ensemble", "tokenizer ensemble in Triton", OPENVINO, "peer", "ensemble",
-         "/v2/models/ensemble/infer", texts.triton_text),
+         "/v2/models/ensemble/infer", texts.triton_text, most=TRITON_MOST),
+    Peer("triton", "Triton alone, asked with token ids", OPENVINO, "limit", "triton",
+         f"/v2/models/{OURS}/infer", texts.triton_ids, most=TRITON_MOST),
+    Peer("null-triton", "Triton alone, asked with token ids", NULL, "limit", "triton-null",
+         f"/v2/models/{OURS}/infer", texts.triton_ids, most=TRITON_MOST),
+    Peer("empty-gateway", "empty Preprocess behind the gateway", NONE, "limit", "gateway",
+         f"/serve/{EMPTY}", many=False),
     Peer("litserve", "LitServe", TORCH, "peer", "litserve", "/predict", many=False),
     _ours("gateway-2", "ours, gateway, 2 workers", "gateway-2", OURS, OPENVINO),
     _ours("gateway-3", "ours, gateway, 3 workers", "gateway-3", OURS, OPENVINO),

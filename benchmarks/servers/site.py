@@ -137,7 +137,7 @@ def _deploy_all(site: Site, serve_url: str, report: StepReport, *, others: bool)
         cli.run(*EMPTY_ARGUMENTS)
     for name in added if others else ():
         report(f"waiting for {name}")
-        _wait_for(f"{serve_url}/{name}")
+        wait_for(f"{serve_url}/{name}")
 
 
 def deploy(site: Site, bundle: Path, endpoint: str) -> None:
@@ -180,7 +180,7 @@ def _add_stock(cli: ClearmlCli, bundle: Bundle, name: str, work: Path) -> None:
     )  # fmt: skip
 
 
-def _wait_for(url: str, limit_s: float = 180.0) -> None:
+def wait_for(url: str, limit_s: float = 180.0) -> None:
     deadline = time.monotonic() + limit_s
     reply = ask(url, {"text": "a short text"})
     while reply.status != 200:

@@ -24,16 +24,20 @@ _SHORT = b'{"text": "a short text"}'
 
 @dataclass(frozen=True)
 class Running:
-    """A server that answers; `base` is its address, `children` all that was started for it."""
+    """A server that answers; `base` is its address, `children` all that was started for it.
+
+    `lent` where somebody else stops them.
+    """
 
     base: str
     children: tuple[Child, ...]
+    lent: bool = False
 
     def processes(self) -> list[psutil.Process]:
         return [process for child in self.children for process in child.tree()]
 
     def stop(self) -> None:
-        for child in self.children:
+        for child in () if self.lent else self.children:
             child.stop()
 
 
@@ -202,6 +206,21 @@ def ensemble(site: Site, report: StepReport) -> Running:
     return Running(base, (triton.child,))
 
 
+def triton_alone(site: Site, report: StepReport) -> Running:
+    """A Triton of its own with our model, at a port, where the stack's listens on a socket."""
+    work = site.work / "triton-alone"
+    tritons.copy_repository(site.repository, work, only=OURS)
+    started = tritons.start_triton("Triton alone", work)
+    return Running(f"http://{started.http}", (started.child,))
+
+
+def triton_null(site: Site, report: StepReport) -> Running:
+    """The Triton before the null engine, which the site starts and stops."""
+    if site.null is None:
+        raise Unusable("the null engine was not started")
+    return Running(f"http://{site.null.http}", (site.null.child,), lent=True)
+
+
 # By the name that peers use. Those of `make bench` first, the others are of `make bench-all`.
 SERVERS: dict[str, Start] = {
     "gateway": gateway(),
@@ -218,6 +237,8 @@ SERVERS: dict[str, Start] = {
     "litserve": litserve,
     "mlserver": mlserver,
     "ensemble": ensemble,
+    "triton": triton_alone,
+    "triton-null": triton_null,
 }
 
 

@@ -11,12 +11,15 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 SEED = "This is a ClearML example to show how Triton binaries are deployed."
+# Its tokens, special ones included, by the tokenizer of the model that is measured.
+SEED_TOKENS = 18
 # Classes of length in tokens, special ones included: up to 16, from 17 to 32, and so on.
 LENGTH_CLASSES = (16, 32, 64, 128, 256)
 CLASS_BOUNDS = [(low + 1, high) for low, high in itertools.pairwise((5, *LENGTH_CLASSES))]
 # How often each class comes in the mixed load: most texts are short.
 CLASS_WEIGHTS = (30, 30, 20, 14, 6)
 _MIXED = 200
+_ANY_ID = 1000
 _WORDS = (
     "the", "a", "train", "station", "evening", "garden", "quiet", "window", "small", "water",
     "letter", "morning", "stone", "river", "street", "winter", "bread", "light", "paper", "table",
@@ -52,6 +55,17 @@ def triton_text(texts: Sequence[str]) -> bytes:
     """Triton's own V2 body for the ensemble that tokenizes in Triton."""
     row = {"name": "TEXT", "shape": [len(texts), 1], "datatype": "BYTES", "data": list(texts)}
     return json.dumps({"inputs": [row]}).encode()
+
+
+def triton_ids(texts: Sequence[str]) -> bytes:
+    """Triton's own V2 body for the engine, of as many texts of the seed's length; any words."""
+    values = {"input_ids": _ANY_ID, "token_type_ids": 0, "attention_mask": 1}
+    shape = [len(texts), SEED_TOKENS]
+    rows = [
+        {"name": name, "shape": shape, "datatype": "INT32", "data": [value] * (shape[0] * shape[1])}
+        for name, value in values.items()
+    ]
+    return json.dumps({"inputs": rows}).encode()
 
 
 class Lengths:

@@ -78,14 +78,16 @@ def start_triton(
     return Triton(child, addresses.http, addresses.grpc)
 
 
-def copy_repository(source: Path, target: Path) -> Path:
+def copy_repository(source: Path, target: Path, only: str | None = None) -> Path:
     """The repository `source` as it is now, without links, at `target`/models.
 
-    Weights are linked, not copied.
+    Weights are linked, not copied. `only` names the one model that is wanted.
     """
     models = target / "models"
     shutil.rmtree(models, ignore_errors=True)
     for folder in sorted(path for path in source.iterdir() if (path / FILE_NAME).is_file()):
+        if only not in (None, folder.name):
+            continue
         shutil.copytree(folder, models / folder.name, copy_function=_link_or_copy)
     return models
 
@@ -118,10 +120,7 @@ def _take_engines_out(backends: Path, stand_in: str) -> None:
 
 def ensemble_repository(target: Path, stack_models: Path, model: str) -> None:
     """Tokenizer, engine and the ensemble that joins them, as the templates of that way have it."""
-    models = copy_repository(stack_models, target)
-    for folder in models.iterdir():
-        if folder.name != model:
-            shutil.rmtree(folder)
+    models = copy_repository(stack_models, target, only=model)
     tokenizer = models / "tokenizer"
     (tokenizer / "1").mkdir(parents=True)
     shutil.copyfile(_ENGINES / "tokenizer_model.py", tokenizer / "1" / "model.py")

@@ -18,12 +18,13 @@ from benchmarks.runs.loads import BATCH, MIXED, PACED, SEED, SINGLE
 from benchmarks.runs.results import Results
 from benchmarks.runs.runners import Plan
 from benchmarks.runs.session import Session
-from benchmarks.servers import peers, table as servers
+from benchmarks.servers import peers, table as servers, texts
 from benchmarks.servers.models import Models
 from benchmarks.servers.peers import PEERS, Peer
 from benchmarks.servers.process import Child, Unusable
 from benchmarks.servers.site import Site
-from benchmarks.studies import curves
+from benchmarks.studies import curves, new_shapes
+from benchmarks.studies.bundles import Bundles
 from benchmarks.studies.growth import Growth
 from benchmarks.studies.overload import Overload
 from transformer_serving.desk.bundle.folder import open_bundle
@@ -41,6 +42,7 @@ BROKEN = Peer("broken", "a peer that cannot run", peers.TORCH, "peer", "broken",
 CHOSEN = [
     *(PEERS[name] for name in ("gateway", "app", "stock", "raw", "empty")),
     *(PEERS[name] for name in ("null-gateway", "gateway-v2", "gateway-tei")),
+    *(PEERS[name] for name in ("triton", "null-triton", "empty-gateway")),
     BROKEN,
 ]
 
@@ -84,6 +86,10 @@ def test_every_peer_is_measured_under_every_load_that_it_takes(measured: Results
             assert len(series) == SMALL.rounds
             assert all(value is not None and value > 0 for value in series), (name, load.name)
             assert measured.series(name, load.name, "failed") == [0] * SMALL.rounds
+
+
+def test_triton_alone_is_asked_with_as_many_tokens(opened: Session) -> None:
+    assert opened.runner.texts_by_length().count(texts.SEED) == texts.SEED_TOKENS
 
 
 def test_what_a_figure_depends_on_is_stored(measured: Results) -> None:
@@ -169,6 +175,28 @@ def test_a_growth_is_measured(opened: Session) -> None:
         assert point.in_flight > 0
     assert len(found["idle"]) == len(found["memory"]) == 4
     assert all(row["worker_mb"] > 50 for row in found["memory"])
+
+
+def test_bundles_are_measured_beside_each_other(opened: Session) -> None:
+    folder = opened.site.models.bundles["openvino"].folder
+    study = Bundles({"first": folder, "second": folder}, (SINGLE,), rounds=2)
+    found = study(opened, print)
+    assert list(found) == ["single"]
+    assert list(found["single"]) == ["first", "second"]
+    first, second = found["single"]["first"], found["single"]["second"]
+    assert first["times"] == {"median": 1.0, "lower": 1.0, "upper": 1.0}
+    assert second["texts"]["median"] > 0
+    assert second["times"]["lower"] <= second["times"]["median"] <= second["times"]["upper"]
+
+
+def test_a_new_shape_is_measured_beside_a_known_one(opened: Session) -> None:
+    folder = opened.site.models.bundles["openvino"].model_folder
+    found = new_shapes.measured(folder, print, lengths=(4, 7))
+    assert [(row["texts"], row["tokens"]) for row in found["rows"]] == [
+        (texts, tokens) for texts in new_shapes.BATCHES for tokens in (4, 7)
+    ]
+    assert all(row["first_ms"] > 0 and row["ms"] > 0 for row in found["rows"])
+    assert found["again"] > 0
 
 
 def test_a_process_that_does_not_answer_is_given_up(tmp_path: Path) -> None:

@@ -96,7 +96,8 @@ def test_a_parts_use_is_that_of_all_its_processes() -> None:
 
 
 def test_the_stacks_budgets_are_judged_by_its_parts() -> None:
-    part = {"core_percent": 0.8, "rss_mb": 190.0, "pss_mb": 150.0, "largest_mb": 170.0}
+    part = {"core_percent": 0.8, "rss_mb": 190.0, "pss_mb": 150.0, "largest_mb": 170.0,
+            "after_load": 1.3}  # fmt: skip
     stored: Any = SimpleNamespace(values={"demo_stack": {"inference": part}})
     judged = {
         verdict.budget.text: verdict.word for verdict in budgets.judge({budgets.STARTS: stored})
@@ -106,5 +107,6 @@ def test_the_stacks_budgets_are_judged_by_its_parts() -> None:
         "the demo's stack, nobody asks: the gateway": "met",
         "the demo's stack, nobody asks: the controller": "not measured",
         "the demo's stack: memory of its worker": "met",
+        "the demo's stack: memory of its worker after a load, of that before": "missed by 0.10",
     }
     assert "| inference | 0.80 | 190 | 150 | 170 |" in idle.idle_table({"inference": part})

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.tiny_models import save_classifier
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.cli import main
-from transformer_serving.desk.parity import latency as latency_table
+from transformer_serving.desk.parity import gain, latency as latency_table
+from transformer_serving.desk.parity.check import TOLERANCES, Tolerance
 from transformer_serving.engine.model_config import from_text
 
 
@@ -47,6 +49,64 @@ def test_sizes_and_the_table_of_every_engine_asked_for(
     ]
 
 
+@pytest.fixture
+def quick_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call a round: nothing here depends on how long one takes."""
+    monkeypatch.setattr(gain, "_ROUND_MS", 0)
+
+
+@pytest.mark.usefixtures("quick_rounds")
+@pytest.mark.parametrize(("least", "precision"), [(0.0, "int8"), (1e9, None)])
+def test_int8_is_taken_where_it_is_allowed_and_measured_the_faster_one(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    least: float,
+    precision: str | None,
+) -> None:
+    # What counts as faster decides here, not this machine's times.
+    monkeypatch.setattr(gain, "LEAST", least)
+    # Of weights whose int8 passes, on every processor.
+    model = save_classifier(tmp_path / "model", seed=5, initializer_range=0.15)
+    target = tmp_path / "bundle"
+    command = ["convert", str(model), "--output", str(target), "--allow", "int8", "--json"]
+    done = CliRunner().invoke(
+        main, [*command, "--seq-len", "8", "20", "40", "--batch", "1", "2", "6"]
+    )
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    stays = told["gain"]["instead_of"]
+    assert stays in ("fp32", "bf16")
+    assert told["gain"]["taken"] == (precision is not None)
+    assert told["precision"] == (precision or stays)
+    assert told["parity"]["precision"] == told["precision"]
+    assert told["refused"] == []
+    kept = open_bundle(target).manifest
+    assert kept.precision == told["precision"]
+    stored = kept.parity["gain"]
+    assert stored["measured"]["processor"]
+    # No larger than the endpoint's own calls.
+    assert [(row["texts"], row["tokens"]) for row in stored["shapes"]] == [
+        (1, 16),
+        (1, 40),
+        (6, 32),
+    ]
+
+
+def test_int8_that_fails_parity_is_not_measured(
+    tiny_classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        TOLERANCES, "int8", Tolerance(difference=0.0, cosine=1.0, agreement=1.0, raw=0.0)
+    )
+    command = ["convert", str(tiny_classifier), "--output", str(tmp_path / "bundle")]
+    done = CliRunner().invoke(main, [*command, "--allow", "int8", "--precision", "auto", "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["precision"] != "int8"
+    assert "gain" not in told
+    assert any(line.endswith(f"; it stays {told['precision']}") for line in told["refused"])
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -54,6 +114,10 @@ def test_sizes_and_the_table_of_every_engine_asked_for(
         (("--batch", "2", "4", "8"), "--batch: MIN must be 1"),
         (("--engine", "onnxruntime", "--precision", "bf16"), "has no precision 'bf16'"),
         (("--engine", "tensorrt"), "needs TensorRT"),
+        (("--allow", "int8", "--precision", "bf16"), "--allow int8 is for --precision auto"),
+        (("--allow", "int8", "--task", "text-generation"), "or name --precision int8"),
+        (("--allow", "int8", "--engine", "vllm"), "engine 'vllm' has no precision 'int8'"),
+        (("--allow", "int8", "--engine", "torch"), "engine 'torch' has no precision 'int8'"),
         (("--max-running", "0"), "'--max-running': 0 is not in the range 1<=x<=4096"),
         (("--kv-precision", "u4"), "'--kv-precision': 'u4' is not one of 'f32'"),
         (("--prefix-cache", "on"), "prefix_cache: engine parameters are for --task text-generati"),

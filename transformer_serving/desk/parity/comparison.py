@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import ENGINES, open_engine
 from transformer_serving.desk.export.onnx import ExportedGraph, quiet
-from transformer_serving.desk.parity.check import Case, compare, within
+from transformer_serving.desk.parity.check import Case, ParityReport, compare, within
 from transformer_serving.desk.parity.latency import Contender, Latency, RoundReport, measure
 from transformer_serving.desk.source.model import ModelSource
 
@@ -44,11 +44,13 @@ def compare_engines(
 ) -> list[Latency]:
     """The table's rows. `precision` None: all that an engine has, except where it is pointless."""
     vanilla = EngineFiles("onnxruntime", "fp32", (comparison.graph.path,))
-    contenders = [_torch(comparison), _contender("onnxruntime, as exported", vanilla, comparison)]
+    case = comparison.case
+    name = "onnxruntime, as exported"
+    contenders = [_torch(comparison), contender_of(name, vanilla, case, compare(case, vanilla))]
     for engine, chosen in _asked(engines, precision):
         files = build(engine, chosen)
-        contenders.append(_contender(engine, files, comparison))
-    longest = comparison.case.endpoint.tokens.max_length
+        contenders.append(contender_of(engine, files, case, compare(case, files)))
+    longest = case.endpoint.tokens.max_length
     return measure(contenders, comparison.feeds, longest, report)
 
 
@@ -63,12 +65,12 @@ def _asked(engines: Sequence[str], precision: str | None) -> Iterator[tuple[str,
                 yield engine, one
 
 
-def _contender(name: str, files: EngineFiles, comparison: Comparison) -> Contender:
+def contender_of(name: str, files: EngineFiles, case: Case, parity: ParityReport) -> Contender:
+    """The engine's own calls, with what parity found of it."""
     from preprocess.tensors import Tensor
 
-    parity = compare(comparison.case, files)
     call = open_engine(files)
-    dtypes = {tensor.name: tensor.dtype for tensor in comparison.case.endpoint.inputs}
+    dtypes = {tensor.name: tensor.dtype for tensor in case.endpoint.inputs}
 
     def run(feed: Feed) -> object:
         return call([Tensor(key, dtypes[key], array) for key, array in feed.items()])

@@ -71,17 +71,38 @@ def measure(
     rows: list[Latency] = []
     total = len(shapes) * _ROUNDS
     for index, (texts, tokens) in enumerate(shapes):
-        feed = call_of(feeds, texts, tokens)
-        times: list[list[float]] = [[] for _ in contenders]
-        counts = [_calls_a_round(one.call, feed) for one in contenders]
-        for turn in range(_ROUNDS):
-            report(f"{texts}x{tokens}", index * _ROUNDS + turn, total)
-            for one, count, taken in zip(contenders, counts, times, strict=True):
-                taken.extend(_timed(one.call, feed, count))
+
+        def tell(done: int, at: int = index, name: str = f"{texts}x{tokens}") -> None:
+            report(name, at * _ROUNDS + done, total)
+
+        times = rounds_of(contenders, call_of(feeds, texts, tokens), _ROUNDS, _ROUND_MS, tell)
         rows += [
-            _row(one, texts, tokens, taken) for one, taken in zip(contenders, times, strict=True)
+            _row(one, texts, tokens, [ms for taken in rounds for ms in taken])
+            for one, rounds in zip(contenders, times, strict=True)
         ]
     return rows
+
+
+def rounds_of(
+    contenders: Sequence[Contender],
+    feed: Feed,
+    rounds: int,
+    round_ms: float,
+    tell: Callable[[int], None],
+) -> list[list[list[float]]]:
+    """Milliseconds of each contender's calls, round by round, in turns.
+
+    Every other round goes backwards through them. A round of one is at least one call and about
+    `round_ms`. `tell` hears how many are done.
+    """
+    counts = [_calls_a_round(one.call, feed, round_ms) for one in contenders]
+    times: list[list[list[float]]] = [[] for _ in contenders]
+    turns = list(zip(contenders, counts, times, strict=True))
+    for turn in range(rounds):
+        tell(turn)
+        for one, count, taken in turns if turn % 2 == 0 else reversed(turns):
+            taken.append(_timed(one.call, feed, count))
+    return times
 
 
 def call_of(feeds: Feeds, texts: int, tokens: int) -> Feed:
@@ -101,9 +122,9 @@ def call_of(feeds: Feeds, texts: int, tokens: int) -> Feed:
     return call
 
 
-def _calls_a_round(call: Call, feed: Feed) -> int:
+def _calls_a_round(call: Call, feed: Feed, round_ms: float) -> int:
     once = min(_timed(call, feed, _WARM_UP))
-    return max(1, min(_MOST_CALLS, int(_ROUND_MS / once)))
+    return max(1, min(_MOST_CALLS, int(round_ms / once)))
 
 
 def _timed(call: Call, feed: Feed, count: int) -> list[float]:

@@ -1,0 +1,120 @@
+"""What a bundle's engines are built from and chosen by: a model, its graph, its parity case.
+
+Tested by tests/cli/test_convert.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from transformer_serving.desk.builders.files import EngineFiles, Shapes
+from transformer_serving.desk.builders.table import ENGINES, build_engine
+from transformer_serving.desk.export.cleaning import clean_onnx
+from transformer_serving.desk.export.onnx import ExportedGraph, export_onnx
+from transformer_serving.desk.parity.check import (
+    Case,
+    ParityReport,
+    choose,
+    compare,
+    described,
+    within,
+)
+from transformer_serving.desk.parity.comparison import contender_of
+from transformer_serving.desk.parity.gain import Gain, gain_of
+from transformer_serving.desk.parity.latency import RoundReport
+from transformer_serving.desk.source.model import ModelSource
+
+# Called with a step's name and one line about it, as the step starts.
+Progress = Callable[[str, str], None]
+
+
+@dataclass
+class Workshop:
+    """What engines are built from, in `folder`, and what they are measured by."""
+
+    source: ModelSource
+    folder: Path
+    case: Case
+    shapes: Shapes
+    progress: Progress
+    exported: ExportedGraph | None = None
+    built: dict[tuple[str, str], EngineFiles] = field(default_factory=dict)
+
+    @property
+    def graph(self) -> ExportedGraph:
+        """The ONNX graph, made where it was not needed before."""
+        if self.exported is None:
+            self.exported = onnx_graph(self.source, self.folder)
+        return self.exported
+
+    def build(self, engine: str, precision: str) -> EngineFiles:
+        """The engine in a folder of its own, once."""
+        if (engine, precision) not in self.built:
+            self.progress("build", f"{engine} {precision}")
+            place = self.folder / f"{engine}-{precision}"
+            place.mkdir()
+            program = ENGINES[engine].program
+            graph = self.graph.path if program is None else program(self.source, precision, place)
+            files = build_engine(engine, precision, graph, place, self.shapes)
+            self.built[engine, precision] = files
+        longest = self.case.endpoint.tokens.max_length
+        self.progress("parity", f"{len(self.case.bodies)} requests of up to {longest} tokens")
+        return self.built[engine, precision]
+
+
+def onnx_graph(source: ModelSource, folder: Path) -> ExportedGraph:
+    """The model as a cleaned ONNX file in `folder`."""
+    graph = export_onnx(source, folder / "export.onnx")
+    clean_onnx(graph.path)
+    return graph
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The engine of the bundle; `gain`: how much faster an allowed precision was measured to be."""
+
+    files: EngineFiles
+    parity: ParityReport
+    gain: Gain | None = None
+
+
+def chosen_engine(
+    workshop: Workshop,
+    engine: str,
+    precisions: Sequence[str],
+    say: Callable[[str], None],
+) -> Chosen:
+    """The first of `precisions` that passes parity. Raises ConversionRefused where none does."""
+    return Chosen(*choose(precisions, partial(workshop.build, engine), workshop.case, say))
+
+
+def faster_engine(
+    workshop: Workshop,
+    chosen: Chosen,
+    allowed: str,
+    say: Callable[[str], None],
+    measuring: RoundReport,
+) -> Chosen:
+    """The one at the precision `allowed` where it passes parity and is faster here, else `chosen`.
+
+    `say` hears what parity has against it.
+    """
+    case, engine = workshop.case, chosen.files.engine
+    files = workshop.build(engine, allowed)
+    parity = compare(case, files)
+    if not within(parity):
+        say(f"{described(parity)}; it stays {chosen.files.precision}")
+        return chosen
+    gain = gain_of(
+        contender_of(engine, files, case, parity),
+        contender_of(engine, chosen.files, case, chosen.parity),
+        workshop.shapes.feeds,
+        (case.endpoint.limits.max_batch_size, case.endpoint.tokens.max_length),
+        measuring,
+    )
+    if gain.is_taken:
+        return Chosen(files, parity, gain)
+    return Chosen(chosen.files, chosen.parity, gain)
