@@ -8,6 +8,7 @@ import logging
 import re
 import signal
 import socket
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.engine.triton_server import wait_until
 from tests.gateway.conftest import Server, Session
 from transformer_serving.contract.file_stamp import stamp_of
 from transformer_serving.gateway.server import worker
+from transformer_serving.gateway.server.listener import listen_on_socket
 
 # Of a worker that was killed: the limit for one that hangs is a minute.
 SOON_S = 45
@@ -196,6 +198,16 @@ def test_a_unix_socket_in_the_place_of_one_that_was_left(session: Session, tmp_p
     finally:
         assert server.stop() == 0
     assert not path.exists()
+
+
+def test_who_still_listens_on_a_socket_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.sock"
+    last = listen_on_socket(path, 8)
+    threading.Timer(0.5, last.close).start()
+    with listen_on_socket(path, 8) as listener, socket.socket(socket.AF_UNIX) as asker:
+        assert last.fileno() == -1
+        asker.connect(str(path))
+        listener.accept()[0].close()
 
 
 def test_a_leaving_gateway_leaves_its_successors_socket(session: Session, tmp_path: Path) -> None:

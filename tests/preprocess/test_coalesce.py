@@ -194,6 +194,23 @@ async def test_a_golden_request_larger_than_the_limit_passes_a_full_worker(
     assert [rows[0][0].tolist()[0] for rows in await asyncio.gather(*checks)] == [64, 64, 96]
 
 
+async def test_a_golden_text_in_a_callers_call_is_not_counted(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = SumEngine()
+    queue = coalescer(endpoint, engine, slots=1)
+    counted: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(queue.figures, "call", lambda *call: counted.append(call))
+    golden = Passage(GoldenBody())
+    await asyncio.gather(
+        infer(queue, [text(2, 7)], soon(), golden), infer(queue, [text(3, 6)], soon())
+    )
+    await infer(queue, [text(2, 7)], soon(), golden)
+    assert engine.calls == [(2, 8), (1, 8)]
+    # Texts, tokens and padding of the caller's alone.
+    assert counted == [(1, 6, 2)]
+
+
 async def test_an_engine_that_hangs_holds_no_texts_of_those_who_gave_up(
     endpoint: Endpoint,
 ) -> None:

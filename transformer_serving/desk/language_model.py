@@ -6,7 +6,7 @@ Tested by tests/test_language_model.py.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,13 +40,12 @@ from transformer_serving.desk.parity.continuations import (
 )
 from transformer_serving.desk.parity.golden_continuation import golden_continuation
 from transformer_serving.desk.source.language_model import LanguageModelSource
+from transformer_serving.desk.workshop import Progress
 from transformer_serving.engine.proof.greedy_set import GreedySet
 
 HEAD = "generation"
 # Prompts of one request, each a sequence of its own: the engine is called with one at a time.
 _MOST_PROMPTS = 64
-
-Progress = Callable[[str, str], None]
 
 
 @dataclass(frozen=True)

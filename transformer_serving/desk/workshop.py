@@ -6,7 +6,7 @@ Tested by tests/cli/test_convert.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -115,6 +115,4 @@ def faster_engine(
         (case.endpoint.limits.max_batch_size, case.endpoint.tokens.max_length),
         measuring,
     )
-    if gain.is_taken:
-        return Chosen(files, parity, gain)
-    return Chosen(chosen.files, chosen.parity, gain)
+    return Chosen(files, parity, gain) if gain.is_taken else replace(chosen, gain=gain)

@@ -11,15 +11,15 @@ from transformer_serving.desk.bench.bounds import Spread, ratios, spread
 from transformer_serving.desk.parity.latency import (
     Contender,
     RoundReport,
-    call_of,
+    Rounds,
+    Shape,
     facts,
-    rounds_of,
+    rounds_by_shape,
 )
 
 if TYPE_CHECKING:
     from transformer_serving.desk.builders.calibration import Feeds
 
-Shape = tuple[int, int]
 # Texts and tokens of one call: a short text, a long one, and a call as many short texts fill it.
 SHAPES = ((1, 16), (1, 128), (32, 32))
 ROUNDS = 15
@@ -70,17 +70,11 @@ def gain_of(
     allowed: Contender, chosen: Contender, feeds: Feeds, most: Shape, report: RoundReport
 ) -> Gain:
     """Each shape in `ROUNDS` rounds, the two in turns; no call has more than `most`."""
-    shapes = list(
-        dict.fromkeys((min(texts, most[0]), min(tokens, most[1])) for texts, tokens in SHAPES)
-    )
+    shapes = [(min(texts, most[0]), min(tokens, most[1])) for texts, tokens in SHAPES]
     found = []
-    for index, (texts, tokens) in enumerate(shapes):
-
-        def tell(done: int, at: int = index, name: str = f"{texts}x{tokens}") -> None:
-            report(name, at * ROUNDS + done, len(shapes) * ROUNDS)
-
-        feed = call_of(feeds, texts, tokens)
-        fast, slow = rounds_of((allowed, chosen), feed, ROUNDS, _ROUND_MS, tell)
+    for (texts, tokens), (fast, slow) in rounds_by_shape(
+        (allowed, chosen), feeds, shapes, Rounds(ROUNDS, _ROUND_MS), report
+    ):
         times = ratios([median(taken) for taken in slow], [median(taken) for taken in fast])
         found.append(ShapeGain(texts, tokens, spread(times)))
     return Gain(allowed.precision, chosen.precision, LEAST, tuple(found), facts())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     Call = Callable[[Feed], object]
 
+Shape = tuple[int, int]
 # Texts and tokens of one call: the seed's three.
 SHAPES = ((1, 16), (1, 128), (32, 128))
 _ROUNDS = 7
@@ -67,42 +68,45 @@ def measure(
     `feeds` are calls with one text; the longest is cut and repeated to each shape, never beyond
     `longest` tokens. `report` gets what runs, the rounds done and all rounds.
     """
-    shapes = list(dict.fromkeys((texts, min(tokens, longest)) for texts, tokens in SHAPES))
-    rows: list[Latency] = []
-    total = len(shapes) * _ROUNDS
-    for index, (texts, tokens) in enumerate(shapes):
-
-        def tell(done: int, at: int = index, name: str = f"{texts}x{tokens}") -> None:
-            report(name, at * _ROUNDS + done, total)
-
-        times = rounds_of(contenders, call_of(feeds, texts, tokens), _ROUNDS, _ROUND_MS, tell)
-        rows += [
-            _row(one, texts, tokens, [ms for taken in rounds for ms in taken])
-            for one, rounds in zip(contenders, times, strict=True)
-        ]
-    return rows
+    shapes = [(texts, min(tokens, longest)) for texts, tokens in SHAPES]
+    rounds = Rounds(_ROUNDS, _ROUND_MS)
+    return [
+        _row(one, *shape, [ms for taken in times for ms in taken])
+        for shape, by_contender in rounds_by_shape(contenders, feeds, shapes, rounds, report)
+        for one, times in zip(contenders, by_contender, strict=True)
+    ]
 
 
-def rounds_of(
+@dataclass(frozen=True)
+class Rounds:
+    """A round of one contender is at least one call and about `ms`."""
+
+    number: int
+    ms: float
+
+
+def rounds_by_shape(
     contenders: Sequence[Contender],
-    feed: Feed,
-    rounds: int,
-    round_ms: float,
-    tell: Callable[[int], None],
-) -> list[list[list[float]]]:
-    """Milliseconds of each contender's calls, round by round, in turns.
+    feeds: Feeds,
+    shapes: Iterable[Shape],
+    rounds: Rounds,
+    report: RoundReport,
+) -> Iterator[tuple[Shape, list[list[list[float]]]]]:
+    """Each shape once, with milliseconds of each contender's calls, round by round.
 
-    Every other round goes backwards through them. A round of one is at least one call and about
-    `round_ms`. `tell` hears how many are done.
+    They take turns, and every other round goes backwards through them.
     """
-    counts = [_calls_a_round(one.call, feed, round_ms) for one in contenders]
-    times: list[list[list[float]]] = [[] for _ in contenders]
-    turns = list(zip(contenders, counts, times, strict=True))
-    for turn in range(rounds):
-        tell(turn)
-        for one, count, taken in turns if turn % 2 == 0 else reversed(turns):
-            taken.append(_timed(one.call, feed, count))
-    return times
+    each = list(dict.fromkeys(shapes))
+    for index, (texts, tokens) in enumerate(each):
+        feed = call_of(feeds, texts, tokens)
+        counts = [_calls_a_round(one.call, feed, rounds.ms) for one in contenders]
+        times: list[list[list[float]]] = [[] for _ in contenders]
+        turns = list(zip(contenders, counts, times, strict=True))
+        for turn in range(rounds.number):
+            report(f"{texts}x{tokens}", index * rounds.number + turn, len(each) * rounds.number)
+            for one, count, taken in turns if turn % 2 == 0 else reversed(turns):
+                taken.append(_timed(one.call, feed, count))
+        yield (texts, tokens), times
 
 
 def call_of(feeds: Feeds, texts: int, tokens: int) -> Feed:

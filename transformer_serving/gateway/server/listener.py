@@ -86,10 +86,11 @@ def listen_on_socket(path: Path, backlog: int) -> socket.socket:
     Who still listens there is waited for as for a port's holder.
     """
     end = time.monotonic() + _PATIENCE_S
-    while (there := path.is_socket()) and (taken := _answers(path)) and time.monotonic() < end:
+    while _answers(path) and time.monotonic() < end:
         time.sleep(_PAUSE_S)
-    if there and not taken:
-        path.unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        if path.is_socket() and not _answers(path):
+            path.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(str(path))
