@@ -6,8 +6,9 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-# In two processes; tests/conftest.py says what shares one.
-BESIDE := --numprocesses=2 --dist=loadfile
+# In two processes; tests/conftest.py says what shares one. Where one is lost, so are the tests that
+# it had taken, and with another one in its place the run would wait for them without end.
+BESIDE := --numprocesses=2 --dist=loadfile --max-worker-restart=0
 
 .PHONY: up down status test test-quick test-failed test-stack test-by-hand test-monitoring test-compose test-clients \
 	test-kubernetes kubernetes-figures \

@@ -46,6 +46,7 @@ _LOGGERS = (
     "transformer_serving.preprocess",
     "transformer_serving.traces",
 )
+_LOST = pytest.StashKey[bool]()
 _BEGUN = pytest.StashKey[dict[str | None, "LoggerState"]]()
 
 
@@ -141,12 +142,21 @@ def _tell_of_loggers(item: pytest.Item, phase: str, when: str) -> None:
             item.add_report_section(phase, "loggers", what)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """A process of tests has ended; where it was lost, so are those that it had yet to run."""
+    if error is not None:
+        node.config.stash[_LOST] = True
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Of a run that broke nothing is asked again: some of its tests never ran."""
-    cached = session.config.pluginmanager.has_plugin("cacheprovider")
-    if cached and exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        session.config.cache.set("cache/lastfailed", {})
+    config = session.config
+    whole = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    cached = config.pluginmanager.has_plugin("cacheprovider")
+    if cached and (not whole or config.stash.get(_LOST, False)):
+        config.cache.set("cache/lastfailed", {})
 
 
 @pytest.fixture(scope="session")

@@ -47,7 +47,7 @@ def test_a_bundle_is_made_without_onnx(
     def never(*_: object) -> None:
         raise AssertionError("the model was exported as ONNX")
 
-    monkeypatch.setattr("transformer_serving.desk.convert.export_onnx", never)
+    monkeypatch.setattr("transformer_serving.desk.workshop.export_onnx", never)
     request = ConvertRequest(
         str(model), engine="torch", precision=precision, buckets=(8, 16), batch=(1, 2, 4)
     )

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 def fastest_precision() -> str:
     """bf16 where OpenVINO reports arithmetic of it (AVX-512 BF16 or AMX) for this machine's CPU."""
-    from transformer_serving.engine.backends.openvino_quiet import openvino
+    from transformer_serving.engine.backends.openvino_quiet import core
     from transformer_serving.engine.backends.precision import usable
 
-    able = usable(openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
+    able = usable(core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
     return "bf16" if "BF16" in able else "fp32"
 
 
@@ -35,9 +35,9 @@ def build_openvino(precision: str, graph: Path, folder: Path, shapes: Shapes) ->
     Going back to the safer precision is then a change of one parameter, not of the weights, and
     values are rounded once (float32 to bf16) and not twice (by way of float16).
     """
-    from transformer_serving.engine.backends.openvino_quiet import openvino
+    from transformer_serving.engine.backends.openvino_quiet import core, openvino
 
-    model = openvino.Core().read_model(str(graph))
+    model = core().read_model(str(graph))
     if precision == "int8":
         from transformer_serving.desk.builders.quantization import quantized_openvino
 
@@ -57,16 +57,15 @@ def rename_operations(model: Any) -> None:
 
 
 def open_openvino(files: EngineFiles) -> Call:
-    from transformer_serving.engine.backends.openvino_quiet import openvino
+    from transformer_serving.engine.backends.openvino_quiet import core
     from transformer_serving.engine.backends.precision import openvino_properties
 
-    core = openvino.Core()
     properties = openvino_properties(
         files.precision,
-        capabilities=core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"),
+        capabilities=core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"),
         threads=len(os.sched_getaffinity(0)),
     )
-    compiled = core.compile_model(str(files.files[0]), "CPU", properties)
+    compiled = core().compile_model(str(files.files[0]), "CPU", properties)
 
     def call(tensors: Sequence[Tensor]) -> list[NDArray[np.generic]]:
         found = compiled({tensor.name: tensor.array for tensor in tensors})

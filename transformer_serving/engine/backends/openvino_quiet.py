@@ -3,15 +3,27 @@
 openvino sends them to a server on the internet, from forks of its process, which break that
 process's gRPC connections. Where the reporting package is missing it does neither.
 
-Tested by tests/engine/test_backends.py.
+Tested by tests/engine/test_backends.py and tests/builders/test_signal_stack.py.
 """
 
 from __future__ import annotations
 
 import sys
+from functools import cache
 
 sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 
 import openvino  # noqa: E402
 
-__all__ = ["openvino"]
+__all__ = ["core", "openvino"]
+
+
+@cache
+def core() -> openvino.Core:
+    """The process's one core, which stays as long as the process.
+
+    Each gives its thread a signal stack, and the last one's back at its end. Where two end in the
+    order of their start, the thread is left with the first one's, which is unmapped, and the next
+    signal that Python handles is a segmentation fault (OpenVINO 2026.4.1).
+    """
+    return openvino.Core()

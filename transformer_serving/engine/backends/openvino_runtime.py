@@ -12,7 +12,7 @@ from typing import Any
 from transformer_serving.engine.backends.executor import Graph, RequestFailure
 from transformer_serving.engine.backends.grouping import Arrays
 from transformer_serving.engine.backends.model_settings import ModelError, ModelSettings, TensorSpec
-from transformer_serving.engine.backends.openvino_quiet import openvino
+from transformer_serving.engine.backends.openvino_quiet import core, openvino
 from transformer_serving.engine.backends.precision import HINTS, openvino_properties
 
 # Requests in flight inside one instance: groups of different lengths overlap.
@@ -25,16 +25,15 @@ class OpenVinoRuntime:
     def __init__(self, path: Path, settings: ModelSettings) -> None:
         precision = settings.choice("precision", tuple(HINTS), "fp32")
         _check_weights(path)
-        core = openvino.Core()
         try:
-            model = core.read_model(path)
+            model = core().read_model(path)
             properties = openvino_properties(
                 precision,
-                capabilities=core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"),
+                capabilities=core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"),
                 threads=settings.threads,
                 streams=settings.count("num_streams", 1),
             )
-            compiled = core.compile_model(model, "CPU", properties)
+            compiled = core().compile_model(model, "CPU", properties)
         except RuntimeError as error:
             raise ModelError(
                 f"model file '{path.name}' cannot be loaded by OpenVINO ({_first_line(error)}); "

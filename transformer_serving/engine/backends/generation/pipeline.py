@@ -16,7 +16,7 @@ from transformer_serving.engine.backends.generation.calls import Call
 from transformer_serving.engine.backends.generation.sequences import Part
 from transformer_serving.engine.backends.generation.settings import GenerationSettings
 from transformer_serving.engine.backends.model_settings import ModelError
-from transformer_serving.engine.backends.openvino_quiet import openvino
+from transformer_serving.engine.backends.openvino_quiet import core, openvino
 from transformer_serving.engine.backends.precision import openvino_properties
 
 import openvino_genai as genai  # isort: skip  # openvino_quiet has to come first
@@ -106,7 +106,7 @@ def _properties(settings: GenerationSettings) -> dict[str, str]:
     return {
         **openvino_properties(
             settings.precision,
-            capabilities=openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"),
+            capabilities=core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"),
             threads=settings.threads,
         ),
         "KV_CACHE_PRECISION": settings.kv_precision,
