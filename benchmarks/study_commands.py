@@ -92,7 +92,6 @@ def bundles(folders: tuple[str, ...], named: tuple[str, ...], rounds: int, secon
     """Bundles of one model in one stack, each NAME beside the first; prints, stores nothing."""
     from benchmarks.runs import loads, session
     from benchmarks.servers.machine import machine, today, versions
-    from benchmarks.servers.peers import PEERS
     from benchmarks.studies.bundles import Bundles
 
     before = {**machine(), **versions(), "date": today()}
@@ -100,7 +99,7 @@ def bundles(folders: tuple[str, ...], named: tuple[str, ...], rounds: int, secon
     session.check_tools()
     models = session.demo_models(report)
     wanted = plan(rounds, seconds)
-    with session.session([PEERS["gateway"]], wanted, report, models=models, by_ab=False) as opened:
+    with session.session([], wanted, report, models=models, by_ab=False) as opened:
         found = study(opened, report)
     click.echo(json.dumps({"machine": before, "bundles": found}, indent=2))
 

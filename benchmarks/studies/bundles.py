@@ -15,10 +15,11 @@ from benchmarks.runs.loads import Load
 from benchmarks.runs.session import Session
 from benchmarks.servers.peers import OPENVINO, Peer
 from benchmarks.servers.site import deploy, wait_for
+from benchmarks.servers.table import gateway
 from transformer_serving.desk.bench.bounds import Spread, ratios, spread
 from transformer_serving.desk.step_report import StepReport
 
-_SERVER = "gateway"
+_SERVER = "bundles"
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,20 @@ class Bundles:
         for name, folder in self.folders.items():
             report(f"deploying {name}")
             deploy(session.site, folder, name)
-        # The stack has answered for each; this gateway hears of them by itself.
-        for name in self.folders:
-            wait_for(f"{session.servers[_SERVER].base}/serve/{name}")
+        # Started when all are there: one that runs finds a new one by and by.
+        first, *others = self.folders
+        server = gateway(first=first, name=_SERVER)(session.site, report)
+        session.servers[_SERVER] = server
+        try:
+            for name in others:
+                wait_for(f"{server.base}/serve/{name}")
+            return {load: _compared(rows) for load, rows in self._rounds(session, report).items()}
+        finally:
+            del session.servers[_SERVER]
+            server.stop()
+
+    def _rounds(self, session: Session, report: StepReport) -> dict[str, dict[str, list[float]]]:
+        """Texts a second by load and endpoint; who is first goes round."""
         peers = [
             Peer(name, name, OPENVINO, "ours", _SERVER, f"/serve/{name}") for name in self.folders
         ]
@@ -49,7 +61,7 @@ class Bundles:
                     texts = session.runner.measure(peer, load)["texts"]
                     found[load.name][peer.name].append(texts)
                 report(f"round {number + 1} of {self.rounds}: {load.name}")
-        return {load: _compared(rows) for load, rows in found.items()}
+        return found
 
 
 def _compared(rows: Mapping[str, Sequence[float]]) -> dict[str, Any]:

@@ -47,7 +47,8 @@ Preprocess.process = _slow
 """
 )
 # Under this load an engine beside the busy one is slower than it will be (docs/rollout.md).
-SHADOW = ("--shadow", "--hold", "5s", "--allow-p50", "5", "--allow-p99", "20")
+PATIENT = ("--allow-p50", "5", "--allow-p99", "20")
+SHADOW = ("--shadow", "--hold", "5s", *PATIENT)
 STEPS = ("--steps", "10,50,100", "--hold", "5s")
 
 
@@ -140,7 +141,7 @@ def test_one_that_is_aborted_goes_back_and_others_wait_for_it(guarded: Guarded) 
     before = guarded.version()
     assert before is not None
     folder, _ = guarded.bundle(Parts(revision="aborted"))
-    guarded.stack.run("rollout", folder, "--endpoint", NAME, *STEPS, "--detach")
+    guarded.stack.run("rollout", folder, "--endpoint", NAME, *STEPS, *PATIENT, "--detach")
     for command in (("deploy", folder, "--endpoint", NAME), ("rollback", NAME), ("remove", NAME)):
         assert "in a rollout" in guarded.stack.run(*command, code=2)
     assert "in a rollout" in guarded.stack.run("rollout", folder, "--endpoint", NAME, code=2)
@@ -157,7 +158,8 @@ def test_a_good_one_comes_to_serve_though_terminal_and_controller_end(guarded: G
     before = guarded.version()
     folder, version = guarded.bundle(GOOD)
     with subprocess.Popen(
-        [CLI, "rollout", folder, "--endpoint", NAME, *STEPS, "--state", str(guarded.stack.state)],
+        [CLI, "rollout", folder, "--endpoint", NAME, *STEPS, *PATIENT,
+         "--state", str(guarded.stack.state)],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=os.environ,
     ) as watching:  # fmt: skip
         assert watching.stdout is not None
@@ -166,7 +168,7 @@ def test_a_good_one_comes_to_serve_though_terminal_and_controller_end(guarded: G
     psutil.Process(guarded.stack.parts()["controller"]["pid"]).send_signal(signal.SIGKILL)
     guarded.stack.until(lambda: guarded.phase() == "over", "it ends", 400)
     said = guarded.status()
-    assert said["state"]["outcome"] == "promoted"
+    assert said["state"]["outcome"] == "promoted", said["state"]
     assert version != before
     guarded.is_as_before(version)
     assert not guarded.wrong()
@@ -232,7 +234,7 @@ def test_in_a_shadow_the_old_one_alone_answers(
 @pytest.mark.by_hand
 def test_one_that_is_promoted_by_hand_serves(guarded: Guarded) -> None:
     folder, version = guarded.bundle(Parts(revision="by hand"))
-    guarded.stack.run("rollout", folder, "--endpoint", NAME, *STEPS, "--detach")
+    guarded.stack.run("rollout", folder, "--endpoint", NAME, *STEPS, *PATIENT, "--detach")
     assert "promoted" in guarded.stack.run("rollout", "promote", NAME)
     guarded.is_as_before(version)
     assert not guarded.wrong()
