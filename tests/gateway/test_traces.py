@@ -90,6 +90,14 @@ def all_parts(there: Receiver, trace: str) -> list[Received]:
     return there.wait_for(10, trace)
 
 
+def settled(traced: Traced) -> int:
+    """Spans that are here once one more trace is: Triton sends what earlier tests left first."""
+    trace = new_trace()
+    assert traced.gateway.post("texts", {"text": "tea"}, caller(trace)).status == 200
+    all_parts(traced.receiver, trace)
+    return len(traced.receiver.spans())
+
+
 def test_one_trace_from_the_caller_into_triton(traced: Traced) -> None:
     trace = new_trace()
     headers = caller(trace, tracestate="rojo=1", **{"x-request-id": "mine"})
@@ -180,7 +188,7 @@ def test_what_is_not_sampled_sends_nothing(traced: Traced, given: Mapping[str, s
     """Known once what was asked after it has come."""
     trace, after = new_trace(), new_trace()
     headers = {name: value.format(trace=trace) for name, value in given.items()}
-    before = len(traced.receiver.spans())
+    before = settled(traced)
     assert traced.gateway.post("texts", {"text": "tea"}, headers).status == 200
     for _ in range(8):
         # Of either worker.
@@ -319,7 +327,7 @@ def test_a_receiver_that_takes_nothing_changes_no_answer(traced: Traced, kind: s
 
 
 def test_a_gateway_without_traces_knows_nothing_of_them(traced: Traced) -> None:
-    before = len(traced.receiver.spans())
+    before = settled(traced)
     server = traced.serving.gateway().start()
     try:
         server.wait_for("/health/ready")
@@ -330,10 +338,7 @@ def test_a_gateway_without_traces_knows_nothing_of_them(traced: Traced) -> None:
             assert "opentelemetry" not in opened
     finally:
         server.stop()
-    trace = new_trace()
-    assert traced.gateway.post("texts", {"text": "tea"}, caller(trace)).status == 200
-    all_parts(traced.receiver, trace)
-    assert len(traced.receiver.spans()) == before + 10
+    assert settled(traced) == before + 10
 
 
 def test_grpc_in_and_grpc_to_triton(traced: Traced) -> None:
