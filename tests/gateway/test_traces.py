@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import secrets
+import sys
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -382,19 +384,46 @@ def text(
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_stream_of_text(text: tuple[Receiver, Server], stream: bool) -> None:
+    """Triton 2.51 leaves its part of some streams out: docs/decisions/language-models.md."""
     there, server = text
-    trace = new_trace()
+    traces = [new_trace() for _ in range(8)]
     body: Any = {"text": PROMPT, "parameters": {"max_new_tokens": 3}, "stream": stream}
-    assert server.post("text", body, caller(trace)).status == 200
-    spans = there.wait_for(8, trace)
-    root, own = of(spans, "POST /serve/{name}"), of(spans, "serve text")
-    engine = of(spans, "engine stream")
-    assert (root.parent, own.parent, engine.parent) == (SPAN, root.id, own.id)
-    assert [event.name for event in engine.span.events] == ["first token"]
-    assert within(engine, root)
-    wait_until(lambda: any(one.service == TRITON for one in there.spans(trace)), 60)
-    roots = [one for one in there.spans(trace) if one.name == "InferRequest"]
-    assert {one.parent for one in roots} == {engine.id}
+    for trace in traces:
+        assert server.post("text", body, caller(trace)).status == 200
+        spans = there.wait_for(7, trace)
+        root, own = of(spans, "POST /serve/{name}"), of(spans, "serve text")
+        engine = of(spans, "engine stream")
+        assert (root.parent, own.parent, engine.parent) == (SPAN, root.id, own.id)
+        assert [event.name for event in engine.span.events] == ["first token"]
+        assert within(engine, root)
+
+    def tritons() -> list[Received]:
+        asked = [span for trace in traces for span in there.spans(trace)]
+        return [span for span in asked if span.name == "InferRequest"]
+
+    wait_until(tritons, 60)
+    streams = {(trace, of(there.spans(trace), "engine stream").id) for trace in traces}
+    assert {(span.trace, span.parent) for span in tritons()} <= streams
+
+
+@pytest.mark.by_hand
+def test_few_streams_are_left_out_by_triton(text: tuple[Receiver, Server]) -> None:
+    """Ours are there, every one; how many of Triton's are not is printed."""
+    there, server = text
+    traces = [new_trace() for _ in range(600)]
+    body: Any = {"text": PROMPT, "parameters": {"max_new_tokens": 3}}
+    for trace in traces:
+        assert server.post("text", body, caller(trace)).status == 200
+        time.sleep(0.01)
+    for trace in traces:
+        there.wait_for(7, trace)
+    # Triton sends every five seconds.
+    time.sleep(15)
+    missing = sum(
+        not any(span.service == TRITON for span in there.spans(trace)) for trace in traces
+    )
+    sys.stdout.write(f"{missing} of {len(traces)} streams without Triton's part\n")
+    assert missing < len(traces) / 5
 
 
 def test_every_model_is_served_still(traced: Traced) -> None:
