@@ -40,7 +40,7 @@ def test_sizes_and_the_table_of_every_engine_asked_for(
     assert all(row["passes"] in (True, None) for row in told["latencies_ms"])
     assert told["measured"]["onnxruntime"]
     bundle = open_bundle(target)
-    assert bundle.endpoint.tokens.buckets == (8, 12, 16, 20, 24, 28, 32, 40)
+    assert bundle.endpoint.tokens.buckets == (*range(8, 33, 2), 36, 40)
     assert bundle.endpoint.limits.max_batch_size == 6
     config = from_text((bundle.model_folder / "config.pbtxt").read_text())
     assert config.max_batch_size == 6

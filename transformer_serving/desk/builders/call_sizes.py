@@ -20,7 +20,12 @@ def _steps(start: int, end: int, in_a_doubling: int) -> tuple[int, ...]:
 # The lengths that calls are padded to. Padding is paid with every text: 18 tokens take a CPU engine
 # 1.6 times as long in 32 as they are. A length that an engine meets for the first time costs it
 # some milliseconds, once. TensorRT has a profile, so memory, for each.
-NARROW = (*range(4, 32, 4), *_steps(32, 512, 4), *_steps(512, 16384, 2)[1:])
+NARROW = (
+    *range(4, 16, 2),
+    *_steps(16, 64, 8),
+    *_steps(64, 512, 4)[1:],
+    *_steps(512, 16384, 2)[1:],
+)
 DOUBLING = _steps(16, 16384, 1)
 
 # Fewest, usual and most texts of one engine call.
