@@ -26,7 +26,6 @@ from tests.stack.desk import register
 from tests.stack.editor import Editor, editor
 from tests.stack.faults import BODY, PAIRS, SINGLE, Fault, Outcome, strike
 from tests.stack.many import Grown, many_endpoints
-from transformer_serving.desk.local.parts import PARTS
 from transformer_serving.desk.parity.latency import facts
 
 CLIENTS = 16
@@ -106,7 +105,7 @@ def _demo(folder: Path) -> list[Outcome]:
 def _left(stack: Stack) -> dict[str, float]:
     """Seconds from SIGTERM until each part has left."""
     seconds = {}
-    for name in [part.name for part in PARTS]:
+    for name in list(stack.parts()):
         process = psutil.Process(stack.parts()[name]["pid"])
         family = [process, *process.children(recursive=True)]
         begun = time.monotonic()
