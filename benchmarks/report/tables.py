@@ -96,8 +96,10 @@ def readme_text(results: Results) -> str:
 
 def load_tables(results: Results, load: str) -> str:
     """Who has a real engine, and below who answers without one."""
-    parts = [load_table(results, load, results.measured(load, computes=True), OURS)]
-    others = results.measured(load, computes=False)
+    parts = []
+    engines, others = (results.measured(load, computes=one) for one in (True, False))
+    if engines:
+        parts.append(load_table(results, load, engines, OURS))
     if others:
         parts += ["Without an engine:", load_table(results, load, others, OURS_NULL)]
     return "\n\n".join(parts)

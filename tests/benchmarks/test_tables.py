@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from benchmarks.report import documents, tables as report
@@ -89,6 +91,13 @@ transformer_serving_stage_seconds_sum{{endpoint="a",stage="queue"}} {3}
 # TYPE another_thing gauge
 another_thing 5.0
 """
+
+
+@pytest.mark.parametrize("part", documents.PARTS, ids=lambda part: part.name)
+def test_no_table_is_without_rows(part: documents.Part) -> None:
+    """A load under which nobody computes has one table."""
+    text = report.section(part.document.read_text(), part.name)
+    assert not re.search(r"^\|[-:| ]+\|$(?!\n\|)", text, re.MULTILINE)
 
 
 def test_the_servers_own_figures_are_taken_as_growth() -> None:
