@@ -97,6 +97,7 @@ another_thing 5.0
 def test_no_table_is_without_rows(part: documents.Part) -> None:
     """A load under which nobody computes has one table."""
     text = report.section(part.document.read_text(), part.name)
+    assert text is not None
     assert not re.search(r"^\|[-:| ]+\|$(?!\n\|)", text, re.MULTILINE)
 
 
