@@ -426,6 +426,17 @@ def test_few_streams_are_left_out_by_triton(text: tuple[Receiver, Server]) -> No
     assert missing < len(traces) / 5
 
 
+@pytest.mark.by_hand
+def test_no_text_is_left_out_by_triton(traced: Traced) -> None:
+    """Only streams are concerned: each of these texts is a unary call of its own."""
+    traces = [new_trace() for _ in range(600)]
+    for trace in traces:
+        assert traced.gateway.post("texts", {"text": "tea"}, caller(trace)).status == 200
+        time.sleep(0.01)
+    for trace in traces:
+        all_parts(traced.receiver, trace)
+
+
 def test_every_model_is_served_still(traced: Traced) -> None:
     """Triton has lived through all of this."""
     assert traced.serving.triton.live()
