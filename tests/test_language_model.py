@@ -168,6 +168,7 @@ def test_other_engines_and_comparisons_are_refused(tmp_path: Path) -> None:
             convert(one, tmp_path / "bundle", quiet)
 
 
+@pytest.mark.long
 @pytest.mark.by_hand
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 @pytest.mark.parametrize("family", FAMILIES)

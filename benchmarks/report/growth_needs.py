@@ -127,7 +127,7 @@ def _on_cpu(engine_us: float | None) -> tuple[str, str]:
     return (
         f"{engine_us:,.0f} µs of processor a text in the engine, by `make bench`",
         f"{cores:.0f} cores busy; at {TRITON_BUSY:.0%}: {wanted:.0f}, such as "
-        f"{wanted / 8:.0f} pods of 8",
+        f"{math.ceil(wanted / 8)} pods of 8",
     )
 
 

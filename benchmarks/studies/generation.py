@@ -118,9 +118,8 @@ def streamed(url: str, count: int, seconds: float) -> dict[str, float]:
 def asked(base: str, count: int, seconds: float) -> dict[str, float]:
     """Tokens a second of whole answers; the recipe has nothing to do any more when this returns.
 
-    It answers one after the other, and computes for callers that are gone as well: 32 of them
-    would keep it, and a core from who is measured next, busy for 45 s.
-    Raises Unusable.
+    It answers one after the other, and computes for callers that are gone as well, on the cores
+    of who is measured next. Raises Unusable.
     """
     run = generator.run(
         Address.of(f"{base}/generate"),

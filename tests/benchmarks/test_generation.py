@@ -4,6 +4,7 @@ a small model, with the recipe in this environment."""
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from benchmarks.report import generation_tables
 from benchmarks.runs.results import Results
 from benchmarks.servers import language_models
 from benchmarks.servers.language_models import LanguageModel, Size, build_language_model
+from benchmarks.servers.process import cpu_s
 from benchmarks.studies import generation
 from tests.benchmarks.test_everything import values
 from tests.stack.conftest import Stack, started
+from transformer_serving.desk.bench import load
 
 
 def tiny(vocabulary: int) -> Any:
@@ -70,7 +73,12 @@ def test_the_recipe_answers_and_is_asked(
     monkeypatch.setattr(generation, "environment_python", lambda name, report: Path(sys.executable))
     with generation.recipe(model, tmp_path, lambda line: None) as (base, child):
         assert generation.asked(base, 2, 0.5)["tokens"] > 0
-        assert child.tree()
+        # Callers that do not wait leave it what they asked for.
+        monkeypatch.setattr(load, "_PATIENCE_S", 0.0)
+        generation.asked(base, 64, 0.1)
+        before = cpu_s(child.tree())
+        time.sleep(1)
+        assert cpu_s(child.tree()) - before < 0.5
     assert child.process is None
 
 

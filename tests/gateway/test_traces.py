@@ -406,6 +406,7 @@ def test_a_stream_of_text(text: tuple[Receiver, Server], stream: bool) -> None:
     assert {(span.trace, span.parent) for span in tritons()} <= streams
 
 
+@pytest.mark.long
 @pytest.mark.by_hand
 def test_few_streams_are_left_out_by_triton(text: tuple[Receiver, Server]) -> None:
     """Ours are there, every one; how many of Triton's are not is printed."""
@@ -426,15 +427,21 @@ def test_few_streams_are_left_out_by_triton(text: tuple[Receiver, Server]) -> No
     assert missing < len(traces) / 5
 
 
+@pytest.mark.long
 @pytest.mark.by_hand
-def test_no_text_is_left_out_by_triton(traced: Traced) -> None:
+@pytest.mark.parametrize("transport", ["http", "grpc"])
+def test_no_text_is_left_out_by_triton(traced: Traced, transport: str) -> None:
     """Only streams are concerned: each of these texts is a unary call of its own."""
     traces = [new_trace() for _ in range(600)]
-    for trace in traces:
-        assert traced.gateway.post("texts", {"text": "tea"}, caller(trace)).status == 200
-        time.sleep(0.01)
-    for trace in traces:
-        all_parts(traced.receiver, trace)
+    more = {"TRANSFORMER_SERVING_TRANSPORT": transport}
+    gateway = traced.serving.gateway("--workers=1", **settings(traced.receiver, **more))
+    with running(gateway):
+        gateway.wait_for("/health/ready")
+        for trace in traces:
+            assert gateway.post("texts", {"text": "tea"}, caller(trace)).status == 200
+            time.sleep(0.01)
+        for trace in traces:
+            all_parts(traced.receiver, trace)
 
 
 def test_every_model_is_served_still(traced: Traced) -> None:

@@ -49,7 +49,7 @@ engine_choice = click.Choice(list(ENGINES))
 seq_len_option = click.option(
     "--seq-len", type=click.IntRange(1), nargs=3, metavar="MIN OPT MAX",
     help="Token lengths that calls are padded to: these and the usual steps between them. MAX is "
-    "the longest text.  [default: 16 to the model's longest]",
+    "the longest text.  [default: 4, for TensorRT and torch 16, to the model's longest]",
 )  # fmt: skip
 batch_option = click.option(
     "--batch", type=click.IntRange(1), nargs=3, metavar="MIN OPT MAX",
