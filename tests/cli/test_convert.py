@@ -63,9 +63,12 @@ def test_int8_is_taken_where_it_is_allowed_and_measured_the_faster_one(
     least: float,
     precision: str | None,
 ) -> None:
-    # What counts as faster decides here, not this machine's times.
+    # What counts as faster decides here, not this machine's times; and whether int8 passes is its
+    # processor's (docs/decisions/precisions.md).
     monkeypatch.setattr(gain, "LEAST", least)
-    # Of weights whose int8 passes, on every processor.
+    monkeypatch.setitem(
+        TOLERANCES, "int8", Tolerance(difference=9.0, cosine=-1.0, agreement=0.0, raw=9.0)
+    )
     model = save_classifier(tmp_path / "model", seed=5, initializer_range=0.15)
     target = tmp_path / "bundle"
     command = ["convert", str(model), "--output", str(target), "--allow", "int8", "--json"]

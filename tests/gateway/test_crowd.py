@@ -119,6 +119,34 @@ def test_others_get_the_same_refusal_under_their_own_id(told: Told) -> None:
     assert told.again == 11
 
 
+def test_one_that_is_given_while_the_loop_lets_go_of_it_counts(told: Told) -> None:
+    """Between a thread's look at what was given and its answer, the loop may do anything."""
+
+    meanwhile: list[Callable[[], None]] = []
+
+    class Watched(Reach):
+        def holds_for(self, raw: bytes) -> bool:
+            if meanwhile:
+                meanwhile.pop()()
+            return super().holds_for(raw)
+
+    def another() -> None:
+        crowd.gave(call(), refusal(told), "texts")
+
+    def let_in() -> None:
+        crowd.let_in(call(), RAW)
+
+    for times, loop in enumerate((another, let_in), 1):
+        crowd = crowd_of(told)
+        first = refusal(told)
+        first.reach = Watched(Glance(None), False, LONG, told.tell)
+        crowd.gave(call(), first, "texts")
+        meanwhile.append(loop)
+        assert start_of(crowd.refusal(scope(), RAW))[0] == 503
+        crowd.tell()
+        assert told.again == len(told.took) == times
+
+
 def test_a_dialects_status_counts_as_the_codes(told: Told) -> None:
     crowd = crowd_of(told)
     other = refusal(told)

@@ -434,14 +434,16 @@ def test_no_text_is_left_out_by_triton(traced: Traced, transport: str) -> None:
     """Only streams are concerned: each of these texts is a unary call of its own."""
     traces = [new_trace() for _ in range(600)]
     more = {"TRANSFORMER_SERVING_TRANSPORT": transport}
-    gateway = traced.serving.gateway("--workers=1", **settings(traced.receiver, **more))
-    with running(gateway):
+    gateway = traced.serving.gateway(**settings(traced.receiver, **more)).start()
+    try:
         gateway.wait_for("/health/ready")
         for trace in traces:
             assert gateway.post("texts", {"text": "tea"}, caller(trace)).status == 200
             time.sleep(0.01)
         for trace in traces:
             all_parts(traced.receiver, trace)
+    finally:
+        gateway.stop()
 
 
 def test_every_model_is_served_still(traced: Traced) -> None:

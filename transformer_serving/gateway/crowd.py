@@ -76,6 +76,7 @@ class Crowd:
         self._asked = asked
         self._durations = durations
         self._given: dict[Call, Given] = {}
+        self._late: list[Given] = []
         self._soon = Deferred(self.tell).soon
 
     def gave(self, call: Call, refusal: Response, name: str) -> None:
@@ -123,6 +124,9 @@ class Crowd:
             return None
         seconds = time.monotonic() - arrived
         given.seconds.append(seconds)
+        if self._given.get(call) is not given:
+            # The loop let go of it meanwhile, and may have counted it already.
+            self._late.append(given)
         headers_of_it = [*given.headers, *answer_headers(request_id(headers), seconds)]
         return (
             {"type": "http.response.start", "status": given.status, "headers": headers_of_it},
@@ -136,6 +140,8 @@ class Crowd:
             if given.last < now:
                 del self._given[call]
             self._count(given)
+        while self._late:
+            self._count(self._late.pop())
 
     def _count(self, given: Given) -> None:
         times = 0
