@@ -26,6 +26,7 @@ from transformer_serving.engine.model_config import from_text
 from transformer_serving.engine.proof.greedy_set import GreedyTolerance, read_greedy_set
 
 pytestmark = pytest.mark.slow
+BY_HAND = (pytest.mark.long, pytest.mark.by_hand)
 
 
 def quiet(step: str, detail: str) -> None:
@@ -168,9 +169,10 @@ def test_other_engines_and_comparisons_are_refused(tmp_path: Path) -> None:
             convert(one, tmp_path / "bundle", quiet)
 
 
-@pytest.mark.long
-@pytest.mark.by_hand
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize(
+    "precision",
+    ["fp32", pytest.param("bf16", marks=BY_HAND), pytest.param("int8", marks=BY_HAND)],
+)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_passes(family: str, precision: str, tmp_path: Path) -> None:
     report = converted(family, tmp_path, precision).parity
