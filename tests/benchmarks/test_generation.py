@@ -73,6 +73,7 @@ def test_the_recipe_answers_and_is_asked(
     monkeypatch.setattr(generation, "environment_python", lambda name, report: Path(sys.executable))
     with generation.recipe(model, tmp_path, lambda line: None) as (base, child):
         assert generation.asked(base, 2, 0.5)["tokens"] > 0
+        assert child.tree()
         # Callers that do not wait leave it what they asked for.
         monkeypatch.setattr(load, "_PATIENCE_S", 0.0)
         generation.asked(base, 64, 0.1)
