@@ -5,9 +5,10 @@ Tested by tests/export/test_program.py.
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,8 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _NUMPY = {"FP32": "float32", "INT32": "int32"}
 _DROPOUT = "aten.dropout.default"
 _TYPE_CHECK = "aten._assert_tensor_metadata.default"
+# Of what torch writes beside the graph.
+_PICKLES = ("serialize_state_dict", "serialize_constants", "serialize_example_inputs")
 _WAY_OUT = (
     "convert a model of one of the families in docs/models.md, or with --engine openvino or "
     "onnxruntime, which export in another way"
@@ -150,12 +153,7 @@ def _graph_of(exported: Any, model_type: str) -> dict[str, Any]:
 
     _clean(exported)
     try:
-        artifact = serialize(
-            exported,
-            serialize_state_dict=False,
-            serialize_constants=False,
-            serialize_example_inputs=False,
-        )
+        artifact = serialize(exported, **_without_pickles(serialize))
     except Exception as error:
         raise ConversionRefused(
             f"torch {torch.__version__} cannot write the program of model type '{model_type}' "
@@ -165,6 +163,12 @@ def _graph_of(exported: Any, model_type: str) -> dict[str, Any]:
     # Code to check sizes by, which would hold every call to what the example had.
     graph["guards_code"] = []
     return graph
+
+
+def _without_pickles(serialize: Callable[..., Any]) -> dict[str, bool]:
+    """Releases before 2.13 cannot leave them out: there they are made, and not looked at."""
+    taken = inspect.signature(serialize).parameters
+    return {name: False for name in _PICKLES if name in taken}
 
 
 def _clean(exported: Any) -> None:
