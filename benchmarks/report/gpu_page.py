@@ -107,9 +107,12 @@ def _loads(name: str, found: Found) -> str:
     head = ["load", "texts/s", "p50 ms", "p99 ms", "engine alone, texts/s", "its p50 ms", "share",
             "server µs", "Triton µs", "engine µs"]  # fmt: skip
     failed = "".join(f"\n{what}: {why}." for what, why in found["failed"].items())
-    return (
-        f"`{name}`, {found['precision']}; µs of processor a request:\n\n{table(head, rows)}{failed}"
-    )
+    what = f"`{name}`, {found['precision']}{_of_workers(found)}"
+    return f"{what}; µs of processor a request:\n\n{table(head, rows)}{failed}"
+
+
+def _of_workers(found: Found) -> str:
+    return f", {found['workers']} gateway workers" if "workers" in found else ""
 
 
 def _figure(found: Found, key: str) -> str:

@@ -8,6 +8,7 @@ some. It runs on a GPU where its engine sees one.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import sys
@@ -36,6 +37,8 @@ _RUNTIMES = {
     "tensorrt": ("benchmarks.runs.gpu_runtimes", "PlanRuntime"),
     "onnxruntime-cuda": ("benchmarks.runs.gpu_runtimes", "OnnxCudaRuntime"),
 }
+# Texts of a call padded to one length on a GPU too.
+PADDED = "torch_text-padded"
 _FILES = ("model.xml", "model.onnx", "program.json", "model.plan")
 _ANY_ID = 1000
 
@@ -62,13 +65,15 @@ def load(folder: Path, backend: str = "") -> Runtime:
 
 
 def _open(backend: str, folder: Path, settings: ModelSettings) -> Runtime:
-    if backend == "torch_text":
+    if backend in ("torch_text", PADDED):
         import torch
 
         settings = replace(settings, gpu=0 if torch.cuda.is_available() else None)
-    module, name = _RUNTIMES[backend]
+    module, name = _RUNTIMES[backend.removesuffix("-padded")]
     # Imported by need: each engine is a big package.
     runtime = getattr(importlib.import_module(module), name)
+    if backend == PADDED:
+        runtime = functools.partial(runtime, packed=False)
     made: Runtime = runtime(find_model(folder, settings, _FILES), settings)
     return made
 

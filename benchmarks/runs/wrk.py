@@ -23,12 +23,14 @@ def available() -> bool:
     return shutil.which("wrk") is not None
 
 
-def wrk(url: str, body: Path, *, seconds: float, clients: int, content_type: str) -> ToolRun:
-    """One thread for `seconds`, rounded up to whole ones. Raises Unusable when it breaks off."""
+def wrk(
+    url: str, body: Path, *, seconds: float, clients: int, content_type: str, threads: int = 1
+) -> ToolRun:
+    """For `seconds`, rounded up to whole ones. Raises Unusable when it breaks off."""
     whole = max(1, -int(-seconds // 1))
     command = [
-        "wrk", "-t", "1", "-c", str(clients), "-d", f"{whole}s", "--timeout", f"{_TIMEOUT_S}s",
-        "-s", str(_SCRIPT), url, "--", str(body), content_type,
+        "wrk", "-t", str(threads), "-c", str(clients), "-d", f"{whole}s",
+        "--timeout", f"{_TIMEOUT_S}s", "-s", str(_SCRIPT), url, "--", str(body), content_type,
     ]  # fmt: skip
     try:
         done = subprocess.run(

@@ -94,8 +94,9 @@ def make_environment(target: Path, torch_of: str | None) -> Path:
 def install(python: Path, wheels: Path, repository: Path) -> None:
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet",
            "--no-index", "--no-deps"]  # fmt: skip
-    # What the machine has of another version is hidden, not changed.
-    _run([*pip, "--ignore-installed", *map(str, sorted(wheels.glob("*.whl")))])
+    # What the machine has of another version is hidden, not changed. What is not imported needs no
+    # compiling, and the rest is compiled by what imports it.
+    _run([*pip, "--no-compile", "--ignore-installed", *map(str, sorted(wheels.glob("*.whl")))])
     _run([*pip, "--no-build-isolation", "--editable", str(repository)])
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.runs.raw_engine import PADDED
 from benchmarks.runs.runners import RawEngine
 from benchmarks.servers.site import BUILD
 from benchmarks.servers.texts import CLASS_BOUNDS, CLASS_WEIGHTS
@@ -31,7 +32,7 @@ SHAPES = ((1, 16), (1, 128), (32, 128))
 MIXED = 64
 PADS = (16, 32, 64, 128, 256)
 _ROUNDS = 3
-_SECONDS = 2.0
+_SECONDS = 1.0
 # Texts of a call that answers are proven for. A CPU takes minutes for as many as a GPU is given.
 _ON_GPU, _ON_CPU = (1, 32, 64), (1, 4, 8)
 
@@ -92,9 +93,12 @@ def mixed_lengths() -> list[int]:
 
 def alone(engine: str, precision: str, backend: str, report: StepReport) -> dict[str, Any]:
     """Milliseconds of a call and texts a second, by call; medians over rounds in turns."""
-    bundle = bundle_of(engine, precision, report)
-    with _raw(bundle.model_folder, backend) as raw:
-        calls = dict(_calls(raw, mixed_lengths()))
+    folder = bundle_of(engine, precision, report).model_folder
+    with contextlib.ExitStack() as stack:
+        calls = dict(_calls(stack.enter_context(_raw(folder, backend))))
+        if engine == "torch" and needs.gpu() is None:
+            padded = stack.enter_context(_raw(folder, PADDED))
+            calls |= {f"{name}, padded": one for name, one in _calls(padded)}
         found: dict[str, list[dict[str, float]]] = {name: [] for name in calls}
         # The first round warms up.
         for number in range(_ROUNDS + 1):
@@ -109,17 +113,16 @@ def alone(engine: str, precision: str, backend: str, report: StepReport) -> dict
     }
 
 
-def _calls(
-    raw: RawEngine, lengths: list[int]
-) -> Iterator[tuple[str, Callable[[float], dict[str, float]]]]:
+def _calls(raw: RawEngine) -> Iterator[tuple[str, Callable[[float], dict[str, float]]]]:
     """By a call's name, what measures it for some seconds."""
+    lengths = mixed_lengths()
     for texts, tokens in SHAPES:
         yield f"{texts}x{tokens}", partial(raw.measure, texts, tokens)
     yield f"{MIXED} mixed, one call", partial(raw.measure_mixed, lengths, PADS[-1:])
     yield f"{MIXED} mixed, by length", partial(raw.measure_mixed, lengths, PADS)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _raw(folder: Path, backend: str) -> Iterator[RawEngine]:
     with tempfile.TemporaryDirectory(prefix="check-gpu-") as scratch:
         raw = RawEngine(folder, Path(scratch), backend)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import resource
 import shlex
 import subprocess
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from benchmarks.runs import loads
@@ -17,9 +20,11 @@ from benchmarks.runs.loads import Load
 from benchmarks.runs.rounds import measure_rounds
 from benchmarks.runs.runners import Plan
 from benchmarks.runs.session import Session, session
+from benchmarks.runs.wrk import wrk
+from benchmarks.servers import texts
 from benchmarks.servers.models import TENSORRT, TORCH_TEXT, Models
 from benchmarks.servers.peers import Peer
-from benchmarks.servers.process import Child, Unusable, free_ports
+from benchmarks.servers.process import Child, Unusable, cpu_s, free_ports
 from benchmarks.servers.site import BUILD, OURS, service_of_one
 from benchmarks.servers.table import Running, gateway
 from benchmarks.studies.gpu import needs
@@ -41,6 +46,7 @@ from transformer_serving.engine.model_config import FILE_NAME, from_text, to_tex
 _PLAN = Plan(seconds=3.0, rounds=3, warm_up_s=1.0)
 _OVERLOAD_S = 30.0
 _WORKERS = (1, 2, 4, 8, 16)
+_CLIENTS = 128
 _KIND_GPU = 1
 _IMAGE_S = 180.0
 # Of a measurement, what is stored and shown.
@@ -82,10 +88,23 @@ def opened(report: StepReport) -> Iterator[Session]:
 
 
 def stack(report: StepReport) -> dict[str, Any]:
-    with opened(report) as found:
+    with opened(report) as found, contextlib.ExitStack() as servers:
         if found.failed:
             raise Unusable("; ".join(found.failed.values()))
-        return loaded(found, peers(TORCH_TEXT), report)
+        count = feeders()
+        server = gateway(count, name="stack")(found.site, report)
+        servers.callback(server.stop)
+        found.runner.servers["gateway"] = server
+        return {"workers": count, **loaded(found, peers(TORCH_TEXT), report)}
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def feeders() -> int:
+    """Gateway workers: half of the cores, and the others for engine, Triton and what sends."""
+    return max(1, cores() // 2)
 
 
 def loaded(found: Session, asked: list[Peer], report: StepReport) -> dict[str, Any]:
@@ -116,20 +135,45 @@ def overload(report: StepReport) -> dict[str, Any]:
 
 def workers(report: StepReport) -> dict[str, Any]:
     """Texts a second of more and more gateway workers on one engine, while there are cores."""
-    counts = [one for one in _WORKERS if one <= max(2, len(os.sched_getaffinity(0)))]
+    counts = [one for one in _WORKERS if one <= max(2, cores())]
+    measure = measured if needs.load_tools() else by_wrk
     rows: dict[str, dict[str, float]] = {}
     with opened(report) as found:
         for count in counts:
             report(f"{count} workers")
             server = gateway(count, name=f"feeding-{count}")(found.site, report)
             try:
-                rounds = [measured(server, _PLAN.seconds) for _ in range(_PLAN.rounds + 1)][1:]
+                rounds = [measure(server, _PLAN.seconds) for _ in range(_PLAN.rounds + 1)][1:]
             finally:
                 server.stop()
             rows[str(count)] = {
                 name: spread([row[name] for row in rounds]).median for name in rounds[0]
             }
-    return {"cores": len(os.sched_getaffinity(0)), "rows": rows}
+    return {"cores": cores(), "rows": rows}
+
+
+def by_wrk(server: Running, seconds: float) -> dict[str, float]:
+    """As `measured`, by a program that is not the first to be at its end."""
+    before, own = cpu_s(server.processes()), _children_s()
+    with tempfile.TemporaryDirectory(prefix="check-gpu-") as scratch:
+        body = Path(scratch) / "text.json"
+        body.write_bytes(texts.json_text([texts.SEED]))
+        found = wrk(
+            f"{server.base}/serve/{OURS}", body, seconds=seconds, clients=_CLIENTS,
+            content_type="application/json", threads=max(1, cores() // 4),
+        )  # fmt: skip
+    all_cores = found.requests / found.rate * cores()
+    return {
+        "per_s": round((found.requests - found.failed) / found.requests * found.rate, 1),
+        "server": round((cpu_s(server.processes()) - before) / all_cores, 3),
+        "generator": round((_children_s() - own) / all_cores, 3),
+    }
+
+
+def _children_s() -> float:
+    """Processor seconds of the programs that were run here and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 Start = Callable[[Bundle, StepReport], "contextlib.AbstractContextManager[str]"]

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,7 +154,7 @@ def _graph_of(exported: Any, model_type: str) -> dict[str, Any]:
 
     _clean(exported)
     try:
-        artifact = serialize(exported, **_without_pickles(serialize))
+        artifact: Any = _without_pickles(serialize)(exported)
     except Exception as error:
         raise ConversionRefused(
             f"torch {torch.__version__} cannot write the program of model type '{model_type}' "
@@ -165,10 +166,10 @@ def _graph_of(exported: Any, model_type: str) -> dict[str, Any]:
     return graph
 
 
-def _without_pickles(serialize: Callable[..., Any]) -> dict[str, bool]:
-    """Releases before 2.13 cannot leave them out: there they are made, and not looked at."""
+def _without_pickles(serialize: Callable[..., Any]) -> Callable[..., Any]:
+    """Some releases (2.11) cannot leave them out: there they are made, and not looked at."""
     taken = inspect.signature(serialize).parameters
-    return {name: False for name in _PICKLES if name in taken}
+    return partial(serialize, **{name: False for name in _PICKLES if name in taken})
 
 
 def _clean(exported: Any) -> None:

@@ -1,16 +1,15 @@
-"""Calls of an exported program on one GPU: a stream of their own, pinned memory, recorded graphs.
+"""One GPU: a stream of its own, pinned memory both ways, shapes that come often as recorded graphs.
 
-Unproven: no test of this project has run it on a GPU (docs/gpu.md); which shapes are recorded is
-tested by tests/engine/test_torch_text.py.
-
-Tested by tests/engine/test_torch_text.py.
+What it computes is tested on a GPU by the steps of `make check-gpu` (docs/gpu.md); which shapes are
+recorded by tests/engine/test_torch_text.py.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +20,9 @@ from numpy.typing import NDArray
 from transformer_serving.engine.backends.exported_program import LoadedProgram
 from transformer_serving.engine.backends.usual_shapes import Shape, UsualShapes
 
+Tensors = tuple[torch.Tensor, ...]
+Forward = Callable[[list[torch.Tensor]], Tensors]
+
 
 @dataclass(frozen=True)
 class _Recorded:
@@ -28,19 +30,18 @@ class _Recorded:
 
     graph: torch.cuda.CUDAGraph
     inputs: list[torch.Tensor]
-    outputs: tuple[torch.Tensor, ...]
+    outputs: Tensors
 
 
-class CudaCalls:
+class Gpu:
     """All copies and kernels go into one stream in order, and the processor waits once for all.
 
-    A call's outputs leave their memory before the next replay of its graph, which comes later in
-    the same stream.
+    Outputs leave their memory before the next replay of its graph, which comes later in the same
+    stream.
     """
 
-    def __init__(self, program: LoadedProgram, gpu: int) -> None:
-        self._program = program
-        self._device = torch.device("cuda", gpu)
+    def __init__(self, number: int) -> None:
+        self._device = torch.device("cuda", number)
         torch.cuda.set_device(self._device)
         # fp32 is what it says; matrix products are without tf32 by torch's own default.
         cudnn: Any = torch.backends.cudnn
@@ -51,30 +52,21 @@ class CudaCalls:
         self._shapes = UsualShapes()
         self._recorded: dict[Shape, _Recorded] = {}
 
-    def run(self, calls: Sequence[Sequence[NDArray[Any]]]) -> list[list[NDArray[Any]] | Exception]:
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """What the block starts is done at its end. Ends the process where the GPU failed."""
         try:
             with torch.inference_mode(), torch.cuda.stream(self._stream):
-                begun = [self._begin(arrays) for arrays in calls]
+                yield
             self._stream.synchronize()
         except torch.AcceleratorError as error:
             _end(error)
-        return [
-            one if isinstance(one, Exception) else [tensor.numpy() for tensor in one]
-            for one in begun
-        ]
 
-    def _begin(self, arrays: Sequence[NDArray[Any]]) -> list[torch.Tensor] | Exception:
-        """The outputs' places in pinned memory, filled once the stream has come so far."""
-        given = [_pinned(array) for array in arrays]
-        try:
-            return [_fetched(output) for output in self._outputs(given)]
-        except torch.AcceleratorError:
-            raise
-        except RuntimeError as error:
-            return error
+    def outputs(self, shape: Shape, forward: Forward, given: list[torch.Tensor]) -> Tensors:
+        """`forward` of the pinned tensors, by the recording of `shape` where there is one.
 
-    def _outputs(self, given: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        shape = tuple(tuple(tensor.shape) for tensor in given)
+        Nothing but `shape` may decide what `forward` does.
+        """
         recorded = self._recorded.get(shape)
         if recorded is not None:
             for place, tensor in zip(recorded.inputs, given, strict=True):
@@ -82,34 +74,62 @@ class CudaCalls:
             recorded.graph.replay()
             return recorded.outputs
         inputs = [tensor.to(self._device, non_blocking=True) for tensor in given]
-        outputs = self._program.forward(inputs)
+        outputs = forward(inputs)
         # After a run as it is, which cuBLAS and the others take their memory in.
         if self._shapes.record(shape):
-            self._record(shape, inputs)
+            self._record(shape, forward, inputs)
         return outputs
 
-    def _record(self, shape: Shape, inputs: list[torch.Tensor]) -> None:
+    def _record(self, shape: Shape, forward: Forward, inputs: list[torch.Tensor]) -> None:
         places = [tensor.clone() for tensor in inputs]
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-                outputs = self._program.forward(places)
+                outputs = forward(places)
         except RuntimeError:
             # A model that asks the GPU for a value on the way cannot be recorded, and CUDA says so
-            # by an error that ends with the recording. Any other one is met again in `run`.
+            # by an error that ends with the recording. Any other one is met again in `work`.
             self._shapes.give_up()
             return
         self._recorded[shape] = _Recorded(graph, places, outputs)
 
 
-def _pinned(array: NDArray[Any]) -> torch.Tensor:
+class PaddedCalls:
+    """Each call as it comes, its texts padded to one length."""
+
+    def __init__(self, program: LoadedProgram, gpu: Gpu) -> None:
+        self._program = program
+        self._gpu = gpu
+
+    def run(self, calls: Sequence[Sequence[NDArray[Any]]]) -> list[list[NDArray[Any]] | Exception]:
+        with self._gpu.work():
+            begun = [self._begin(arrays) for arrays in calls]
+        return [
+            one if isinstance(one, Exception) else [tensor.numpy() for tensor in one]
+            for one in begun
+        ]
+
+    def _begin(self, arrays: Sequence[NDArray[Any]]) -> list[torch.Tensor] | Exception:
+        """The outputs' places in pinned memory, filled once the stream has come so far."""
+        given = [pinned(array) for array in arrays]
+        shape = tuple(tuple(tensor.shape) for tensor in given)
+        try:
+            found = self._gpu.outputs(shape, self._program.forward, given)
+            return [fetched(output) for output in found]
+        except torch.AcceleratorError:
+            raise
+        except RuntimeError as error:
+            return error
+
+
+def pinned(array: NDArray[Any]) -> torch.Tensor:
     """In memory that the GPU reads by itself; torch keeps it until the copy is through."""
     place = torch.empty(array.shape, dtype=torch.int32, pin_memory=True)
     np.copyto(place.numpy(), array)
     return place
 
 
-def _fetched(output: torch.Tensor) -> torch.Tensor:
+def fetched(output: torch.Tensor) -> torch.Tensor:
     place = torch.empty(output.shape, dtype=output.dtype, pin_memory=True)
     return place.copy_(output, non_blocking=True)
 

@@ -5,6 +5,7 @@ Tested by tests/engine/test_torch_text.py.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -49,26 +50,39 @@ class CpuCalls:
             return [output.numpy() for output in found]
 
 
-def open_calls(path: Path, gpu: int | None) -> tuple[LoadedProgram, Calls]:
-    """The program, and what calls it on that GPU, on the CPU for None."""
+def open_calls(
+    path: Path, gpu: int | None, *, packed: bool = True
+) -> tuple[LoadedProgram, Calls]:
+    """The program, and what calls it on that GPU, on the CPU for None.
+
+    Without `packed` texts are padded where they need not be.
+    """
     if gpu is None:
         program = load_program(path)
         return program, CpuCalls(program)
-    from transformer_serving.engine.backends.torch_cuda import CudaCalls
+    from transformer_serving.engine.backends.torch_cuda import Gpu, PaddedCalls
+    from transformer_serving.engine.backends.torch_packed import open_packed
 
     program = load_program(path, f"cuda:{gpu}")
-    return program, CudaCalls(program, gpu)
+    device = Gpu(gpu)
+    padded = PaddedCalls(program, device)
+    if not packed:
+        return program, padded
+    calls, reason = open_packed(path, program, device, padded)
+    if calls is None:
+        sys.stderr.write(f"texts of a call are padded to one length: {reason}\n")
+    return program, calls or padded
 
 
 class TorchRuntime:
     """A loaded program and how it is called."""
 
-    def __init__(self, path: Path, settings: ModelSettings) -> None:
+    def __init__(self, path: Path, settings: ModelSettings, *, packed: bool = True) -> None:
         _check_weights(path)
         if settings.gpu is None:
             torch.set_num_threads(settings.threads)
         try:
-            program, self._calls = open_calls(path, settings.gpu)
+            program, self._calls = open_calls(path, settings.gpu, packed=packed)
         except ContractError as error:
             raise ModelError(str(error)) from None
         # torch's reader and safetensors raise whatever they meet in a file.

@@ -14,8 +14,8 @@ Shape = tuple[tuple[int, ...], ...]
 # A recording takes tens of milliseconds and memory, once for each shape.
 TIMES = 3
 MOST = 64
-# With more tokens the kernels take longer than it takes to start them.
-MOST_TOKENS = 4096
+# With more tokens the kernels take longer than it takes to start them (docs/gpu.md).
+MOST_TOKENS = 16384
 # Shapes that are counted; a service that sees more of them has no usual ones.
 _COUNTED = 4096
 
