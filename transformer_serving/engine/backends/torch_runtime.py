@@ -50,9 +50,7 @@ class CpuCalls:
             return [output.numpy() for output in found]
 
 
-def open_calls(
-    path: Path, gpu: int | None, *, packed: bool = True
-) -> tuple[LoadedProgram, Calls]:
+def open_calls(path: Path, gpu: int | None, *, packed: bool = True) -> tuple[LoadedProgram, Calls]:
     """The program, and what calls it on that GPU, on the CPU for None.
 
     Without `packed` texts are padded where they need not be.
