@@ -51,10 +51,13 @@ def packages(names: Iterable[str]) -> dict[str, str]:
 
 
 def commit() -> str:
-    """The commit measured; '+' says that the tree had changes. 'unknown' outside of git."""
+    """The commit measured; '+' says that the tree had changes.
+
+    Outside of git, where a tree without its history was carried to, it is BENCH_COMMIT's.
+    """
     name = _git("rev-parse", "--short=12", "HEAD")
     if not name:
-        return "unknown"
+        return os.environ.get("BENCH_COMMIT", "unknown")
     return f"{name}+" if _git("status", "--porcelain", "--untracked-files=no") else name
 
 

@@ -43,7 +43,7 @@ from transformer_serving.desk.deploy.plain_triton import write_repository
 from transformer_serving.desk.step_report import StepReport
 from transformer_serving.engine.model_config import FILE_NAME, from_text, to_text
 
-_PLAN = Plan(seconds=3.0, rounds=3, warm_up_s=1.0)
+_PLAN = Plan(seconds=2.0, rounds=3, warm_up_s=1.0)
 _OVERLOAD_S = 30.0
 _WORKERS = (1, 2, 4, 8, 16)
 _CLIENTS = 128
