@@ -80,8 +80,11 @@ def _copy(source: IO[bytes], target: IO[bytes]) -> None:
 
 def make_environment(target: Path, torch_of: str | None) -> Path:
     """A venv that sees the torch of that Python, of this one for None; its Python."""
+    if torch_of is None and sys.prefix != sys.base_prefix:
+        # What a new environment sees of the system is not what this one holds.
+        torch_of = sys.executable
     see = ["--system-site-packages"] if torch_of is None else []
-    _run([sys.executable, "-m", "venv", "--clear", *see, str(target)])
+    _run([sys.executable, "-m", "venv", "--clear", "--without-pip", *see, str(target)])
     python = target / "bin" / "python"
     if torch_of is not None:
         folders = dict.fromkeys(_run([torch_of, "-c", _SITE]).split("\n"))
@@ -92,8 +95,9 @@ def make_environment(target: Path, torch_of: str | None) -> Path:
 
 
 def install(python: Path, wheels: Path, repository: Path) -> None:
-    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet",
-           "--no-index", "--no-deps"]  # fmt: skip
+    # By this Python's pip: some distributions give no new environment one of its own.
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check",
+           "install", "--quiet", "--no-index", "--no-deps"]  # fmt: skip
     # What the machine has of another version is hidden, not changed. What is not imported needs no
     # compiling, and the rest is compiled by what imports it.
     _run([*pip, "--no-compile", "--ignore-installed", *map(str, sorted(wheels.glob("*.whl")))])
