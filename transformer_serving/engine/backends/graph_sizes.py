@@ -5,7 +5,7 @@ Tested by tests/engine/test_packed_graph.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -80,14 +80,3 @@ def argument(node: Node, place: int, default: Any = None) -> Any:
 
 def listed(value: Any) -> list[int]:
     return [int(one) for one in value] if isinstance(value, list | tuple) else [int(value or 0)]
-
-
-def behind(nodes: Sequence[Node], come_from: Callable[[Node], Sequence[Node]]) -> Iterator[Node]:
-    """These nodes, and all that they come from."""
-    left, seen = list(nodes), set(nodes)
-    while left:
-        one = left.pop()
-        yield one
-        new = [source for source in come_from(one) if source not in seen]
-        seen.update(new)
-        left += new

@@ -3,8 +3,8 @@
 The program computes [texts, tokens]. Nearly all of it looks at one token at a time, and computes
 the same for a row of all texts' tokens, [1, tokens]. Three things do not, and are put in place of
 what is there: attention, which gets where each text begins; indices that count a text's tokens
-(positions), which come from outside; and what makes one vector of a text, a sum over its tokens or
-its first one. A graph with anything else across tokens is not packed.
+(positions), which come from outside; and what makes one vector of a text, a sum over its tokens,
+its first or its last one. A graph with anything else across tokens is not packed.
 
 Whether a packed graph answers as the program does is asked of it before it serves
 (torch_packed.py).
@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from torch.fx import Graph, GraphModule, Node
 
 from transformer_serving.engine.backends.exported_program import LoadedProgram
+from transformer_serving.engine.backends.graph_parts import MASK, Parts
 from transformer_serving.engine.backends.graph_sizes import (
     Kind,
     Sizes,
     argument,
-    behind,
     expression,
     listed,
     rank,
@@ -35,15 +35,11 @@ from transformer_serving.engine.backends.graph_sizes import (
 from transformer_serving.engine.backends.packed_operators import (
     Attention,
     first_of_text,
+    last_of_text,
     of_text,
     texts,
 )
 
-MASK = "attention_mask"
-# Longer than the window of any model that looks at its neighbours only.
-_MASK_TOKENS = 2048
-# What a mask adds to the score of a token that may not be looked at, at least.
-_BLOCKED = -1e4
 # The end of a slice that has none.
 _NO_END = 2**31
 
@@ -115,7 +111,7 @@ _VIEWS = _names("view.default", "reshape.default", "expand.default", "_unsafe_vi
 _ITEM = "<built-in function getitem>"
 # Whose axis is one of the result.
 _MAKES_AXIS = _names("stack.default")
-_EMBEDDING, _SIZE = "aten.embedding.default", "aten.sym_size.int"
+_EMBEDDING = "aten.embedding.default"
 
 
 @dataclass
@@ -135,6 +131,7 @@ class _Packing:
         if len(inputs) != len(names) or MASK not in names:
             raise Unpackable(f"it has no input '{MASK}'")
         self.inputs = dict(zip(inputs, names, strict=True))
+        self.parts = Parts(self.loaded.module, self.inputs)
         self.sizes = _sizes(inputs)
         for node in inputs:
             self._set(node, (self.graph.placeholder(node.name), Kind.TOKENS))
@@ -188,34 +185,13 @@ class _Packing:
         return node in self.inputs
 
     def _index(self, source: Node, places: int) -> Index:
-        module = self._part(source)
-        if self._given(source):
+        module = self.parts.until(source)
+        if self.parts.given(source):
             return Index(module, None)
         try:
-            [found] = module(*[self._ones((1, places)) for _ in self.inputs])
+            return Index(module, self.parts.of_ones(module, (1, places)))
         except (RuntimeError, IndexError) as error:
             raise Unpackable(f"its positions are not to be had: {error}") from None
-        return Index(module, found.reshape(-1, found.shape[-1])[0].cpu().numpy())
-
-    def _ones(self, shape: tuple[int, int]) -> torch.Tensor:
-        device = next(self.loaded.module.parameters()).device
-        return torch.ones(shape, dtype=torch.int32, device=device)
-
-    def _part(self, wanted: Node) -> GraphModule:
-        """The program as far as this value."""
-        graph = Graph()
-        made: dict[Node, Node] = {}
-        needed = set(behind([wanted], lambda one: one.all_input_nodes))
-        for node in self.nodes:
-            if node in needed or node in self.inputs:
-                made[node] = graph.node_copy(node, lambda one: made[one])
-        graph.output((made[wanted],))
-        return GraphModule(self.loaded.module, graph)
-
-    def _given(self, node: Node) -> set[str]:
-        """The inputs whose values, not only sizes, the value depends on."""
-        nodes = behind([node], lambda one: [] if str(one.target) == _SIZE else one.all_input_nodes)
-        return {self.inputs[one] for one in nodes if one in self.inputs}
 
     def _by_table(self, node: Node) -> Made:
         sources = {one for one in node.all_input_nodes if self.sizes.counted(one) is None}
@@ -277,27 +253,12 @@ class _Packing:
         for one in sources:
             if self.kinds.get(one) is not Kind.TOKENS or self.sizes.axes(one) != [0, 2]:
                 return None
-        self._require_padding_mask(mask)
+        if mask not in self.proven and (fault := self.parts.mask_fault(mask)):
+            raise Unpackable(fault)
+        self.proven.add(mask)
         now = [self.new[one] for one in sources]
         given = (*now, self.cumulative, self.longest, node.kwargs.get("scale"))
         return self._call(self.attention, *given), Kind.TOKENS
-
-    def _require_padding_mask(self, node: Node) -> None:
-        """Raises Unpackable unless a token may look at all of its text's and at nothing else."""
-        if node in self.proven:
-            return
-        if self._given(node) != {MASK}:
-            raise Unpackable("its attention depends on more than which tokens are padding")
-        there = self._ones((2, _MASK_TOKENS))
-        there[0, _MASK_TOKENS // 3 :] = 0
-        [found] = self._part(node)(*[there for _ in self.inputs])
-        seen = found if found.dtype == torch.bool else found > _BLOCKED
-        if found.dtype != torch.bool and bool((found[seen] != 0).any()):
-            raise Unpackable("its attention is weighed by more than padding")
-        wanted = there.bool()[:, None, None, :].expand_as(seen)
-        if not torch.equal(seen, wanted):
-            raise Unpackable("its attention looks at some tokens of a text only")
-        self.proven.add(node)
 
     def _sum(self, node: Node) -> Made:
         """Over a text's tokens, or over something else."""
@@ -322,6 +283,18 @@ class _Packing:
             return self._by_table(node)
         return self._call(first_of_text, self.new[source], self.cumulative), Kind.TEXTS
 
+    def _gather(self, node: Node) -> Made:
+        """A text's first or last token, found by its mask."""
+        source, axis, index = (argument(node, place) for place in range(3))
+        per_text = self.sizes.kind(node) is Kind.TEXTS and rank(node) == 3
+        if not (self._all_tokens(source) and axis == 1 and per_text):
+            return None
+        pick = {"first": first_of_text, "last": last_of_text}.get(self.parts.picked(index) or "")
+        if pick is None:
+            return None
+        picked = self._call(pick, self.new[source], self.cumulative)
+        return self._call(torch.ops.aten.unsqueeze.default, picked, 1), Kind.TEXTS
+
     def _slice(self, node: Node) -> Made:
         source, (start, end, step) = argument(node, 0), (argument(node, at) for at in (2, 3, 4))
         no_end = end is None or (isinstance(end, int) and end > _NO_END)
@@ -336,6 +309,7 @@ _RULES: dict[str, Callable[[_Packing, Node], Made]] = {
     "aten.scaled_dot_product_attention.default": _Packing._attend,
     "aten.sum.dim_IntList": _Packing._sum,
     "aten.select.int": _Packing._select,
+    "aten.gather.default": _Packing._gather,
     "aten.slice.Tensor": _Packing._slice,
 }
 

@@ -34,6 +34,12 @@ def first_of_text(tokens: torch.Tensor, cumulative: torch.Tensor) -> torch.Tenso
     return tokens[0].index_select(0, starts)
 
 
+def last_of_text(tokens: torch.Tensor, cumulative: torch.Tensor) -> torch.Tensor:
+    """The last token [texts, ...] of each text; of places without a text any one."""
+    ends = (cumulative[1:] - 1).clamp(min=0)
+    return tokens[0].index_select(0, ends)
+
+
 def texts(cumulative: torch.Tensor) -> int:
     return cumulative.shape[0] - 1
 

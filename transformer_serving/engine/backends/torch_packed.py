@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from transformer_serving.engine.backends import usual_shapes
 from transformer_serving.engine.backends.exported_program import LoadedProgram, load_program
+from transformer_serving.engine.backends.graph_parts import MASK
 from transformer_serving.engine.backends.packed_graph import (
-    MASK,
     Index,
     PackedGraph,
     Unpackable,
