@@ -101,11 +101,11 @@ def _loads(name: str, found: Found) -> str:
                 found["titles"][load],
                 *(_figure(ours, key) for key in ("texts", "p50", "p99")),
                 _figure(raw, "texts"), _figure(raw, "p50"), share,
-                *(_figure(ours, key) for key in ("cpu_us", "triton_us", "engine_us")),
+                *(_figure(ours, f"{part}_us") for part in ("cpu", "triton", "engine", "load")),
             ]
         )  # fmt: skip
     head = ["load", "texts/s", "p50 ms", "p99 ms", "engine alone, texts/s", "its p50 ms", "share",
-            "server µs", "Triton µs", "engine µs"]  # fmt: skip
+            "server µs", "Triton µs", "engine µs", "sender µs"]  # fmt: skip
     failed = "".join(f"\n{what}: {why}." for what, why in found["failed"].items())
     what = f"`{name}`, {found['precision']}{_of_workers(found)}"
     return f"{what}; µs of processor a request:\n\n{table(head, rows)}{failed}"

@@ -130,7 +130,7 @@ def test_the_page_says_what_was_run_where_and_what_was_not() -> None:
     assert "refused: beyond the tolerance" in page
     assert "| `workers-torch` | not run |" in page
     assert "| torch bf16 | 1.50 (660) |" in page
-    assert "| 128 clients | 100 | 3.0 | 9.0 | 200 | 1.0 | 0.50 | 500 | 60.0 | - |" in page
+    assert "| 128 clients | 100 | 3.0 | 9.0 | 200 | 1.0 | 0.50 | 500 | 60.0 | - | - |" in page
     assert "gateway: it is gone." in page
     gpu = [{"name": "NVIDIA A10", "driver": "560.35", "capability": "8.6"}]
     page = gpu_page.text([stored("machine", {"lacks": {}}, gpu=gpu)], ["machine"])

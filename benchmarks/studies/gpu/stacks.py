@@ -50,7 +50,9 @@ _CLIENTS = 128
 _KIND_GPU = 1
 _IMAGE_S = 180.0
 # Of a measurement, what is stored and shown.
-FIGURES = ("texts", "p50", "p99", "cpu_us", "triton_us", "engine_us", "failed", "texts_a_call")
+FIGURES = (
+    "texts", "p50", "p99", "cpu_us", "triton_us", "engine_us", "load_us", "failed", "texts_a_call",
+)  # fmt: skip
 
 
 def peers(engine: str) -> list[Peer]:
