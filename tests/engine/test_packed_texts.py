@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 
+from transformer_serving.engine.backends import usual_shapes
 from transformer_serving.engine.backends.packed_texts import (
     BLOCK,
     SIZES,
@@ -16,12 +18,11 @@ from transformer_serving.engine.backends.packed_texts import (
     Call,
     Row,
     blocks_of,
-    filling,
-    row_of,
+    joined,
     size_of,
     texts_of,
 )
-from transformer_serving.engine.backends.torch_packed import Outputs, PackedCalls
+from transformer_serving.engine.backends.torch_packed import Outputs, PackedCalls, record
 
 lengths = st.lists(st.integers(1, 300), min_size=1, max_size=80)
 
@@ -31,6 +32,12 @@ def call_of(lengths: Sequence[int], seed: int) -> Call:
     there = np.arange(max(lengths)) < np.array(lengths)[:, None]
     ids = np.random.default_rng(seed).permutation(there.size).reshape(there.shape) + 1
     return [(ids * there).astype(np.int32), there.astype(np.int32)]
+
+
+def rows_of(lengths: Sequence[int]) -> list[Row]:
+    texts = texts_of(call_of(lengths, 1), 1, ())
+    assert texts is not None
+    return list(joined([texts]).rows())
 
 
 def answered(row: Row) -> Outputs:
@@ -80,9 +87,7 @@ def test_every_call_gets_the_answers_of_its_own_texts(all_lengths: list[list[int
 @settings(max_examples=150, deadline=None)
 @given(lengths)
 def test_rows_are_of_known_sizes_and_hold_the_texts_in_order(some: list[int]) -> None:
-    texts = texts_of([call_of(some, 1)], 1, ())
-    assert texts is not None
-    rows = list(texts.rows())
+    rows = rows_of(some)
     assert sum(row.texts for row in rows) == len(some)
     assert sum(row.tokens for row in rows) == sum(some)
     for row in rows:
@@ -93,9 +98,8 @@ def test_rows_are_of_known_sizes_and_hold_the_texts_in_order(some: list[int]) ->
 
 def test_a_text_that_is_longer_than_any_row_has_one_of_its_own() -> None:
     most = SIZES[-1]
-    texts = texts_of([call_of([5, most + 1, 7], 1)], 1, ())
-    assert texts is not None
-    assert [(row.texts, row.size) for row in texts.rows()] == [(1, 16), (1, 2 * most), (1, 16)]
+    rows = rows_of([5, most + 1, 7])
+    assert [(row.texts, row.size) for row in rows] == [(1, 16), (1, 2 * most), (1, 16)]
 
 
 def _mask(rows: Sequence[Sequence[int]]) -> Call:
@@ -109,22 +113,33 @@ def _mask(rows: Sequence[Sequence[int]]) -> Call:
         pytest.param(_mask([[0, 1, 1]]), id="padding in front"),
         pytest.param(_mask([[1, 0, 1]]), id="padding within"),
         pytest.param(_mask([[1, 1, 1], [0, 0, 0]]), id="a text without a token"),
+        pytest.param(_mask([[2, 1, 1]]), id="a mask of other numbers"),
     ],
 )
-def test_what_is_not_to_be_packed_is_padded_with_all_that_came_with_it(odd: Call) -> None:
+def test_what_is_not_to_be_packed_is_padded_and_nothing_else(odd: Call) -> None:
     padded = Padded()
-    packed = PackedCalls(1, (), (True,), lambda rows: [], padded)
-    assert packed.run([call_of([3], 1), odd]) == [[], []]
-    assert padded.calls == 2
+    packed = PackedCalls(1, (), (True, False), lambda rows: list(map(answered, rows)), padded)
+    good = call_of([3, 1], 1)
+    first, other, second = packed.run([good, odd, good])
+    assert (other, padded.calls) == ([], 1)
+    for found in (first, second):
+        assert isinstance(found, list)
+        np.testing.assert_array_equal(found[0], good[0].sum(axis=1, dtype=np.float32))
 
 
-def test_a_row_that_fails_fails_its_calls() -> None:
+def test_a_row_that_fails_fails_the_call_at_fault_alone() -> None:
     def broken(rows: Sequence[Row]) -> list[Outputs]:
-        raise RuntimeError("out of memory")
+        if any(99 in row.numbers[: row.tokens] for row in rows):
+            raise RuntimeError("out of memory")
+        return list(map(answered, rows))
 
-    packed = PackedCalls(1, (), (True,), broken, Padded())
-    found = packed.run([call_of([3], 1), call_of([4, 5], 2)])
-    assert [str(one) for one in found] == ["out of memory"] * 2
+    packed = PackedCalls(1, (), (True, False), broken, Padded())
+    [odd, mask], good = call_of([4, 5], 2), call_of([3], 1)
+    odd[0, 0] = 99
+    first, failed, second = packed.run([good, [odd, mask], good])
+    assert isinstance(first, list)
+    assert isinstance(second, list)
+    assert str(failed) == "out of memory"
     assert packed.run([]) == []
 
 
@@ -132,16 +147,24 @@ def test_a_row_that_fails_fails_its_calls() -> None:
 def test_sizes_grow_by_at_most_a_half(tokens: int) -> None:
     size = size_of(tokens)
     assert size >= tokens
-    assert size <= max(SIZES[1], 1.5 * tokens) or tokens > SIZES[-1]
+    assert size <= max(SIZES[2], 1.5 * tokens) or tokens > SIZES[-1]
 
 
-@pytest.mark.parametrize("longest", [BLOCK, 2 * BLOCK])
-def test_what_is_recorded_first_is_what_rows_are_of(longest: int) -> None:
-    for size in SIZES:
-        if longest // 2 < size <= 4096:
-            row = row_of(filling(size, longest), 3)
-            assert (row.size, row.longest, row.tokens) == (size, longest, size)
-            assert row.texts <= TEXTS
+@pytest.mark.parametrize(("places", "longest"), [(40, BLOCK), (128, BLOCK), (512, 2 * BLOCK)])
+def test_rows_of_most_calls_are_recorded_before_the_first(places: int, longest: int) -> None:
+    seen: Counter[tuple[int, int]] = Counter()
+
+    def collect(rows: Sequence[Row]) -> list[Outputs]:
+        seen.update((row.size, row.longest) for row in rows)
+        return []
+
+    record(collect, 3, places)
+    assert set(seen.values()) == {usual_shapes.TIMES}
+    assert {size for size, _ in seen} == {size for size in SIZES if size <= 2048}
+    assert max(longest for _, longest in seen) == longest
+    for some in ([1], [16, 3], [100] * 12, [longest, 7]):
+        for row in rows_of(some):
+            assert (row.size, row.longest) in seen or row.longest > blocks_of(places)
 
 
 def test_blocks_double() -> None:

@@ -8,26 +8,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.fx import Graph, GraphModule, Node
 
 MASK = "attention_mask"
-# Longer than the window of any model that looks at its neighbours only.
-_TOKENS = 2048
+# Masks are tried with so many tokens, or as many as a text has at most: no window is wider.
+_LEAST_TOKENS = 2048
 # Of texts by which it is seen which of their tokens are picked.
-_LENGTHS = (1, 2, 3, 5, 64, 100, 1023, _TOKENS)
+_LENGTHS = (1, 2, 3, 5, 64, 100, 1023, _LEAST_TOKENS)
 # What a mask adds to the score of a token that may not be looked at, at least.
 _BLOCKED = -1e4
 _SIZE = "aten.sym_size.int"
 
 
 class Parts:
-    """`inputs` are the graph's placeholders, by their names in the program."""
+    """`inputs` are the graph's placeholders, by their names in the program; `places` is the most
+    tokens of a text, 0 where it is not known."""
 
-    def __init__(self, module: GraphModule, inputs: Mapping[Node, str]) -> None:
+    def __init__(self, module: GraphModule, inputs: Mapping[Node, str], places: int = 0) -> None:
         self._module, self._inputs = module, inputs
         self._device = next(module.parameters()).device
+        self.tokens = max(_LEAST_TOKENS, places)
 
     def until(self, wanted: Node) -> GraphModule:
         """The program as far as this value."""
@@ -45,18 +48,20 @@ class Parts:
         nodes = _behind([node], lambda one: [] if str(one.target) == _SIZE else one.all_input_nodes)
         return {self._inputs[one] for one in nodes if one in self._inputs}
 
-    def of_ones(self, module: GraphModule, shape: tuple[int, int]) -> NDArray[Any]:
-        """The first row of what a part gives for inputs of ones."""
-        [found] = self._of(module, torch.ones(shape, dtype=torch.int32, device=self._device))
+    def of_places(self, module: GraphModule, places: int, rows: int) -> NDArray[Any]:
+        """What a part gives for the places of a text, as far as a table of `rows` has them."""
+        ones = torch.ones((1, places), dtype=torch.int32, device=self._device)
+        [found] = self._of(module, ones)
         row: NDArray[Any] = found.reshape(-1, found.shape[-1])[0].cpu().numpy()
-        return row
+        outside = np.flatnonzero((row < 0) | (row >= rows))
+        return row[: outside[0]] if len(outside) else row
 
     def mask_fault(self, node: Node) -> str | None:
         """None for a mask of attention that lets a token look at all of its text's and at nothing
         else; else what it does."""
         if self.given(node) != {MASK}:
             return "its attention depends on more than which tokens are padding"
-        there = self._there((_TOKENS // 3, _TOKENS))
+        there = self._there((self.tokens // 3, self.tokens))
         [found] = self._of(self.until(node), there)
         seen = found if found.dtype == torch.bool else found > _BLOCKED
         if found.dtype != torch.bool and bool((found[seen] != 0).any()):
@@ -79,7 +84,7 @@ class Parts:
     def _there(self, lengths: Sequence[int]) -> torch.Tensor:
         """The mask of texts of these lengths."""
         ends = torch.tensor(lengths, device=self._device)[:, None]
-        return (torch.arange(_TOKENS, device=self._device) < ends).int()
+        return (torch.arange(self.tokens, device=self._device) < ends).int()
 
     def _of(self, module: GraphModule, value: torch.Tensor) -> Any:
         with torch.inference_mode():

@@ -49,6 +49,13 @@ class Sizes:
         found = frozenset(self.letters(shape) for shape in _shapes(node))
         return {frozenset("b"): Kind.TEXTS, frozenset(["bt"]): Kind.TOKENS}.get(found)
 
+    def of_tokens(self, node: Node) -> bool:
+        """[texts, tokens], or [1, tokens] for all texts."""
+        shape = getattr(node.meta.get("val"), "shape", ())
+        return (
+            len(shape) == 2 and self.letters(shape) in ("t", "bt") and bool(self.letters(shape[1:]))
+        )
+
     @staticmethod
     def axes(node: Node) -> list[int]:
         """Where the value's size is free."""

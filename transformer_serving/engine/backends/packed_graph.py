@@ -32,6 +32,7 @@ from transformer_serving.engine.backends.graph_sizes import (
     listed,
     rank,
 )
+from transformer_serving.engine.backends.grouping import TOKENS, axis_of
 from transformer_serving.engine.backends.packed_operators import (
     Attention,
     first_of_text,
@@ -39,9 +40,12 @@ from transformer_serving.engine.backends.packed_operators import (
     of_text,
     texts,
 )
+from transformer_serving.engine.backends.token_operators import POINTWISE, VIEWS, stays
 
 # The end of a slice that has none.
 _NO_END = 2**31
+
+_EMBEDDING = "aten.embedding.default"
 
 # An operator's value in the packed graph and what it is over; None for what is not known.
 Made = tuple[Node, Kind] | None
@@ -56,11 +60,12 @@ class Index:
     """Rows of a table that a text's tokens look up by their places in it.
 
     `of_place` holds the row of each place, None where it depends on the text; `module` gives
-    [texts, tokens] of the program's inputs.
+    [texts, tokens] of the program's inputs. `rows` are those of the smallest table.
     """
 
     module: GraphModule
     of_place: NDArray[Any] | None
+    rows: int
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ class PackedGraph:
     the owner of each token (its text's number), cumulative lengths [texts + 1], and the longest.
 
     `per_text` says of each output whether it is [texts, ...] or [1, tokens, ...]; `places` how many
-    rows the largest of the tables has, 0 without any.
+    tokens a text has at most, 0 where nothing says so.
     """
 
     module: GraphModule
@@ -83,35 +88,20 @@ def pack(loaded: LoadedProgram, attention: Attention) -> PackedGraph:
     return _Packing(loaded, attention).packed()
 
 
-def _names(*names: str) -> frozenset[str]:
-    return frozenset(f"aten.{name}" for name in names)
+def _index(parts: Parts, source: Node, most: int, rows: int) -> Index:
+    module = parts.until(source)
+    if parts.given(source):
+        return Index(module, None, rows)
+    try:
+        return Index(module, parts.of_places(module, most, rows), rows)
+    except (RuntimeError, IndexError) as error:
+        raise Unpackable(f"its positions are not to be had: {error}") from None
 
 
-# Each value by itself.
-_POINTWISE = _names(
-    "add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "neg.default", "gelu.default",
-    "relu.default", "tanh.default", "sigmoid.default", "silu.default", "erf.default",
-    "to.dtype", "to.dtype_layout", "to.device", "_to_copy.default", "clone.default",
-    "contiguous.default", "alias.default", "pow.Tensor_Scalar", "sqrt.default", "rsqrt.default",
-    "clamp.default", "clamp_min.default", "expand_as.default", "dropout.default",
-)  # fmt: skip
-# Over the last axis, which is neither the texts' nor the tokens'.
-_LAST = _names("linear.default", "layer_norm.default", "matmul.default")
-# By the place of the argument that names its axes.
-_AXES = {
-    f"aten.{name}": place
-    for name, place in {
-        "softmax.int": 1, "cat.default": 1, "stack.default": 1, "select.int": 1, "slice.Tensor": 1,
-        "squeeze.dim": 1, "split.Tensor": 2, "chunk.default": 2, "mean.dim": 1,
-        "sum.dim_IntList": 1, "linalg_vector_norm.default": 2,
-    }.items()
-}  # fmt: skip
-_MOVES = _names("transpose.int", "permute.default", "unsqueeze.default")
-_VIEWS = _names("view.default", "reshape.default", "expand.default", "_unsafe_view.default")
-_ITEM = "<built-in function getitem>"
-# Whose axis is one of the result.
-_MAKES_AXIS = _names("stack.default")
-_EMBEDDING = "aten.embedding.default"
+def _writes(node: Node) -> bool:
+    """Into a value that it is given, which no edge of the graph shows."""
+    schema = getattr(node.target, "_schema", None)
+    return bool(schema is not None and schema.is_mutable)
 
 
 @dataclass
@@ -130,12 +120,16 @@ class _Packing:
         names = [tensor.name for tensor in self.loaded.program.inputs]
         if len(inputs) != len(names) or MASK not in names:
             raise Unpackable(f"it has no input '{MASK}'")
+        if any(axis_of(name) != TOKENS for name in names):
+            raise Unpackable("it has an input that is not of tokens")
+        if any(map(_writes, self.nodes)):
+            raise Unpackable("it writes into values that it has")
         self.inputs = dict(zip(inputs, names, strict=True))
-        self.parts = Parts(self.loaded.module, self.inputs)
         self.sizes = _sizes(inputs)
         for node in inputs:
             self._set(node, (self.graph.placeholder(node.name), Kind.TOKENS))
         places, indices = self._indices()
+        self.parts = Parts(self.loaded.module, self.inputs, places)
         self.owners, self.cumulative, self.longest = map(
             self.graph.placeholder, ("owners", "cumulative", "longest")
         )
@@ -149,7 +143,8 @@ class _Packing:
 
     def _finished(self, outputs: Any) -> tuple[GraphModule, tuple[bool, ...]]:
         kinds = [self.kinds.get(node, Kind.OTHER) for node in outputs]
-        if not set(kinds) <= {Kind.TOKENS, Kind.TEXTS}:
+        in_front = {Kind.TOKENS: [0, 1], Kind.TEXTS: [0]}
+        if [in_front.get(kind) for kind in kinds] != list(map(self.sizes.axes, outputs)):
             raise Unpackable("it computes across a text's tokens in a way that is not known")
         self.graph.output(tuple(self.new[node] for node in outputs))
         module = GraphModule(self.loaded.module, self.graph)
@@ -163,35 +158,30 @@ class _Packing:
             self.new[node] = made[0]
 
     def _indices(self) -> tuple[int, tuple[Index, ...]]:
-        """A placeholder for each index that is not of the tokens' own values.
-
-        The largest table is the one of positions, and has as many places as a text has at most.
-        """
-        tables: dict[Node, int] = {}
+        """A placeholder for each index that is not of the tokens' own values, and the places that
+        their tables leave a text."""
+        tables: dict[Node, list[int]] = {}
         for node in self.nodes:
-            if node.op != "call_function" or str(node.target) != _EMBEDDING:
-                continue
-            table, source = argument(node, 0), argument(node, 1)
-            if not self._of_values(source):
-                tables[source] = max(tables.get(source, 0), int(table.meta["val"].shape[0]))
-        for number, source in enumerate(tables):
+            if node.op == "call_function" and str(node.target) == _EMBEDDING:
+                table, source = argument(node, 0), argument(node, 1)
+                if self.sizes.of_tokens(source) and not self._of_values(source):
+                    tables.setdefault(source, []).append(int(table.meta["val"].shape[0]))
+        parts = Parts(self.loaded.module, self.inputs)
+        fixed = [rows for source, rows in tables.items() if not parts.given(source)]
+        # The largest table is the one of positions.
+        most = max(map(max, fixed or tables.values()), default=0)
+        indices = []
+        for number, (source, rows) in enumerate(tables.items()):
             self._set(source, (self.graph.placeholder(f"index_{number}"), Kind.TOKENS))
-        places = max(tables.values(), default=0)
-        return places, tuple(self._index(source, places) for source in tables)
+            indices.append(_index(parts, source, most, min(rows)))
+        known = [len(one.of_place) for one in indices if one.of_place is not None]
+        # Of a table that texts look up themselves the first rows are for padding.
+        return min(known, default=max(0, most - max(2, most // 16))), tuple(indices)
 
     def _of_values(self, node: Node) -> bool:
-        while node.op == "call_function" and str(node.target) in _POINTWISE:
+        while node.op == "call_function" and str(node.target) in POINTWISE:
             node = argument(node, 0)
         return node in self.inputs
-
-    def _index(self, source: Node, places: int) -> Index:
-        module = self.parts.until(source)
-        if self.parts.given(source):
-            return Index(module, None)
-        try:
-            return Index(module, self.parts.of_ones(module, (1, places)))
-        except (RuntimeError, IndexError) as error:
-            raise Unpackable(f"its positions are not to be had: {error}") from None
 
     def _by_table(self, node: Node) -> Made:
         sources = {one for one in node.all_input_nodes if self.sizes.counted(one) is None}
@@ -202,24 +192,9 @@ class _Packing:
         kind = self.sizes.kind(node)
         if kind is None or kind not in known or not known <= {Kind.PLAIN, kind}:
             return None
-        if counts and str(node.target) not in _VIEWS:
+        if counts and str(node.target) not in VIEWS:
             return None
-        return (self._copied(node, kind), kind) if self._stays(node) else None
-
-    def _stays(self, node: Node) -> bool:
-        """Whether the operator leaves texts and tokens where they are, and mixes none."""
-        name, first, axes = str(node.target), node.all_input_nodes[0], self.sizes.axes
-        if name in _POINTWISE or name in _MOVES or name == _ITEM:
-            return True
-        if name in _LAST:
-            return all(axis < rank(first) - 1 for axis in axes(first))
-        if name in _VIEWS:
-            return all(axes(one) in ([0, 1], [0]) for one in (first, node))
-        if name not in _AXES:
-            return False
-        of = node if name in _MAKES_AXIS else first
-        named = listed(argument(node, _AXES[name], 0))
-        return not {axis % rank(of) for axis in named} & set(axes(of))
+        return (self._copied(node, kind), kind) if stays(node, self.sizes) else None
 
     def _copied(self, node: Node, kind: Kind) -> Node:
         return self.graph.node_copy(node, lambda one: self._now(one, kind))
@@ -238,8 +213,9 @@ class _Packing:
 
     def _lookup(self, node: Node) -> Made:
         table, index = argument(node, 0), argument(node, 1)
-        known = self.kinds.get(table) is Kind.PLAIN and self.kinds.get(index) is Kind.TOKENS
-        return (self._copied(node, Kind.TOKENS), Kind.TOKENS) if known else None
+        kind = self.kinds.get(index, Kind.OTHER)
+        known = self.kinds.get(table) is Kind.PLAIN and kind in (Kind.PLAIN, Kind.TOKENS)
+        return (self._copied(node, kind), kind) if known else None
 
     def _attend(self, node: Node) -> Made:
         sources = [argument(node, place) for place in range(3)]
@@ -261,10 +237,12 @@ class _Packing:
         return self._call(self.attention, *given), Kind.TOKENS
 
     def _sum(self, node: Node) -> Made:
-        """Over a text's tokens, or over something else."""
+        """Over a text's tokens that are no padding, or over something else."""
         source, named = argument(node, 0), argument(node, 1)
         if not self._all_tokens(source) or [one % rank(source) for one in listed(named)] != [1]:
             return self._by_table(node)
+        if not self._masked(source):
+            return None
         now = self.new[source]
         if (dtype := node.kwargs.get("dtype")) is not None:
             now = self._call(torch.ops.aten.to.dtype, now, dtype)
@@ -272,6 +250,13 @@ class _Packing:
         if argument(node, 2, False):
             summed = self._call(torch.ops.aten.unsqueeze.default, summed, 1)
         return summed, Kind.TEXTS
+
+    def _masked(self, node: Node) -> bool:
+        """The mask in some form, or a product with it."""
+        if self.parts.given(node) == {MASK}:
+            return True
+        factors = node.all_input_nodes if str(node.target) == "aten.mul.Tensor" else []
+        return any(self.parts.given(one) == {MASK} for one in factors)
 
     def _all_tokens(self, node: Node) -> bool:
         """[texts, tokens, ...], in this order."""
@@ -286,8 +271,9 @@ class _Packing:
     def _gather(self, node: Node) -> Made:
         """A text's first or last token, found by its mask."""
         source, axis, index = (argument(node, place) for place in range(3))
-        per_text = self.sizes.kind(node) is Kind.TEXTS and rank(node) == 3
-        if not (self._all_tokens(source) and axis == 1 and per_text):
+        if not self._all_tokens(source) or axis != 1 or self.sizes.kind(node) is not Kind.TEXTS:
+            return None
+        if node.meta["val"].shape[1:] != (1, source.meta["val"].shape[2]):
             return None
         pick = {"first": first_of_text, "last": last_of_text}.get(self.parts.picked(index) or "")
         if pick is None:

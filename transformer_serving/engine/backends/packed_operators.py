@@ -18,14 +18,18 @@ Attention = Callable[..., torch.Tensor]
 def of_text(tokens: torch.Tensor, owners: torch.Tensor, cumulative: torch.Tensor) -> torch.Tensor:
     """The sum [texts, ...] of each text's tokens [1, tokens, ...].
 
-    By a product, which adds in the same order each time; tokens of no text hold anything.
+    By a product, which adds in the same order each time. Tokens of no text hold anything, and a
+    text with a value that is not finite is all NaN: the product would take it into every text.
     """
-    rows = tokens[0]
-    count = texts(cumulative)
+    count, dtype = texts(cumulative), tokens.dtype if tokens.is_floating_point() else torch.int64
+    rows = tokens[0].reshape(tokens.shape[1], -1)
+    rows = rows if rows.is_floating_point() else rows.float()
     theirs = torch.arange(count, device=owners.device)[:, None] == owners[None, :]
-    owned = (owners < count).reshape(-1, *[1] * (rows.ndim - 1))
-    kept = torch.where(owned, rows, 0)
-    return (theirs.to(rows.dtype) @ kept.flatten(1)).reshape(-1, *rows.shape[1:])
+    good = rows.isfinite().all(1)
+    summed = theirs.to(rows.dtype) @ torch.where(((owners < count) & good)[:, None], rows, 0)
+    spoilt = (theirs & ~good[None, :]).any(1)
+    summed = torch.where(spoilt[:, None], torch.nan, summed)
+    return summed.reshape(count, *tokens.shape[2:]).to(dtype)
 
 
 def first_of_text(tokens: torch.Tensor, cumulative: torch.Tensor) -> torch.Tensor:

@@ -48,8 +48,18 @@ class Row:
 
 
 @dataclass(frozen=True)
+class CallTexts:
+    """A call's texts: where its tokens [texts, tokens] are no padding, and what there is of these,
+    in order: the call's arrays, and their rows in tables."""
+
+    kept: NDArray[np.bool_]
+    lengths: NDArray[np.int64]
+    arrays: tuple[NDArray[Any], ...]
+
+
+@dataclass(frozen=True)
 class Texts:
-    """What is in the calls: for each its shape [texts, tokens] and where tokens are no padding."""
+    """The texts of several calls, one behind the other."""
 
     kept: tuple[NDArray[np.bool_], ...]
     lengths: NDArray[np.int64]
@@ -134,52 +144,47 @@ def row_of(lengths: Sequence[int], width: int) -> Row:
     return row
 
 
-def texts_of(calls: Sequence[Call], mask: int, indices: Sequence[Index]) -> Texts | None:
-    """The texts of the calls, whose attention mask is the array at `mask`.
+def joined(calls: Sequence[CallTexts]) -> Texts:
+    return Texts(
+        tuple(call.kept for call in calls),
+        np.concatenate([call.lengths for call in calls]),
+        tuple(
+            np.concatenate(parts) for parts in zip(*(call.arrays for call in calls), strict=True)
+        ),
+    )
 
-    None where they are not to be packed: padding in front of or within a text, a text without a
-    token, or with more than there are positions.
+
+def texts_of(call: Call, mask: int, indices: Sequence[Index]) -> CallTexts | None:
+    """The texts of a call, whose attention mask is the array at `mask`.
+
+    None where they are not to be packed: with padding in front of a text or within it, with other
+    values in the mask than 0 and 1, with a text without a token. Raises IndexError for a text that
+    is longer than the model has places.
     """
-    kept: list[NDArray[np.bool_]] = []
-    for call in calls:
-        there = call[mask] != 0
-        lengths = there.sum(axis=1)
-        places = np.arange(there.shape[1])
-        if not lengths.all() or not np.array_equal(places < lengths[:, None], there):
-            return None
-        kept.append(there)
-    lengths = np.concatenate([there.sum(axis=1) for there in kept])
-    given = [
-        np.concatenate([call[place][there] for call, there in zip(calls, kept, strict=True)])
-        for place in range(len(calls[0]))
-    ]
-    for index in indices:
-        found = _looked_up(index, calls, kept, lengths)
-        if found is None:
-            return None
-        given.append(found)
-    return Texts(tuple(kept), lengths, tuple(given))
+    there = call[mask] != 0
+    lengths = there.sum(axis=1)
+    if not lengths.all() or not np.array_equal(
+        np.arange(there.shape[1]) < lengths[:, None], call[mask]
+    ):
+        return None
+    given = [array[there] for array in call]
+    given += [_looked_up(index, call, there, lengths) for index in indices]
+    return CallTexts(there, lengths, tuple(given))
 
 
 def _looked_up(
-    index: Index,
-    calls: Sequence[Call],
-    kept: Sequence[NDArray[np.bool_]],
-    lengths: NDArray[np.int64],
-) -> NDArray[Any] | None:
+    index: Index, call: Call, kept: NDArray[np.bool_], lengths: NDArray[np.int64]
+) -> NDArray[Any]:
+    rows: NDArray[Any]
     if index.of_place is None:
-        return np.concatenate(
-            [_of_texts(index, call, there) for call, there in zip(calls, kept, strict=True)]
-        )
-    if int(lengths.max()) > len(index.of_place):
-        return None
+        with torch.inference_mode():
+            [found] = index.module(*[torch.tensor(array) for array in call])
+        rows = found.expand(kept.shape).numpy()[kept]
+        if rows.min() < 0 or rows.max() >= index.rows:
+            raise IndexError(f"a text has a position above {index.rows - 1}, the model's last")
+        return rows
+    if (longest := int(lengths.max())) > len(index.of_place):
+        raise IndexError(f"a text has {longest} tokens, and the model {len(index.of_place)} places")
     starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
-    rows: NDArray[Any] = index.of_place[np.arange(len(starts)) - starts]
-    return rows
-
-
-def _of_texts(index: Index, call: Call, kept: NDArray[np.bool_]) -> NDArray[Any]:
-    with torch.inference_mode():
-        [found] = index.module(*[torch.tensor(array) for array in call])
-        rows: NDArray[Any] = found.expand(kept.shape).numpy()[kept]
+    rows = index.of_place[np.arange(len(starts)) - starts]
     return rows

@@ -86,10 +86,11 @@ class Gpu:
         try:
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                 outputs = forward(places)
-        except RuntimeError:
+        except RuntimeError as error:
             # A model that asks the GPU for a value on the way cannot be recorded, and CUDA says so
             # by an error that ends with the recording. Any other one is met again in `work`.
             self._shapes.give_up()
+            sys.stderr.write(f"nothing more is recorded as a CUDA graph: {error}\n")
             return
         self._recorded[shape] = _Recorded(graph, places, outputs)
 

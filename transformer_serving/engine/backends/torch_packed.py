@@ -15,21 +15,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from transformer_serving.contract.error_line import named_line
 from transformer_serving.engine.backends import usual_shapes
 from transformer_serving.engine.backends.exported_program import LoadedProgram, load_program
 from transformer_serving.engine.backends.graph_parts import MASK
 from transformer_serving.engine.backends.packed_graph import (
     Index,
     PackedGraph,
-    Unpackable,
     pack,
 )
 from transformer_serving.engine.backends.packed_operators import text_by_text, varlen
 from transformer_serving.engine.backends.packed_texts import (
     BLOCK,
     SIZES,
+    Call,
+    CallTexts,
     Row,
+    blocks_of,
     filling,
+    joined,
     row_of,
     texts_of,
 )
@@ -39,16 +43,17 @@ Outputs = list[NDArray[Any]]
 # By rows, each row's outputs: of its texts, or of its tokens.
 RunRows = Callable[[Sequence[Row]], list[Outputs]]
 # How far a packed answer may be from a padded one, of the padded one's length: they add up in
-# another order. One that is wrong is another answer altogether.
-_FAR = {"bf16": 0.1, "fp16": 0.03, "fp32": 1e-3}
-_TRIED = (1, 2, 7, 16, 33, 100, 300)
+# another order.
+FAR = {"bf16": 0.1, "fp16": 0.03}
+# Lengths of texts that are asked for it, in a row of its own size and in one that was recorded.
+TRIED, TRIED_RECORDED = (1, 2, 7, 16, 33, 100, 300), (3, 1, 20, 60)
 # Rows up to here are recorded before the first call: beyond, few calls are of one size.
 _RECORDED_FIRST = 2048
 _RECORDED_LONGEST = (BLOCK, 2 * BLOCK)
 
 
 class Calls(Protocol):
-    def run(self, calls: Sequence[Sequence[NDArray[Any]]]) -> list[Outputs | Exception]: ...
+    def run(self, calls: Sequence[Call]) -> list[Outputs | Exception]: ...
 
 
 class PackedCalls:
@@ -61,16 +66,35 @@ class PackedCalls:
         self._mask, self._indices, self._per_text = mask, indices, per_text
         self._run_rows, self._padded = run_rows, padded
 
-    def run(self, calls: Sequence[Sequence[NDArray[Any]]]) -> list[Outputs | Exception]:
-        texts = texts_of(calls, self._mask, self._indices) if calls else None
-        if texts is None:
-            return self._padded.run(calls)
+    def run(self, calls: Sequence[Call]) -> list[Outputs | Exception]:
+        answers: dict[int, Outputs | Exception] = {}
+        packed: dict[int, CallTexts] = {}
+        for at, call in enumerate(calls):
+            try:
+                texts = texts_of(call, self._mask, self._indices)
+            except (RuntimeError, IndexError) as error:
+                answers[at] = error
+                continue
+            if texts is not None:
+                packed[at] = texts
+        answers |= zip(packed, self._answers(list(packed.values())), strict=True)
+        others = [at for at in range(len(calls)) if at not in answers]
+        if others:
+            answers |= zip(others, self._padded.run([calls[at] for at in others]), strict=True)
+        return [answers[at] for at in range(len(calls))]
+
+    def _answers(self, calls: Sequence[CallTexts]) -> list[Outputs | Exception]:
+        if not calls:
+            return []
+        texts = joined(calls)
         try:
             rows = self._run_rows(list(texts.rows()))
         except RuntimeError as error:
-            return [error for _ in calls]
-        joined = [np.concatenate(parts) for parts in zip(*rows, strict=True)]
-        return texts.answers(joined, self._per_text)
+            # One of them may be at fault: each on its own, so that only that one fails.
+            return [error] if len(calls) == 1 else [self._answers([one])[0] for one in calls]
+        return texts.answers(
+            [np.concatenate(parts) for parts in zip(*rows, strict=True)], self._per_text
+        )
 
 
 class GpuRows:
@@ -106,37 +130,51 @@ def of_row(
         yield output[: row.texts] if per_text else output[0, : row.tokens]
 
 
+class _Never:
+    """For calls that must be packed."""
+
+    def run(self, calls: Sequence[Call]) -> list[Outputs | Exception]:
+        raise RuntimeError("texts without padding between them were not packed")
+
+
 def open_packed(
     path: Path, loaded: LoadedProgram, gpu: Gpu, padded: Calls
 ) -> tuple[PackedCalls | None, str]:
     """The program `loaded` from `path` without padding; None and why where that is not to be."""
-    precision = loaded.program.precision
-    if precision == "fp32":
+    if loaded.program.precision == "fp32":
         return None, "torch's attention without padding takes bf16 and fp16 alone"
     try:
-        packed = pack(loaded, varlen)
-        indices = packed.indices
-        if any(index.of_place is None for index in indices):
-            # Of each call, and so on the processor that has its arrays.
-            indices = pack(load_program(path), text_by_text).indices
-        names = [tensor.name for tensor in loaded.program.inputs]
-        rows = GpuRows(packed, gpu)
-        calls = PackedCalls(names.index(MASK), indices, packed.per_text, rows, padded)
-        far = distance(calls, padded, loaded, packed.places or max(_TRIED))
-        if far > _FAR[precision]:
-            return None, f"its answers without padding are {far:.2g} from those with it"
-        _record(rows, len(names) + len(indices), packed.places or max(_RECORDED_LONGEST))
-    except (Unpackable, ImportError, RuntimeError) as error:
-        return None, str(error).splitlines()[0]
-    return calls, ""
+        return _opened(path, loaded, gpu, padded)
+    # Whatever it is, the program serves without this.
+    except Exception as error:
+        return None, named_line(error)
 
 
-def distance(one: Calls, other: Calls, loaded: LoadedProgram, places: int) -> float:
-    """Between the answers to texts of various lengths, of the length of the other's."""
+def _opened(
+    path: Path, loaded: LoadedProgram, gpu: Gpu, padded: Calls
+) -> tuple[PackedCalls | None, str]:
+    packed = pack(loaded, varlen)
+    indices = packed.indices
+    if any(index.of_place is None for index in indices):
+        # Of each call, and so on the processor that has its arrays.
+        indices = pack(load_program(path), text_by_text).indices
+    names = [tensor.name for tensor in loaded.program.inputs]
+    rows = GpuRows(packed, gpu)
+    given = names.index(MASK), indices, packed.per_text, rows
+    places = packed.places or max(TRIED)
+    record(rows, len(names) + len(indices), places)
+    for lengths in (TRIED, TRIED_RECORDED):
+        far = distance(PackedCalls(*given, _Never()), padded, loaded, np.minimum(lengths, places))
+        if not far <= FAR[loaded.program.precision]:
+            return None, f"answers without padding are {far:.2g} from those with it"
+    return PackedCalls(*given, padded), ""
+
+
+def distance(one: Calls, other: Calls, loaded: LoadedProgram, lengths: NDArray[np.int64]) -> float:
+    """Between the answers to texts of these lengths, in lengths of the other's: of the text for
+    which it is most, and not a number where one of them is none."""
     names = [tensor.name for tensor in loaded.program.inputs]
     limits, source = loaded.id_limits, np.random.default_rng(1)
-    # Of some tables the first rows are for padding.
-    lengths = np.minimum(_TRIED, places - places // 16)
     there = np.arange(max(lengths)) < lengths[:, None]
     call = [
         (
@@ -147,23 +185,28 @@ def distance(one: Calls, other: Calls, loaded: LoadedProgram, places: int) -> fl
     [found], [wanted] = one.run([call]), other.run([call])
     for answer in (found, wanted):
         if isinstance(answer, Exception):
-            raise RuntimeError(str(answer)) from answer
-    pairs = [
-        (mine, theirs if mine.shape[:2] != there.shape else theirs * _over(there, theirs))
-        for mine, theirs in zip(found, wanted, strict=True)  # type: ignore[arg-type]
+            raise answer
+    assert isinstance(found, list)
+    assert isinstance(wanted, list)
+    far = [
+        np.linalg.norm(_of_text(mine - theirs, kept)) / np.linalg.norm(_of_text(theirs, kept))
+        for all_mine, all_theirs in zip(found, wanted, strict=True)
+        for mine, theirs, kept in zip(all_mine, all_theirs, there, strict=True)
     ]
-    return max(float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in pairs)
+    return float(np.max(far))
 
 
-def _over(there: NDArray[np.bool_], array: NDArray[Any]) -> NDArray[np.bool_]:
-    return there.reshape(*there.shape, *[1] * (array.ndim - there.ndim))
+def _of_text(values: NDArray[Any], kept: NDArray[np.bool_]) -> NDArray[Any]:
+    """Of a text's values, or those of its tokens, what no padding has."""
+    return values[kept] if values.shape[:1] == kept.shape else values
 
 
-def _record(run_rows: RunRows, width: int, places: int) -> None:
-    """So that no caller waits for it."""
+def record(run_rows: RunRows, width: int, places: int) -> None:
+    """The rows of most calls, so that no caller waits for it."""
     for longest in _RECORDED_LONGEST:
         for size in SIZES:
-            if longest <= places and longest // 2 < size <= _RECORDED_FIRST:
+            fits = blocks_of(min(size, longest)) == longest and longest <= blocks_of(places)
+            if fits and size <= _RECORDED_FIRST:
                 row = row_of(filling(size, longest), width)
                 for _ in range(usual_shapes.TIMES):
                     run_rows([row])

@@ -68,7 +68,7 @@ def open_calls(path: Path, gpu: int | None, *, packed: bool = True) -> tuple[Loa
         return program, padded
     calls, reason = open_packed(path, program, device, padded)
     if calls is None:
-        sys.stderr.write(f"texts of a call are padded to one length: {reason}\n")
+        sys.stderr.write(f"texts of a call are padded to one length: {_ascii(reason)}\n")
     return program, calls or padded
 
 
