@@ -153,6 +153,11 @@ RELIED_ON = (
         "program, without the archive around it that has pickles",
     ),
     Relied(
+        "torch", "torch/nn/attention/varlen.py", "",
+        "varlen_attn(query,key,value,cu_seq_q,cu_seq_k,max_q,max_k)",
+        "engine/backends/packed_operators.py: attention without padding, which torch calls a beta",
+    ),
+    Relied(
         "openvino", "openvino/tools/ovc/telemetry_utils.py", "",
         "tm",
         "engine/backends/openvino_quiet.py: it goes without openvino_telemetry where that is not",

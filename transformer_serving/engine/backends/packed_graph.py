@@ -137,7 +137,7 @@ class _Packing:
             if node.op == "get_attr":
                 self._set(node, (self.graph.node_copy(node), Kind.PLAIN))
             elif node.op == "call_function" and node not in self.kinds:
-                self._set(node, _RULES.get(str(node.target), _Packing._by_table)(self, node))
+                self._set(node, _RULES.get(str(node.target), _Packing.by_table)(self, node))
         module, per_text = self._finished(self.nodes[-1].args[0])
         return PackedGraph(module, indices, per_text, places)
 
@@ -183,7 +183,7 @@ class _Packing:
             node = argument(node, 0)
         return node in self.inputs
 
-    def _by_table(self, node: Node) -> Made:
+    def by_table(self, node: Node) -> Made:
         sources = {one for one in node.all_input_nodes if self.sizes.counted(one) is None}
         known = {self.kinds.get(one, Kind.OTHER) for one in sources}
         counts = len(sources) < len(node.all_input_nodes)
@@ -211,13 +211,13 @@ class _Packing:
     def _call(self, function: Callable[..., Any], *given: Any) -> Node:
         return self.graph.call_function(function, given)
 
-    def _lookup(self, node: Node) -> Made:
+    def lookup(self, node: Node) -> Made:
         table, index = argument(node, 0), argument(node, 1)
         kind = self.kinds.get(index, Kind.OTHER)
         known = self.kinds.get(table) is Kind.PLAIN and kind in (Kind.PLAIN, Kind.TOKENS)
         return (self._copied(node, kind), kind) if known else None
 
-    def _attend(self, node: Node) -> Made:
+    def attend(self, node: Node) -> Made:
         sources = [argument(node, place) for place in range(3)]
         mask = argument(node, 3, node.kwargs.get("attn_mask"))
         dropout, causal = (
@@ -236,11 +236,11 @@ class _Packing:
         given = (*now, self.cumulative, self.longest, node.kwargs.get("scale"))
         return self._call(self.attention, *given), Kind.TOKENS
 
-    def _sum(self, node: Node) -> Made:
+    def sum(self, node: Node) -> Made:
         """Over a text's tokens that are no padding, or over something else."""
         source, named = argument(node, 0), argument(node, 1)
         if not self._all_tokens(source) or [one % rank(source) for one in listed(named)] != [1]:
-            return self._by_table(node)
+            return self.by_table(node)
         if not self._masked(source):
             return None
         now = self.new[source]
@@ -262,13 +262,13 @@ class _Packing:
         """[texts, tokens, ...], in this order."""
         return self.kinds.get(node) is Kind.TOKENS and self.sizes.axes(node) == [0, 1]
 
-    def _select(self, node: Node) -> Made:
+    def select(self, node: Node) -> Made:
         source = argument(node, 0)
         if not self._all_tokens(source) or (argument(node, 1), argument(node, 2)) != (1, 0):
-            return self._by_table(node)
+            return self.by_table(node)
         return self._call(first_of_text, self.new[source], self.cumulative), Kind.TEXTS
 
-    def _gather(self, node: Node) -> Made:
+    def gather(self, node: Node) -> Made:
         """A text's first or last token, found by its mask."""
         source, axis, index = (argument(node, place) for place in range(3))
         if not self._all_tokens(source) or axis != 1 or self.sizes.kind(node) is not Kind.TEXTS:
@@ -281,22 +281,22 @@ class _Packing:
         picked = self._call(pick, self.new[source], self.cumulative)
         return self._call(torch.ops.aten.unsqueeze.default, picked, 1), Kind.TEXTS
 
-    def _slice(self, node: Node) -> Made:
+    def slice(self, node: Node) -> Made:
         source, (start, end, step) = argument(node, 0), (argument(node, at) for at in (2, 3, 4))
         no_end = end is None or (isinstance(end, int) and end > _NO_END)
         kind = self.kinds.get(source, Kind.OTHER)
         if no_end and not start and step in (None, 1) and kind is not Kind.OTHER:
             return self.new[source], kind
-        return self._by_table(node)
+        return self.by_table(node)
 
 
 _RULES: dict[str, Callable[[_Packing, Node], Made]] = {
-    _EMBEDDING: _Packing._lookup,
-    "aten.scaled_dot_product_attention.default": _Packing._attend,
-    "aten.sum.dim_IntList": _Packing._sum,
-    "aten.select.int": _Packing._select,
-    "aten.gather.default": _Packing._gather,
-    "aten.slice.Tensor": _Packing._slice,
+    _EMBEDDING: _Packing.lookup,
+    "aten.scaled_dot_product_attention.default": _Packing.attend,
+    "aten.sum.dim_IntList": _Packing.sum,
+    "aten.select.int": _Packing.select,
+    "aten.gather.default": _Packing.gather,
+    "aten.slice.Tensor": _Packing.slice,
 }
 
 

@@ -1,7 +1,9 @@
 """One GPU: a stream of its own, pinned memory both ways, shapes that come often as recorded graphs.
 
-What it computes is tested on a GPU by the steps of `make check-gpu` (docs/gpu.md); which shapes are
-recorded by tests/engine/test_torch_text.py.
+What it computes is seen on a GPU alone, by the steps of `make check-gpu` (docs/gpu.md); which
+shapes are recorded is tested.
+
+Tested by tests/engine/test_torch_text.py.
 """
 
 from __future__ import annotations
