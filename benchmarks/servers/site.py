@@ -96,6 +96,11 @@ def open_site(
     """
     models = models or build_models(BUILD / "models", report)
     state = work / "stack"
+    if state.is_dir():
+        # A run that was killed left it: without its record nobody could stop it, and it would be
+        # in the way of this one.
+        report("stopping what an earlier run may have left")
+        stack_command("down", state)
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     report("starting the stack")
