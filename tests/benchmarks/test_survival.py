@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +14,11 @@ from benchmarks.report import budgets
 from benchmarks.runs import rounds
 from benchmarks.runs.loads import SEED, SINGLE
 from benchmarks.runs.results import Results
+from benchmarks.servers import site
+from benchmarks.servers.models import Models
 from benchmarks.servers.peers import PEERS, Peer
-from benchmarks.servers.process import tree
+from benchmarks.servers.process import Unusable, tree
+from benchmarks.servers.site import open_site
 from benchmarks.studies import idle
 from benchmarks.studies.parts.worker_memory import slope
 
@@ -110,3 +114,26 @@ def test_the_stacks_budgets_are_judged_by_its_parts() -> None:
         "the demo's stack: memory of its worker after a load, of that before": "missed by 0.10",
     }
     assert "| inference | 0.80 | 190 | 150 | 170 |" in idle.idle_table({"inference": part})
+
+
+def test_what_a_killed_run_left_is_stopped_before_its_record_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def command(name: str, state: Path, *arguments: str) -> str:
+        said.append(f"{name} {state.is_dir()}")
+        if name == "up":
+            raise Unusable("far enough")
+        return ""
+
+    monkeypatch.setattr(site, "stack_command", command)
+    (tmp_path / "run" / "stack").mkdir(parents=True)
+    for _ in range(2):
+        with pytest.raises(Unusable, match="far enough"):
+            open_site(tmp_path / "run", said.append, null=False, models=Models(tmp_path, {}))
+    assert said == [
+        "stopping what an earlier run may have left", "down True",
+        "starting the stack", "up False",
+        "starting the stack", "up False",
+    ]  # fmt: skip
