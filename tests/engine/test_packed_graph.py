@@ -17,14 +17,18 @@ from transformer_serving.contract.endpoint import OutputTensor
 from transformer_serving.desk.export.program import Traceable, export_program, write_program
 from transformer_serving.desk.source.model import open_source
 from transformer_serving.engine.backends import torch_packed
-from transformer_serving.engine.backends.exported_program import LoadedProgram, load_program
+from transformer_serving.engine.backends.exported_program import (
+    Call,
+    LoadedProgram,
+    Outputs,
+    load_program,
+)
 from transformer_serving.engine.backends.graph_parts import MASK
 from transformer_serving.engine.backends.packed_graph import PackedGraph, Unpackable, pack
 from transformer_serving.engine.backends.packed_operators import of_text, text_by_text
-from transformer_serving.engine.backends.packed_texts import Call, Row
+from transformer_serving.engine.backends.packed_texts import Row
 from transformer_serving.engine.backends.torch_packed import (
     FAR,
-    Outputs,
     PackedCalls,
     computed,
     distance,

@@ -11,18 +11,18 @@ from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 
 from transformer_serving.engine.backends import usual_shapes
+from transformer_serving.engine.backends.exported_program import Call, Outputs
 from transformer_serving.engine.backends.packed_texts import (
     BLOCK,
     SIZES,
     TEXTS,
-    Call,
     Row,
     blocks_of,
     joined,
     size_of,
     texts_of,
 )
-from transformer_serving.engine.backends.torch_packed import Outputs, PackedCalls, record
+from transformer_serving.engine.backends.torch_packed import PackedCalls, record
 
 lengths = st.lists(st.integers(1, 300), min_size=1, max_size=80)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import resource
 import shlex
 import subprocess
 import tempfile
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.runs import loads
+from benchmarks.runs import loads, processor_time
 from benchmarks.runs.loads import Load
 from benchmarks.runs.rounds import measure_rounds
 from benchmarks.runs.runners import Plan
@@ -46,7 +45,6 @@ from transformer_serving.engine.model_config import FILE_NAME, from_text, to_tex
 _PLAN = Plan(seconds=2.0, rounds=3, warm_up_s=1.0)
 _OVERLOAD_S = 30.0
 _WORKERS = (1, 2, 4, 8, 16)
-_CLIENTS = 128
 _KIND_GPU = 1
 _IMAGE_S = 180.0
 # Of a measurement, what is stored and shown.
@@ -156,26 +154,20 @@ def workers(report: StepReport) -> dict[str, Any]:
 
 def by_wrk(server: Running, seconds: float) -> dict[str, float]:
     """As `measured`, by a program that is not the first to be at its end."""
-    before, own = cpu_s(server.processes()), _children_s()
+    before, own = cpu_s(server.processes()), processor_time.spent()[processor_time.LOAD]
     with tempfile.TemporaryDirectory(prefix="check-gpu-") as scratch:
         body = Path(scratch) / "text.json"
         body.write_bytes(texts.json_text([texts.SEED]))
         found = wrk(
-            f"{server.base}/serve/{OURS}", body, seconds=seconds, clients=_CLIENTS,
+            f"{server.base}/serve/{OURS}", body, seconds=seconds, clients=loads.KEPT.clients,
             content_type="application/json", threads=max(1, cores() // 4),
         )  # fmt: skip
     all_cores = found.requests / found.rate * cores()
     return {
         "per_s": round((found.requests - found.failed) / found.requests * found.rate, 1),
         "server": round((cpu_s(server.processes()) - before) / all_cores, 3),
-        "generator": round((_children_s() - own) / all_cores, 3),
+        "generator": round((processor_time.spent()[processor_time.LOAD] - own) / all_cores, 3),
     }
-
-
-def _children_s() -> float:
-    """Processor seconds of the programs that were run here and have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 Start = Callable[[Bundle, StepReport], "contextlib.AbstractContextManager[str]"]

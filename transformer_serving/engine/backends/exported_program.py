@@ -8,17 +8,22 @@ Tested by tests/export/test_program.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch._export.serde.serialize import SerializedArtifact, deserialize
 from torch.export.passes import move_to_device_pass
 
 from transformer_serving.contract.torch_program import WEIGHTS, TorchProgram, read_program
+
+# A call's arrays in the order of the program's inputs, and of its outputs.
+Call = Sequence[NDArray[Any]]
+Outputs = list[NDArray[Any]]
 
 _EMBEDDING = "aten.embedding.default"
 # What stands between a text's ids and the table that they are looked up in.
@@ -28,6 +33,12 @@ _CONVERSIONS = (
     "aten.clone.default",
     "aten.alias.default",
 )
+
+
+class Calls(Protocol):
+    """Runs several calls of a program."""
+
+    def run(self, calls: Sequence[Call]) -> list[Outputs | Exception]: ...
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,11 @@ _SIZE = "aten.sym_size.int"
 
 
 class Parts:
-    """`inputs` are the graph's placeholders, by their names in the program; `places` is the most
-    tokens of a text, 0 where it is not known."""
+    """`inputs` are the graph's placeholders, by their names in the program."""
 
-    def __init__(self, module: GraphModule, inputs: Mapping[Node, str], places: int = 0) -> None:
+    def __init__(self, module: GraphModule, inputs: Mapping[Node, str]) -> None:
         self._module, self._inputs = module, inputs
         self._device = next(module.parameters()).device
-        self.tokens = max(_LEAST_TOKENS, places)
 
     def until(self, wanted: Node) -> GraphModule:
         """The program as far as this value."""
@@ -56,12 +54,13 @@ class Parts:
         outside = np.flatnonzero((row < 0) | (row >= rows))
         return row[: outside[0]] if len(outside) else row
 
-    def mask_fault(self, node: Node) -> str | None:
+    def mask_fault(self, node: Node, places: int) -> str | None:
         """None for a mask of attention that lets a token look at all of its text's and at nothing
-        else; else what it does."""
+        else; else what it does. `places` is the most tokens of a text, 0 where it is not known."""
         if self.given(node) != {MASK}:
             return "its attention depends on more than which tokens are padding"
-        there = self._there((self.tokens // 3, self.tokens))
+        tokens = max(_LEAST_TOKENS, places)
+        there = self._there((tokens // 3, tokens))
         [found] = self._of(self.until(node), there)
         seen = found if found.dtype == torch.bool else found > _BLOCKED
         if found.dtype != torch.bool and bool((found[seen] != 0).any()):
@@ -84,7 +83,7 @@ class Parts:
     def _there(self, lengths: Sequence[int]) -> torch.Tensor:
         """The mask of texts of these lengths."""
         ends = torch.tensor(lengths, device=self._device)[:, None]
-        return (torch.arange(self.tokens, device=self._device) < ends).int()
+        return (torch.arange(max(lengths), device=self._device) < ends).int()
 
     def _of(self, module: GraphModule, value: torch.Tensor) -> Any:
         with torch.inference_mode():

@@ -128,8 +128,8 @@ class _Packing:
         self.sizes = _sizes(inputs)
         for node in inputs:
             self._set(node, (self.graph.placeholder(node.name), Kind.TOKENS))
-        places, indices = self._indices()
-        self.parts = Parts(self.loaded.module, self.inputs, places)
+        self.parts = Parts(self.loaded.module, self.inputs)
+        self.places, indices = self._indices()
         self.owners, self.cumulative, self.longest = map(
             self.graph.placeholder, ("owners", "cumulative", "longest")
         )
@@ -139,7 +139,7 @@ class _Packing:
             elif node.op == "call_function" and node not in self.kinds:
                 self._set(node, _RULES.get(str(node.target), _Packing.by_table)(self, node))
         module, per_text = self._finished(self.nodes[-1].args[0])
-        return PackedGraph(module, indices, per_text, places)
+        return PackedGraph(module, indices, per_text, self.places)
 
     def _finished(self, outputs: Any) -> tuple[GraphModule, tuple[bool, ...]]:
         kinds = [self.kinds.get(node, Kind.OTHER) for node in outputs]
@@ -166,14 +166,13 @@ class _Packing:
                 table, source = argument(node, 0), argument(node, 1)
                 if self.sizes.of_tokens(source) and not self._of_values(source):
                     tables.setdefault(source, []).append(int(table.meta["val"].shape[0]))
-        parts = Parts(self.loaded.module, self.inputs)
-        fixed = [rows for source, rows in tables.items() if not parts.given(source)]
+        fixed = [rows for source, rows in tables.items() if not self.parts.given(source)]
         # The largest table is the one of positions.
         most = max(map(max, fixed or tables.values()), default=0)
         indices = []
         for number, (source, rows) in enumerate(tables.items()):
             self._set(source, (self.graph.placeholder(f"index_{number}"), Kind.TOKENS))
-            indices.append(_index(parts, source, most, min(rows)))
+            indices.append(_index(self.parts, source, most, min(rows)))
         known = [len(one.of_place) for one in indices if one.of_place is not None]
         # Of a table that texts look up themselves the first rows are for padding.
         return min(known, default=max(0, most - max(2, most // 16))), tuple(indices)
@@ -229,7 +228,7 @@ class _Packing:
         for one in sources:
             if self.kinds.get(one) is not Kind.TOKENS or self.sizes.axes(one) != [0, 2]:
                 return None
-        if mask not in self.proven and (fault := self.parts.mask_fault(mask)):
+        if mask not in self.proven and (fault := self.parts.mask_fault(mask, self.places)):
             raise Unpackable(fault)
         self.proven.add(mask)
         now = [self.new[one] for one in sources]

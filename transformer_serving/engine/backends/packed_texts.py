@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from transformer_serving.engine.backends.exported_program import Call
 from transformer_serving.engine.backends.packed_graph import Index
 
-Call = Sequence[NDArray[Any]]
 Numbers = NDArray[np.int32]
 
 # Tokens of a row: each size is recorded as a graph of its own.

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from transformer_serving.engine.backends.exported_program import LoadedProgram
+from transformer_serving.engine.backends.exported_program import Call, LoadedProgram, Outputs
 from transformer_serving.engine.backends.usual_shapes import Shape, UsualShapes
 
 Tensors = tuple[torch.Tensor, ...]
@@ -104,7 +104,7 @@ class PaddedCalls:
         self._program = program
         self._gpu = gpu
 
-    def run(self, calls: Sequence[Sequence[NDArray[Any]]]) -> list[list[NDArray[Any]] | Exception]:
+    def run(self, calls: Sequence[Call]) -> list[Outputs | Exception]:
         with self._gpu.work():
             begun = [self._begin(arrays) for arrays in calls]
         return [
@@ -112,7 +112,7 @@ class PaddedCalls:
             for one in begun
         ]
 
-    def _begin(self, arrays: Sequence[NDArray[Any]]) -> list[torch.Tensor] | Exception:
+    def _begin(self, arrays: Call) -> list[torch.Tensor] | Exception:
         """The outputs' places in pinned memory, filled once the stream has come so far."""
         given = [pinned(array) for array in arrays]
         shape = tuple(tuple(tensor.shape) for tensor in given)

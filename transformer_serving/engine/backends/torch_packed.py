@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 
 from transformer_serving.contract.error_line import named_line
 from transformer_serving.engine.backends import usual_shapes
-from transformer_serving.engine.backends.exported_program import LoadedProgram, load_program
+from transformer_serving.engine.backends.exported_program import (
+    Call,
+    Calls,
+    LoadedProgram,
+    Outputs,
+    load_program,
+)
 from transformer_serving.engine.backends.graph_parts import MASK
 from transformer_serving.engine.backends.packed_graph import (
     Index,
@@ -28,7 +34,6 @@ from transformer_serving.engine.backends.packed_operators import text_by_text, v
 from transformer_serving.engine.backends.packed_texts import (
     BLOCK,
     SIZES,
-    Call,
     CallTexts,
     Row,
     blocks_of,
@@ -39,7 +44,6 @@ from transformer_serving.engine.backends.packed_texts import (
 )
 from transformer_serving.engine.backends.torch_cuda import Gpu, fetched, pinned
 
-Outputs = list[NDArray[Any]]
 # By rows, each row's outputs: of its texts, or of its tokens.
 RunRows = Callable[[Sequence[Row]], list[Outputs]]
 # How far a packed answer may be from a padded one, of the padded one's length: they add up in
@@ -50,10 +54,6 @@ TRIED, TRIED_RECORDED = (1, 2, 7, 16, 33, 100, 300), (3, 1, 20, 60)
 # Rows up to here are recorded before the first call: beyond, few calls are of one size.
 _RECORDED_FIRST = 2048
 _RECORDED_LONGEST = (BLOCK, 2 * BLOCK)
-
-
-class Calls(Protocol):
-    def run(self, calls: Sequence[Call]) -> list[Outputs | Exception]: ...
 
 
 class PackedCalls:

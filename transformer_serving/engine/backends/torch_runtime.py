@@ -8,27 +8,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from transformer_serving.contract.error_line import named_line
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.torch_program import WEIGHTS, ProgramTensor
 from transformer_serving.engine.backends.executor import Graph, RequestFailure
-from transformer_serving.engine.backends.exported_program import LoadedProgram, load_program
+from transformer_serving.engine.backends.exported_program import (
+    Call,
+    Calls,
+    LoadedProgram,
+    Outputs,
+    load_program,
+)
 from transformer_serving.engine.backends.grouping import Arrays
 from transformer_serving.engine.backends.model_settings import ModelError, ModelSettings, TensorSpec
-
-Outputs = list[NDArray[Any]]
-
-
-class Calls(Protocol):
-    """Runs several calls, the inputs of each in the program's order."""
-
-    def run(self, calls: Sequence[Sequence[NDArray[Any]]]) -> list[Outputs | Exception]: ...
 
 
 class CpuCalls:
@@ -37,10 +33,10 @@ class CpuCalls:
     def __init__(self, program: LoadedProgram) -> None:
         self._program = program
 
-    def run(self, calls: Sequence[Sequence[NDArray[Any]]]) -> list[Outputs | Exception]:
+    def run(self, calls: Sequence[Call]) -> list[Outputs | Exception]:
         return [self._one(arrays) for arrays in calls]
 
-    def _one(self, arrays: Sequence[NDArray[Any]]) -> Outputs | Exception:
+    def _one(self, arrays: Call) -> Outputs | Exception:
         with torch.inference_mode():
             try:
                 # Copied: Triton's memory may not be written to, and torch has no such tensors.
