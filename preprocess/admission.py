@@ -16,6 +16,7 @@ from preprocess.stats import tell_limit, waiting_tokens
 from preprocess.tokens import Encoded
 from preprocess.waiting import PACE, WaitingTexts
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.worker.deferred import Deferred
 
 # Of the time that a request has left, this much may be spent by the estimate: rates change, and
 # an answer that comes a little late was computed for nobody.
@@ -65,6 +66,7 @@ class Admission:
     _held: int = 0
 
     def __post_init__(self) -> None:
+        self._soon = Deferred(self._tell).soon
         tell_limit(
             "waiting_tokens_limit", "The most tokens that may wait or be computed.", self.limit
         )
@@ -103,6 +105,9 @@ class Admission:
             share.few += sign * taken.held
         self._held += sign * taken.held
         self.tokens += sign * taken.tokens
+        self._soon()
+
+    def _tell(self) -> None:
         self.gauge.set(self.tokens)
 
 

@@ -14,8 +14,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from transformer_serving.contract.errors import FAULTS, KINDS
+from transformer_serving.contract.worker.deferred import Deferred
 from transformer_serving.contract.worker.durations import Durations
 from transformer_serving.contract.worker.process_wide import process_wide
+from transformer_serving.contract.worker.tallies import CounterTally, HistogramTally
 
 try:
     import prometheus_client as prometheus
@@ -41,27 +43,32 @@ _FROM_ZERO = (200, *sorted({KINDS[code].status for code in FAULTS}))
 
 
 class EndpointFigures:
-    """One endpoint's figures; looked up once, because a look-up costs as much as a count."""
+    """One endpoint's figures; looked up once, because a look-up costs as much as a count.
+
+    What is counted for every request is told a moment later.
+    """
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
         self._requests = {status: self._answers_of(status) for status in _FROM_ZERO}
         self._abandoned = {reason: self._given_up_by(reason) for reason in (DISCONNECT, DEADLINE)}
-        self._texts = labelled(counter("texts", "Texts answered."), endpoint)
-        self._tokens = labelled(counter("tokens", "Their tokens, special ones included."), endpoint)
+        self._texts = self._tally("texts", "Texts answered.")
+        self._tokens = self._tally("tokens", "Their tokens, special ones included.")
         seconds = histogram(
             "stage_seconds", "Seconds a request spent in a stage.", ("stage",), _SECONDS
         )
-        self._stages = [labelled(seconds, endpoint, stage) for stage in STAGES]
+        self._stages = [
+            (HistogramTally(_SECONDS), labelled(seconds, endpoint, stage)) for stage in STAGES
+        ]
         call_texts = histogram(
             "call_texts", "Texts that went to the engine in one call.", (), _CALL_TEXTS
         )
-        self._call_texts = labelled(call_texts, endpoint)
-        self._call_tokens = labelled(counter("call_tokens", "Tokens sent to the engine."), endpoint)
-        self._padding = labelled(
-            counter("call_padding_tokens", "Padding sent to the engine beside the tokens."),
-            endpoint,
+        self._call_texts = HistogramTally(_CALL_TEXTS), labelled(call_texts, endpoint)
+        self._call_tokens = self._tally("call_tokens", "Tokens sent to the engine.")
+        self._padding = self._tally(
+            "call_padding_tokens", "Padding sent to the engine beside the tokens."
         )
+        self._soon = Deferred(self.tell).soon
 
     def request(
         self, status: int, texts: int, tokens: int, stages: Mapping[str, float], times: int = 1
@@ -71,12 +78,13 @@ class EndpointFigures:
         """
         if status not in self._requests:
             self._requests[status] = self._answers_of(status)
-        self._requests[status].inc(times)
+        self._requests[status].value += times
         if status == 200:
-            self._texts.inc(texts)
-            self._tokens.inc(tokens)
-            for part, seconds in zip(self._stages, stages.values(), strict=False):
-                part.observe(seconds)
+            self._texts.value += texts
+            self._tokens.value += tokens
+            for (tally, _), seconds in zip(self._stages, stages.values(), strict=False):
+                tally.observe(seconds)
+        self._soon()
 
     def abandoned(self, reason: str, texts: int) -> None:
         """A request in the queue that nobody waits for any more, with texts not answered."""
@@ -85,13 +93,27 @@ class EndpointFigures:
 
     def call(self, texts: int, tokens: int, padding: int) -> None:
         """One call of the engine."""
-        self._call_texts.observe(texts)
-        self._call_tokens.inc(tokens)
-        self._padding.inc(padding)
+        self._call_texts[0].observe(texts)
+        self._call_tokens.value += tokens
+        self._padding.value += padding
+        self._soon()
 
-    def _answers_of(self, status: int) -> Any:
+    def tell(self) -> None:
+        """What was counted and Prometheus does not know yet."""
+        for counted in (
+            *self._requests.values(), self._texts, self._tokens, self._call_tokens, self._padding
+        ):  # fmt: skip
+            counted.tell()
+        for tally, told in (*self._stages, self._call_texts):
+            if not isinstance(told, _Nothing):
+                tally.tell(told)
+
+    def _tally(self, name: str, text: str) -> CounterTally:
+        return CounterTally(labelled(counter(name, text), self._endpoint))
+
+    def _answers_of(self, status: int) -> CounterTally:
         requests = counter("requests", "Answers by their status.", ("status",))
-        return labelled(requests, self._endpoint, str(status))
+        return CounterTally(labelled(requests, self._endpoint, str(status)))
 
     def _given_up_by(self, reason: str) -> tuple[Any, Any]:
         requests = counter("abandoned_requests", "Requests given up in the queue.", _WHY)

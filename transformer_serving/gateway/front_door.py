@@ -10,6 +10,7 @@ from starlette.responses import Response
 from transformer_serving.contract.body_memory import Share
 from transformer_serving.contract.errors import UNKNOWN_ENDPOINT, ServingError
 from transformer_serving.contract.keys import Key
+from transformer_serving.contract.worker.deferred import do_all_now
 from transformer_serving.contract.worker.log_lines import write_json_lines
 from transformer_serving.contract.worker.request_context import (
     current_caller,
@@ -97,6 +98,7 @@ class FrontDoor:
         """Every figure that was kept back, now."""
         self._crowd.tell()
         self._traffic.tell()
+        do_all_now()
 
     def turns_away(self, scope: Scope, raw: bytes) -> Iterable[Message] | None:
         """The answer of a request that need not come into the loop; asked in Granian's thread."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from transformer_serving.contract.worker.process_wide import process_wide
+
 # Who reads the figures sees them no later than so.
 WITHIN_S = 0.2
 
@@ -25,16 +27,29 @@ class Deferred:
 
     def soon(self) -> None:
         """Do the work `within_s` from now; at once where no loop runs."""
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            self._work()
+        # A loop that was closed before its time came did not do it.
+        if self._loop is not None and not self._loop.is_closed():
             return
-        # A loop that was closed before its time came is another one.
-        if loop is not self._loop:
-            self._loop = loop
-            loop.call_later(self._within_s, self.now)
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self.now()
+            return
+        _waiting()[self.now] = None
+        self._loop.call_later(self._within_s, self.now)
 
     def now(self) -> None:
         self._loop = None
+        _waiting().pop(self.now, None)
         self._work()
+
+
+def do_all_now() -> None:
+    """Every deferred work of the process, whichever version of the code waits with it."""
+    for now in tuple(_waiting()):
+        now()
+
+
+def _waiting() -> dict[Callable[[], None], None]:
+    waiting: dict[Callable[[], None], None] = process_wide("deferred", dict)
+    return waiting

@@ -8,13 +8,13 @@ Tested by tests/contract/test_durations.py.
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from transformer_serving.contract.errors import KINDS
 from transformer_serving.contract.worker.deferred import Deferred
 from transformer_serving.contract.worker.process_wide import process_wide
+from transformer_serving.contract.worker.tallies import HistogramTally
 
 NAME = "transformer_serving_request_duration_seconds"
 HELP = "From a request's arrival to the end of its answer."
@@ -53,19 +53,18 @@ def status_of(code: str, status: int) -> int:
     return status if row is None else row.status
 
 
-class _Tally:
+class _Tally(HistogramTally):
     """Answers of one row of labels that Prometheus was not told of yet; the last one traced of
     each bucket.
     """
 
-    __slots__ = ("counts", "seconds", "traced")
+    __slots__ = ("traced",)
 
     def __init__(self) -> None:
-        self.clear()
+        super().__init__(BOUNDS)
 
     def clear(self) -> None:
-        self.counts = [0] * (len(BOUNDS) + 1)
-        self.seconds = 0.0
+        super().clear()
         self.traced: dict[int, Traced] = {}
 
 
@@ -90,9 +89,7 @@ class Durations:
         tally = self._tallies.get((endpoint, code, status))
         if tally is None:
             tally = self._tallies[endpoint, code, status] = _Tally()
-        bucket = bisect_left(BOUNDS, seconds)
-        tally.counts[bucket] += 1
-        tally.seconds += seconds
+        bucket = tally.observe(seconds)
         if trace_id is not None:
             tally.traced[bucket] = Traced(trace_id, seconds, time.time())
         self.soon()
@@ -113,14 +110,10 @@ class Durations:
                     child = histogram.labels(endpoint, str(status), code)
                 except OSError:
                     continue
-                for bucket, count in zip(child._buckets, tally.counts, strict=True):
-                    if count:
-                        bucket.inc(count)
-                child._sum.inc(tally.seconds)
                 # Of several workers prometheus_client keeps none.
                 for at, traced in tally.traced.items():
                     child._buckets[at].set_exemplar(self._exemplar(traced))
-                tally.clear()
+                tally.tell(child)
 
     def _histogram(self) -> Any:
         return self._library.Histogram(NAME, HELP, LABELS, buckets=BOUNDS)
