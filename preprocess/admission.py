@@ -111,8 +111,7 @@ class Admission:
         self.gauge.set(self.tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class Newcomer:
+class Newcomer(NamedTuple):
     """A request before the queue; `tokens` and `last_text` are 0 while it is not tokenized.
 
     `left_s` is the time to its own deadline, None where it has none of its own.

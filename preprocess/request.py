@@ -65,8 +65,7 @@ class BodyForm:
         return self.first.one and not (self.second and self.second.required)
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """The texts of one request, in order.
 
     `texts` are those of the task's first field, `pairs` those of its second. `many` tells a list

@@ -25,10 +25,12 @@ def pad(
     [texts, n] with n the most that one of the texts has."""
     fill = {"input_ids": tokens.pad_id, "token_type_ids": tokens.pad_type_id, "attention_mask": 0}
     arrays = {
-        tensor.role: np.full((len(encoded), length), fill[tensor.role], _DTYPES[tensor.dtype])
+        tensor.role: np.empty((len(encoded), length), _DTYPES[tensor.dtype])
         for tensor in inputs
         if tensor.role not in EXTRA_ROLES
     }
+    for role, array in arrays.items():
+        array.fill(fill[role])
     for row, text in enumerate(encoded):
         size = len(text.ids)
         span = slice(0, size) if tokens.padding_side == "right" else slice(length - size, length)
@@ -61,6 +63,14 @@ def rows_of(outputs: Sequence[Array], encoded: Sequence[Encoded], endpoint: Endp
     if any(array.shape[:1] != (len(encoded),) for array in outputs):
         raise ServingError("engine_failed", "the engine answered another number of texts")
     return [unpad(arrays, text, endpoint) for text, *arrays in zip(encoded, *outputs, strict=True)]
+
+
+def logits_of(rows: Sequence[Row]) -> Array:
+    """The first output of all rows, [rows, ...] of float32, for reading."""
+    if len(rows) == 1:
+        # A view: to stack one costs three microseconds.
+        return rows[0][0][np.newaxis].astype(np.float32, copy=False)
+    return np.stack([row[0] for row in rows]).astype(np.float32, copy=False)
 
 
 def unpad(outputs: Sequence[Array], text: Encoded, endpoint: Endpoint) -> Row:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +14,7 @@ from transformer_serving.contract.errors import ServingError
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Tensor(NamedTuple):
     """One input tensor; `dtype` is Triton's name and matches the array's: objects of bytes for
     BYTES."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 import tokenizers
 
@@ -21,8 +21,7 @@ Result = TypeVar("Result")
 Input = str | tuple[str, str]
 
 
-@dataclass(frozen=True)
-class Encoded:
+class Encoded(NamedTuple):
     """One row of an engine call: token ids, special tokens included, not yet padded.
 
     `extras` holds the values of the head's extra inputs by role.
@@ -30,7 +29,7 @@ class Encoded:
 
     ids: list[int]
     type_ids: list[int]
-    extras: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    extras: Mapping[str, Sequence[int]] = MappingProxyType({})
 
 
 class Tokenizer:

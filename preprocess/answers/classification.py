@@ -15,7 +15,7 @@ from preprocess.answers.gist import Gist, words
 from preprocess.answers.work import Work
 from preprocess.parameters import FLAG, Parameter, Parameters, choice, read_parameters, whole
 from preprocess.request import BodyForm, Request, TextField
-from preprocess.rows import Row
+from preprocess.rows import Row, logits_of
 from preprocess.tensors import Array
 from preprocess.tokens import Input, Tokenizer
 from transformer_serving.contract.endpoint import Endpoint
@@ -98,7 +98,7 @@ class TextClassification:
     def render(self, rows: Sequence[Row], work: Work) -> Any:
         request = work.request
         parameters: ClassificationParameters = request.parameters
-        logits = np.stack([row[0] for row in rows]).astype(np.float32, copy=False)
+        logits = logits_of(rows)
         scores = FUNCTIONS[parameters.function](logits)
         answers = [self._answer(row, parameters, request.pipeline_shape) for row in scores]
         if request.many:

@@ -25,7 +25,7 @@ from preprocess.answers.gist import Gist, best_first, directions, ranked
 from preprocess.answers.work import Work
 from preprocess.parameters import FLAG, Parameter, Parameters, choice, read_parameters, text, whole
 from preprocess.request import BodyForm, Request, TextField
-from preprocess.rows import Row
+from preprocess.rows import Row, logits_of
 from preprocess.tensors import Array
 from preprocess.tokens import Input, Tokenizer
 from transformer_serving.contract.endpoint import Endpoint
@@ -74,7 +74,7 @@ class CrossEncoder:
         return Work(request, tokenizer.encode(pairs, request.truncate, self._limits))
 
     def scores(self, rows: Sequence[Row], function: str | None = None) -> list[float]:
-        logits = np.stack([row[0] for row in rows]).astype(np.float32, copy=False)
+        logits = logits_of(rows)
         scores: list[float] = FUNCTIONS[function or self.function](logits)[:, 0].tolist()
         return scores
 

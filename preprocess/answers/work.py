@@ -6,15 +6,13 @@ Tested by tests/preprocess/answers/test_equality.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from preprocess.request import Request
 from preprocess.tokens import Encoded
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """The rows of one request; `context` is the task's own: offsets, whose row is whose."""
 
     request: Request

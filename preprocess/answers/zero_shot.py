@@ -11,7 +11,6 @@ from itertools import product
 from string import Formatter
 from typing import Any
 
-import numpy as np
 import tokenizers
 
 from preprocess.answers.classification import softmax
@@ -19,7 +18,7 @@ from preprocess.answers.gist import Gist, ranked
 from preprocess.answers.work import Work
 from preprocess.parameters import FLAG, Parameter, Parameters, read_parameters, text, texts
 from preprocess.request import BodyForm, Request, TextField
-from preprocess.rows import Row
+from preprocess.rows import Row, logits_of
 from preprocess.tensors import Array
 from preprocess.tokens import Encoded, check_rows, too_long
 from preprocess.windows import Windows, rows_of
@@ -121,7 +120,7 @@ class ZeroShotClassification:
     def render(self, rows: Sequence[Row], work: Work) -> Any:
         request = work.request
         count = len(request.parameters.labels)
-        logits = np.stack([row[0] for row in rows]).astype(np.float32, copy=False)
+        logits = logits_of(rows)
         answers = [
             self._answer(text, logits[at * count : (at + 1) * count], request.parameters)
             for at, text in enumerate(request.texts)
