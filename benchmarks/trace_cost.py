@@ -74,8 +74,8 @@ class Site:
         from preprocess import Preprocess
         from transformer_serving.contract.worker.spans import open_queue
         from transformer_serving.contract.worker.tracing import Tracing
+        from transformer_serving.gateway.figures.traffic import Traffic
         from transformer_serving.gateway.short_way import RequestedEndpoint
-        from transformer_serving.gateway.traffic import Traffic
 
         self.made: Any = Preprocess(
             (BUNDLE / "endpoint.json").read_bytes(), (BUNDLE / "tokenizer.json").read_bytes

@@ -11,12 +11,12 @@ from preprocess.stats import STAGES, EndpointFigures
 from tests.gateway.played_host import Processor, host_of
 from transformer_serving.contract.worker.durations import OK
 from transformer_serving.contract.worker.spans import SENT, _Losses
+from transformer_serving.gateway.figures.metrics import Metrics, tell_syncs
+from transformer_serving.gateway.figures.page import page
+from transformer_serving.gateway.figures.traffic import Traffic
 from transformer_serving.gateway.golden_rounds import GoldenResult
-from transformer_serving.gateway.metrics import Metrics, tell_syncs
-from transformer_serving.gateway.metrics_page import page
-from transformer_serving.gateway.mirror import Mirror, Mirroring
+from transformer_serving.gateway.rollout.mirror import Mirror, Mirroring
 from transformer_serving.gateway.short_way import RequestedEndpoint, ShortWay
-from transformer_serving.gateway.traffic import Traffic
 
 NAME = "texts"
 

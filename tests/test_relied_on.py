@@ -70,23 +70,23 @@ RELIED_ON = (
         "prometheus_client", "prometheus_client/mmap_dict.py", "MmapedDict",
         "__init__(filename,read_mode) read_all_values_from_file(filename) "
         "write_value(key,value,timestamp) close()",
-        "gateway/counted_rows.py: what the workers counted; gateway/metrics_page.py: the counts of "
+        "gateway/figures/counted_rows.py: what workers counted; gateway/figures/page.py: counts of "
         "those that have ended go into one file",
     ),
     Relied(
         "prometheus_client", "prometheus_client/mmap_dict.py", "",
         "mmap_key(metric_name,name,labelnames,labelvalues,help_text)",
-        "gateway/counted_rows.py: keys of rows that no worker has written yet",
+        "gateway/figures/counted_rows.py: keys of rows that no worker has written yet",
     ),
     Relied(
         "prometheus_client", "prometheus_client/utils.py", "",
         "floatToGoString(d)",
-        "gateway/counted_rows.py: numbers as Prometheus writes them",
+        "gateway/figures/counted_rows.py: numbers as Prometheus writes them",
     ),
     Relied(
         "prometheus_client", "prometheus_client/multiprocess.py", "MultiProcessCollector",
         "__init__(registry,path) merge(files,accumulate)",
-        "gateway/metrics_page.py and preprocess/stats.py: the figures of all workers together",
+        "gateway/figures/page.py and preprocess/stats.py: the figures of all workers together",
     ),
     Relied(
         "prometheus_client", "prometheus_client/metrics.py", "Histogram",
@@ -96,7 +96,7 @@ RELIED_ON = (
     Relied(
         "clearml", "clearml/backend_interface/base.py", "IdObjectBase",
         "_data reload()",
-        "gateway/metrics.py: whether the SDK could read the service's task again",
+        "gateway/figures/metrics.py: whether the SDK could read the service's task again",
     ),
     Relied(
         "starlette", "starlette/responses.py", "Response",
@@ -182,7 +182,7 @@ RELIED_ON = (
         "init(project_name,task_name,task_type,tags,reuse_last_task_id,continue_last_task,"
         "output_uri,auto_connect_arg_parser,auto_connect_frameworks,auto_resource_monitoring,"
         "auto_connect_streams,deferred_init)",
-        "gateway/host_task.py: the host's task is made without a look at the code",
+        "gateway/host/task.py: the host's task is made without a look at the code",
     ),
     Relied(
         "clearml", "clearml/storage/helper.py", "_StorageHelper",
@@ -200,26 +200,26 @@ RELIED_ON = (
         "_canary_route _normalize_endpoint_url(endpoint,version) _sync_daemon_thread "
         "get_endpoints() get_synced_endpoints() "
         "deserialize(task,prefetch_artifacts,skip_sync,update_current_task)",
-        "gateway/building.py, short_way.py, health.py, metrics.py; controller/clearml_edge.py",
+        "gateway/host/building.py, short_way.py, health.py, metrics.py; controller/clearml_edge.py",
     ),
     Relied(
         "clearml-serving", _HOST, "ModelRequestProcessor",
         "_update_serving_plot() _update_monitored_models() _model_monitoring "
         "_model_monitoring_versions _model_monitoring_update_request",
-        "gateway/host_faults.py: three faults fenced off",
+        "gateway/host/faults.py: three faults fenced off",
     ),
     Relied(
         "clearml-serving", _ENGINE, "BasePreprocessRequest",
         "__init__(model_endpoint,task) _instantiate_custom_preprocess_cls(task) _preprocess "
         "get_engine_cls(engine)",
-        "gateway/preprocess_gate.py: code is run when a trusted key has signed it; building.py",
+        "gateway/host/preprocess_gate.py: code is run when a trusted key signed it; building.py",
     ),
     Relied(
         "clearml-serving", _APP, "",
         "app processor session_logger instance_id grpc_aio_ignore_errors grpc_aio_verbose_errors "
         "format_exception exit_app AioRpcError ModelRequestProcessor EndpointNotFoundException "
         "EndpointModelLoadException EndpointBackendEngineException ServingInitializationException",
-        "gateway/host_errors.py and front_door.py: the host's answers, given on its behalf",
+        "gateway/host/errors.py and front_door.py: the host's answers, given on its behalf",
     ),
     Relied(
         "clearml-serving", "clearml_serving/__main__.py", "",

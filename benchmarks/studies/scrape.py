@@ -60,8 +60,8 @@ def _keep(endpoints: int) -> list[str]:
     from preprocess.admission import Admission
     from preprocess.stats import STAGES, EndpointFigures
     from transformer_serving.contract.worker.durations import Durations
+    from transformer_serving.gateway.figures.metrics import Metrics
     from transformer_serving.gateway.golden_rounds import GoldenResult
-    from transformer_serving.gateway.metrics import Metrics
 
     names = [f"endpoint-{number}" for number in range(endpoints)]
     durations = Durations(prometheus)
@@ -80,7 +80,7 @@ def _keep(endpoints: int) -> list[str]:
 
 
 async def _answer(names: Sequence[str], scrapes: int) -> dict[str, float]:
-    from transformer_serving.gateway.metrics import Metrics
+    from transformer_serving.gateway.figures.metrics import Metrics
 
     metrics, late = Metrics(lambda: set(names)), list[float]()
     ended = False

@@ -1,7 +1,7 @@
 """What of an answer is compared with another bundle's: its words, its vectors, or its order.
 
 In types of Python and numpy alone, since the other bundle's code may be of another version. Who
-compares them is transformer_serving/gateway/likeness.py.
+compares them is transformer_serving/gateway/rollout/likeness.py.
 
 Tested by tests/preprocess/answers/test_gist.py.
 """

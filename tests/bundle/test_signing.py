@@ -33,7 +33,7 @@ from transformer_serving.desk.bundle.signing import SigningKey, new_key, read_ke
 from transformer_serving.desk.failure import Failure
 from transformer_serving.engine.controller.control_plane import Served
 from transformer_serving.engine.controller.verification import Refused, verify
-from transformer_serving.gateway.preprocess_gate import guard
+from transformer_serving.gateway.host.preprocess_gate import guard
 
 KEY = Ed25519PrivateKey.generate()
 SERVED = Served("e", "e", "m", "py_code", "ONNX", FIELDS, "", "")

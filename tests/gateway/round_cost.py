@@ -20,8 +20,8 @@ from tests.gateway.played_host import Ours, Processor, host_of
 from transformer_serving.contract.endpoint import Recorded
 from transformer_serving.contract.golden import agrees
 from transformer_serving.contract.naming import VERSION_HEADER
+from transformer_serving.gateway.figures.metrics import Metrics
 from transformer_serving.gateway.golden_rounds import GoldenRounds
-from transformer_serving.gateway.metrics import Metrics
 from transformer_serving.gateway.short_way import ShortWay
 
 VECTOR = [number / 1000 for number in range(384)]

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given, strategies as st
 
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.gateway import body as body_module
-from transformer_serving.gateway.body import (
+from transformer_serving.gateway.body import incoming as body_module
+from transformer_serving.gateway.body.content_encoding import Decoder, Gzip, Plain, decoder_for
+from transformer_serving.gateway.body.incoming import (
     ClientGoneError,
     Incoming,
     check_declared,
     header_values,
 )
-from transformer_serving.gateway.body_memory import body_memory
-from transformer_serving.gateway.content_encoding import Decoder, Gzip, Plain, decoder_for
+from transformer_serving.gateway.body.memory import body_memory
 from transformer_serving.gateway.settings import GatewaySettings, read_settings
 
 DATA = st.binary(max_size=3000) | st.builds(bytes.__mul__, st.binary(max_size=3), st.integers(0, 9))

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from tests.gateway.played_host import Ours, Processor, host_of
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.gateway.body_memory import body_memory
+from transformer_serving.gateway.body.memory import body_memory
 from transformer_serving.gateway.front_door import FrontDoor
 from transformer_serving.gateway.settings import read_settings
 

@@ -25,8 +25,8 @@ from tests.gateway.text_serving import TextServing, text_serving as text_serving
 from tests.otlp_receiver import Receiver, receiver
 from transformer_serving.contract.worker.durations import NAME
 from transformer_serving.contract.worker.tracing import ENDPOINT, RATIO
-from transformer_serving.gateway.exemplars import Exemplars, newest_exemplars
-from transformer_serving.gateway.figures_folder import VARIABLE
+from transformer_serving.gateway.figures.exemplars import Exemplars, newest_exemplars
+from transformer_serving.gateway.figures.folder import VARIABLE
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 SCRAPE = """

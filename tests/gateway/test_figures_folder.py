@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
 
-from transformer_serving.gateway.figures_folder import VARIABLE, figures_folder
-from transformer_serving.gateway.metrics import Metrics
+from transformer_serving.gateway.figures.folder import VARIABLE, figures_folder
+from transformer_serving.gateway.figures.metrics import Metrics
 
 
 def test_what_killed_servers_left_goes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

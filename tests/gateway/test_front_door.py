@@ -13,7 +13,7 @@ import pytest
 from starlette.responses import Response
 
 from tests.gateway.played_host import Ours, Processor, host_of
-from transformer_serving.gateway import body as body_module
+from transformer_serving.gateway.body import incoming as body_module
 from transformer_serving.gateway.front_door import FrontDoor
 from transformer_serving.gateway.settings import GatewaySettings
 

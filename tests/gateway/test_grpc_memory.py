@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2 as messages, service_pb2_grpc
 
 from tests.free_ports import free_port
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.gateway.body_memory import body_memory
+from transformer_serving.gateway.body.memory import body_memory
 from transformer_serving.gateway.grpc_port.port import GrpcPort
 from transformer_serving.gateway.settings import read_settings
 

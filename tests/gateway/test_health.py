@@ -17,9 +17,10 @@ from tests.gateway.conftest import Server
 from tests.gateway.played_host import Ours, Processor, host_of
 from transformer_serving.contract.endpoint import Recorded
 from transformer_serving.contract.naming import VERSION_HEADER
-from transformer_serving.gateway import building, golden_rounds, health as health_module
+from transformer_serving.gateway import golden_rounds, health as health_module
 from transformer_serving.gateway.golden_rounds import GoldenResult, GoldenRounds
 from transformer_serving.gateway.health import Health
+from transformer_serving.gateway.host import building
 from transformer_serving.gateway.short_way import ShortWay
 from transformer_serving.gateway.shutdown import Shutdown
 

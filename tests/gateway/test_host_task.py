@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.conftest import Session
-from transformer_serving.gateway.host_task import without_analysis
+from transformer_serving.gateway.host.task import without_analysis
 
 _LOOK = """
 import importlib, json, os, sys
@@ -49,7 +49,7 @@ def seen(session: Session, module: str) -> dict[str, Any]:
 
 
 def test_a_gateway_has_its_code_not_analysed(session: Session) -> None:
-    assert seen(session, "transformer_serving.gateway.host") == {
+    assert seen(session, "transformer_serving.gateway.host.load") == {
         "analysed": False,
         "parsers": [],
         "requirements": False,

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.gateway import json_body
-from transformer_serving.gateway.json_body import (
+from transformer_serving.gateway.body import json_body
+from transformer_serving.gateway.body.json_body import (
     check_acceptable,
     check_elements,
     parse_object,

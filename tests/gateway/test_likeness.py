@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as some
 
-from transformer_serving.gateway.likeness import are_alike
+from transformer_serving.gateway.rollout.likeness import are_alike
 
 RANKING = ([3, 1, 2], [9.0, 5.0, 0.0])
 

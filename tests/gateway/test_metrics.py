@@ -25,7 +25,7 @@ from tests.gateway.figures import PREFIX, Samples, durations, of, read
 from tests.gateway.text_serving import TextServing, text_serving as text_serving
 from transformer_serving.contract.errors import FAULTS, KINDS
 from transformer_serving.contract.worker.durations import BOUNDS
-from transformer_serving.gateway.metrics import tell_syncs
+from transformer_serving.gateway.figures.metrics import tell_syncs
 
 
 @pytest.fixture(scope="module", params=["gateway", "stock"])

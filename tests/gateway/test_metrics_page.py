@@ -23,7 +23,7 @@ def test_endpoints_that_went_are_shown_no_more(tmp_path: Path) -> None:
 GONE = """
 import sys
 from preprocess.stats import EndpointFigures
-from transformer_serving.gateway.metrics_page import page
+from transformer_serving.gateway.figures.page import page
 for name in ("here", "gone"):
     EndpointFigures(name)
 sys.stdout.write(page({"here"}).decode())
@@ -54,8 +54,8 @@ def test_what_is_told_of_golden_requests(tmp_path: Path) -> None:
 GOLDENS = """
 import sys
 from transformer_serving.gateway.golden_rounds import GoldenResult
-from transformer_serving.gateway.metrics import Metrics
-from transformer_serving.gateway.metrics_page import page
+from transformer_serving.gateway.figures.metrics import Metrics
+from transformer_serving.gateway.figures.page import page
 metrics = Metrics()
 def told(endpoint, state, bundle):
     return GoldenResult(endpoint, state, "", 0.0, True, None, bundle, "rerank")

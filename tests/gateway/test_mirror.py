@@ -18,7 +18,13 @@ from transformer_serving.contract.rollout import NEW, OLD, Arms
 from transformer_serving.contract.worker.request_context import current_caller, golden_body
 from transformer_serving.gateway.asked import Asked
 from transformer_serving.gateway.front_door import FrontDoor
-from transformer_serving.gateway.mirror import MIRRORS, MOST_ANSWER, MOST_BODY, Mirror, Mirroring
+from transformer_serving.gateway.rollout.mirror import (
+    MIRRORS,
+    MOST_ANSWER,
+    MOST_BODY,
+    Mirror,
+    Mirroring,
+)
 from transformer_serving.gateway.settings import GatewaySettings
 from transformer_serving.gateway.short_way import Kind, RequestedEndpoint
 

@@ -23,8 +23,8 @@ from transformer_serving.contract.rollout import (
     states_text,
 )
 from transformer_serving.contract.worker.watched_answers import MOST, watched_answers
-from transformer_serving.gateway.mirror import MIRRORS, Noted
-from transformer_serving.gateway.rollout_figures import RolloutFigures
+from transformer_serving.gateway.rollout.figures import RolloutFigures
+from transformer_serving.gateway.rollout.mirror import MIRRORS, Noted
 
 PLAN = Plan("a1", "texts", 77, "new", "old", (10.0, 100.0), 60.0)
 HELD = State("a1", HOLDING, 0)

@@ -23,7 +23,7 @@ from tests.gateway.played_host import (
     SessionError,
     host_of,
 )
-from transformer_serving.gateway import building
+from transformer_serving.gateway.host import building
 from transformer_serving.gateway.routes import call_of
 from transformer_serving.gateway.short_way import (
     Kind,

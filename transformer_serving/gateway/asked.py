@@ -13,7 +13,7 @@ from starlette.responses import Response
 from transformer_serving.contract.errors import ServingError, unknown_endpoint
 from transformer_serving.contract.keys import Key
 from transformer_serving.contract.worker.request_context import current_operation
-from transformer_serving.gateway.json_body import Parser, says_json
+from transformer_serving.gateway.body.json_body import Parser, says_json
 from transformer_serving.gateway.keys import check_may_ask
 from transformer_serving.gateway.routes import Call, Route, json_and_binary, named_in
 from transformer_serving.gateway.short_way import (

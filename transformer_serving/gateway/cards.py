@@ -10,7 +10,7 @@ from typing import Any
 
 from transformer_serving.contract.errors import ServingError, unknown_endpoint
 from transformer_serving.contract.keys import Key
-from transformer_serving.gateway.building import preprocess_of
+from transformer_serving.gateway.host.building import preprocess_of
 from transformer_serving.gateway.keys import endpoint_url
 from transformer_serving.gateway.short_way import Kind, RequestedEndpoint, ShortWay
 

@@ -24,7 +24,7 @@ from transformer_serving.contract.worker.deferred import Deferred
 from transformer_serving.contract.worker.durations import Durations, status_of
 from transformer_serving.contract.worker.trace_context import HEADER as TRACE
 from transformer_serving.gateway.asgi import Message, Scope
-from transformer_serving.gateway.body import header_values
+from transformer_serving.gateway.body.incoming import header_values
 from transformer_serving.gateway.exchange import TIMING, answer_headers
 from transformer_serving.gateway.keys import Keys, check_may_ask
 from transformer_serving.gateway.request_id import request_id

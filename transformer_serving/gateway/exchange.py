@@ -25,7 +25,7 @@ from transformer_serving.gateway.asgi import (
     adding,
     send_json,
 )
-from transformer_serving.gateway.body import Incoming, header_values
+from transformer_serving.gateway.body.incoming import Incoming, header_values
 from transformer_serving.gateway.callers import Caller
 from transformer_serving.gateway.request_id import HEADER as ID_HEADER, request_id
 

@@ -20,24 +20,25 @@ from transformer_serving.contract.worker.request_context import (
 from transformer_serving.contract.worker.tracing import read_tracing
 from transformer_serving.gateway.asgi import Message, Receive, Scope, Send, adding
 from transformer_serving.gateway.asked import Asked, Reader
-from transformer_serving.gateway.body import ClientGoneError, Incoming
-from transformer_serving.gateway.body_memory import body_memory
+from transformer_serving.gateway.body.incoming import ClientGoneError, Incoming
+from transformer_serving.gateway.body.json_body import Parser
+from transformer_serving.gateway.body.memory import body_memory
 from transformer_serving.gateway.callers import Callers
 from transformer_serving.gateway.cards import Cards
 from transformer_serving.gateway.crowd import Crowd
 from transformer_serving.gateway.descriptions import DESCRIPTIONS
 from transformer_serving.gateway.descriptions.description import Question, tell
 from transformer_serving.gateway.exchange import Exchange
+from transformer_serving.gateway.figures.metrics import PATH as METRICS, Metrics
+from transformer_serving.gateway.figures.traffic import NOBODY, Traffic, Visit
 from transformer_serving.gateway.golden_rounds import GoldenRounds
 from transformer_serving.gateway.health import PREFIX, Health
-from transformer_serving.gateway.host_errors import unknown_response
-from transformer_serving.gateway.json_body import Parser
+from transformer_serving.gateway.host.errors import unknown_response
 from transformer_serving.gateway.keys import WITHOUT_KEY, Keys, check_may_ask
-from transformer_serving.gateway.metrics import PATH as METRICS, Metrics
-from transformer_serving.gateway.mirror import Mirroring
 from transformer_serving.gateway.page.files import PageFiles
 from transformer_serving.gateway.request_lines import RequestLine
 from transformer_serving.gateway.request_trace import trace_of
+from transformer_serving.gateway.rollout.mirror import Mirroring
 from transformer_serving.gateway.routes import GENERATE, Call, call_of
 from transformer_serving.gateway.settings import GatewaySettings
 from transformer_serving.gateway.short_way import (
@@ -48,7 +49,6 @@ from transformer_serving.gateway.short_way import (
     send_response,
 )
 from transformer_serving.gateway.shutdown import Lifespan, Shutdown
-from transformer_serving.gateway.traffic import NOBODY, Traffic, Visit
 
 _POLICY_VIOLATION = 1008
 

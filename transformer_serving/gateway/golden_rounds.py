@@ -23,7 +23,7 @@ from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.contract.panics import ENDS
 from transformer_serving.contract.worker.log_lines import trace_of
 from transformer_serving.contract.worker.request_context import GoldenBody
-from transformer_serving.gateway.building import preprocess_of, serves_responses
+from transformer_serving.gateway.host.building import preprocess_of, serves_responses
 from transformer_serving.gateway.short_way import RequestedEndpoint, ShortWay
 
 log = logging.getLogger("transformer_serving.gateway")

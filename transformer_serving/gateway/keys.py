@@ -8,8 +8,8 @@ from pathlib import Path
 from transformer_serving.contract.keys import Key
 from transformer_serving.contract.known_keys import KnownKeys, forbidden
 from transformer_serving.gateway.access import Access
+from transformer_serving.gateway.figures.metrics import PATH as METRICS
 from transformer_serving.gateway.health import OF_AN_ENDPOINT
-from transformer_serving.gateway.metrics import PATH as METRICS
 from transformer_serving.gateway.short_way import RequestedEndpoint
 
 log = logging.getLogger("transformer_serving.gateway")

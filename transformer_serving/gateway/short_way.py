@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from transformer_serving.contract.panics import ENDS
 from transformer_serving.gateway.asgi import Headers, Receive, Scope, Send, adding, with_headers
-from transformer_serving.gateway.building import (
+from transformer_serving.gateway.host.building import (
     build,
     is_built,
     is_ours,
@@ -23,7 +23,7 @@ from transformer_serving.gateway.building import (
     serves_responses,
     wait_for_update,
 )
-from transformer_serving.gateway.host_errors import host_error_response, host_error_table
+from transformer_serving.gateway.host.errors import host_error_response, host_error_table
 
 
 class RequestedEndpoint(NamedTuple):

@@ -13,8 +13,8 @@ from transformer_serving.contract.errors import UNKNOWN_ENDPOINT, ServingError
 from transformer_serving.contract.keys import Key
 from transformer_serving.gateway.asgi import Headers, Send, send_json
 from transformer_serving.gateway.cards import Cards
+from transformer_serving.gateway.figures.metrics import Metrics
 from transformer_serving.gateway.health import Health
-from transformer_serving.gateway.metrics import Metrics
 from transformer_serving.gateway.short_way import RequestedEndpoint
 
 KIT = "transformer-serving"

@@ -10,8 +10,8 @@ from typing import Any
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.gateway.cards import Card
 from transformer_serving.gateway.descriptions.description import Plain, Question, kit_version
+from transformer_serving.gateway.figures.metrics import MEDIA_TYPE
 from transformer_serving.gateway.keys import endpoint_url
-from transformer_serving.gateway.metrics import MEDIA_TYPE
 
 # Admission is by tokens, and a worker's threads tokenize: what its clients may want to see is 0.
 _WITHOUT_COUNTERPART = {"max_concurrent_requests": 0, "tokenization_workers": 0}

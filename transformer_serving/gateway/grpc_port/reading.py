@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.gateway.body_memory import refusal
+from transformer_serving.gateway.body.memory import refusal
 from transformer_serving.gateway.settings import BODY_STALL_SECONDS, GatewaySettings
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from transformer_serving.contract.keys import read_keys
 from transformer_serving.contract.worker.log_lines import write_json_lines
 from transformer_serving.gateway.access import ACCESS, Access, check_address, read_access
-from transformer_serving.gateway.figures_folder import figures_folder
+from transformer_serving.gateway.figures.folder import figures_folder
 from transformer_serving.gateway.server.listener import BoundPath, hold, listen, listen_on_socket
 from transformer_serving.gateway.server.supervisor import Supervisor
 from transformer_serving.gateway.server.tls import Tls

@@ -18,8 +18,8 @@ import prometheus_client as prometheus
 from transformer_serving.contract.errors import UNKNOWN_ENDPOINT
 from transformer_serving.contract.worker.durations import Durations, code_of, status_of
 from transformer_serving.gateway.asgi import Message, Send
-from transformer_serving.gateway.exemplars import Exemplars
-from transformer_serving.gateway.metrics import in_flight
+from transformer_serving.gateway.figures.exemplars import Exemplars
+from transformer_serving.gateway.figures.metrics import in_flight
 from transformer_serving.gateway.request_trace import RequestTrace
 from transformer_serving.gateway.short_way import RequestedEndpoint, ShortWay
 

@@ -1,7 +1,7 @@
 """A request's body: counted as it comes, inflated under a cap, never held beyond the limits.
 
 Nothing is read of a body that declares itself too large, and no more than the limit is ever held
-of one that does not. What all requests hold together has a limit too (`body_memory.py`), and what
+of one that does not. What all requests hold together has a limit too (`memory.py`), and what
 JSON would become is known before it is parsed (`json_body.py`).
 """
 
@@ -15,7 +15,7 @@ from transformer_serving.contract.body_memory import Share
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.setting import Setting
 from transformer_serving.gateway.asgi import Headers, Receive
-from transformer_serving.gateway.content_encoding import Decoder, Plain, decoder_for, too_large
+from transformer_serving.gateway.body.content_encoding import Decoder, Plain, decoder_for, too_large
 from transformer_serving.gateway.settings import (
     BODY_SECONDS,
     BODY_STALL_SECONDS,

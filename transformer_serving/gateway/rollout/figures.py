@@ -31,7 +31,7 @@ from transformer_serving.contract.rollout import (
     step_of,
 )
 from transformer_serving.contract.worker.watched_answers import MOST, watched_answers
-from transformer_serving.gateway.mirror import MIRRORS, Mirror
+from transformer_serving.gateway.rollout.mirror import MIRRORS, Mirror
 
 log = logging.getLogger("transformer_serving.gateway")
 # Nobody waited for this answer any more.

@@ -30,8 +30,8 @@ from transformer_serving.contract.worker.request_context import (
     golden_body,
 )
 from transformer_serving.gateway.asked import Asked
-from transformer_serving.gateway.building import preprocess_of
-from transformer_serving.gateway.likeness import are_alike
+from transformer_serving.gateway.host.building import preprocess_of
+from transformer_serving.gateway.rollout.likeness import are_alike
 
 log = logging.getLogger("transformer_serving.gateway")
 SAME, DIFFERS, FAILED, LEFT_OUT = "same", "differs", "failed", "left_out"

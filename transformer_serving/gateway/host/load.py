@@ -12,11 +12,11 @@ from typing import Any
 from transformer_serving.contract.signatures import read_trusted_keys
 from transformer_serving.contract.worker.hidden_frameworks import hidden_frameworks
 from transformer_serving.contract.worker.parsed_sections import parse_sections_once
-from transformer_serving.gateway.host_faults import fence
-from transformer_serving.gateway.host_task import without_analysis
-from transformer_serving.gateway.metrics import tell_syncs
-from transformer_serving.gateway.preprocess_gate import guard
-from transformer_serving.gateway.rollout_figures import tell_rollouts
+from transformer_serving.gateway.figures.metrics import tell_syncs
+from transformer_serving.gateway.host.faults import fence
+from transformer_serving.gateway.host.preprocess_gate import guard
+from transformer_serving.gateway.host.task import without_analysis
+from transformer_serving.gateway.rollout.figures import tell_rollouts
 
 # FastAPI's pages, whose scripts come from the internet; gateway/page/ has others.
 _FROM_ELSEWHERE = ("/docs", "/docs/oauth2-redirect", "/redoc")

@@ -26,7 +26,7 @@ from prometheus_client.utils import floatToGoString
 
 from transformer_serving.contract.errors import FAULTS, KINDS
 from transformer_serving.contract.worker.durations import HELP, LABELS, NAME, OK
-from transformer_serving.gateway.exemplars import LIMITS, Bucket
+from transformer_serving.gateway.figures.exemplars import LIMITS, Bucket
 
 COUNTER, HISTOGRAM = "counter", "histogram"
 REFUSED = "transformer_serving_gateway_refused"

@@ -16,14 +16,14 @@ from prometheus_client.exposition import choose_encoder
 
 from transformer_serving.contract.worker.process_wide import process_wide
 from transformer_serving.gateway.asgi import Send
-from transformer_serving.gateway.counted_rows import (
+from transformer_serving.gateway.figures.counted_rows import (
     REFUSED,
     REFUSED_HELP,
     REFUSED_LABELS,
     Known,
 )
+from transformer_serving.gateway.figures.page import Write, page
 from transformer_serving.gateway.golden_rounds import GoldenResult
-from transformer_serving.gateway.metrics_page import Write, page
 
 PATH = "/metrics"
 MEDIA_TYPE = prometheus.CONTENT_TYPE_LATEST

@@ -18,15 +18,15 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from transformer_serving.contract.replacement import replacing
 from transformer_serving.contract.worker.process_figures import WorkerProcesses
-from transformer_serving.gateway.counted_rows import (
+from transformer_serving.gateway.figures.counted_rows import (
     COUNTER,
     HISTOGRAM,
     Known,
     counted_page,
     sums,
 )
-from transformer_serving.gateway.exemplars import newest_exemplars
-from transformer_serving.gateway.figures_folder import VARIABLE, process_runs
+from transformer_serving.gateway.figures.exemplars import newest_exemplars
+from transformer_serving.gateway.figures.folder import VARIABLE, process_runs
 
 Collected = Iterable[prometheus.Metric]
 Write = Callable[[prometheus.CollectorRegistry], bytes]

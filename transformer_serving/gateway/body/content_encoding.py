@@ -9,7 +9,7 @@ import zlib
 from typing import Any, Protocol
 
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.gateway.body_buffer import Buffer
+from transformer_serving.gateway.body.buffer import Buffer
 from transformer_serving.gateway.settings import MAX_BODY_BYTES
 
 _PIECE = 65_536

@@ -1,0 +1,1 @@
+"""What is counted of requests, and the page that shows it."""

@@ -1,0 +1,1 @@
+"""clearml-serving's own app: imported, its faults fenced, its endpoints built."""

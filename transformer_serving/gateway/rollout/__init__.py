@@ -1,0 +1,1 @@
+"""What a rollout compares: mirrored requests, and the figures of both bundles."""
