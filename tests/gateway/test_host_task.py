@@ -49,7 +49,7 @@ def seen(session: Session, module: str) -> dict[str, Any]:
 
 
 def test_a_gateway_has_its_code_not_analysed(session: Session) -> None:
-    assert seen(session, "transformer_serving.gateway.host.load") == {
+    assert seen(session, "transformer_serving.gateway.host_app") == {
         "analysed": False,
         "parsers": [],
         "requirements": False,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from transformer_serving.gateway.access import read_access
 from transformer_serving.gateway.front_door import FrontDoor
-from transformer_serving.gateway.host.load import host
+from transformer_serving.gateway.host_app import host
 from transformer_serving.gateway.keys import keys_of
 from transformer_serving.gateway.settings import read_settings
 

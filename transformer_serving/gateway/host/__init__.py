@@ -1,1 +1,1 @@
-"""clearml-serving's own app: imported, its faults fenced, its endpoints built."""
+"""clearml-serving's app behind the gateway: its faults fenced, its endpoints built."""
