@@ -3,6 +3,8 @@
 Nothing is read of a body that declares itself too large, and no more than the limit is ever held
 of one that does not. What all requests hold together has a limit too (`memory.py`), and what
 JSON would become is known before it is parsed (`json_body.py`).
+
+Tested by tests/gateway/test_body.py and tests/gateway/test_limits.py.
 """
 
 from __future__ import annotations

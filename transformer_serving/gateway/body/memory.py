@@ -1,4 +1,7 @@
-"""The memory of a worker's request bodies, and the answer to one that is too much."""
+"""The memory of a worker's request bodies, and the answer to one that is too much.
+
+Tested by tests/gateway/test_body_memory.py.
+"""
 
 from __future__ import annotations
 

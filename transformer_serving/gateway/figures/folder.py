@@ -1,6 +1,8 @@
 """The folder in which the workers of one server keep their figures together.
 
 prometheus_client looks for it when it is imported, which only the workers do: this module must not.
+
+Tested by tests/gateway/test_figures_folder.py.
 """
 
 from __future__ import annotations
