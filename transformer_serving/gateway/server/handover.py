@@ -73,25 +73,37 @@ class Arrival:
 
 
 class Entrance:
-    """What is to be called once a request's first message is here."""
+    """What is to be called once a request's first message is here.
+
+    The message holds it for ever, and what it holds holds the message: through Granian, which no
+    garbage collector sees. So it lets go of the request as soon as that has entered or is closed.
+    """
 
     __slots__ = ("_arrival", "_handover")
 
     def __init__(self, handover: Handover, arrival: Arrival) -> None:
         self._handover = handover
-        self._arrival = arrival
+        self._arrival: Arrival | None = arrival
 
     def __call__(self, _: object = None) -> None:
-        self._handover.enter(self._arrival)
+        arrival, self._arrival = self._arrival, None
+        if arrival is not None:
+            self._handover.enter(arrival)
 
     def is_closed(self) -> bool:
         """Whether the request was turned away; in Granian's thread."""
+        arrival = self._arrival
+        if arrival is None:
+            return False
         try:
-            return self._handover.turn_away(self._arrival)
+            closed = self._handover.turn_away(arrival)
         except Exception:
             # Granian would lose it, and the request with it.
             log.exception("a request could not be turned away before the event loop")
             return False
+        if closed:
+            self._arrival = None
+        return closed
 
 
 class WorkerLoop(uvloop.Loop):
