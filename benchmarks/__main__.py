@@ -167,8 +167,11 @@ def overload(out: Path, seconds: float, engines: tuple[int, ...], real: bool, ta
 def generation(
     out: Path, rounds: int, seconds: float, sizes: tuple[str, ...], tables: bool
 ) -> None:
-    """Generated tokens a second beside the seed's recipe and the engine alone; about an hour."""
-    from benchmarks.report import documents
+    """Generated tokens a second beside the seed's recipe and the engine alone; about an hour.
+
+    A size that is left out keeps what is stored of it, with its date.
+    """
+    from benchmarks.report import documents, generation_tables
     from benchmarks.runs import session
     from benchmarks.servers.language_models import SIZES
     from benchmarks.studies.generation import Generation
@@ -179,7 +182,8 @@ def generation(
         parts={"generation": Generation(rounds, seconds, chosen)}, keep=kept(out),
         models=session.demo_models(report),
     )  # fmt: skip
-    finish(found, out, tables)
+    path = documents.file_of(out, documents.GENERATION)
+    finish(generation_tables.joined(found, Results.read(path) if path else None), out, tables)
 
 
 @main.command("check-gpu")

@@ -62,7 +62,7 @@ def gateway_figures() -> None:
     metrics.goldens({NAME: GoldenResult(NAME, "ok", "", 0.0, True, None, "1", "rerank")})
     tell_syncs(Synced)
     Synced().deserialize(Task())
-    traffic.tell()
+    traffic.durations.tell()
 
 
 if __name__ == "__main__":

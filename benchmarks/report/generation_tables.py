@@ -12,6 +12,7 @@ from benchmarks.servers.language_models import (
     PRECISIONS,
     PROMPT_TOKENS,
     RECIPE,
+    SIZES,
     STREAMS,
 )
 from transformer_serving.desk.bench import bounds
@@ -28,6 +29,23 @@ _HEAD = (
     "of the engine alone", "wanted", "first token, ms (p50 / p99)", "engine alone, ms",
     "between events, ms (p50 / p99)",
 )  # fmt: skip
+# What a size that was measured in another run keeps of it.
+_RUN = ("date", "commit", "machine", "versions", "triton", "plan")
+
+
+def joined(found: Results, stored: Results | None) -> Results:
+    """A run with the sizes that only the stored one measured, each of which keeps its own date."""
+    sizes: dict[str, Any] = {}
+    for run in (found,) if stored is None else (stored, found):
+        own = {name: run.values[name] for name in _RUN}
+        for name, size in run.values.get("generation", {}).items():
+            sizes[name] = {"run": own, **size}
+    if not sizes:
+        return found
+    order = [size.name for size in SIZES]
+    return Results({**found.values, "generation": dict(sorted(
+        sizes.items(), key=lambda pair: order.index(pair[0])
+    ))})  # fmt: skip
 
 
 def text(results: Results) -> str:
@@ -40,12 +58,18 @@ def text(results: Results) -> str:
         "cache; each caller asks again as soon as its answer ended. The recipe is FastAPI with "
         "transformers' generate in fp32 and one worker; ours streams through the gateway."
     )
-    parts = [results.provenance(), about]
-    for size in found.values():
-        rows = [_row(size["loads"], name, count) for name in PRECISIONS for count in STREAMS]
-        held = ", ".join(f"{name} {mib:.0f}" for name, mib in size["memory_mib"].items())
+    of_each = {
+        name: Results({**results.values, **size.get("run", {})}).provenance()
+        for name, size in found.items()
+    }
+    at_once = len(set(of_each.values())) == 1
+    parts = [*(set(of_each.values()) if at_once else ()), about]
+    for name, size in found.items():
+        rows = [_row(size["loads"], one, count) for one in PRECISIONS for count in STREAMS]
+        held = ", ".join(f"{one} {mib:.0f}" for one, mib in size["memory_mib"].items())
         parts += [
             f"### {size['title']}",
+            *(() if at_once else (of_each[name],)),
             table(_HEAD, rows),
             f"MiB resident of the model's process afterwards: {held}.",
         ]

@@ -37,20 +37,48 @@ OURS = {"tokens": [90.0, 100.0, 110.0], "first_p50": [5.0] * 3, "first_p99": [9.
 ALONE = {"tokens": [100.0, 125.0, 110.0], "first_p50": [4.0] * 3}
 
 
-def test_the_table_says_times_and_what_was_wanted() -> None:
+def measured(title: str) -> dict[str, Any]:
     loads: dict[str, Any] = {}
     for count in language_models.STREAMS:
         loads[f"recipe {count}"] = {"tokens": [20.0, 25.0, 20.0]}
         for precision in language_models.PRECISIONS:
             loads[f"{precision} {count}"] = OURS
             loads[f"alone {precision} {count}"] = ALONE
-    size = {"title": "GPT-2 124M", "memory_mib": {"recipe": 900.4, "fp32": 700.0}, "loads": loads}
-    text = generation_tables.text(Results({**values(), "generation": {"gpt2": size}}))
+    return {"title": title, "memory_mib": {"recipe": 900.4, "fp32": 700.0}, "loads": loads}
+
+
+def run_of(date: str, **sizes: dict[str, Any]) -> Results:
+    return Results({**values(), "date": date, "generation": sizes})
+
+
+def test_the_table_says_times_and_what_was_wanted() -> None:
+    text = generation_tables.text(run_of("today", gpt2=measured("GPT-2 124M")))
     assert (
         "| bf16 | 8 | 100 | 20 | 4.50 (4.00 to 5.50) | ≥ 11 | 0.90 (0.80 to 1.00) | ≥ 0.8 | 5 / 9 "
         "| 4 | 1 / 2 |" in text
     )
     assert "MiB resident of the model's process afterwards: recipe 900, fp32 700." in text
+
+
+def test_a_size_that_was_not_measured_again_stays_with_its_date() -> None:
+    first = run_of("Monday", gpt2=measured("GPT-2 124M"), qwen2=measured("Qwen2 0.5B"))
+    stored = generation_tables.joined(first, None)
+    assert generation_tables.text(stored).count("Monday") == 1
+    again = generation_tables.joined(run_of("Tuesday", gpt2=measured("GPT-2 124M")), stored)
+    text = generation_tables.text(again)
+    assert text.index("### GPT-2 124M\n\nTuesday") < text.index("### Qwen2 0.5B\n\nMonday")
+    last = generation_tables.joined(run_of("Friday", qwen2=measured("Qwen2 0.5B")), again)
+    assert [size["run"]["date"] for size in last.values["generation"].values()] == [
+        "Tuesday", "Friday",
+    ]  # fmt: skip
+
+
+def test_a_run_that_failed_keeps_what_was_stored() -> None:
+    stored = generation_tables.joined(run_of("Monday", gpt2=measured("GPT-2 124M")), None)
+    failed = Results({**values(), "failed": {"generation": "no Triton"}})
+    kept = generation_tables.joined(failed, stored)
+    assert kept.values["generation"] == stored.values["generation"]
+    assert kept.failed == failed.failed
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +100,14 @@ def test_the_recipe_answers_and_is_asked(
 ) -> None:
     monkeypatch.setattr(generation, "environment_python", lambda name, report: Path(sys.executable))
     with generation.recipe(model, tmp_path, lambda line: None) as (base, child):
-        assert generation.asked(base, 2, 0.5)["tokens"] > 0
+        assert generation.asked(base, child, 2, 0.5)["tokens"] > 0
+        first = child.process
         assert child.tree()
         # Callers that do not wait leave it what they asked for.
         monkeypatch.setattr(load, "_PATIENCE_S", 0.0)
-        generation.asked(base, 64, 0.1)
+        assert generation.asked(base, child, 64, 1.0)["tokens"] > 0
+        assert child.process is not None
+        assert child.process is not first
         before = cpu_s(child.tree())
         time.sleep(1)
         assert cpu_s(child.tree()) - before < 0.5

@@ -97,7 +97,6 @@ class FrontDoor:
     def _tell(self) -> None:
         """Every figure that was kept back, now."""
         self._crowd.tell()
-        self._traffic.tell()
         do_all_now()
 
     def turns_away(self, scope: Scope, raw: bytes) -> Iterable[Message] | None:

@@ -52,10 +52,6 @@ class Traffic:
         """What it was is counted after this, or whom else it is in flight for: both tell soon."""
         self._running[endpoint] -= 1
 
-    def tell(self) -> None:
-        """Everything, to Prometheus, now."""
-        self.durations.tell()
-
     def _tell_running(self) -> None:
         for endpoint, number in self._running.items():
             if self._shown.get(endpoint) != number:
