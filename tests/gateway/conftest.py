@@ -245,7 +245,8 @@ def running(gateway: Server, stock: Server) -> Iterator[dict[str, Server]]:
             server.stop()
 
 
-@pytest.fixture(scope="session")
+# Of this folder's tests: the host's app takes a tenth of a core by its own looking for changes.
+@pytest.fixture(scope="package")
 def both(session: Session) -> Iterator[dict[str, Server]]:
     """The two ways, started at once."""
     limit = {"TRANSFORMER_SERVING_MAX_BODY_BYTES": str(LIMIT)}
@@ -257,7 +258,7 @@ def both(session: Session) -> Iterator[dict[str, Server]]:
 LIMIT = 1_000_000
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def gateway(both: dict[str, Server]) -> Server:
     return both["gateway"]
 

@@ -89,7 +89,9 @@ def text_serving(
 def running_text_serving(
     session: Session, folder: Path, *, traces: str | None = None
 ) -> Iterator[TextServing]:
-    with running_triton(folder / "triton", traces=traces) as triton:
+    # Its part of a trace would else be up to five seconds behind.
+    soon = {"OTEL_BSP_SCHEDULE_DELAY": "100"} if traces else {}
+    with running_triton(folder / "triton", traces=traces, variables=soon) as triton:
         for name, (width, queue) in MODELS.items():
             write_model(triton.repository, name, width, max_queue_size=queue)
         load(triton, *MODELS)

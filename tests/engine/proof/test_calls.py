@@ -62,9 +62,9 @@ def test_a_bucket_with_room_for_one_text_is_asked_alone_only() -> None:
     assert {call.batch for call in calls(found) if call.length == 16} == {1}
 
 
-def test_any_length_can_be_asked() -> None:
+def test_any_length_can_be_asked_and_only_those_that_serve_in_the_largest_batch() -> None:
     found = parity_set()
-    own = list(calls(found, (7, 9)))
-    assert {(call.length, call.batch) for call in own} == {(7, 1), (7, 2), (7, 6), (9, 1), (9, 2),
-                                                           (9, 6)}  # fmt: skip
-    assert {found.rows[call.rows[0]].tokens for call in own if call.batch == 2} == {7, 9}
+    own = list(calls(found, (7, 8, 9)))
+    assert {(call.length, call.batch) for call in own} == {(7, 1), (7, 2), (8, 1), (8, 2), (8, 6),
+                                                           (9, 1), (9, 2)}  # fmt: skip
+    assert {found.rows[call.rows[0]].tokens for call in own if call.batch == 2} == {7, 8, 9}

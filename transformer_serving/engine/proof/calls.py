@@ -1,4 +1,5 @@
-"""The calls of a proof: every length alone, by two, and in the largest batch that serves there.
+"""The calls of a proof: every length alone and by two, a bucket's in the largest batch that serves
+there as well.
 
 A row is asked in as few of them as its comparison needs: a proof keeps others off the processor.
 """
@@ -40,16 +41,17 @@ def largest_batch(parity_set: ParitySet, length: int) -> int:
 def calls(parity_set: ParitySet, lengths: Sequence[int] | None = None) -> Iterator[Call]:
     """The calls at each of `lengths`, the buckets unless given.
 
-    The longest row near a length is asked alone; then a batch of two and the largest are made of
-    all that are near, the longest first, so that texts of different lengths are padded to one. At
-    a bucket, what no batch has room for is asked alone too: every row near its edge is compared.
+    The longest row near a length is asked alone; then a batch of two and, at a bucket, the largest
+    are made of all that are near, the longest first, so that texts of different lengths are padded
+    to one. Beside buckets nothing serves. At a bucket, what no batch has room for is asked alone
+    too: every row near its edge is compared.
     """
     for length in parity_set.buckets if lengths is None else lengths:
         near, largest = _near(parity_set, length), largest_batch(parity_set, length)
-        left = near[largest:] if length in parity_set.buckets else []
-        for row in (*near[:1], *left):
+        serves = length in parity_set.buckets
+        for row in (*near[:1], *(near[largest:] if serves else ())):
             yield make_call(parity_set, length, (row,))
-        for batch in sorted({2, largest}):
+        for batch in sorted({2, largest} if serves else {2}):
             if 1 < batch <= largest:
                 mixed = tuple(near[at % len(near)] for at in range(batch))
                 yield make_call(parity_set, length, mixed)
