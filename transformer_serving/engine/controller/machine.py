@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import psutil
@@ -51,18 +52,24 @@ class Machine:
 
     def key(self, subject: str, backend: str) -> str:
         """The name of the proof of that subject, run by that backend, on this machine."""
-        wanted = _RUNTIMES.get(backend)
-        facts = asdict(self)
-        facts["runtimes"] = [
-            (name, version) for name, version in self.runtimes if not wanted or name in wanted
-        ]
-        meaning = json.dumps([facts, backend, subject], sort_keys=True)
-        return hashlib.sha256(meaning.encode()).hexdigest()
+        return _key(self, subject, backend)
 
     @property
     def name(self) -> str:
         """What people call it, for a message."""
         return ", ".join([self.processor, *(gpu.name for gpu in self.gpus)])
+
+
+# Asked of every model at each of the controller's rounds.
+@lru_cache(maxsize=1024)
+def _key(machine: Machine, subject: str, backend: str) -> str:
+    wanted = _RUNTIMES.get(backend)
+    facts = asdict(machine)
+    facts["runtimes"] = [
+        (name, version) for name, version in machine.runtimes if not wanted or name in wanted
+    ]
+    meaning = json.dumps([facts, backend, subject], sort_keys=True)
+    return hashlib.sha256(meaning.encode()).hexdigest()
 
 
 def read_machine(triton: str, repository: Path) -> Machine:

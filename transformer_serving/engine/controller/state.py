@@ -52,8 +52,10 @@ class StateFile:
     def publish(self, status: Mapping[str, Any]) -> None:
         """Show a new status; written only when something in it changed."""
         with self._lock:
-            self._status = status
-            self._write(durable=False)
+            # Half a second ago it was most often the same, and its text takes longer to make.
+            if status != self._status or not self._written:
+                self._status = status
+                self._write(durable=False)
 
     def beat(self) -> None:
         """Show that the loop goes round, also when nothing changes: the file's time."""
