@@ -40,10 +40,10 @@ from transformer_serving.desk.parity.check import (
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
 from transformer_serving.desk.source.model import open_source
 from transformer_serving.desk.source.tokenizer import TokenizerFile
-from transformer_serving.engine.controller.machine import read_machine
-from transformer_serving.engine.controller.proofs import Proofs
-from transformer_serving.engine.controller.prover import ProofFailed, Prover
-from transformer_serving.engine.controller.triton import TritonAway
+from transformer_serving.engine.controller.proving.machine import read_machine
+from transformer_serving.engine.controller.proving.proofs import Proofs
+from transformer_serving.engine.controller.proving.prover import ProofFailed, Prover
+from transformer_serving.engine.controller.triton.server import TritonAway
 
 _PREPARED = "prepared.pickle"
 # A Triton that is short of processor time may not answer in time; the controller tries again too.

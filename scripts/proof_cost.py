@@ -25,14 +25,14 @@ import psutil
 from tests.engine.triton_server import free_addresses
 from transformer_serving.desk.parity.latency import processor
 from transformer_serving.engine.backend_directory import assemble, pytriton_tritonserver
-from transformer_serving.engine.controller.machine import read_machine
-from transformer_serving.engine.controller.proofs import Proofs
-from transformer_serving.engine.controller.prover import Prover, subject_of
+from transformer_serving.engine.controller.files.repository import Repository
+from transformer_serving.engine.controller.proving.machine import read_machine
+from transformer_serving.engine.controller.proving.proofs import Proofs
+from transformer_serving.engine.controller.proving.prover import Prover, subject_of
 from transformer_serving.engine.controller.records import ModelRecord, Version
-from transformer_serving.engine.controller.repository import Repository
-from transformer_serving.engine.controller.stuck_loads import StuckLoads
-from transformer_serving.engine.controller.triton import Triton, TritonAway
-from transformer_serving.engine.controller.triton_log import TritonLog
+from transformer_serving.engine.controller.triton.log import TritonLog
+from transformer_serving.engine.controller.triton.server import Triton, TritonAway
+from transformer_serving.engine.controller.triton.stuck_loads import StuckLoads
 from transformer_serving.engine.endpoint_config import backend_of
 from transformer_serving.engine.model_config import FILE_NAME, from_text, to_text, with_versions
 from transformer_serving.engine.triton_process import (

@@ -134,12 +134,12 @@ RELIED_ON = (
     Relied(
         "clearml", "clearml/utilities/config.py", "",
         "config_dict_to_text(config)",
-        "engine/controller/serving_configuration.py: routes in the form of clearml-serving's own",
+        "controller/control_plane/serving_configuration.py: routes in clearml-serving's form",
     ),
     Relied(
         "tritonclient", "tritonclient/_plugin.py", "InferenceServerClientPlugin",
         "__call__(request)",
-        "engine/controller/triton.py: the key beside every call",
+        "engine/controller/triton/server.py: the key beside every call",
     ),
     Relied(
         "torch", "torch/nn/modules/module.py", "Module",
@@ -187,12 +187,12 @@ RELIED_ON = (
     Relied(
         "clearml", "clearml/storage/helper.py", "_StorageHelper",
         "get(url,logger) _driver _base_url _canonize_url(url)",
-        "engine/controller/storage.py: a broken download goes on",
+        "engine/controller/files/storage.py: a broken download goes on",
     ),
     Relied(
         "clearml", "clearml/storage/helper.py", "_HttpDriver",
         "__init__(retries) get_container(container_name,config) session get_headers",
-        "engine/controller/storage.py: a broken download goes on",
+        "engine/controller/files/storage.py: a broken download goes on",
     ),
     Relied(
         "clearml-serving", _HOST, "ModelRequestProcessor",
@@ -200,7 +200,7 @@ RELIED_ON = (
         "_canary_route _normalize_endpoint_url(endpoint,version) _sync_daemon_thread "
         "get_endpoints() get_synced_endpoints() "
         "deserialize(task,prefetch_artifacts,skip_sync,update_current_task)",
-        "gateway/host/building.py, short_way.py, health.py, metrics.py; controller/clearml_edge.py",
+        "gateway/host/building.py, short_way.py, health.py, metrics.py; controller/control_plane/clearml_edge.py",
     ),
     Relied(
         "clearml-serving", _HOST, "ModelRequestProcessor",

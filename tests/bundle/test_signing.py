@@ -31,8 +31,8 @@ from transformer_serving.contract.signatures import (
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.bundle.signing import SigningKey, new_key, read_key, sign_bundle
 from transformer_serving.desk.failure import Failure
-from transformer_serving.engine.controller.control_plane import Served
-from transformer_serving.engine.controller.verification import Refused, verify
+from transformer_serving.engine.controller.control_plane.served import Served
+from transformer_serving.engine.controller.control_plane.verification import Refused, verify
 from transformer_serving.gateway.host.preprocess_gate import guard
 
 KEY = Ed25519PrivateKey.generate()

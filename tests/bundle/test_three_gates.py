@@ -13,8 +13,8 @@ from tests.contract.plans import Plan, build
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.failure import Failure
-from transformer_serving.engine.controller import verification
-from transformer_serving.engine.controller.control_plane import Served
+from transformer_serving.engine.controller.control_plane import verification
+from transformer_serving.engine.controller.control_plane.served import Served
 from transformer_serving.engine.endpoint_config import EndpointFields
 
 # The image pin 24.10 of versions.toml, as its container would state it.

@@ -25,8 +25,8 @@ from transformer_serving.contract.identity import (
 from transformer_serving.contract.manifest import entry_of, read_manifest
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.failure import Failure
-from transformer_serving.engine.controller.control_plane import Served
-from transformer_serving.engine.controller.verification import verify
+from transformer_serving.engine.controller.control_plane.served import Served
+from transformer_serving.engine.controller.control_plane.verification import verify
 
 SERVED = Served("e", "e", "m", "py_code", "ONNX", FIELDS, "", "")
 

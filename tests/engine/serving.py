@@ -19,18 +19,18 @@ from tests.engine.text_models import LABELS, write_onnx, write_torch
 from tests.engine.triton_server import TritonServer, wait_until
 from transformer_serving.contract.identity import model_parts
 from transformer_serving.contract.manifest import Golden, Manifest, entry_of, read_manifest
-from transformer_serving.engine.controller import verification
-from transformer_serving.engine.controller.control_plane import Problem, Served
+from transformer_serving.engine.controller.control_plane import verification
+from transformer_serving.engine.controller.control_plane.served import Problem, Served
 from transformer_serving.engine.controller.figures import TritonFigures
+from transformer_serving.engine.controller.files.repository import Repository
 from transformer_serving.engine.controller.metrics import MetricsPage
-from transformer_serving.engine.controller.proofs import Proofs
-from transformer_serving.engine.controller.prover import Prover
-from transformer_serving.engine.controller.repository import Repository
+from transformer_serving.engine.controller.proving.proofs import Proofs
+from transformer_serving.engine.controller.proving.prover import Prover
 from transformer_serving.engine.controller.service import ControllerSettings, Service
 from transformer_serving.engine.controller.state import StateFile
-from transformer_serving.engine.controller.stuck_loads import StuckLoads
-from transformer_serving.engine.controller.triton import Triton
-from transformer_serving.engine.controller.triton_log import TritonLog
+from transformer_serving.engine.controller.triton.log import TritonLog
+from transformer_serving.engine.controller.triton.server import Triton
+from transformer_serving.engine.controller.triton.stuck_loads import StuckLoads
 from transformer_serving.engine.endpoint_config import EndpointFields, TensorFields
 from transformer_serving.engine.model_config import TensorConfig, build_config, to_text
 from transformer_serving.engine.proof.parity_set import FILE_NAME as PARITY_SET

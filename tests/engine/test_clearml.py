@@ -292,8 +292,8 @@ def children(parent: int) -> list[str]:
 def test_the_engine_has_a_task_of_its_own_that_tells_of_changes(stack: Stack) -> None:
     script = f"""
         from clearml import Task
-        from transformer_serving.engine.controller.clearml_edge import ClearmlControlPlane
-        engine = ClearmlControlPlane("{stack.serving_id}")
+        from transformer_serving.engine.controller.control_plane import clearml_edge
+        engine = clearml_edge.ClearmlControlPlane("{stack.serving_id}")
         engine.report_figures('nv_inference_count{{model="m",version="7"}} 25')
         engine.close()
         serving = Task.get_task(task_id="{stack.serving_id}")

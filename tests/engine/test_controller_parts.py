@@ -8,9 +8,9 @@ import pytest
 
 from transformer_serving.contract.identity import stated_version
 from transformer_serving.engine.controller.figures import Figure, read_figures
-from transformer_serving.engine.controller.shared_config import shared
+from transformer_serving.engine.controller.files.shared_config import shared
 from transformer_serving.engine.controller.status import Proving, changes, endpoint_rows
-from transformer_serving.engine.controller.triton_log import TritonLog
+from transformer_serving.engine.controller.triton.log import TritonLog
 from transformer_serving.engine.model_config import ModelConfig, TensorConfig, build_config
 
 

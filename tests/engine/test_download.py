@@ -14,8 +14,8 @@ import requests
 from hypothesis import given, settings, strategies as st
 
 from tests.engine.cutting import CutLine, file_server
-from transformer_serving.engine.controller import download
-from transformer_serving.engine.controller.download import (
+from transformer_serving.engine.controller.files import download
+from transformer_serving.engine.controller.files.download import (
     Download,
     DownloadFailed,
     Get,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from transformer_serving.engine.controller.control_plane import Problem
+from transformer_serving.engine.controller.control_plane.served import Problem
 from transformer_serving.engine.controller.first_loads import awaited
 from transformer_serving.engine.controller.records import FailedChange, ModelRecord, Version
 from transformer_serving.engine.controller.status import Proving, as_json, endpoint_rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.control_plane.conftest import RunSdk, clearml_environment, clearml_home, run_sdk, server
-from transformer_serving.engine.controller.gone_tasks import GoneTasks
+from transformer_serving.engine.controller.control_plane.gone_tasks import GoneTasks
 
 # Of tests/control_plane: a server, and scripts with the SDK.
 __all__ = ["clearml_environment", "clearml_home", "run_sdk", "server"]
@@ -38,7 +38,7 @@ def test_nobody_looks_where_all_are_kept() -> None:
 SCRIPT = """
     from clearml import Task
     from clearml.backend_api.services import tasks as task_calls
-    from transformer_serving.engine.controller.gone_tasks import GoneTasks, last_signs
+    from transformer_serving.engine.controller.control_plane.gone_tasks import GoneTasks, last_signs
 
     def task(name, kind="inference"):
         made = Task.create(project_name="gone", task_name=name, task_type=kind)

@@ -10,11 +10,11 @@ from pathlib import Path
 from tests.engine.serving import ListedEndpoints, Serving, preprocess_of, serving, write_bundle
 from tests.engine.test_service import answers
 from tests.engine.triton_server import TritonServer, running_triton, wait_until
-from transformer_serving.engine.controller.control_plane import Served
+from transformer_serving.engine.controller.control_plane.served import Served
 
 _NEVER_USED = """
 import sys
-from transformer_serving.engine.controller.late_control_plane import LateControlPlane
+from transformer_serving.engine.controller.control_plane.late import LateControlPlane
 LateControlPlane("0" * 32, "nobody").close()
 assert "clearml" not in sys.modules
 """

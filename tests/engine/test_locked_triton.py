@@ -15,9 +15,9 @@ from tests.engine.test_service import answers
 from tests.engine.triton_server import TritonServer, running_triton, wait_until
 from tests.free_ports import free_ports
 from tests.stack.intruder import grpc_calls, http_calls, send
-from transformer_serving.engine.controller.stuck_loads import StuckLoads
-from transformer_serving.engine.controller.triton import Triton, TritonAway
-from transformer_serving.engine.controller.triton_log import TritonLog
+from transformer_serving.engine.controller.triton.log import TritonLog
+from transformer_serving.engine.controller.triton.server import Triton, TritonAway
+from transformer_serving.engine.controller.triton.stuck_loads import StuckLoads
 from transformer_serving.engine.triton_process import KEY_HEADER, LOOPBACK, TritonAddresses
 
 KEY = "what the container made"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transformer_serving.engine.controller.lost_adds import LostAdds
+from transformer_serving.engine.controller.control_plane.lost_adds import LostAdds
 
 
 class Clock:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from transformer_serving.engine.controller import model_cache
-from transformer_serving.engine.controller.model_cache import ModelCache
+from transformer_serving.engine.controller.files import model_cache
+from transformer_serving.engine.controller.files.model_cache import ModelCache
 
 
 class Source:

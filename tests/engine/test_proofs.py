@@ -13,12 +13,12 @@ import pytest
 
 from tests.engine.serving import write_bundle
 from transformer_serving.contract.gate.server_facts import Gpu
-from transformer_serving.engine.controller import proofs as kept, refusal_line as lines
-from transformer_serving.engine.controller.machine import Machine, read_machine
 from transformer_serving.engine.controller.metrics import MetricsPage
 from transformer_serving.engine.controller.metrics_server import parse_address, serve_metrics
-from transformer_serving.engine.controller.proofs import Passed, Proofs
-from transformer_serving.engine.controller.prover import subject_of
+from transformer_serving.engine.controller.proving import proofs as kept, refusal_line as lines
+from transformer_serving.engine.controller.proving.machine import Machine, read_machine
+from transformer_serving.engine.controller.proving.proofs import Passed, Proofs
+from transformer_serving.engine.controller.proving.prover import subject_of
 from transformer_serving.engine.controller.status import EndpointStatus
 from transformer_serving.engine.model_config import ModelConfig, from_text
 

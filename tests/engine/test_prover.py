@@ -12,7 +12,7 @@ from tritonclient.utils import InferenceServerException
 from tests.engine.serving import Serving, preprocess_of, serving, write_bundle
 from tests.engine.test_service import IDS, answers, ready
 from tests.engine.triton_server import TritonServer, running_triton, wait_until
-from transformer_serving.engine.controller.prover import PROOF_MODEL
+from transformer_serving.engine.controller.proving.prover import PROOF_MODEL
 from transformer_serving.engine.proof.parity_set import ParitySet
 from transformer_serving.engine.proof.verdict import Infer, Proof, prove
 
@@ -124,7 +124,7 @@ def test_a_state_whose_engine_is_wrong_on_this_machine_is_not_served(
     with running_triton(tmp_path / "t") as server:
         wrong = write_bundle(tmp_path / "a", 101, parity=True, wrong_at=32)
         with monkeypatch.context() as elsewhere:
-            prover = "transformer_serving.engine.controller.prover.Prover"
+            prover = "transformer_serving.engine.controller.proving.prover.Prover"
             elsewhere.setattr(f"{prover}.require", lambda *_: None)
             elsewhere.setattr(f"{prover}.unproven", lambda *_: frozenset())
             with serving(server, tmp_path) as one:
@@ -166,7 +166,7 @@ def test_a_triton_that_dies_in_a_proof_is_asked_again(
         assert died.wait(60)
         return prove(parity_set, ask)
 
-    monkeypatch.setattr("transformer_serving.engine.controller.prover.prove", held)
+    monkeypatch.setattr("transformer_serving.engine.controller.proving.prover.prove", held)
     with running_triton(tmp_path / "t") as server, serving(server, tmp_path) as one:
         model = write_bundle(tmp_path / "a", 101, parity=True)
         one.control_plane.add("again", model, preprocess_of(101))

@@ -15,14 +15,14 @@ from tests.engine.serving import ListedEndpoints, preprocess_of, write_bundle
 from tests.engine.small_parity import small_parity_set
 from tests.engine.text_models import expected, write_onnx
 from transformer_serving.engine.controller.deployment import Deployment
-from transformer_serving.engine.controller.machine import Machine as Hardware
-from transformer_serving.engine.controller.proofs import Proofs
-from transformer_serving.engine.controller.prover import PROOF_MODEL, ProofFailed, Prover
+from transformer_serving.engine.controller.files.repository import Repository
+from transformer_serving.engine.controller.proving.machine import Machine as Hardware
+from transformer_serving.engine.controller.proving.proofs import Proofs
+from transformer_serving.engine.controller.proving.prover import PROOF_MODEL, ProofFailed, Prover
 from transformer_serving.engine.controller.records import ModelRecord
-from transformer_serving.engine.controller.repository import Repository
 from transformer_serving.engine.controller.service import ControllerSettings, Service
 from transformer_serving.engine.controller.state import StateFile
-from transformer_serving.engine.controller.triton import LoadFailed
+from transformer_serving.engine.controller.triton.server import LoadFailed
 from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.proof.calls import calls
 

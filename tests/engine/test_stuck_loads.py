@@ -15,8 +15,8 @@ import pytest
 from tests.engine.serving import Serving, preprocess_of, serving, write_bundle
 from tests.engine.test_service import answers
 from tests.engine.triton_server import TritonServer, running_triton, wait_until
-from transformer_serving.engine.controller import stuck_loads
 from transformer_serving.engine.controller.records import DIED, failed_again
+from transformer_serving.engine.controller.triton import stuck_loads
 from transformer_serving.engine.orphans import STUB
 
 BOUND_S = 90

@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-from transformer_serving.engine.controller.turn import turn
+from transformer_serving.engine.controller.files.turn import turn
 
 
 def test_one_waits_for_the_other_while_that_gets_on(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_holder_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
 def test_a_process_that_ends_lets_go(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; "
-        "from transformer_serving.engine.controller.turn import turn\n"
+        "from transformer_serving.engine.controller.files.turn import turn\n"
         "with turn(Path(sys.argv[1]), Path(sys.argv[1])) as ours: print(ours, flush=True); input()"
     )
     lock = tmp_path / "a.lock"

@@ -25,8 +25,8 @@ from tests.vllm_engine.transformers_engine import TransformersEngine
 from transformer_serving.contract.heads import GENERATION
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.convert import ConvertRequest, convert
-from transformer_serving.engine.controller.repository import Repository
-from transformer_serving.engine.controller.streams import Streams
+from transformer_serving.engine.controller.files.repository import Repository
+from transformer_serving.engine.controller.triton.streams import Streams
 from transformer_serving.engine.model_config import ModelConfig, from_text
 from transformer_serving.engine.proof.greedy import Asked, Continued, prove_greedy
 from transformer_serving.engine.proof.greedy_set import GreedySet, read_greedy_set
@@ -195,7 +195,7 @@ def test_triton_is_not_given_one_that_writes_otherwise(
 def test_an_older_triton_that_says_so_is_not_asked(
     one: Serving, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from transformer_serving.engine.controller import verification
+    from transformer_serving.engine.controller.control_plane import verification
 
     monkeypatch.setenv("TRITON_SERVER_VERSION", "2.51.0")
     verification._server.cache_clear()

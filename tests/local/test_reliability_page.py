@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from transformer_serving.desk.local import watchdog
-from transformer_serving.engine.controller import stuck_loads
+from transformer_serving.engine.controller.triton import stuck_loads
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text("utf-8")
 

@@ -17,9 +17,9 @@ from tests.stack.editor import Editor
 from tests.stack.faults import BODY, SINGLE, Fault, check, pid_of
 from tests.stack.load import load
 from transformer_serving.desk.local.record import require_record
-from transformer_serving.engine.controller.stuck_loads import StuckLoads
-from transformer_serving.engine.controller.triton import Triton, TritonAway
-from transformer_serving.engine.controller.triton_log import TritonLog
+from transformer_serving.engine.controller.triton.log import TritonLog
+from transformer_serving.engine.controller.triton.server import Triton, TritonAway
+from transformer_serving.engine.controller.triton.stuck_loads import StuckLoads
 
 if TYPE_CHECKING:
     from tests.stack.conftest import Stack

@@ -12,7 +12,7 @@ from typing import Any
 
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.failure import Failure
-from transformer_serving.engine.controller.refusal_line import refusal_in
+from transformer_serving.engine.controller.proving.refusal_line import refusal_in
 
 _LINES = 200
 _LOOK_EVERY_S = 1.0

@@ -44,7 +44,7 @@ def served_model(endpoint: str, state: Path) -> Iterator[ServedModel]:
             exit_code=2,
         )
     # The SDK reads the environment as it is imported.
-    from transformer_serving.engine.controller.clearml_edge import ClearmlControlPlane
+    from transformer_serving.engine.controller.control_plane.clearml_edge import ClearmlControlPlane
 
     plane = ClearmlControlPlane(serving)
     try:

@@ -52,18 +52,18 @@ def main() -> None:
 
 def _run(options: argparse.Namespace, stop: threading.Event) -> None:
     # Late: gRPC takes a while to import, and a signal must be heard before that.
+    from transformer_serving.engine.controller.control_plane.late import LateControlPlane
     from transformer_serving.engine.controller.figures import TritonFigures
-    from transformer_serving.engine.controller.late_control_plane import LateControlPlane
+    from transformer_serving.engine.controller.files.repository import Repository
     from transformer_serving.engine.controller.metrics import MetricsPage
     from transformer_serving.engine.controller.metrics_server import keys_of, serve_metrics
-    from transformer_serving.engine.controller.proofs import Proofs
-    from transformer_serving.engine.controller.prover import Prover
-    from transformer_serving.engine.controller.repository import Repository
+    from transformer_serving.engine.controller.proving.proofs import Proofs
+    from transformer_serving.engine.controller.proving.prover import Prover
     from transformer_serving.engine.controller.service import ControllerSettings, Service
     from transformer_serving.engine.controller.state import StateFile
-    from transformer_serving.engine.controller.stuck_loads import StuckLoads
-    from transformer_serving.engine.controller.triton import Triton
-    from transformer_serving.engine.controller.triton_log import TritonLog
+    from transformer_serving.engine.controller.triton.log import TritonLog
+    from transformer_serving.engine.controller.triton.server import Triton
+    from transformer_serving.engine.controller.triton.stuck_loads import StuckLoads
     from transformer_serving.engine.triton_process import KEY_VARIABLE
 
     name = "triton engine" if options.filter == "*" else f"triton engine {options.filter}"

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformer_serving.engine.controller.control_plane import ControlPlane, Served
-from transformer_serving.engine.controller.prover import ProofFailed, Prover, subject_of
+from transformer_serving.engine.controller.control_plane.served import ControlPlane, Served
+from transformer_serving.engine.controller.control_plane.verification import Verified, verify
+from transformer_serving.engine.controller.files.repository import Repository
+from transformer_serving.engine.controller.files.shared_config import shared
+from transformer_serving.engine.controller.proving.prover import ProofFailed, Prover, subject_of
 from transformer_serving.engine.controller.records import ModelRecord, Version
-from transformer_serving.engine.controller.repository import Repository
-from transformer_serving.engine.controller.shared_config import shared
-from transformer_serving.engine.controller.triton import LoadFailed, Triton
-from transformer_serving.engine.controller.verification import Verified, verify
+from transformer_serving.engine.controller.triton.server import LoadFailed, Triton
 from transformer_serving.engine.endpoint_config import backend_of
 from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.model_config import ModelConfig, from_text, to_text, with_versions

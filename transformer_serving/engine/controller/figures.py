@@ -15,7 +15,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
 from transformer_serving.contract.naming import SERVED, name_fault
-from transformer_serving.engine.controller.control_plane import ControlPlane
+from transformer_serving.engine.controller.control_plane.served import ControlPlane
 
 _log = logging.getLogger(__name__)
 _EVERY_S = 60.0

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from transformer_serving.contract.error_line import one_line
-from transformer_serving.engine.controller.control_plane import ControlPlane
+from transformer_serving.engine.controller.control_plane.served import ControlPlane
 from transformer_serving.engine.controller.deployment import Deployment
 from transformer_serving.engine.controller.figures import TritonFigures
-from transformer_serving.engine.controller.machine import read_machine
+from transformer_serving.engine.controller.files.repository import Repository
 from transformer_serving.engine.controller.metrics import MetricsPage
 from transformer_serving.engine.controller.plan import (
     Action,
@@ -25,7 +25,9 @@ from transformer_serving.engine.controller.plan import (
     Situation,
     plan,
 )
-from transformer_serving.engine.controller.prover import PROOF_MODEL, ProofFailed, Prover
+from transformer_serving.engine.controller.proving.machine import read_machine
+from transformer_serving.engine.controller.proving.prover import PROOF_MODEL, ProofFailed, Prover
+from transformer_serving.engine.controller.proving.refusal_line import refusal_line
 from transformer_serving.engine.controller.records import (
     AWAY,
     DIED,
@@ -35,8 +37,6 @@ from transformer_serving.engine.controller.records import (
     Pauses,
     failed_again,
 )
-from transformer_serving.engine.controller.refusal_line import refusal_line
-from transformer_serving.engine.controller.repository import Repository
 from transformer_serving.engine.controller.rollouts.taking import Rollouts
 from transformer_serving.engine.controller.state import StateFile
 from transformer_serving.engine.controller.status import (
@@ -47,7 +47,7 @@ from transformer_serving.engine.controller.status import (
     endpoint_rows,
 )
 from transformer_serving.engine.controller.sync import Sync
-from transformer_serving.engine.controller.triton import BackendDied, Triton, TritonAway
+from transformer_serving.engine.controller.triton.server import BackendDied, Triton, TritonAway
 from transformer_serving.engine.errors import EngineError
 
 _log = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from transformer_serving.engine.controller.control_plane import Problem, Served
+from transformer_serving.engine.controller.control_plane.served import Problem, Served
 from transformer_serving.engine.controller.first_loads import IN_PROOF, LOADING, TRITON_AWAY
-from transformer_serving.engine.controller.proofs import Passed
+from transformer_serving.engine.controller.proving.proofs import Passed
 from transformer_serving.engine.controller.records import FailedChange, ModelRecord, Version
 
 PROVEN, UNPROVEN, PROVING, FAILED = PROOF_STATES = ("proven", "unproven", "proving", "failed")

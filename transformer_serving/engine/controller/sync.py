@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 
 from transformer_serving.contract.naming import SERVED, name_fault
-from transformer_serving.engine.controller.control_plane import ControlPlane, Problem, Served
+from transformer_serving.engine.controller.control_plane.served import ControlPlane, Problem, Served
 
 _log = logging.getLogger(__name__)
 # A sync that takes longer is shown as an error: the SDK never gives up, it only comes back late.

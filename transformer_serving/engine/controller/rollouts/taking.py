@@ -35,7 +35,7 @@ from transformer_serving.contract.rollout import (
     states_text,
     step_of,
 )
-from transformer_serving.engine.controller.control_plane import ControlPlane
+from transformer_serving.engine.controller.control_plane.served import ControlPlane
 from transformer_serving.engine.controller.rollouts.course import (
     AFTER_S,
     Known,

@@ -18,7 +18,7 @@ from clearml.storage import StorageManager
 from clearml.storage.cache import CacheManager
 from clearml.storage.helper import StorageHelper, _HttpDriver
 
-from transformer_serving.engine.controller.download import DownloadFailed, Get, downloaded
+from transformer_serving.engine.controller.files.download import DownloadFailed, Get, downloaded
 from transformer_serving.engine.errors import EngineError
 
 # To connect, and between two bytes.

@@ -24,11 +24,11 @@ from tritonclient.grpc import model_config_pb2
 from transformer_serving.contract.engine_parameters import MAX_WAITING
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.manifest import FILE_NAME as MANIFEST
-from transformer_serving.engine.controller.machine import Machine
-from transformer_serving.engine.controller.proofs import Passed, Proofs
+from transformer_serving.engine.controller.files.repository import Repository
+from transformer_serving.engine.controller.proving.machine import Machine
+from transformer_serving.engine.controller.proving.proofs import Passed, Proofs
 from transformer_serving.engine.controller.records import ModelRecord, Version
-from transformer_serving.engine.controller.repository import Repository
-from transformer_serving.engine.controller.triton import RequestFailed, Triton, TritonAway
+from transformer_serving.engine.controller.triton.server import RequestFailed, Triton, TritonAway
 from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.model_config import ModelConfig, from_text, to_text, with_versions
 from transformer_serving.engine.proof.greedy import Asked, Continued, prove_greedy

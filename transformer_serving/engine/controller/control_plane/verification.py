@@ -21,7 +21,7 @@ from transformer_serving.contract.signatures import (
     check_signed_preprocess,
     read_trusted_keys,
 )
-from transformer_serving.engine.controller.control_plane import Served
+from transformer_serving.engine.controller.control_plane.served import Served
 from transformer_serving.engine.endpoint_config import config_from_endpoint, contradiction, tuned
 from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.model_config import FILE_NAME as CONFIG, ModelConfig, from_text

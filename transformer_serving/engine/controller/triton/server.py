@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from transformer_serving.contract.error_line import one_line
-from transformer_serving.engine.controller.dead_models import DEAD, DeadModels
-from transformer_serving.engine.controller.streams import Streams
-from transformer_serving.engine.controller.stuck_loads import StuckLoads
-from transformer_serving.engine.controller.triton_log import TritonLog
+from transformer_serving.engine.controller.triton.dead_models import DEAD, DeadModels
+from transformer_serving.engine.controller.triton.log import TritonLog
+from transformer_serving.engine.controller.triton.streams import Streams
+from transformer_serving.engine.controller.triton.stuck_loads import StuckLoads
 from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.model_config import ModelConfig, type_name
 from transformer_serving.engine.proof.greedy import Asked, Continued

@@ -17,7 +17,7 @@ import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
 from transformer_serving.contract.generation import Finish
-from transformer_serving.engine.controller.voices import OURS, VOICES, Inputs, Voice
+from transformer_serving.engine.controller.triton.voices import OURS, VOICES, Inputs, Voice
 from transformer_serving.engine.endpoint_config import backend_of
 from transformer_serving.engine.model_config import ModelConfig
 from transformer_serving.engine.proof.greedy import Asked, Continued

@@ -14,7 +14,7 @@ import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from transformer_serving.contract.generation import Options, Sampling
-from transformer_serving.engine.controller.streams import Streams
+from transformer_serving.engine.controller.triton.streams import Streams
 from transformer_serving.engine.proof.greedy import Asked
 
 _ASK_S = 5.0

@@ -25,14 +25,14 @@ from clearml.config import ConfigWrapper
 from transformer_serving.contract.naming import AUTO_UPDATED, name_fault, triton_model_name
 from transformer_serving.contract.worker.hidden_frameworks import hidden_frameworks
 from transformer_serving.contract.worker.parsed_sections import parse_sections_once
-from transformer_serving.engine.controller import serving_configuration
-from transformer_serving.engine.controller.control_plane import Problem, Served
+from transformer_serving.engine.controller.control_plane import serving_configuration
+from transformer_serving.engine.controller.control_plane.gone_tasks import GoneTasks
+from transformer_serving.engine.controller.control_plane.lost_adds import LostAdds
+from transformer_serving.engine.controller.control_plane.served import Problem, Served
+from transformer_serving.engine.controller.control_plane.verification import Refused
 from transformer_serving.engine.controller.figures import read_figures
-from transformer_serving.engine.controller.gone_tasks import GoneTasks
-from transformer_serving.engine.controller.lost_adds import LostAdds
-from transformer_serving.engine.controller.model_cache import ModelCache
-from transformer_serving.engine.controller.storage import fresh_copy, model_copy
-from transformer_serving.engine.controller.verification import Refused
+from transformer_serving.engine.controller.files.model_cache import ModelCache
+from transformer_serving.engine.controller.files.storage import fresh_copy, model_copy
 from transformer_serving.engine.endpoint_config import EndpointFields, TensorFields
 from transformer_serving.engine.errors import EngineError
 

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from transformer_serving.engine.controller.download import clear_unfinished
-from transformer_serving.engine.controller.turn import turn
+from transformer_serving.engine.controller.files.download import clear_unfinished
+from transformer_serving.engine.controller.files.turn import turn
 
 _log = logging.getLogger(__name__)
 # Since anybody took it; whoever adds one clears away.

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from transformer_serving.engine.controller.control_plane import ControlPlane, Problem, Served
+from transformer_serving.engine.controller.control_plane.served import ControlPlane, Problem, Served
 
 
 class LateControlPlane:
@@ -74,6 +74,8 @@ class LateControlPlane:
 
     @functools.cached_property
     def _imported(self) -> ControlPlane:
-        from transformer_serving.engine.controller.clearml_edge import ClearmlControlPlane
+        from transformer_serving.engine.controller.control_plane.clearml_edge import (
+            ClearmlControlPlane,
+        )
 
         return ClearmlControlPlane(*self._order)

@@ -1,0 +1,1 @@
+"""Models' files: fetched, kept, and laid where Triton reads them."""

@@ -1,0 +1,1 @@
+"""Whether an engine answers on this machine as it does where its bundle was made."""
