@@ -200,7 +200,7 @@ RELIED_ON = (
         "_canary_route _normalize_endpoint_url(endpoint,version) _sync_daemon_thread "
         "get_endpoints() get_synced_endpoints() "
         "deserialize(task,prefetch_artifacts,skip_sync,update_current_task)",
-        "gateway/host/building.py, short_way.py, health.py, metrics.py; controller/control_plane/clearml_edge.py",
+        "host/building.py, short_way.py, health.py, metrics.py; the controller's clearml_edge.py",
     ),
     Relied(
         "clearml-serving", _HOST, "ModelRequestProcessor",

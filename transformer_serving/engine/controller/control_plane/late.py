@@ -2,6 +2,8 @@
 
 The import takes seconds of processor time. At a start it stays out of the way of what the Triton
 served last, which needs no control plane to be loaded again.
+
+Tested by tests/engine/test_late_control_plane.py.
 """
 
 from __future__ import annotations
