@@ -8,15 +8,16 @@ Tested by tests/demo/test_beside.py.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transformer_serving.desk.failure import Failure
 
@@ -40,17 +41,18 @@ class Conversion:
     """One that runs; its steps are told from a thread."""
 
     def __init__(self, request: ConvertRequest, target: Path, progress: Progress) -> None:
-        # Spawned: a fork of a process with torch's threads may stand still for ever.
-        context = multiprocessing.get_context("spawn")
-        self._news, theirs = context.Pipe(duplex=False)
-        self._process = context.Process(
-            target=_convert, args=(theirs, request, target), daemon=True
+        self._news, theirs = Pipe()
+        # A fork of a process with torch's threads may stand still for ever.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
+            pass_fds=(theirs.fileno(),),
         )
-        self._progress = progress
-        self._ended: Made | Failure | None = None
-        self._process.start()
         # Its end is seen here only when nobody else could write any more.
         theirs.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._news.send((request, target))
+        self._progress = progress
+        self._ended: Made | Failure | None = None
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
@@ -58,9 +60,9 @@ class Conversion:
         """Wait for it. Raises what convert raised, and Failure where its process was killed."""
         self._listener.join()
         if self._ended is None:
-            self._process.join(_END_S)
+            status = self._process.wait(_END_S)
             raise Failure(
-                f"a conversion ended with status {self._process.exitcode} before it was done; "
+                f"a conversion ended with status {status} before it was done; "
                 "where memory is short, as with -9, free some and try again"
             )
         if isinstance(self._ended, Failure):
@@ -70,12 +72,15 @@ class Conversion:
     def end(self) -> None:
         """At once, finished or not."""
         self._process.terminate()
-        self._process.join(_END_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_S)
         self._process.kill()
+        self._process.wait()
         self._listener.join()
+        self._news.close()
 
     def _listen(self) -> None:
-        with contextlib.suppress(EOFError):
+        with contextlib.suppress(EOFError, ConnectionError):
             while True:
                 news = self._news.recv()
                 if isinstance(news, tuple):
@@ -106,10 +111,20 @@ def made(request: ConvertRequest, target: Path, progress: Progress) -> Made:
     return Made(version, parity.largest_difference, parity.reference)
 
 
-def _convert(news: Connection, request: ConvertRequest, target: Path) -> None:
+def main() -> None:
+    """The other process: the request comes over the connection whose number is the argument."""
     # An interrupt from the keyboard comes to both, and the other one ends this.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    news: Connection[Any, Any] = Connection(int(sys.argv[1]))
+    request, target = news.recv()
     try:
         news.send(made(request, target, lambda step, detail: news.send((step, detail))))
     except Failure as failure:
         news.send(failure)
+
+
+if __name__ == "__main__":
+    # By its own name, by which what is sent is known to who reads it.
+    from transformer_serving.desk.demo import beside
+
+    beside.main()
