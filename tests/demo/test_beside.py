@@ -28,7 +28,10 @@ def test_it_makes_the_same_bundle_and_tells_its_steps(tmp_path: Path) -> None:
     steps: list[str] = []
     with conversion(request, tmp_path / "beside", lambda step, _: steps.append(step)) as begun:
         here = made(request, tmp_path / "here", nothing)
-        assert begun.result() == here
+        found = begun.result()
+    # How far the answers are depends on the cores that were free.
+    assert (found.version, found.reference) == (here.version, here.reference)
+    assert found.largest_difference == pytest.approx(here.largest_difference, abs=1e-5)
     assert tuple(steps) == STEPS
 
 

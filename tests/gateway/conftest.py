@@ -245,12 +245,12 @@ def running(gateway: Server, stock: Server) -> Iterator[dict[str, Server]]:
             server.stop()
 
 
-# Of this folder's tests: the host's app takes a tenth of a core by its own looking for changes.
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def both(session: Session) -> Iterator[dict[str, Server]]:
     """The two ways, started at once."""
     limit = {"TRANSFORMER_SERVING_MAX_BODY_BYTES": str(LIMIT)}
-    stock = session.uvicorn("clearml_serving.serving.main:app")
+    # Looking for changes as often as elsewhere, the host's app takes an eighth of a core.
+    stock = session.uvicorn("clearml_serving.serving.main:app", CLEARML_SERVING_POLL_FREQ="0.1")
     with running(session.gateway(**limit), stock) as servers:
         yield servers
 
@@ -258,7 +258,7 @@ def both(session: Session) -> Iterator[dict[str, Server]]:
 LIMIT = 1_000_000
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def gateway(both: dict[str, Server]) -> Server:
     return both["gateway"]
 

@@ -204,7 +204,7 @@ def wrong_where(condition: Any) -> Any:
     [
         (lambda length, batch: length == 24, "at 24 tokens, any batch: "),
         (lambda length, batch: batch == 2, "at every length in batches of 2: "),
-        (lambda length, batch: (length, batch) == (15, 64), "at 15 tokens in batches of 64: "),
+        (lambda length, batch: (length, batch) == (16, 64), "at 16 tokens in batches of 64: "),
         (lambda length, batch: (length, batch) == (41, 1), "at 41 tokens alone: "),
     ],
     ids=["length", "batch", "both", "alone"],
