@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -234,3 +235,21 @@ def test_an_unreadable_state_file_is_kept_aside(tmp_path: Path) -> None:
     path.write_text('{"models": {"m": {"versions": []}}}')
     assert StateFile(path).records() == {}
     assert (tmp_path / "state.unreadable").is_file()
+
+
+def test_a_status_that_could_not_be_written_is_written_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state.json"
+    one = StateFile(path)
+    one.publish({"ready": 1})
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("transformer_serving.engine.controller.state.replace_file", full)
+        with pytest.raises(OSError, match="No space left"):
+            one.publish({"ready": 2})
+    one.publish({"ready": 2})
+    assert json.loads(path.read_text())["ready"] == 2

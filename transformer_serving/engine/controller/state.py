@@ -80,5 +80,7 @@ class StateFile:
         text = json.dumps({**self._status, _MODELS: models}, indent=1) + "\n"
         if text == self._written:
             return
+        # Until it stands there: what failed is written by the next who comes, changed or not.
+        self._written = ""
         replace_file(self._path, text, durable=durable)
         self._written = text
