@@ -423,7 +423,7 @@ def left_out(there: Receiver, server: Server, name: str, body: object, ours: int
     for trace in traces:
         assert server.post(name, body, caller(trace)).status == 200
         time.sleep(0.01)
-    # Triton sends every five seconds.
+    # Triton sends every five seconds, where nothing says otherwise.
     time.sleep(15)
     found: dict[str, list[Received]] = defaultdict(list)
     for span in there.spans():

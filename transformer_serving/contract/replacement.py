@@ -21,7 +21,7 @@ def replacing(path: Path, *, aside: Path | None = None, durable: bool = False) -
     try:
         yield new
         if durable:
-            _sync(new)
+            sync(new)
         new.replace(path)
     except BaseException:
         with suppress(FileNotFoundError):
@@ -47,7 +47,8 @@ def replace_file(
                 os.fchmod(file.fileno(), mode)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Return when what a file, or a folder's list of names, holds is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from transformer_serving.contract.naming import BUNDLE_FOLDER
-from transformer_serving.contract.replacement import replace_file, replacing
+from transformer_serving.contract.replacement import replace_file, replacing, sync
 from transformer_serving.contract.vllm_arguments import FILE_NAME as ARGUMENTS, filled_in
 from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.model_config import FILE_NAME
@@ -60,7 +60,7 @@ class Repository:
             raise EngineError(f"the model's local copy '{source.name}' is not there; upload again")
         _sync_tree(part)
         part.rename(self.files(model, token))
-        _sync(part.parent)
+        sync(part.parent)
         return token
 
     def alike(self, model: str, one: str, other: str) -> bool:
@@ -96,7 +96,7 @@ class Repository:
         for entry in folder.iterdir():
             if entry.is_symlink() and entry.name not in {str(number) for number in versions}:
                 entry.unlink()
-        _sync(folder)
+        sync(folder)
 
     def remove(self, model: str) -> None:
         """Delete the model's folder and files."""
@@ -166,13 +166,5 @@ def _names(root: Path) -> set[str]:
 def _sync_tree(root: Path) -> None:
     for folder, _, names in os.walk(root):
         for name in names:
-            _sync(Path(folder) / name)
-        _sync(Path(folder))
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            sync(Path(folder) / name)
+        sync(Path(folder))
