@@ -266,11 +266,10 @@ $(VENV)/.desk: requirements/desk.lock requirements/carried.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo 'error: no Python 3.11 to 3.13 with venv found; on Debian and' \
 		'Ubuntu: apt-get install python3-venv, or name one: make up PYTHON=python3.12'; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -r requirements/desk.lock
-	$(PIP) install --no-deps -r requirements/carried.lock
+	$(BIN)/python scripts/install.py requirements/desk.lock --alone requirements/carried.lock
 	$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.desk requirements/dev.lock
-	$(PIP) install -r requirements/dev.lock
+	$(BIN)/python scripts/install.py requirements/dev.lock
 	@touch $@

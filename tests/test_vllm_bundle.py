@@ -20,8 +20,9 @@ from transformer_serving.desk.bundle.writer import renew_bundle
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.convert import Converted, ConvertRequest, convert
-from transformer_serving.desk.deploy.endpoint import DeployTarget, deploy
+from transformer_serving.desk.deploy.endpoint import deploy
 from transformer_serving.desk.deploy.model_add import add_arguments
+from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.doctor.triton import check_bundle
 from transformer_serving.desk.failure import ConversionRefused, Failure

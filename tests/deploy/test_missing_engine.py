@@ -9,7 +9,8 @@ import pytest
 from tests.stack.small_bundles import Parts, write_small
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.deploy import endpoint
-from transformer_serving.desk.deploy.endpoint import DeployTarget, deploy
+from transformer_serving.desk.deploy.endpoint import deploy
+from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
 
 

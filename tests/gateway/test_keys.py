@@ -35,7 +35,7 @@ from transformer_serving.contract.worker.log_lines import JsonLines
 from transformer_serving.contract.worker.request_context import current_key, current_request
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.cli import main
-from transformer_serving.desk.deploy.endpoint import DeployTarget
+from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
 from transformer_serving.gateway import page
 from transformer_serving.gateway.access import KEYS_FILE, Access

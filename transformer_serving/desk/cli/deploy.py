@@ -23,7 +23,7 @@ from transformer_serving.desk.cli.options import (
 from transformer_serving.desk.failure import Failure
 
 if TYPE_CHECKING:
-    from transformer_serving.desk.deploy.endpoint import DeployTarget
+    from transformer_serving.desk.deploy.target import DeployTarget
 
 
 @click.command()
@@ -128,7 +128,7 @@ def deploy_target(state: str | None) -> DeployTarget:
 
 
 def _named_target(state: Path) -> DeployTarget:
-    from transformer_serving.desk.deploy.endpoint import TARGET_VARIABLES, target_of
+    from transformer_serving.desk.deploy.target import TARGET_VARIABLES, target_of
     from transformer_serving.desk.local.record import STATE_VARIABLE
 
     target = target_of(os.environ, state)

@@ -25,8 +25,8 @@ from transformer_serving.desk.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from transformer_serving.desk.deploy.endpoint import DeployTarget
     from transformer_serving.desk.deploy.rollout_plans import Rollout
+    from transformer_serving.desk.deploy.target import DeployTarget
 
 _START = "start"
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}

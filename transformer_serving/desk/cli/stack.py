@@ -57,9 +57,7 @@ def up(
     """Start the whole stack on this machine and wait until every part answers."""
     from rich.console import Console
 
-    from transformer_serving.desk.bundle.folder import open_bundle
     from transformer_serving.desk.cli.progress import Phases
-    from transformer_serving.desk.deploy.endpoint import deploy
     from transformer_serving.desk.local import stack
     from transformer_serving.desk.local.record import Ports, state_directory
 
@@ -71,14 +69,7 @@ def up(
         running = stack.start(
             folder, ports, phases.report, open_inference=open_inference, watched=monitoring
         )
-    deployed = []
-    for bundle in bundles:
-        with phases.phase(f"deploy {bundle.endpoint}"):
-            done = deploy(
-                running.target(), open_bundle(bundle.path), bundle.endpoint,
-                timeout_s=_GOLDEN_S, report=phases.report,
-            )  # fmt: skip
-        deployed.append((done, bundle))
+    deployed = _deploy_demo(running, bundles, phases) if bundles else []
     if as_json:
         rows = [asdict(done) for done, _ in deployed]
         times = dict(phases.times)
@@ -107,6 +98,20 @@ def _demo_bundles(demo: str, phases: Phases) -> list[DemoBundle]:
             folder = Path("build/demo-generation")
             return build_generation_demo(folder, precision=None, report=phases.report)
         return build_demo_models(Path("build/demo"), precision=None, report=phases.report)
+
+
+def _deploy_demo(
+    running: Stack, bundles: list[DemoBundle], phases: Phases
+) -> list[tuple[Deployed, DemoBundle]]:
+    from transformer_serving.desk.bundle.folder import open_bundle
+    from transformer_serving.desk.deploy.endpoint import deploy_together
+
+    opened = {bundle.endpoint: open_bundle(bundle.path) for bundle in bundles}
+    with phases.phase(f"deploy {' and '.join(opened)}"):
+        done = deploy_together(
+            running.target(), opened, timeout_s=_GOLDEN_S * len(opened), report=phases.report
+        )
+    return list(zip(done, bundles, strict=True))
 
 
 def _show_monitoring(console: Console, running: Stack) -> None:

@@ -5,13 +5,9 @@ Tested by tests/stack/test_clearml_commands.py and tests/deploy/test_time_limit.
 
 from __future__ import annotations
 
-import fcntl
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from transformer_serving.contract.gate.refusals import refusals as reasons_against
 from transformer_serving.contract.gate.server_facts import MISSING, ServerFacts, installed
@@ -19,69 +15,21 @@ from transformer_serving.contract.golden import agrees
 from transformer_serving.contract.manifest import Manifest
 from transformer_serving.contract.naming import DEPLOYED, name_fault
 from transformer_serving.desk.bundle.folder import Bundle
-from transformer_serving.desk.clearml_tools.api import ClearmlApi
-from transformer_serving.desk.clearml_tools.cli import ClearmlCli, listed_endpoints
-from transformer_serving.desk.deploy.golden import Differs, Refused, Reply, ask, wait_for_golden
+from transformer_serving.desk.clearml_tools.cli import listed_endpoints
+from transformer_serving.desk.deploy.golden import Differs, Refused, wait_for_golden
 from transformer_serving.desk.deploy.model_add import add_arguments
 from transformer_serving.desk.deploy.refusals import Refusals
-from transformer_serving.desk.deploy.registry import ModelRegistry, registry_folder, split
+from transformer_serving.desk.deploy.registry import registry_folder, split
 from transformer_serving.desk.deploy.rollout_plans import refuse_in_rollout
+from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
 from transformer_serving.desk.deploy.time_limit import TimeLimit, within
 from transformer_serving.desk.failure import Failure
-from transformer_serving.desk.http import kept_out, key_header
+from transformer_serving.desk.http import key_header
 from transformer_serving.desk.step_report import StepReport
 
 PROJECT = "transformer-serving"
-# What names a serving service, its file server and its front door, where there is no stack.
-TARGET_VARIABLES = (
-    "CLEARML_SERVING_TASK_ID",
-    "CLEARML_FILES_HOST",
-    "CLEARML_DEFAULT_BASE_SERVE_URL",
-)
 _ADD_TRIES = 5
 _UPLOAD_TRIES = 3
-
-
-@dataclass(frozen=True)
-class DeployTarget:
-    """Where to deploy: the ClearML server's tools, its file server, the front door, a lock file.
-
-    `key` is for a front door that has keys; `triton` is the version of the embedded stack's, None
-    for another server's.
-    """
-
-    cli: ClearmlCli
-    files_host: str
-    serve_url: str
-    lock: Path
-    key: str | None = None
-    triton: str | None = None
-
-    def url(self, endpoint: str) -> str:
-        return f"{self.serve_url.rstrip('/')}/{endpoint}"
-
-    def ask(self, endpoint: str, request: dict[str, Any]) -> Reply:
-        """Raises Failure (exit code 2) where the front door does not let in."""
-        reply = ask(self.url(endpoint), request, headers=key_header(self.key))
-        if reason := kept_out(reply.status):
-            raise Failure(f"{self.url(endpoint)}: {reason}", exit_code=2)
-        return reply
-
-    def registry(self) -> ModelRegistry:
-        return ModelRegistry(ClearmlApi(self.cli.environment), self.cli.serving_id or "")
-
-    def refusals(self, model_id: str) -> Refusals:
-        return Refusals(ClearmlApi(self.cli.environment), self.cli.serving_id or "", model_id)
-
-
-def target_of(environment: Mapping[str, str], state: Path) -> DeployTarget | None:
-    """The ClearML server and front door that an environment names; None when it does not."""
-    serving_id, files_host, serve_url = (environment.get(name, "") for name in TARGET_VARIABLES)
-    if not (serving_id and files_host and serve_url):
-        return None
-    return DeployTarget(
-        ClearmlCli(environment, serving_id), files_host, serve_url, state / "deploy.lock"
-    )
 
 
 @dataclass(frozen=True)
@@ -128,12 +76,35 @@ def deploy(
     check_name(endpoint)
     check_triton(target, bundle)
     with within(timeout_s, f"deploying {endpoint}", report, spent=spent_s) as limit:
-        return _deploy(target, bundle, endpoint, limit, keep)
+        return _waited_for(target, _added(target, bundle, endpoint, limit), limit, keep)
 
 
-def _deploy(
-    target: DeployTarget, bundle: Bundle, endpoint: str, limit: TimeLimit, keep: int | None
-) -> Deployed:
+def deploy_together(
+    target: DeployTarget, bundles: Mapping[str, Bundle], *, timeout_s: float, report: StepReport
+) -> list[Deployed]:
+    """Each bundle under its name, as `deploy` does: one is loaded and proven while the next one is
+    uploaded. `timeout_s` is for all of them together."""
+    for endpoint, bundle in bundles.items():
+        check_name(endpoint)
+        check_triton(target, bundle)
+    with within(timeout_s, f"deploying {' and '.join(bundles)}", report) as limit:
+        begun = [_added(target, bundle, name, limit) for name, bundle in bundles.items()]
+        return [_waited_for(target, one, limit, None) for one in begun]
+
+
+@dataclass(frozen=True)
+class _Added:
+    """An endpoint that was added and has yet to answer."""
+
+    endpoint: str
+    manifest: Manifest
+    model_id: str
+    refusals: Refusals
+
+
+def _added(
+    target: DeployTarget, bundle: Bundle, endpoint: str, limit: TimeLimit
+) -> _Added | Deployed:
     version = bundle.manifest.bundle_version
     limit.report(f"asking whether {endpoint} serves it already")
     if serves(target, endpoint, bundle.manifest):
@@ -148,12 +119,21 @@ def _deploy(
         limit.report(f"adding {endpoint}")
         refusals = target.refusals(model_id)
         add_and_look(target, bundle, endpoint, model_id)
+    return _Added(endpoint, bundle.manifest, model_id, refusals)
+
+
+def _waited_for(
+    target: DeployTarget, added: _Added | Deployed, limit: TimeLimit, keep: int | None
+) -> Deployed:
+    if isinstance(added, Deployed):
+        return added
+    endpoint, version = added.endpoint, added.manifest.bundle_version
     limit.report(f"waiting for {endpoint}")
-    until_golden(target, endpoint, bundle.manifest, limit, refusals)
+    until_golden(target, endpoint, added.manifest, limit, added.refusals)
     limit.report(f"noting that {endpoint} was served")
     target.registry().mark_served(endpoint, version)
-    forgotten = 0 if keep is None else forget_older(target, endpoint, model_id, keep)
-    return Deployed(endpoint, target.url(endpoint), version, model_id, True, forgotten)
+    forgotten = 0 if keep is None else forget_older(target, endpoint, added.model_id, keep)
+    return Deployed(endpoint, target.url(endpoint), version, added.model_id, True, forgotten)
 
 
 def until_golden(
@@ -298,12 +278,3 @@ def add_and_look(
         f"{name} was added {_ADD_TRIES} times and every time somebody else's change undid it; "
         "let only one 'clearml-serving' write at a time"
     )
-
-
-@contextmanager
-def one_at_a_time(lock: Path) -> Iterator[None]:
-    """clearml-serving's edits are not atomic; one deploy writes at a time on this machine."""
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -5,14 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from transformer_serving.desk.clearml_tools.cli import listed_endpoints
-from transformer_serving.desk.deploy.endpoint import (
-    DeployTarget,
-    add_and_look,
-    one_at_a_time,
-    until_golden,
-)
+from transformer_serving.desk.deploy.endpoint import add_and_look, until_golden
 from transformer_serving.desk.deploy.registry import split
 from transformer_serving.desk.deploy.rollout_plans import refuse_in_rollout
+from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
 from transformer_serving.desk.deploy.time_limit import TimeLimit, within
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.step_report import StepReport

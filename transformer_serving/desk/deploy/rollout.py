@@ -20,14 +20,7 @@ from transformer_serving.contract.heads import GENERATION
 from transformer_serving.contract.rollout import ABORT, PROMOTE, Allowed, Plan, candidate_name
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.cli import listed_canaries, listed_endpoints
-from transformer_serving.desk.deploy.endpoint import (
-    DeployTarget,
-    add_and_look,
-    check_name,
-    check_triton,
-    one_at_a_time,
-    upload,
-)
+from transformer_serving.desk.deploy.endpoint import add_and_look, check_name, check_triton, upload
 from transformer_serving.desk.deploy.golden import wait_for_golden
 from transformer_serving.desk.deploy.rollout_plans import (
     Rollout,
@@ -35,6 +28,7 @@ from transformer_serving.desk.deploy.rollout_plans import (
     refuse_in_rollout,
     write,
 )
+from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
 from transformer_serving.desk.deploy.time_limit import TimeLimit, within
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import key_header

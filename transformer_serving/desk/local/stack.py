@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
-from transformer_serving.desk.deploy.endpoint import DeployTarget
+from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import health, monitoring
 from transformer_serving.desk.local.open_triton import open_tritons

@@ -15,8 +15,8 @@ from transformer_serving.contract.heads import GENERATION
 from transformer_serving.desk.bundle.folder import Bundle, open_bundle
 from transformer_serving.desk.bundle.writer import BundleContent, content_of
 from transformer_serving.desk.clearml_tools.cli import listed_endpoints
-from transformer_serving.desk.deploy.endpoint import DeployTarget
 from transformer_serving.desk.deploy.registry import split
+from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.tune.knobs import NOT_GENERATION
 

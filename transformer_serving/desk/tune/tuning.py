@@ -17,7 +17,7 @@ from pathlib import Path
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import check_target, content_of, write_bundle
-from transformer_serving.desk.deploy.endpoint import DeployTarget
+from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.record import make_private
 from transformer_serving.desk.local.stack import stop

@@ -1,0 +1,79 @@
+"""Where to deploy: the ClearML tools, file server and front door of one stack, and its lock.
+
+Tested by tests/stack/test_clearml_commands.py and tests/stack/test_desk_folder.py.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformer_serving.desk.clearml_tools.api import ClearmlApi
+from transformer_serving.desk.clearml_tools.cli import ClearmlCli
+from transformer_serving.desk.deploy.golden import Reply, ask
+from transformer_serving.desk.deploy.refusals import Refusals
+from transformer_serving.desk.deploy.registry import ModelRegistry
+from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.http import kept_out, key_header
+
+# What names a serving service, its file server and its front door, where there is no stack.
+TARGET_VARIABLES = (
+    "CLEARML_SERVING_TASK_ID",
+    "CLEARML_FILES_HOST",
+    "CLEARML_DEFAULT_BASE_SERVE_URL",
+)
+
+
+@dataclass(frozen=True)
+class DeployTarget:
+    """Where to deploy: the ClearML server's tools, its file server, the front door, a lock file.
+
+    `key` is for a front door that has keys; `triton` is the version of the embedded stack's, None
+    for another server's.
+    """
+
+    cli: ClearmlCli
+    files_host: str
+    serve_url: str
+    lock: Path
+    key: str | None = None
+    triton: str | None = None
+
+    def url(self, endpoint: str) -> str:
+        return f"{self.serve_url.rstrip('/')}/{endpoint}"
+
+    def ask(self, endpoint: str, request: dict[str, Any]) -> Reply:
+        """Raises Failure (exit code 2) where the front door does not let in."""
+        reply = ask(self.url(endpoint), request, headers=key_header(self.key))
+        if reason := kept_out(reply.status):
+            raise Failure(f"{self.url(endpoint)}: {reason}", exit_code=2)
+        return reply
+
+    def registry(self) -> ModelRegistry:
+        return ModelRegistry(ClearmlApi(self.cli.environment), self.cli.serving_id or "")
+
+    def refusals(self, model_id: str) -> Refusals:
+        return Refusals(ClearmlApi(self.cli.environment), self.cli.serving_id or "", model_id)
+
+
+def target_of(environment: Mapping[str, str], state: Path) -> DeployTarget | None:
+    """The ClearML server and front door that an environment names; None when it does not."""
+    serving_id, files_host, serve_url = (environment.get(name, "") for name in TARGET_VARIABLES)
+    if not (serving_id and files_host and serve_url):
+        return None
+    return DeployTarget(
+        ClearmlCli(environment, serving_id), files_host, serve_url, state / "deploy.lock"
+    )
+
+
+@contextmanager
+def one_at_a_time(lock: Path) -> Iterator[None]:
+    """clearml-serving's edits are not atomic; one deploy writes at a time on this machine."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
