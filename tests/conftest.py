@@ -27,11 +27,14 @@ SENTENCES = [
 ]
 
 
-# The stack with the demo models is one in a run: it builds them in the checkout's own folder.
-_DEMO = "tests/stack with the demo"
-_OF_THE_DEMO = {
-    f"tests/stack/test_{name}.py"
-    for name in ("answers", "commands", "demo_folder", "notebooks", "readme", "show_and_adopt")
+# Files that share a stack, by the fixture that starts it. That of the demo is one in a run: it has
+# its models in the checkout's own folder. That of every task converts and deploys for minutes.
+_STACKS = {
+    "stack": ("answers", "commands", "demo_folder", "notebooks", "readme", "show_and_adopt"),
+    "every_task": ("api_page", "openapi_answers", "pages_in_a_browser"),
+}
+_SHARING = {
+    f"tests/stack/test_{name}.py": fixture for fixture, names in _STACKS.items() for name in names
 }
 
 # None is the root's name; the others are those that our modules write to.
@@ -52,23 +55,25 @@ _BEGUN = pytest.StashKey[dict[str | None, "LoggerState"]]()
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A file runs in one process, and so do all those of the demo."""
+    """A file runs in one process, and so do all that share a stack."""
     from xdist.scheduler import LoadFileScheduling
 
-    class FilesAndTheDemo(LoadFileScheduling):  # type: ignore[misc]
+    class FilesAndStacks(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
-            return _DEMO if file in _OF_THE_DEMO else file
+            return _SHARING.get(file, file)
 
-    return FilesAndTheDemo(config, log) if config.getvalue("dist") == "loadfile" else None
+    return FilesAndStacks(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Hold the list of the demo's files to what they ask for."""
+    """Hold the lists of files that share a stack to what they ask for."""
     for item in items:
         file = item.nodeid.partition("::")[0]
-        if file.startswith("tests/stack/") and "stack" in getattr(item, "fixturenames", ()):
-            assert file in _OF_THE_DEMO, f"{file} shares the demo's stack: name it in {__file__}"
+        if file.startswith("tests/stack/"):
+            for fixture in _STACKS.keys() & set(getattr(item, "fixturenames", ())):
+                wrong = f"{file} shares the stack of '{fixture}': name it in {__file__}"
+                assert _SHARING.get(file) == fixture, wrong
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -15,6 +15,7 @@ from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.triton_process import (
     TritonAddresses,
     libpython_folder,
+    nameable,
     triton_command,
     triton_environment,
 )
@@ -88,3 +89,27 @@ def test_no_libpython_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
     with pytest.raises(EngineError, match=r"no shared libpython3\.\d+\.so was found"):
         libpython_folder()
+
+
+def test_a_path_with_a_blank_is_named_from_where_triton_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most of tests/stack has its stack in such a folder."""
+    there = tmp_path / "a blank & more"
+    run, models = there / "run", there / "triton" / "models"
+    run.mkdir(parents=True)
+    (tmp_path / "link to it").symlink_to(there)
+    linked = tmp_path / "link to it" / "triton" / "models"
+    assert nameable(Path("/models"), run) == Path("/models")
+    assert nameable(models, run) == nameable(linked, run) == Path("../triton/models")
+    monkeypatch.chdir(run)
+
+    def command() -> list[str]:
+        backends = there / "backends"
+        return triton_command(Path("tritonserver"), repository=models, backend_directory=backends)
+
+    assert "--model-repository=../triton/models" in command()
+    assert "--backend-directory=../backends" in command()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EngineError, match="use a folder whose path has only letters"):
+        command()

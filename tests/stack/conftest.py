@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -24,6 +24,8 @@ from transformer_serving.desk.local.record import clearml_environment, require_r
 from transformer_serving.desk.local.stack import status
 
 ROOT = Path(__file__).parent.parent.parent
+# On a machine that stands still for seconds its callers wait: a 503 is to mean a change.
+_PATIENT = {"TRANSFORMER_SERVING_MAX_WAIT_S": "20"}
 # clearml-serving's own command line; it only does not import torch, which takes two seconds.
 COMMAND = "transformer_serving.desk.clearml_tools.command"
 CLI = str(Path(sys.executable).with_name("transformer-serving"))
@@ -132,11 +134,29 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A stack without the demo: what is loaded in it are the tests' own small bundles.
 
-    On a machine that stands still for seconds its callers wait: a 503 is to mean a change.
+    Its folder has a blank in its path, as that of a user may.
     """
-    patient = {"TRANSFORMER_SERVING_MAX_WAIT_S": "20"}
-    with started(tmp_path_factory.mktemp("plain"), **patient) as running:
+    with started(tmp_path_factory.mktemp("plain stack"), **_PATIENT) as running:
         yield running
+
+
+class EveryTask(NamedTuple):
+    """A stack with an endpoint a task, named as in shown_tasks.NAMES; `folder` is bundle_of's."""
+
+    stack: Stack
+    folder: Path
+
+
+@pytest.fixture(scope="session")
+def every_task(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EveryTask]:
+    """Nothing of it is changed: the files that ask it share one process of tests."""
+    # It imports torch.
+    from tests.stack.shown_tasks import deploy_all
+
+    folder = tmp_path_factory.mktemp("tasks")
+    with started(tmp_path_factory.mktemp("every-task"), **_PATIENT) as running:
+        deploy_all(running, folder)
+        yield EveryTask(running, folder)
 
 
 @pytest.fixture(scope="session")

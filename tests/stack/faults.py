@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import psutil
 
 from tests.stack.conftest import Stack
-from tests.stack.load import NO_ANSWER, Log, Seen, load
+from tests.stack.load import NO_ANSWER, PAUSE_S, Log, Seen, load
 from tests.stack.small_bundles import TEXT
 from transformer_serving.contract.errors import KINDS
 from transformer_serving.engine.orphans import STUB
@@ -70,11 +70,17 @@ class Outcome:
         )
 
 
-def strike(stack: Stack, endpoint: str, faults: Sequence[Fault], clients: int = 16) -> Outcome:
+def strike(
+    stack: Stack,
+    endpoint: str,
+    faults: Sequence[Fault],
+    clients: int = 16,
+    pause_s: float = PAUSE_S,
+) -> Outcome:
     """Do the faults at once under load. Raises AssertionError for an answer that may not be."""
     good = stack.seen(endpoint, BODY)
     assert good.status == 200, good
-    with load(stack.base, endpoint, BODY, clients) as log:
+    with load(stack.base, endpoint, BODY, clients, pause_s) as log:
         stack.until(lambda: log.total() > 5 * clients, "the load runs")
         pids = {fault: pid_of(stack, fault.part) for fault in faults}
         begun = time.monotonic()

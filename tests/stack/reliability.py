@@ -89,7 +89,7 @@ def _struck(stack: Stack, seed: int, pairs: int) -> list[Outcome]:
 def _strikes(stack: Stack, endpoint: str, chosen: Sequence[Sequence[Fault]]) -> list[Outcome]:
     outcomes = []
     for faults in chosen:
-        outcomes.append(strike(stack, endpoint, faults, CLIENTS))
+        outcomes.append(strike(stack, endpoint, faults, CLIENTS, pause_s=0.0))
         _say(f"{outcomes[-1]}: {outcomes[-1].recovery_s:.1f} s, {outcomes[-1].seen()}")
     return outcomes
 

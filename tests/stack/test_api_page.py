@@ -6,8 +6,6 @@ import json
 import re
 import shlex
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +13,9 @@ import pytest
 from preprocess.answers import TASKS as TASK_TABLE
 from tests.preprocess.answers.comparison import check_equal
 from tests.preprocess.answers.served import endpoint_of
-from tests.stack.conftest import ROOT, Stack
-from tests.stack.task_models import bundle_of, reference_of
+from tests.stack.conftest import ROOT, EveryTask
+from tests.stack.shown_tasks import NAMES
+from tests.stack.task_models import reference_of
 from transformer_serving.contract.errors import KINDS
 from transformer_serving.contract.heads import TASKS
 
@@ -26,25 +25,6 @@ EXAMPLE = re.compile(
     r"<!-- run -->\n```bash\n(.*?)```\n\n<!-- answer -->\n```json\n(.*?)```", re.DOTALL
 )
 EXAMPLES = EXAMPLE.findall(PAGE)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tasks")
-
-
-@pytest.fixture(scope="module")
-def serving(cleared: Stack, folder: Path) -> Stack:
-    """A stack with one endpoint a task, named like it."""
-    with ThreadPoolExecutor(3) as pool:
-        deployed = []
-        for task in TASKS:
-            bundle = bundle_of(task, folder)
-            command = ("deploy", str(bundle.folder), "--endpoint", task, "--timeout", "200")
-            deployed.append(pool.submit(cleared.run, *command))
-        for one in deployed:
-            one.result()
-    return cleared
 
 
 def shape(value: Any) -> Any:
@@ -70,12 +50,14 @@ def parsed(command: str) -> tuple[str, dict[str, Any]]:
     ("command", "shown"), EXAMPLES, ids=[parsed(command)[0] for command, _ in EXAMPLES]
 )
 def test_an_example_answers_as_the_reference(
-    serving: Stack, folder: Path, command: str, shown: str
+    every_task: EveryTask, command: str, shown: str
 ) -> None:
+    stack, folder = every_task
     task, body = parsed(command)
+    command = command.replace("127.0.0.1:8080", f"127.0.0.1:{stack.base}")
+    command = command.replace(f"/serve/{task}", f"/serve/{NAMES[task]}")
     done = subprocess.run(
-        ["bash", "-c", command.replace("127.0.0.1:8080", f"127.0.0.1:{serving.base}")],
-        capture_output=True, text=True, timeout=60, check=True,
+        ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     answer, expected = json.loads(done.stdout), json.loads(shown)
     if isinstance(expected, dict) and "code" in expected:
@@ -151,9 +133,9 @@ REFUSED: list[tuple[str, dict[str, Any], int]] = [
 ]
 
 
-def test_every_task_refuses_with_the_tables_status(serving: Stack) -> None:
+def test_every_task_refuses_with_the_tables_status(every_task: EveryTask) -> None:
     for task, body, status in REFUSED:
-        got, answer = serving.post(task, body)
+        got, answer = every_task.stack.post(NAMES[task], body)
         assert (task, got) == (task, status), answer
         assert set(answer) == {"code", "message", "field", "limit", "got"}
         assert KINDS[answer["code"]].status == status

@@ -21,8 +21,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.stack.conftest import Stack
-from tests.stack.shown_tasks import NAMES, deploy_all
+from tests.stack.conftest import EveryTask, Stack
+from tests.stack.shown_tasks import NAMES
 from transformer_serving.desk.http import ask_at
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
@@ -33,17 +33,21 @@ CHECKS = [content_type_conformance, response_schema_conformance, status_code_con
 
 
 @pytest.fixture(scope="module")
-def document(cleared: Stack, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def serving(every_task: EveryTask) -> Stack:
+    return every_task.stack
+
+
+@pytest.fixture(scope="module")
+def document(serving: Stack) -> Any:
     """Without the length of texts, which tests/gateway/test_openapi.py looks at: texts would be
     that long.
     """
-    deploy_all(cleared, tmp_path_factory.mktemp("tasks"))
     # An endpoint is ready from its first golden request on, which the gateway sends it by itself.
-    cleared.until(
-        lambda: all(asked(cleared, f"/v2/models/{name}/ready") == 200 for name in NAMES.values()),
+    serving.until(
+        lambda: all(asked(serving, f"/v2/models/{name}/ready") == 200 for name in NAMES.values()),
         "every endpoint is ready",
     )
-    with urllib.request.urlopen(f"{address(cleared)}/openapi.json", timeout=30) as answer:
+    with urllib.request.urlopen(f"{address(serving)}/openapi.json", timeout=30) as answer:
         read = json.loads(answer.read(), object_hook=_without_length)
     schema = schemathesis.openapi.from_dict(read)
     schema.validate()
@@ -87,22 +91,22 @@ def ask(operation: Any, base_url: str, mode: GenerationMode) -> None:
     one()
 
 
-def test_every_operation_answers_as_the_document_says(document: Any, cleared: Stack) -> None:
+def test_every_operation_answers_as_the_document_says(document: Any, serving: Stack) -> None:
     found = operations(document)
     assert {f"POST /serve/{name}" for name in NAMES.values()} <= set(found)
     for operation in found.values():
-        ask(operation, address(cleared), GenerationMode.POSITIVE)
+        ask(operation, address(serving), GenerationMode.POSITIVE)
 
 
-def test_what_the_document_forbids_is_refused(document: Any, cleared: Stack) -> None:
+def test_what_the_document_forbids_is_refused(document: Any, serving: Stack) -> None:
     found = operations(document)
     for name in NAMES.values():
-        ask(found[f"POST /serve/{name}"], address(cleared), GenerationMode.NEGATIVE)
+        ask(found[f"POST /serve/{name}"], address(serving), GenerationMode.NEGATIVE)
 
 
-def test_every_example_is_answered(document: Any, cleared: Stack) -> None:
+def test_every_example_is_answered(document: Any, serving: Stack) -> None:
     paths = document.raw_schema["paths"]
     for name in NAMES.values():
         content = paths[f"/serve/{name}"]["post"]["requestBody"]["content"]
-        status, _ = cleared.post(name, content["application/json"]["example"])
+        status, _ = serving.post(name, content["application/json"]["example"])
         assert status == 200, name

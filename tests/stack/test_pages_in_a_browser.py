@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.browser import PROGRAM, Tab, browser
-from tests.stack.conftest import Stack
-from tests.stack.shown_tasks import BODIES, NAMES, deploy_all
+from tests.stack.conftest import EveryTask
+from tests.stack.shown_tasks import BODIES, NAMES
 from transformer_serving.contract.heads import TASKS
 
 pytestmark = [
@@ -27,9 +27,8 @@ HIDDEN_ANSWER = "document.querySelector('#answered').hidden"
 
 
 @pytest.fixture(scope="module")
-def address(cleared: Stack, tmp_path_factory: pytest.TempPathFactory) -> str:
-    deploy_all(cleared, tmp_path_factory.mktemp("tasks"))
-    return f"http://127.0.0.1:{cleared.base}/"
+def address(every_task: EveryTask) -> str:
+    return f"http://127.0.0.1:{every_task.stack.base}/"
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +64,7 @@ def answer(tab: Tab) -> Any:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_every_task_is_asked(tab: Tab, address: str, cleared: Stack, task: str) -> None:
+def test_every_task_is_asked(tab: Tab, address: str, every_task: EveryTask, task: str) -> None:
     show(tab, address, task)
     # The example as it stands, then a body of one's own.
     tab.evaluate("document.querySelector('#send').click()")
@@ -74,7 +73,7 @@ def test_every_task_is_asked(tab: Tab, address: str, cleared: Stack, task: str) 
     send(tab, BODIES[task])
     assert tab.text("#outcome .status") == "200"
     assert "ms" in tab.text("#outcome")
-    assert answer(tab) == cleared.post(NAMES[task], json.loads(BODIES[task]))[1]
+    assert answer(tab) == every_task.stack.post(NAMES[task], json.loads(BODIES[task]))[1]
     assert {"tokenize", "queue", "infer"} <= set(tab.text("#timing").split())
     widths = "[...document.querySelectorAll('.bar')].map(e => e.getBoundingClientRect().width)"
     assert all(width > 0 for width in tab.evaluate(widths))

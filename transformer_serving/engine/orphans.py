@@ -16,6 +16,7 @@ import psutil
 # /proc has the first 15 characters of a name.
 SERVER = "tritonserver"
 STUB = "triton_python_b"
+_REPOSITORY = "--model-repository"
 
 
 def end_orphans(repository: Path) -> int:
@@ -32,19 +33,28 @@ def end_orphans(repository: Path) -> int:
 
 def server_of(repository: Path) -> psutil.Process | None:
     """The Triton that serves `repository`; None while it is away, or runs out of our sight."""
-    wanted = f"--model-repository={repository}"
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if wanted in process.cmdline():
-                return process
+            for argument in process.cmdline():
+                option, _, value = argument.partition("=")
+                if option == _REPOSITORY and _path(process, value) == repository.resolve():
+                    return process
     return None
 
 
 def model_of(stub: psutil.Process, repository: Path) -> str:
     """Its first argument is the model's file, REPOSITORY/MODEL/VERSION/FILE; '' of another one."""
     command = stub.cmdline()
-    path = Path(command[1]) if len(command) > 1 else Path()
-    return path.relative_to(repository).parts[0] if path.is_relative_to(repository) else ""
+    if len(command) < 2:
+        return ""
+    path, folder = _path(stub, command[1]), repository.resolve()
+    return path.relative_to(folder).parts[0] if path.is_relative_to(folder) else ""
+
+
+def _path(process: psutil.Process, named: str) -> Path:
+    """What a process names, from its working directory where `triton_command` has it do so."""
+    path = Path(named)
+    return (path if path.is_absolute() else Path(process.cwd()) / path).resolve()
 
 
 def _is_orphan(process: psutil.Process, repository: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes.util
 import os
+import re
 import secrets
 import sys
 import sysconfig
@@ -22,6 +23,7 @@ _CONTROL = "model-repository,shared-memory,statistics,trace,logging"
 # A header's name ends at its colon, so that nobody can send this one.
 _UNSENDABLE = "nobody:"
 _GRPC_NAME = "transformer-serving"
+_UNQUOTED = re.compile(r"[\w./+,:=@%-]*", re.ASCII)
 # The metadata by which gRPC's restricted calls are let in; Triton puts the first part before it.
 KEY_HEADER = f"triton-grpc-protocol-{_GRPC_NAME}"
 
@@ -81,13 +83,15 @@ def triton_command(
     others only beside KEY_HEADER. Readiness is asked for each model, because one failed load
     would otherwise make the whole server unready until it restarts.
     The controller writes complete configurations; letting Triton complete them starts a second
-    stub for each load, 1.2 s longer.
+    stub for each load, 1.2 s longer. Folders may be named from the working directory of now.
+
+    Raises EngineError for a folder that no model could be loaded from.
     """
     listen = addresses or TritonAddresses()
     command = [
         str(tritonserver),
-        f"--model-repository={repository}",
-        f"--backend-directory={backend_directory}",
+        f"--model-repository={nameable(repository)}",
+        f"--backend-directory={nameable(backend_directory)}",
         "--model-control-mode=explicit",
         "--strict-readiness=false",
         "--exit-on-error=false",
@@ -106,6 +110,25 @@ def triton_command(
     if log_file is not None:
         command.append(f"--log-file={log_file}")
     return [*command, *extra]
+
+
+def nameable(path: Path, start: Path | None = None) -> Path:
+    """The path itself, or where a shell would read it otherwise from `start`, in which Triton is
+    run; without one from the working directory.
+
+    Triton 2.51 starts a model's process with a line for bash in which it quotes no path. With a
+    blank in one the process ends at once, and Triton waits for it without end. Raises EngineError
+    where neither will do.
+    """
+    if _UNQUOTED.fullmatch(str(path)):
+        return path
+    relative = os.path.relpath(path.resolve(), (start or Path.cwd()).resolve())
+    if not _UNQUOTED.fullmatch(relative):
+        raise EngineError(
+            f"Triton loads no model from '{path}', as it does not quote paths; use a folder whose "
+            "path has only letters, digits and ./_+,:=@%-"
+        )
+    return Path(relative)
 
 
 def closed_http() -> str:

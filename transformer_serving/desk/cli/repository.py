@@ -75,12 +75,14 @@ def wheel_line(output: Path) -> str | None:
         LOOPBACK,
         closed_grpc,
         closed_http,
+        nameable,
         triton_environment,
     )
 
     try:
         server = pytriton_tritonserver()
-        backends = assemble(output.absolute() / BACKENDS, pytriton=server)
+        backends = nameable(assemble(output.absolute() / BACKENDS, pytriton=server), output)
+        models = nameable(output.absolute() / MODELS, output)
         environment = triton_environment(os.environ)
     except EngineError:
         return None
@@ -88,14 +90,15 @@ def wheel_line(output: Path) -> str | None:
     python = shlex.quote(environment["PATH"].split(os.pathsep)[0])
     command = [
         str(server / "bin" / "tritonserver"),
-        f"--model-repository={output.absolute() / MODELS}",
+        f"--model-repository={models}",
         f"--backend-directory={backends}",
         "--disable-auto-complete-config",
         *(f"--{door}-address={LOOPBACK}" for door in ("http", "grpc", "metrics")),
         closed_http(),
         closed_grpc(),
     ]
-    return f'LD_LIBRARY_PATH={libraries} PATH={python}:"$PATH" {shlex.join(command)}'
+    there = "" if models.is_absolute() else f"cd {shlex.quote(str(output.absolute()))} && "
+    return f'{there}LD_LIBRARY_PATH={libraries} PATH={python}:"$PATH" {shlex.join(command)}'
 
 
 def image_line(models: Path) -> str:
