@@ -34,7 +34,11 @@ ACCESS, SECRET = "AN_ACCESS_KEY", "a secret of the tests"
 
 # docker that knows `--version`, `version`, `compose version`, `compose ps` and `compose exec`,
 # which runs the given Python code here, in the environment of a container.
-DOCKER = """#!{python} -S
+# A shell's first line has no room for a Python whose path has a blank.
+DOCKER = """#!/bin/sh
+''':'
+exec "{python}" -S "$0" "$@"
+'''
 import os, subprocess, sys
 arguments = sys.argv[1:]
 if arguments == ["--version"]:
