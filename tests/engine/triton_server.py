@@ -16,6 +16,7 @@ import tritonclient.grpc as triton
 from tests.free_ports import free_ports
 from transformer_serving.contract.worker.tracing import ENDPOINT
 from transformer_serving.engine.backend_directory import assemble, pytriton_tritonserver
+from transformer_serving.engine.orphans import end_orphans
 from transformer_serving.engine.triton_process import (
     TritonAddresses,
     triton_command,
@@ -133,6 +134,8 @@ def running_triton(
         yield server
     finally:
         server.stop()
+        # Of one that was killed some stay for good.
+        end_orphans(repository)
 
 
 @contextlib.contextmanager
