@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from scripts.gpu_parcel import unpack
+from scripts.install import rows_of
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = ("desk.lock", "carried.lock")
@@ -47,12 +48,7 @@ def size_of(text: str) -> int:
 
 def wanted(folder: Path) -> tuple[list[str], str]:
     """The locked requirements without the machine's own, and the pin of torch."""
-    rows = [
-        row.strip()
-        for name in LOCKS
-        for row in (folder / name).read_text("utf-8").splitlines()
-        if row.strip() and not row.startswith("#")
-    ]
+    rows = [row for name in LOCKS for row in rows_of(folder / name)]
     pins = {row.partition("==")[0].lower(): row.partition("==")[2] for row in rows}
     kept = [row for row in rows if row.startswith(OTHERS) or not row.lower().startswith(OWN)]
     return kept, pins["torch"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 from tests.engine.serving import FIELDS, Serving, preprocess_of, serving, write_bundle
 from tests.engine.text_models import write_onnx
 from tests.engine.triton_server import TritonServer, running_triton, wait_until
-from transformer_serving.engine.orphans import STUB, end_orphans
+from transformer_serving.engine.orphans import STUB, end_orphans, model_of, server_of
 
 BOUND_S = 60
 
@@ -34,6 +36,29 @@ def listens(address: tuple[str, int]) -> bool:
     """Triton opens HTTP after gRPC."""
     with socket.socket() as probe:
         return probe.connect_ex(address) == 0
+
+
+@pytest.mark.parametrize("relative", [False, True], ids=["whole", "from where it runs"])
+def test_a_process_is_known_by_what_it_names(tmp_path: Path, relative: bool) -> None:
+    """A version is a link out of its model's folder, as the controller makes it."""
+    run, repository = tmp_path / "a blank" / "run", tmp_path / "a blank" / "models"
+    program = repository / ".files" / "a" / "t" / "wait.py"
+    for folder in (run, program.parent, repository / "a"):
+        folder.mkdir(parents=True)
+    program.write_text("import time; time.sleep(60)")
+    (repository / "a" / "7").symlink_to("../.files/a/t")
+    named = Path("../models") if relative else repository
+    file = str(named / "a" / "7" / "wait.py")
+    command = [sys.executable, file, f"--model-repository={named}"]
+    with subprocess.Popen(command, cwd=run) as started:
+        try:
+            process = psutil.Process(started.pid)
+            assert model_of(process, repository) == "a"
+            assert model_of(process, tmp_path / "another") == ""
+            assert server_of(repository) == process
+            assert server_of(tmp_path / "another") is None
+        finally:
+            started.kill()
 
 
 def test_a_connection_ends_with_its_server(one: Serving, tmp_path: Path) -> None:
@@ -63,6 +88,7 @@ def test_what_a_killed_server_left_is_ended(one: Serving, tmp_path: Path) -> Non
         one.wait(name, BOUND_S, ready=True)
     left = stubs(one.server)
     assert len(left) == 2
+    assert {model_of(stub, repository) for stub in left} == {"a", "file"}
     assert end_orphans(repository) == 0
     for process in left:
         process.suspend()

@@ -59,7 +59,7 @@ def random_changes(
     _persist(lambda: edit.add("steady", bundles[0].bundle, bundles[0].model_id))
     stack.until(lambda: stack.seen("steady", BODY).status == 200, "steady is served")
     good = stack.seen("steady", BODY)
-    with load(stack.base, "steady", BODY, clients=2) as log:
+    with load(stack.base, "steady", BODY, clients=2, pause_s=0.0) as log:
         for at in range(changes):
             if at in at_change:
                 struck += _strike(stack, dice)

@@ -9,6 +9,7 @@ without end.
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 import psutil
@@ -37,7 +38,7 @@ def server_of(repository: Path) -> psutil.Process | None:
         with contextlib.suppress(psutil.Error):
             for argument in process.cmdline():
                 option, _, value = argument.partition("=")
-                if option == _REPOSITORY and _path(process, value) == repository.resolve():
+                if option == _REPOSITORY and _below(process, value, repository) == Path():
                     return process
     return None
 
@@ -45,16 +46,21 @@ def server_of(repository: Path) -> psutil.Process | None:
 def model_of(stub: psutil.Process, repository: Path) -> str:
     """Its first argument is the model's file, REPOSITORY/MODEL/VERSION/FILE; '' of another one."""
     command = stub.cmdline()
-    if len(command) < 2:
-        return ""
-    path, folder = _path(stub, command[1]), repository.resolve()
-    return path.relative_to(folder).parts[0] if path.is_relative_to(folder) else ""
+    below = _below(stub, command[1], repository) if len(command) > 1 else None
+    return below.parts[0] if below else ""
 
 
-def _path(process: psutil.Process, named: str) -> Path:
-    """What a process names, from its working directory where `triton_command` has it do so."""
+def _below(process: psutil.Process, named: str, repository: Path) -> Path | None:
+    """What a process names, from `repository`; None outside of it.
+
+    Links are not followed: a version is one, out of its model's folder. A name from the working
+    directory is that of triton_process.nameable, whose links were.
+    """
     path = Path(named)
-    return (path if path.is_absolute() else Path(process.cwd()) / path).resolve()
+    if not path.is_absolute():
+        path = Path(os.path.normpath(Path(process.cwd()) / path))
+        repository = repository.resolve()
+    return path.relative_to(repository) if path.is_relative_to(repository) else None
 
 
 def _is_orphan(process: psutil.Process, repository: Path) -> bool:
