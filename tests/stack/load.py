@@ -56,7 +56,7 @@ class Log:
         return sum(self.counts.values())
 
     def except_(self, *fine: Seen) -> dict[Seen, int]:
-        return {seen: count for seen, count in self.counts.items() if seen not in fine}
+        return {seen: count for seen, count in list(self.counts.items()) if seen not in fine}
 
 
 class Client:
