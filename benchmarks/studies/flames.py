@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from benchmarks.servers.texts import SEED, json_text
 from transformer_serving.desk.bench import load as generator
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.step_report import StepReport
+from transformer_serving.gateway.server.worker_process import MODULE
 
 _CLIENTS = 128
 _RATE = "200"
@@ -48,13 +50,22 @@ def draw(seconds: float, report: StepReport, folder: Path) -> list[Path]:
 def _flames(opened: Session) -> Iterator[Flame]:
     for name in ("gateway", "null-gateway"):
         server = opened.servers[str(PEERS[name].server)]
-        yield Flame(f"worker-{name}", name, server.children[0].tree()[0], native=False)
+        yield Flame(f"worker-{name}", name, worker(server.processes()), native=False)
     stub = next(
         process
         for process in tree(opened.site.stack_pid("triton"))
         if f"{OURS}_0_0" in process.cmdline()
     )
     yield Flame("backend", "gateway", stub, native=True)
+
+
+def worker(processes: Sequence[psutil.Process]) -> psutil.Process:
+    """The first that takes requests: their supervisor does nothing under load."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if MODULE in process.cmdline():
+                return process
+    raise Unusable("the gateway has no worker to look at")
 
 
 def _record(
@@ -82,13 +93,26 @@ def look(pid: int, seconds: float, native: bool, path: Path) -> None:
     --idle would show the waiting loop; what is wanted is where the processor is. The process is
     stopped for each look: stacks read while it runs on come out torn.
     """
+    # Of a process that it has seen nothing of, py-spy writes a picture all the same.
+    drawn = path.with_suffix(".part")
     command = [
-        _py_spy(), "record", "--pid", str(pid), "--output", str(path),
+        _py_spy(), "record", "--pid", str(pid), "--output", str(drawn),
         "--duration", str(max(int(seconds), 1)), "--rate", _RATE, "--native" if native else "--gil",
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Unusable(f"py-spy: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise Unusable(f"py-spy: {_cause(done.stderr)}")
+        drawn.replace(path)
+    finally:
+        drawn.unlink(missing_ok=True)
+
+
+def _cause(stderr: str) -> str:
+    """Its own words: below them may stand the places of a backtrace."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    words = [line for line in lines if line.startswith(("Error:", "Reason:"))]
+    return " ".join(words or lines[:1] or ["failed"])
 
 
 def titled(svg: str, title: str) -> str:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from transformer_serving.gateway.server.worker_order import Report, WorkerOrder
 
 log = logging.getLogger("transformer_serving.gateway")
-_MODULE = "transformer_serving.gateway.server.worker"
+MODULE = "transformer_serving.gateway.server.worker"
 _READ = 4096
 
 
@@ -31,7 +31,7 @@ class WorkerProcess:
         # As this process was started: -P keeps the working folder out of the path.
         options = ["-P"] if sys.flags.safe_path else []
         self._process = subprocess.Popen(
-            [sys.executable, *options, "-m", _MODULE, order.line()],
+            [sys.executable, *options, "-m", MODULE, order.line()],
             pass_fds=(order.listener, order.parent, theirs),
         )
         os.close(theirs)
