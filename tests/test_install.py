@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import zipfile
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from tests.engine.triton_server import wait_until
 
 INSTALL = Path(__file__).parent.parent / "scripts" / "install.py"
 NAMES = ("ash", "beech", "cedar", "elm", "fir", "gum")
@@ -46,22 +49,36 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin" / "python"
 
 
-def _install(
-    python: Path, wheels: Path, lock: Path, *arguments: str
-) -> subprocess.CompletedProcess[str]:
-    environment = {
+def _environment(wheels: Path) -> dict[str, str]:
+    return {
         **{name: value for name, value in os.environ.items() if not name.startswith("PIP_")},
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(wheels),
         "PIP_CONFIG_FILE": os.devnull,
     }
+
+
+def _install(
+    python: Path, wheels: Path, lock: Path, *arguments: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [python, INSTALL, lock, *arguments],
-        env=environment,
+        env=_environment(wheels),
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
+    )
+
+
+def _begun(
+    python: Path, wheels: Path, lock: Path, stdout: int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [python, INSTALL, lock],
+        env=_environment(wheels),
+        stdout=stdout,
+        stderr=subprocess.DEVNULL,
     )
 
 
@@ -75,21 +92,95 @@ def test_all_are_there_and_what_they_want_beside(
     lock, alone = tmp_path / "a.lock", tmp_path / "b.lock"
     lock.write_text("# A comment.\n" + "\n".join(f"{name}==1.0" for name in NAMES) + "\n")
     alone.write_text("willow==1.0\n")
-    for _ in range(2):
+    for adds in (True, False):
         done = _install(python, wheels, lock, "--alone", str(alone))
         assert done.returncode == 0, done.stderr
-        assert done.stdout.splitlines()[-1] == "packages: 7 of 7 fetched, 7 installed"
+        said = done.stdout.splitlines()
+        assert "packages: 7 of 7 fetched, 7 installed" in said
+        assert (f"Successfully installed {PLATFORMS}-1.0" in said) == adds
     assert all(_importable(python, name) for name in (*NAMES, "willow", PLATFORMS))
     assert not _importable(python, UNWANTED)
 
 
-def test_a_package_that_is_not_to_be_had_is_named(
-    python: Path, wheels: Path, tmp_path: Path
+@pytest.fixture
+def slow(tmp_path: Path) -> Path:
+    """A package that is built for longer than a test runs."""
+    folder = tmp_path / "slow"
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "build"\nbackend-path = ["."]\n'
+    )
+    (folder / "build.py").write_text(
+        "import pathlib, time\n"
+        "def build_wheel(*_):\n"
+        "    pathlib.Path(__file__).with_name('begun').touch()\n"
+        "    time.sleep(300)\n"
+    )
+    return folder
+
+
+def _of(python: Path) -> list[psutil.Process]:
+    """The processes of this environment's Python."""
+    found = psutil.process_iter(["cmdline"])
+    return [one for one in found if (one.info["cmdline"] or [""])[0] == str(python)]
+
+
+def test_a_package_that_is_not_to_be_had_is_named_and_ends_the_others(
+    python: Path, wheels: Path, slow: Path, tmp_path: Path
 ) -> None:
     lock = tmp_path / "a.lock"
-    lock.write_text("ash==1.0\nbeech==1.0\noak==2.0\n")
+    lock.write_text(f"ash==1.0\nslow @ {slow.as_uri()}\noak==2.0\n")
     done = _install(python, wheels, lock)
     assert done.returncode == 1
     assert "No matching distribution found for oak==2.0" in done.stderr
-    commands = [one.info["cmdline"] or [""] for one in psutil.process_iter(["cmdline"])]
-    assert not [command for command in commands if command[0] == str(python)]
+    assert not _of(python)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_its_end_is_that_of_its_pips(
+    python: Path, wheels: Path, slow: Path, tmp_path: Path, sent: signal.Signals
+) -> None:
+    lock = tmp_path / "a.lock"
+    lock.write_text(f"ash==1.0\nslow @ {slow.as_uri()}\n")
+    with _begun(python, wheels, lock) as running:
+        wait_until(lambda: (slow / "begun").exists(), 60)
+        running.send_signal(sent)
+        assert running.wait(30) == 128 + sent
+    assert not _of(python)
+
+
+@pytest.mark.parametrize("left", ["nothing", "the wheel's own"])
+def test_what_a_pip_was_ended_in_is_installed_again(
+    python: Path, wheels: Path, tmp_path: Path, left: str
+) -> None:
+    lock = tmp_path / "a.lock"
+    lock.write_text("ash==1.0\nbeech==1.0\n")
+    assert _install(python, wheels, lock).returncode == 0
+    where = "import beech, pathlib; print(pathlib.Path(beech.__file__).parent)"
+    packages = subprocess.run([python, "-c", where], capture_output=True, text=True, check=True)
+    folder = Path(packages.stdout.strip())
+    (folder / "ash.py").unlink()
+    record = folder / "ash-1.0.dist-info" / "RECORD"
+    whole = record.read_text()
+    record.unlink()
+    if left != "nothing":
+        record.write_text("".join(row for row in whole.splitlines(True) if "INSTALLER" not in row))
+    done = _install(python, wheels, lock)
+    assert done.returncode == 0, done.stderr
+    assert "installed by half, so again: ash-1.0\n" in done.stdout
+    assert _importable(python, "ash")
+    assert record.read_text() == whole
+
+
+def test_it_goes_on_where_nobody_reads_what_it_says(
+    python: Path, wheels: Path, tmp_path: Path
+) -> None:
+    lock = tmp_path / "a.lock"
+    lock.write_text("ash==1.0\nbeech==1.0\ncedar==1.0\n")
+    read, write = os.pipe()
+    os.close(read)
+    with _begun(python, wheels, lock, stdout=write) as running:
+        os.close(write)
+        running.wait(60)
+    assert not _of(python)
+    assert all(_importable(python, name) for name in ("ash", "beech", "cedar"))
