@@ -245,6 +245,17 @@ def test_the_ensemble_hands_tokens_from_one_model_to_the_next(
     assert [list(output.dims) for output in config.output] == [[3]]
 
 
+def test_an_environment_that_a_shell_reads_otherwise_is_refused(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
+    bundle, target = open_bundle(tiny_bundle), tmp_path / "models"
+    with pytest.raises(Failure, match=r"--python-environment: .*/an environment', as it does not"):
+        write_repository(
+            bundle, target, "x", ensemble=True, environment=tmp_path / "an environment"
+        )
+    assert not target.exists()
+
+
 def test_an_ensemble_needs_a_head_that_takes_tokens_alone(
     tiny_bundle: Path, tmp_path: Path
 ) -> None:

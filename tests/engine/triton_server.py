@@ -64,6 +64,7 @@ class TritonServer:
                     key=self.key,
                     complete_configurations=self.complete_configurations,
                     extra=self._trace_options(),
+                    start=self.repository,
                 ),
                 env={**triton_environment(), **self.variables},
                 cwd=self.repository,

@@ -14,6 +14,10 @@ import pytest
 from tests.stack.conftest import Stack, free_port_base
 from tests.stack.load import load
 from tests.stack.small_bundles import TEXT, Parts, write_small
+from transformer_serving.desk.cli.deploy import deploy_target
+from transformer_serving.desk.deploy.endpoint import deploy_together
+from transformer_serving.desk.deploy.registry import SERVED
+from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.record import require_record
 
 pytestmark = pytest.mark.long
@@ -67,6 +71,25 @@ def test_a_first_deploy_of_a_wrong_engine_fails_at_once_and_answers_nobody(
     plain.until(lambda: state_line(number, "failed") in metrics(plain), "the page says so")
     assert "nv_" in metrics(plain)
     assert "failed" in plain.run("status")
+
+
+def test_of_two_that_are_deployed_together_the_right_one_serves(
+    plain: Stack, endpoint: str, tmp_path: Path
+) -> None:
+    wrong, right = write_small(tmp_path / "wrong", WRONG), write_small(tmp_path / "right")
+    bundles = {"refused": wrong, endpoint: right}
+    target = deploy_target(str(plain.state))
+    try:
+        with pytest.raises(Failure, match=r"^refused: bundle \d+ is not served: its engine's"):
+            deploy_together(target, bundles, timeout_s=900, report=lambda _: None)
+        seen = plain.seen(endpoint, BODY)
+        assert (seen.status, seen.version) == (200, right.manifest.bundle_version)
+        rows = target.registry().bundles(endpoint)
+        assert [row.bundle_version for row in rows if SERVED in row.tags] == [seen.version]
+        again = deploy_together(target, {endpoint: right}, timeout_s=900, report=lambda _: None)
+        assert [one.changed for one in again] == [False]
+    finally:
+        plain.run("remove", "refused")
 
 
 @pytest.mark.parametrize("engine", RIGHT)

@@ -24,6 +24,10 @@ _CONTROL = "model-repository,shared-memory,statistics,trace,logging"
 _UNSENDABLE = "nobody:"
 _GRPC_NAME = "transformer-serving"
 _UNQUOTED = re.compile(r"[\w./+,:=@%-]*", re.ASCII)
+# Behind what is refused.
+UNQUOTED = (
+    "as it does not quote paths; use a folder whose path has only letters, digits and ./_+,:=@%-"
+)
 # The metadata by which gRPC's restricted calls are let in; Triton puts the first part before it.
 KEY_HEADER = f"triton-grpc-protocol-{_GRPC_NAME}"
 
@@ -75,6 +79,7 @@ def triton_command(
     log_file: Path | None = None,
     complete_configurations: bool = False,
     extra: Sequence[str] = (),
+    start: Path | None = None,
 ) -> list[str]:
     """The command of a Triton whose models are loaded only on demand, by gRPC alone.
 
@@ -83,15 +88,16 @@ def triton_command(
     others only beside KEY_HEADER. Readiness is asked for each model, because one failed load
     would otherwise make the whole server unready until it restarts.
     The controller writes complete configurations; letting Triton complete them starts a second
-    stub for each load, 1.2 s longer. Folders may be named from the working directory of now.
+    stub for each load, 1.2 s longer. Folders may be named from `start`, in which it is to be run;
+    without one from the working directory of now.
 
     Raises EngineError for a folder that no model could be loaded from.
     """
     listen = addresses or TritonAddresses()
     command = [
         str(tritonserver),
-        f"--model-repository={nameable(repository)}",
-        f"--backend-directory={nameable(backend_directory)}",
+        f"--model-repository={nameable(repository, start)}",
+        f"--backend-directory={nameable(backend_directory, start)}",
         "--model-control-mode=explicit",
         "--strict-readiness=false",
         "--exit-on-error=false",
@@ -120,15 +126,17 @@ def nameable(path: Path, start: Path | None = None) -> Path:
     blank in one the process ends at once, and Triton waits for it without end. Raises EngineError
     where neither will do.
     """
-    if _UNQUOTED.fullmatch(str(path)):
+    if is_unquoted(path):
         return path
-    relative = os.path.relpath(path.resolve(), (start or Path.cwd()).resolve())
-    if not _UNQUOTED.fullmatch(relative):
-        raise EngineError(
-            f"Triton loads no model from '{path}', as it does not quote paths; use a folder whose "
-            "path has only letters, digits and ./_+,:=@%-"
-        )
-    return Path(relative)
+    relative = Path(os.path.relpath(path.resolve(), (start or Path.cwd()).resolve()))
+    if not is_unquoted(relative):
+        raise EngineError(f"Triton loads no model from '{path}', {UNQUOTED}")
+    return relative
+
+
+def is_unquoted(path: Path) -> bool:
+    """Whether a shell reads it as it stands."""
+    return _UNQUOTED.fullmatch(str(path)) is not None
 
 
 def closed_http() -> str:

@@ -6,7 +6,8 @@ Tested by tests/stack/test_clearml_commands.py and tests/deploy/test_time_limit.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from transformer_serving.contract.gate.refusals import refusals as reasons_against
@@ -30,6 +31,7 @@ from transformer_serving.desk.step_report import StepReport
 PROJECT = "transformer-serving"
 _ADD_TRIES = 5
 _UPLOAD_TRIES = 3
+_AGAIN = "try again, and what is served by then is not deployed anew"
 
 
 @dataclass(frozen=True)
@@ -83,13 +85,35 @@ def deploy_together(
     target: DeployTarget, bundles: Mapping[str, Bundle], *, timeout_s: float, report: StepReport
 ) -> list[Deployed]:
     """Each bundle under its name, as `deploy` does: one is loaded and proven while the next one is
-    uploaded. `timeout_s` is for all of them together."""
+    uploaded. `timeout_s` is for all of them together.
+
+    Raises Failure once every other one is served: with what is said of each that is not.
+    """
     for endpoint, bundle in bundles.items():
         check_name(endpoint)
         check_triton(target, bundle)
-    with within(timeout_s, f"deploying {' and '.join(bundles)}", report) as limit:
-        begun = [_added(target, bundle, name, limit) for name, bundle in bundles.items()]
-        return [_waited_for(target, one, limit, None) for one in begun]
+    begun: list[_Added | Deployed] = []
+    done: list[Deployed] = []
+    failures: list[Failure] = []
+    with within(timeout_s, f"deploying {' and '.join(bundles)}", report, advice=_AGAIN) as limit:
+        for name, bundle in bundles.items():
+            with _noted(failures):
+                begun.append(_added(target, bundle, name, limit))
+        for at, one in enumerate(begun):
+            with _noted(failures):
+                done.append(_waited_for(target, one, limit.share(len(begun) - at), None))
+    if failures:
+        said = "; ".join(map(str, failures))
+        raise Failure(said, exit_code=max(one.exit_code for one in failures))
+    return done
+
+
+@contextmanager
+def _noted(failures: list[Failure]) -> Iterator[None]:
+    try:
+        yield
+    except Failure as failure:
+        failures.append(failure)
 
 
 @dataclass(frozen=True)
@@ -106,13 +130,16 @@ def _added(
     target: DeployTarget, bundle: Bundle, endpoint: str, limit: TimeLimit
 ) -> _Added | Deployed:
     version = bundle.manifest.bundle_version
+    # Before its answer is asked for: in a rollout of this bundle that may be the candidate's.
+    limit.report(f"asking whether {endpoint} is in a rollout")
+    refuse_in_rollout(target.cli, endpoint)
     limit.report(f"asking whether {endpoint} serves it already")
     if serves(target, endpoint, bundle.manifest):
         target.registry().mark_served(endpoint, version)
         return Deployed(endpoint, target.url(endpoint), version, None, False)
     limit.report("waiting for another deploy of this machine to end")
     with one_at_a_time(target.lock):
-        limit.report(f"asking whether {endpoint} is in a rollout")
+        # One may have begun meanwhile.
         refuse_in_rollout(target.cli, endpoint)
         limit.report(f"uploading {endpoint}")
         model_id = upload(target, bundle, endpoint)

@@ -21,6 +21,7 @@ from transformer_serving.engine.model_config import (
 )
 from transformer_serving.engine.proof.parity_set import FILE_NAME as PARITY
 from transformer_serving.engine.tokenizer_model import __file__ as tokenizer_package
+from transformer_serving.engine.triton_process import UNQUOTED, is_unquoted
 
 _TOKENIZER_MODEL = Path(tokenizer_package).with_name("model.py")
 TEXT = "text"
@@ -47,9 +48,15 @@ def write_repository(
 
     With `ensemble` also NAME_tokenizer and NAME_text, which takes texts and gives the model's
     outputs; `environment` is the Python environment of the tokenizer, Triton's own unless given.
-    Raises Failure (2) for a name Triton cannot load, for a head with other inputs, and for vLLM.
+    Raises Failure (2) for a name Triton cannot load, for a head with other inputs, for vLLM, and
+    for an environment whose path a shell would read otherwise.
     """
     check_name(name)
+    if environment is not None and not is_unquoted(environment.absolute()):
+        raise Failure(
+            f"--python-environment: Triton cannot use '{environment.absolute()}', {UNQUOTED}",
+            exit_code=2,
+        )
     if bundle.manifest.engine == VLLM:
         raise Failure(
             "vLLM is told of its model's folder by path, which only the machine that serves it "

@@ -20,6 +20,7 @@ from transformer_serving.desk.step_report import StepReport
 
 # What waits with a limit of its own, and knows why it waits, gets the first word.
 _FIRST_WORD_S = 1.0
+_LONGER = "try again with a longer --timeout"
 
 
 class _OutOfTime(BaseException):
@@ -38,6 +39,10 @@ class TimeLimit:
     def left(self) -> float:
         return max(0.0, self._ends - time.monotonic())
 
+    def share(self, of: int) -> TimeLimit:
+        """An equal part of what is left, for one of so many that are waited for in turn."""
+        return TimeLimit(self.left() / of, 0.0, self.report)
+
     def report(self, step: str) -> None:
         self.step = step
         self._report(step)
@@ -50,7 +55,7 @@ def since_start() -> float:
 
 @contextmanager
 def within(
-    seconds: float, what: str, report: StepReport, *, spent: float = 0.0
+    seconds: float, what: str, report: StepReport, *, spent: float = 0.0, advice: str = _LONGER
 ) -> Iterator[TimeLimit]:
     """Raises Failure, saying what it was doing, when the block lasts a second longer than that.
 
@@ -72,7 +77,7 @@ def within(
     except _OutOfTime:
         raise Failure(
             f"{what} did not end within {seconds:.0f} s; it was {limit.step}; look: "
-            "transformer-serving status; try again with a longer --timeout"
+            f"transformer-serving status; {advice}"
         ) from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
