@@ -47,7 +47,7 @@ CHECKS = (
     ),
     Check(
         "ports",
-        "the four ports of the embedded stack",
+        "the ports of the embedded stack",
         "another program listens on one",
         machine.check_ports,
     ),
