@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import stat
 from pathlib import Path
@@ -12,7 +13,9 @@ import tomllib
 import yaml
 
 import preprocess.settings
+from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.gate.release import kit_version
+from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.contract.worker import tracing
 from transformer_serving.desk.compose.__main__ import COMPOSE, EXAMPLE, example_env, with_settings
 from transformer_serving.desk.compose.variables import variables
@@ -98,6 +101,18 @@ def test_what_says_who_gets_in_reaches_the_gateway(file: str, name: str) -> None
     assert shown == f"${{{TLS_CLIENT_CA.name}:+/run/tls/health.crt}}"
 
 
+@pytest.mark.parametrize(("file", "names"), [
+    ("compose.yaml", ("inference", "triton")),
+    ("clearml-serving.yaml", ("clearml-serving-inference", "clearml-serving-triton")),
+])  # fmt: skip
+def test_whose_bundles_are_served_reaches_all_that_load_them(
+    file: str, names: tuple[str, ...]
+) -> None:
+    for name in names:
+        passed = service(file, name)["environment"][TRUSTED_KEYS_VARIABLE]
+        assert passed == f"${{{TRUSTED_KEYS_VARIABLE}:-}}"
+
+
 def test_behind_the_balancer_tls_is_its_own() -> None:
     """The workers get neither the variables nor the folder of the private key."""
     balancer, worker = (service("scale.yaml", name) for name in ("balancer", "inference"))
@@ -109,6 +124,15 @@ def test_behind_the_balancer_tls_is_its_own() -> None:
     assert not any("/run/keys" in volume for volume in balancer["volumes"])
     # HAProxy would wait for the watch of its certificates as for a child of its own.
     assert balancer["init"] is True
+
+
+def test_the_balancers_own_error_is_one_of_ours() -> None:
+    text = (ROOT / "docker" / "balancer" / "haproxy.cfg").read_text("utf-8")
+    row = re.search(r"http-error status (\d+) .* string '(.*)' hdr Retry-After (\d+)\n", text)
+    assert row is not None
+    status, body, retry_after = int(row[1]), json.loads(row[2]), int(row[3])
+    ours = ServingError(body["code"], body["message"])
+    assert (status, body, retry_after) == (ours.kind.status, ours.body(), ours.retry_after_s)
 
 
 def test_the_images_are_built_on_what_the_lock_pins(lock: Lock) -> None:

@@ -72,8 +72,13 @@ def test_a_process_that_does_nothing_leaves_the_picture_of_before(tmp_path: Path
 def test_a_worker_is_looked_at_and_not_its_supervisor(busy: int) -> None:
     with (
         subprocess.Popen(["sleep", "60"]) as supervisor,
-        subprocess.Popen(["sh", "-c", "sleep 60; true", MODULE]) as worker,
+        subprocess.Popen(
+            ["sh", "-c", "echo begun; sleep 60; true", MODULE], stdout=subprocess.PIPE
+        ) as worker,
     ):
+        assert worker.stdout is not None
+        # Before that it may have no command line yet.
+        assert worker.stdout.readline()
         try:
             processes = list(map(psutil.Process, (supervisor.pid, busy, worker.pid)))
             assert flames.worker(processes).pid == worker.pid

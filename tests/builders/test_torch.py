@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,7 @@ def test_a_bundle_is_made_without_onnx(
     convert(request, tmp_path / "bundle", lambda step, detail: None)
     made = open_bundle(tmp_path / "bundle")
     assert (made.manifest.engine, made.manifest.precision) == ("torch", precision)
-    assert made.manifest.tools["torch"] == torch.__version__
+    assert made.manifest.tools["torch"] == version("torch")
     config = from_text((made.model_folder / "config.pbtxt").read_text("utf-8"))
     assert (config.backend, config.default_model_filename) == ("torch_text", "program.json")
     # Triton takes a GPU where it has one.

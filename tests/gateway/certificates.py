@@ -16,6 +16,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from transformer_serving.contract.replacement import replace_file
 
 _DAY = timedelta(days=1)
+_NOTHING = dict.fromkeys(
+    ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment",
+     "key_agreement", "encipher_only", "decipher_only"), False,
+)  # fmt: skip
+_SIGNS = x509.KeyUsage(key_cert_sign=True, crl_sign=True, **_NOTHING)
 
 
 @dataclass(frozen=True)
@@ -37,9 +42,13 @@ class Authority:
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name("the tests' authority")
+        # Python 3.13 takes no certificate without it.
+        public = self._key.public_key()
+        self._signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(public)
         made = (
             _builder(self._name, self._name, self._key.public_key())
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_SIGNS, critical=True)
             .sign(self._key, hashes.SHA256())
         )
         self.cert = folder / "authority.pem"
@@ -54,6 +63,7 @@ class Authority:
             _builder(_name(name), self._name, key.public_key())
             .add_extension(x509.SubjectAlternativeName([address]), critical=False)
             .add_extension(x509.ExtendedKeyUsage(usage), critical=False)
+            .add_extension(self._signer, critical=False)
             .sign(self._key, hashes.SHA256())
         )
         pair = Pair(self._folder / f"{name}.pem", self._folder / f"{name}-key.pem")
@@ -81,6 +91,7 @@ def _builder(
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key)

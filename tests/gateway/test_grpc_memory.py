@@ -19,7 +19,7 @@ from transformer_serving.gateway.grpc_port.port import GrpcPort
 from transformer_serving.gateway.settings import read_settings
 
 MOST, TOTAL = 100_000, 250_000
-SERVICE = b"/inference.GRPCInferenceService/ModelInfer"
+SERVICE = b"/inference.GRPCInferenceService/"
 _DATA, _HEADERS, _SETTINGS = 0, 1, 4
 _END_HEADERS = 4
 
@@ -108,12 +108,12 @@ def field(name: bytes, value: bytes) -> bytes:
     return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
-def stalled_call() -> bytes:
+def stalled_call(name: bytes = b"ModelInfer") -> bytes:
     """A call in HTTP/2 of whose message only the first bytes come."""
     head = b"".join(
         field(name, value)
         for name, value in (
-            (b":method", b"POST"), (b":scheme", b"http"), (b":path", SERVICE),
+            (b":method", b"POST"), (b":scheme", b"http"), (b":path", SERVICE + name),
             (b":authority", b"a"), (b"content-type", b"application/grpc"), (b"te", b"trailers"),
         )
     )  # fmt: skip
@@ -150,6 +150,26 @@ async def test_a_message_of_a_stranger_is_not_read() -> None:
             error = await refused(stub.ModelInfer(large()))
             assert error.code() is grpc.StatusCode.UNAUTHENTICATED
         assert app.bodies.held == 0
+
+
+async def test_a_call_that_needs_no_key_takes_no_turn() -> None:
+    """With room for one alone, a caller with a key is heard beside those that never end."""
+    async with (
+        asyncio.timeout(60),
+        serving(MOST) as (app, port),
+        contextlib.AsyncExitStack() as left,
+    ):
+        app.go.set()
+        for name in (b"ServerLive", b"ServerReady", b"ServerLive"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            left.callback(writer.close)
+            writer.write(stalled_call(name))
+            await writer.drain()
+            await answered(reader)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            error = await refused(stub.ModelInfer(large(1000)))
+            assert error.details() == "played"
 
 
 async def test_a_message_that_never_ends_is_given_up() -> None:

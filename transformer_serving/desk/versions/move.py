@@ -24,7 +24,7 @@ _UNTESTED = "nothing yet: the pin was moved here and no test has run the image"
 # A field of the pin, and what has to be done again when it changes.
 _REBUILD = {
     "tensorrt": "every bundle with engine tensorrt: convert it again, on each kind of GPU",
-    "image": "the Triton and convert images: docker compose build --pull",
+    "image": "the Triton image: docker compose -f compose/compose.yaml build --pull",
     "onnxruntime": "bundles with engine onnxruntime: deploy them again, which compares opsets",
     "python": "the lock of what runs inside the image: make lock, with its Python",
     "driver_min": "the hosts' NVIDIA drivers: transformer-serving doctor",

@@ -144,9 +144,11 @@ class Service:
         headers = headers_of(context.invocation_metadata())
         with self._app.bodies.share() as share:
             try:
+                # Who needs no key is not read: by sending nothing, anybody would take a turn.
+                message = call.request()
                 if call.needs_key:
                     self._app.check_key(dict(headers))
-                message = await self._reading.message(context)
+                    message = await self._reading.message(context)
                 asked = self._asked(call, message, headers, share, context.time_remaining())
             except ServingError as error:
                 kind = error.kind
