@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.gateway.certificates import Authority
+from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.contract.worker.tracing import RATIO
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.parts import BY_NAME, check_settings
 from transformer_serving.desk.local.record import Ports, new_record
-from transformer_serving.gateway.access import TLS_CERT
+from transformer_serving.gateway.access import KEYS_FILE, TLS_CERT, TLS_KEY
 from transformer_serving.gateway.settings import MAX_BODY_BYTES, WORKERS
+
+_PAIR = (TLS_CERT.name, TLS_KEY.name)
 
 
 @pytest.mark.parametrize(("said", "workers"), [(None, "1"), ("", "1"), ("3", "3")])
@@ -34,6 +38,7 @@ def test_the_environment_says_how_many_workers(
         (RATIO.name, "2"),
         (TLS_CERT.name, "no-key-beside-it.crt"),
         ("TRANSFORMER_SERVING_TIMEOUT_S", "soon"),
+        (TRUSTED_KEYS_VARIABLE, "no key"),
     ],
 )
 def test_a_wrong_setting_is_named_before_a_part_is_started(name: str, value: str) -> None:
@@ -42,3 +47,14 @@ def test_a_wrong_setting_is_named_before_a_part_is_started(name: str, value: str
     with pytest.raises(Failure, match=told) as refused:
         check_settings({name: value})
     assert refused.value.exit_code == 2
+
+
+def test_files_that_hold_no_keys_or_certificates_are_named_too(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.write_text("no PEM and no JSON")
+    for variables in ({KEYS_FILE.name: str(wrong)}, dict.fromkeys(_PAIR, str(wrong))):
+        with pytest.raises(Failure, match=str(wrong)) as refused:
+            check_settings(variables)
+        assert refused.value.exit_code == 2
+    pair = Authority(tmp_path).sign("own")
+    check_settings(dict(zip(_PAIR, map(str, (pair.cert, pair.key)), strict=True)))

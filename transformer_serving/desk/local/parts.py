@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_serving.contract.gate.server_facts import TRITON_VARIABLE
+from transformer_serving.contract.keys import read_keys
+from transformer_serving.contract.signatures import read_trusted_keys
 from transformer_serving.contract.worker import tracing
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.record import (
@@ -22,6 +24,7 @@ from transformer_serving.desk.local.record import (
 )
 from transformer_serving.desk.versions.lock import read_lock
 from transformer_serving.gateway.access import read_access
+from transformer_serving.gateway.server.tls import tls_of
 from transformer_serving.gateway.settings import WORKERS, read_settings
 
 POLL_SECONDS = 2
@@ -76,7 +79,12 @@ def check_settings(environment: Mapping[str, str]) -> None:
     try:
         WORKERS.number(environment)
         read_settings(environment)
-        read_access(environment)
+        access = read_access(environment)
+        if (tls := tls_of(access)) is not None:
+            tls.check()
+        if access.keys_file is not None:
+            read_keys(access.keys_file)
+        read_trusted_keys(environment)
         preprocess.settings.read_settings(environment)
         tracing.check_settings(environment)
     except ValueError as error:

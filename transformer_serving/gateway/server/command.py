@@ -13,11 +13,11 @@ from pathlib import Path
 
 from transformer_serving.contract.keys import read_keys
 from transformer_serving.contract.worker.log_lines import write_json_lines
-from transformer_serving.gateway.access import ACCESS, Access, check_address, read_access
+from transformer_serving.gateway.access import ACCESS, check_address, read_access
 from transformer_serving.gateway.figures.folder import figures_folder
 from transformer_serving.gateway.server.listener import BoundPath, hold, listen, listen_on_socket
 from transformer_serving.gateway.server.supervisor import Supervisor
-from transformer_serving.gateway.server.tls import Tls
+from transformer_serving.gateway.server.tls import Tls, tls_of
 from transformer_serving.gateway.server.worker_order import MAKING_WAY_S, WorkerOrder
 from transformer_serving.gateway.settings import GRPC_PORT, GatewaySettings, read_settings
 from transformer_serving.gateway.shutdown import LEAVE_S
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         settings = read_settings()
         if options.uds is None or settings.grpc_port:
             check_address(access, options.host)
-        tls = _tls(access)
+        tls = tls_of(access)
         if tls is not None:
             tls.check()
         if access.keys_file is not None:
@@ -100,12 +100,6 @@ def _named(options: argparse.Namespace) -> Mapping[str, str]:
 
 def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _tls(access: Access) -> Tls | None:
-    if access.tls_cert is None or access.tls_key is None:
-        return None
-    return Tls(access.tls_cert, access.tls_key, access.tls_client_ca)
 
 
 def _attribute(flag: str) -> str:

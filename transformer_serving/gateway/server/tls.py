@@ -9,6 +9,8 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from transformer_serving.gateway.access import Access
+
 
 @dataclass(frozen=True)
 class Tls:
@@ -43,6 +45,12 @@ class Tls:
                 raise ValueError(
                     f"{self.client_ca} holds no certificates: {_reason(error)}"
                 ) from None
+
+
+def tls_of(access: Access) -> Tls | None:
+    if access.tls_cert is None or access.tls_key is None:
+        return None
+    return Tls(access.tls_cert, access.tls_key, access.tls_client_ca)
 
 
 class _PassphraseError(Exception):
