@@ -179,7 +179,7 @@ class ListedEndpoints:
     def of_instances(self, name: str) -> Mapping[str, str]:
         return {}
 
-    def tag_model(self, model: str, tag: str) -> None:
+    def tag_model(self, model: str, tag: str) -> bool:
         raise AssertionError("nothing is to be rolled out")
 
     def close(self) -> None:

@@ -45,7 +45,7 @@ def items(state: State | None) -> dict[str, str]:
 class Worker:
     def __init__(self) -> None:
         self.written: list[str] = []
-        self.figures = RolloutFigures(self.written.append)
+        self.figures = RolloutFigures(self.written.append, 60.0)
 
     @property
     def seen(self) -> Seen:
@@ -63,7 +63,7 @@ def test_without_a_rollout_nothing_is_watched_or_written() -> None:
 def test_answers_are_counted_to_the_step_that_they_were_given_in() -> None:
     worker = Worker()
     worker.figures.synced(items(HELD))
-    assert worker.seen.marks == {"texts": "a1 holding 0"}
+    assert (worker.seen.marks, worker.seen.every_s) == ({"texts": "a1 holding 0"}, 60.0)
     assert set(watched_answers()) == {"texts", "texts/77"}
     watched_answers()["texts"].extend([(200, 9, 0.01), (499, 0, 0.01)])
     watched_answers()["texts/77"].append((502, 9, 0.02))

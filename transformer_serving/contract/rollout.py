@@ -9,8 +9,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
+
+# What a row that was edited by hand may raise.
+_UNREADABLE = (AttributeError, KeyError, TypeError, ValueError)
 
 PLANS, STATES, SEEN = "rollouts", "rollout_states", "rollout_seen"
 
@@ -171,11 +175,15 @@ Arms = dict[str, Arm]
 
 @dataclass
 class Seen:
-    """What one worker tells: the mark it is at, by endpoint, and what it counted at each step."""
+    """What one worker tells: the mark it is at, by endpoint, and what it counted at each step.
+
+    It looks every `every_s` seconds; 0 where it does not say so.
+    """
 
     beat: int = 0
     marks: dict[str, str] = field(default_factory=dict)
     steps: dict[Step, Arms] = field(default_factory=dict)
+    every_s: float = 0.0
 
 
 def step_of(rollout: str, step: int) -> Step:
@@ -201,12 +209,14 @@ def plans_text(plans: Iterable[Plan]) -> str:
 
 
 def read_plans(text: str | None) -> dict[str, Plan]:
-    """By endpoint; none where the item is not there, or not ours to read."""
+    """By endpoint, those that can be read. Raises ValueError where the item is no JSON object."""
     found = {}
     for endpoint, row in _object(text).items():
-        row = dict(row)
-        allowed = Allowed(**row.pop("allowed"))
-        found[endpoint] = Plan(**{**row, "steps": tuple(row["steps"]), "allowed": allowed})
+        with suppress(*_UNREADABLE):
+            made = Plan(**_of(Plan, row))
+            allowed = Allowed(**_of(Allowed, row["allowed"]))
+            steps = tuple(float(step) for step in made.steps)
+            found[endpoint] = replace(made, steps=steps, allowed=allowed)
     return found
 
 
@@ -215,10 +225,13 @@ def states_text(states: Mapping[str, State]) -> str:
 
 
 def read_states(text: str | None) -> dict[str, State]:
-    return {
-        endpoint: State(**{**row, "says": tuple(row["says"])})
-        for endpoint, row in _object(text).items()
-    }
+    """By endpoint, those that can be read. Raises ValueError where the item is no JSON object."""
+    found = {}
+    for endpoint, row in _object(text).items():
+        with suppress(*_UNREADABLE):
+            made = State(**_of(State, row))
+            found[endpoint] = replace(made, says=tuple(made.says))
+    return found
 
 
 def seen_text(seen: Seen) -> str:
@@ -226,12 +239,17 @@ def seen_text(seen: Seen) -> str:
 
 
 def read_seen(text: str | None) -> Seen:
+    """Raises ValueError for what is none."""
     row = _object(text)
-    steps = {
-        step: {name: _arm(arm) for name, arm in arms.items()}
-        for step, arms in row.get("steps", {}).items()
-    }
-    return Seen(row.get("beat", 0), dict(row.get("marks", {})), steps)
+    try:
+        steps = {
+            step: {name: _arm(arm) for name, arm in arms.items()}
+            for step, arms in row.get("steps", {}).items()
+        }
+        marks = dict(row.get("marks", {}))
+        return Seen(int(row.get("beat", 0)), marks, steps, float(row.get("every_s", 0.0)))
+    except _UNREADABLE:
+        raise ValueError("what a worker tells of a rollout cannot be read") from None
 
 
 def _arm(row: Mapping[str, Any]) -> Arm:
@@ -239,7 +257,12 @@ def _arm(row: Mapping[str, Any]) -> Arm:
         int(length): {int(at): number for at, number in bins.items()}
         for length, bins in row["lengths"].items()
     }
-    return Arm(**{**row, "lengths": lengths})
+    return Arm(**{**_of(Arm, row), "lengths": lengths})
+
+
+def _of(kind: type[Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a row what this kit knows: a newer one may have more to say."""
+    return {known.name: row[known.name] for known in fields(kind) if known.name in row}
 
 
 def _object(text: str | None) -> dict[str, Any]:

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
+
+import pytest
 
 from tests.engine.serving import ListedEndpoints
 from transformer_serving.contract.rollout import (
     ABORT,
     LEAVING,
+    NEW,
+    OLD,
     PLANS,
     PROMOTE,
+    RETURNING,
     STATES,
+    Arm,
     Plan,
     Seen,
     State,
     plans_text,
+    read_plans,
+    read_seen,
     read_states,
     seen_text,
     states_text,
@@ -39,6 +49,7 @@ class Service(ListedEndpoints):
         self.workers: dict[str, Seen] = {}
         self.written = 0
         self.tags: list[tuple[str, str]] = []
+        self.takes_tags = True
 
     def configuration(self, *, fresh: bool = False) -> Mapping[str, str]:
         return {
@@ -56,8 +67,9 @@ class Service(ListedEndpoints):
     def of_instances(self, name: str) -> Mapping[str, str]:
         return {task: seen_text(seen) for task, seen in self.workers.items()}
 
-    def tag_model(self, model: str, tag: str) -> None:
+    def tag_model(self, model: str, tag: str) -> bool:
         self.tags.append((model, tag))
+        return self.takes_tags
 
     @property
     def state(self) -> State:
@@ -130,6 +142,27 @@ def test_what_is_promoted_may_be_rolled_back_to() -> None:
     rollouts.take([])
     assert service.state.outcome == "promoted"
     assert service.tags == [("new", "served")]
+    rollouts.take([])
+    assert service.tags == [("new", "served")]
+
+
+def test_a_tag_that_was_not_taken_is_tried_again_by_whichever_controller() -> None:
+    service = Service(PLAN)
+    service.takes_tags = False
+    rollouts = Rollouts(service)
+    rollouts.take([])
+    service.items[STATES] = states_text({"texts": State("a1", LEAVING, by=service.state.by)})
+    service.sync("one")
+    rollouts.take([])
+    assert service.state.outcome == "promoted"
+    rollouts.take([])
+    assert service.tags == [("new", "served")] * 2
+    service.items[STATES] = states_text({"texts": replace(service.state, by="")})
+    service.takes_tags = True
+    other = Rollouts(service)
+    for _ in range(2):
+        other.take([])
+    assert service.tags == [("new", "served")] * 3
 
 
 def test_of_two_controllers_one_takes_the_steps() -> None:
@@ -142,3 +175,134 @@ def test_of_two_controllers_one_takes_the_steps() -> None:
     assert second.shown[0]["words"] == "step 1 of 2, 10 % of the requests"
     first.take([])
     assert service.state.beat == beat + 1
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    return clock
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+
+def test_after_a_controllers_end_another_takes_up_all_that_it_had(clock: Clock) -> None:
+    """Rollouts that began at different times have beats of their own."""
+    service = Service(PLAN)
+    dead, second = Rollouts(service), Rollouts(service)
+    dead.take([])
+    also = replace(PLAN, id="b2", endpoint="also")
+    service.items[PLANS] = plans_text([PLAN, also])
+    service.items["endpoints"] |= {"also": {"model_id": "old"}, "also/77": {"model_id": "new"}}
+    dead.take([])
+    before = read_states(service.items[STATES])
+    assert before["texts"].beat != before["also"].beat
+    for _ in range(20):
+        second.take([])
+        clock.now += 2
+    after = read_states(service.items[STATES])
+    assert {state.by for state in after.values()}.isdisjoint(state.by for state in before.values())
+
+
+def test_a_worker_that_looks_once_a_minute_is_waited_for(clock: Clock) -> None:
+    """Until it has looked again its requests go to the candidate."""
+    service = Service(PLAN)
+    rollouts = Rollouts(service, now=lambda: clock.now)
+    rollouts.take([])
+    service.sync("prompt")
+    service.sync("slow")
+    service.workers["slow"].every_s = 60.0
+    rollouts.take([])
+    service.wish(ABORT)
+    rollouts.take([])
+    for _ in range(29):
+        clock.now += 2
+        service.sync("prompt")
+        rollouts.take([])
+        assert service.state.phase == RETURNING
+    service.sync("slow")
+    rollouts.take([])
+    assert service.state.is_over
+
+
+@pytest.mark.parametrize(("every_s", "seconds"), [(0.0, 30), (60.0, 150)])
+def test_one_that_is_gone_holds_nothing_up_for_ever(
+    clock: Clock, every_s: float, seconds: int
+) -> None:
+    service = Service(PLAN)
+    rollouts = Rollouts(service, now=lambda: clock.now)
+    rollouts.take([])
+    service.sync("gone")
+    service.workers["gone"].every_s = every_s
+    service.wish(ABORT)
+    rollouts.take([])
+    began = clock.now
+    while not service.state.is_over:
+        clock.now += 2
+        rollouts.take([])
+        assert clock.now - began < 200
+    assert seconds <= clock.now - began <= seconds + 4
+
+
+def test_what_a_worker_has_counted_stays_counted_when_it_leaves() -> None:
+    service = Service(PLAN)
+    rollouts = Rollouts(service)
+    rollouts.take([])
+    service.sync("one", "two")
+    for seen in service.workers.values():
+        seen.steps = {"a1 0": {OLD: Arm(900), NEW: Arm(100)}}
+    rollouts.take([])
+    assert service.state.looked_at == 200
+    del service.workers["two"]
+    service.workers["one"].steps["a1 0"][NEW].requests = 200
+    rollouts.take([])
+    assert service.state.looked_at == 300
+
+
+def test_where_nobody_knows_of_a_leavers_counts_it_is_judged_by_the_others() -> None:
+    service = Service(PLAN)
+    Rollouts(service).take([])
+    service.sync("one")
+    service.workers["one"].steps = {"a1 0": {OLD: Arm(900), NEW: Arm(100)}}
+    known = replace(service.state, by="", looks=3, looked_at=1000)
+    service.items[STATES] = states_text({"texts": known})
+    rollouts = Rollouts(service)
+    rollouts.take([])
+    assert (service.state.looks, service.state.looked_at) == (3, 100)
+    service.workers["one"].steps["a1 0"][NEW].requests = 130
+    rollouts.take([])
+    assert (service.state.looks, service.state.looked_at) == (4, 130)
+
+
+def test_a_worker_that_cannot_be_read_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service(PLAN)
+    rollouts = Rollouts(service)
+    rollouts.take([])
+    service.sync("one")
+    told = service.of_instances
+    odd = {"odd": '{"steps": {"a1 0": 5}}'}
+    monkeypatch.setattr(service, "of_instances", lambda name: {**told(name), **odd})
+    service.wish(ABORT)
+    rollouts.take([])
+    service.sync("one")
+    rollouts.take([])
+    assert service.state.is_over
+
+
+def test_rows_that_a_newer_kit_or_a_hand_has_written() -> None:
+    row = json.loads(plans_text([PLAN]))["texts"]
+    newer = {**row, "later": 1, "allowed": {**row["allowed"], "later": 2}}
+    odd = {"bad": {"id": "x"}, "worse": 7, "worst": {**row, "steps": ["all"]}}
+    assert read_plans(json.dumps({"texts": newer, **odd})) == {"texts": PLAN}
+    state = json.loads(states_text({"texts": State("a1")}))["texts"]
+    found = read_states(json.dumps({"texts": {**state, "later": 1}, "bad": None}))
+    assert found == {"texts": State("a1")}
+    seen = json.loads(seen_text(Seen(3, {}, {"a1 0": {NEW: Arm(5)}}, 2.0)))
+    seen["steps"]["a1 0"][NEW]["later"] = 1
+    assert read_seen(json.dumps(seen)) == Seen(3, {}, {"a1 0": {NEW: Arm(5)}}, 2.0)
+    for text in ("[]", '{"steps": 1}', '{"marks": 1}', '{"beat": "x"}'):
+        with pytest.raises(ValueError, match="rollout"):
+            read_seen(text)

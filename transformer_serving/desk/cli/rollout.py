@@ -128,6 +128,7 @@ def start(bundle: Path, endpoint: str, steps: tuple[float, ...], hold_s: float, 
         start as start_rollout,
     )
     from transformer_serving.desk.deploy.time_limit import since_start
+    from transformer_serving.desk.interruption import interruptible
 
     opened = open_bundle(bundle)  # what is no bundle is refused before the stack is asked for
     check_steps(steps)
@@ -136,7 +137,7 @@ def start(bundle: Path, endpoint: str, steps: tuple[float, ...], hold_s: float, 
     allowed = Allowed(harm / 100, p50, p99, confidence / 100, differ / 100, cosine)
     target = replace(deploy_target(state), key=key)
     console = Console(stderr=True)
-    with console.status("rolling out") as line:
+    with interruptible(), console.status("rolling out") as line:
         begun = start_rollout(
             target, opened, endpoint, steps=steps, hold_s=hold_s, timeout_s=timeout_s,
             allowed=allowed, mirror=mirror / 100, shadow=shadow, spent_s=since_start(),

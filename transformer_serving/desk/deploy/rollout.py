@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psutil
@@ -22,6 +22,7 @@ from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.cli import listed_canaries, listed_endpoints
 from transformer_serving.desk.deploy.endpoint import add_and_look, check_name, check_triton, upload
 from transformer_serving.desk.deploy.golden import wait_for_golden
+from transformer_serving.desk.deploy.refusals import Refusals
 from transformer_serving.desk.deploy.rollout_plans import (
     Rollout,
     read_all,
@@ -39,6 +40,8 @@ _LOOK_S = 1.0
 _FEWEST_STEPS = 2
 # Kept of the time limit, to take out again what does not answer.
 _TAKING_OUT_S = 10.0
+# More than a Triton takes to come back with its models on most machines.
+_SILENT_S = 600.0
 _MB = 1_000_000
 
 
@@ -152,10 +155,41 @@ def start(
                 upload(target, bundle, endpoint), old_model_id, tuple(steps), hold_s, allowed,
                 mirror=mirror, shadow=shadow,
             )  # fmt: skip
-            _bring_up(target, bundle, plan, limit)
+            refusals = target.refusals(plan.model_id)
+            with _taken_out_again(target, plan, nullcontext()):
+                limit.report(f"adding the candidate {plan.candidate}")
+                version = str(plan.bundle_version)
+                add_and_look(target, bundle, endpoint, plan.model_id, version=version)
+        with _taken_out_again(target, plan, one_at_a_time(target.lock)):
+            _wait_for(target, bundle, plan, limit, refusals)
             limit.report("writing the plan")
-            write(target.cli, plan)
+            with one_at_a_time(target.plans_lock):
+                # Another one may have begun while this one's candidate was loaded.
+                refuse_in_rollout(target.cli, endpoint)
+                write(target.cli, plan)
     return Rollout(plan, None)
+
+
+@contextmanager
+def _taken_out_again(
+    target: DeployTarget, plan: Plan, lock: AbstractContextManager[None]
+) -> Iterator[None]:
+    """Where the block does not end well: nobody else knows of the candidate yet.
+
+    `lock` is taken for that; who holds the target's already gives another.
+    """
+    try:
+        yield
+    except BaseException as ended:
+        try:
+            with lock:
+                target.cli.run("model", "remove", "--endpoint", plan.candidate)
+        except Failure:
+            raise Failure(
+                f"{str(ended) or type(ended).__name__}; the candidate {plan.candidate} is left: "
+                f"transformer-serving remove {plan.candidate}"
+            ) from ended
+        raise
 
 
 def _checked(target: DeployTarget, bundle: Bundle, endpoint: str) -> tuple[str, int]:
@@ -202,11 +236,10 @@ def _free(target: DeployTarget) -> int | None:
     return None if target.triton is None else int(psutil.virtual_memory().available)
 
 
-def _bring_up(target: DeployTarget, bundle: Bundle, plan: Plan, limit: TimeLimit) -> None:
-    limit.report(f"adding the candidate {plan.candidate}")
-    refusals = target.refusals(plan.model_id)
-    version = str(plan.bundle_version)
-    add_and_look(target, bundle, plan.endpoint, plan.model_id, version=version)
+def _wait_for(
+    target: DeployTarget, bundle: Bundle, plan: Plan, limit: TimeLimit, refusals: Refusals
+) -> None:
+    """Raises Failure where the candidate does not answer as it must."""
     limit.report(f"waiting for the candidate {plan.candidate}")
     patience = max(1.0, limit.left() - _TAKING_OUT_S)
     reason = wait_for_golden(
@@ -214,8 +247,6 @@ def _bring_up(target: DeployTarget, bundle: Bundle, plan: Plan, limit: TimeLimit
         refusals.reason, key_header(target.key),
     )  # fmt: skip
     if reason is not None:
-        with suppress(Failure):
-            target.cli.run("model", "remove", "--endpoint", plan.candidate)
         raise Failure(
             f"the candidate {plan.candidate} does not answer as it must and is taken out again; "
             f"{plan.endpoint} is as it was: {reason}"
@@ -224,7 +255,7 @@ def _bring_up(target: DeployTarget, bundle: Bundle, plan: Plan, limit: TimeLimit
 
 def wish(target: DeployTarget, endpoint: str, wanted: str) -> Rollout:
     """Ask the controller to end it, `wanted` ABORT or PROMOTE. Raises Failure (2) without one."""
-    with one_at_a_time(target.lock):
+    with one_at_a_time(target.plans_lock):
         running = read_all(target.cli).get(endpoint)
         if running is None or running.is_over:
             raise Failure(f"'{endpoint}' is in no rollout", exit_code=2)
@@ -235,17 +266,32 @@ def wish(target: DeployTarget, endpoint: str, wanted: str) -> Rollout:
                 exit_code=2,
             )
         if wanted == ABORT or running.plan.wish != ABORT:
-            write(target.cli, running.plan.wishing(wanted))
+            running = replace(running, plan=running.plan.wishing(wanted))
+            write(target.cli, running.plan)
     return running
 
 
 def watch(target: DeployTarget, plan: Plan) -> Iterator[Rollout]:
-    """Each change of the rollout, until it is over. Raises Failure where it was replaced."""
+    """Each change of the rollout, until it is over. A wish of `plan` that another writer undid is
+    written again.
+
+    Raises Failure where it was replaced, or no controller has looked at it for long.
+    """
     last: Any = ()
+    beat, heard = -1, time.monotonic()
     while True:
         now = read_all(target.cli).get(plan.endpoint)
         if now is None or now.plan.id != plan.id:
             raise Failure(f"the rollout of {plan.endpoint} is not in ClearML any more")
+        if plan.wish and not now.plan.wish and not now.is_over:
+            wish(target, plan.endpoint, plan.wish)
+        if now.state is not None and now.state.beat != beat:
+            beat, heard = now.state.beat, time.monotonic()
+        if time.monotonic() - heard > _SILENT_S:
+            raise Failure(
+                f"no controller has looked at the rollout of {plan.endpoint} for {_SILENT_S:.0f} "
+                "s; look: transformer-serving status; what was asked for is done when one is back"
+            )
         shown = (now.state.phase, now.state.step, now.state.says) if now.state else None
         if shown != last:
             last = shown

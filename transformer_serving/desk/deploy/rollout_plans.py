@@ -52,11 +52,17 @@ class Rollout:
 
 
 def read_all(cli: ClearmlCli) -> dict[str, Rollout]:
-    """The last rollout of each endpoint that had one."""
+    """The last rollout of each endpoint that had one. Raises Failure for items that are none."""
     items = _items(cli)
-    states = read_states(items.get(STATES))
+    try:
+        plans, states = read_plans(items.get(PLANS)), read_states(items.get(STATES))
+    except ValueError:
+        raise Failure(
+            f"'{PLANS}' or '{STATES}' of the serving task's configuration is no JSON object; "
+            "correct it in ClearML, or empty it: no rollout is then known any more"
+        ) from None
     found = {}
-    for endpoint, plan in read_plans(items.get(PLANS)).items():
+    for endpoint, plan in plans.items():
         state = states.get(endpoint)
         found[endpoint] = Rollout(plan, state if state and state.id == plan.id else None)
     return found
@@ -74,7 +80,10 @@ def refuse_in_rollout(cli: ClearmlCli, endpoint: str) -> None:
 
 
 def write(cli: ClearmlCli, plan: Plan) -> None:
-    """Put the plan in the place of the endpoint's earlier one, and look whether it stays there."""
+    """Put the plan in the place of the endpoint's earlier one, and look whether it stays there.
+
+    Of those of one machine one at a time: `plans_lock`.
+    """
     plans = {**read_plans(_items(cli).get(PLANS)), plan.endpoint: plan}
     ClearmlApi(cli.environment).call(
         "tasks.edit_configuration", task=cli.serving_id, force=True,

@@ -43,6 +43,11 @@ class DeployTarget:
     key: str | None = None
     triton: str | None = None
 
+    @property
+    def plans_lock(self) -> Path:
+        """Of who writes a rollout's plan, which waits for no deploy."""
+        return self.lock.with_name("rollouts.lock")
+
     def url(self, endpoint: str) -> str:
         return f"{self.serve_url.rstrip('/')}/{endpoint}"
 

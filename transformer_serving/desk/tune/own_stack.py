@@ -25,13 +25,13 @@ from transformer_serving.desk.deploy.endpoint import deploy, remove
 from transformer_serving.desk.deploy.golden import wait_for_golden
 from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.interruption import undisturbed
 from transformer_serving.desk.local.free_ports import free_row
 from transformer_serving.desk.local.parts import gateway_launch
 from transformer_serving.desk.local.record import LOOPBACK, MARK, require_record
 from transformer_serving.desk.local.stack import Stack, stop
 from transformer_serving.desk.local.supervision import Supervisor
 from transformer_serving.desk.step_report import StepReport
-from transformer_serving.desk.tune.interruption import undisturbed
 from transformer_serving.desk.tune.knobs import Setting, Value, content_at
 from transformer_serving.gateway.settings import (
     DRAIN_SECONDS,

@@ -19,12 +19,12 @@ from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import check_target, content_of, write_bundle
 from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.interruption import interruptible
 from transformer_serving.desk.local.record import make_private
 from transformer_serving.desk.local.stack import stop
 from transformer_serving.desk.step_report import StepReport
 from transformer_serving.desk.tune import requests, sources
 from transformer_serving.desk.tune.goal import Goal, Meter
-from transformer_serving.desk.tune.interruption import interruptible
 from transformer_serving.desk.tune.knobs import KNOBS, Knob, Scope, Setting, setting_of, with_values
 from transformer_serving.desk.tune.own_stack import OwnStack, own_stack
 from transformer_serving.desk.tune.search import VERDICT_ROUNDS, Raced, Search, Verdict

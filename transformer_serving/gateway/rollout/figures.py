@@ -9,6 +9,7 @@ Tested by tests/gateway/test_rollout_figures.py.
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -36,15 +37,16 @@ from transformer_serving.gateway.rollout.mirror import MIRRORS, Mirror
 log = logging.getLogger("transformer_serving.gateway")
 # Nobody waited for this answer any more.
 _LEFT = KINDS["left"].status
+_HOST_MINUTES = 5.0
 
 
 class RolloutFigures:
     """Of one worker, from its sync thread. `write` stores a text in the worker's own task."""
 
-    def __init__(self, write: Callable[[str], None]) -> None:
+    def __init__(self, write: Callable[[str], None], every_s: float) -> None:
         self._write = write
         self._watched = watched_answers()
-        self._seen = Seen()
+        self._seen = Seen(every_s=every_s)
         # The step at which the answers were given that are noted now, by endpoint.
         self._at: dict[str, tuple[Plan, str | None]] = {}
 
@@ -124,7 +126,7 @@ def tell_rollouts(processor_class: Any) -> None:
             data = getattr(task, "_data", None)
             if data is not None:
                 if not figures:
-                    figures.append(RolloutFigures(_into_own(type(task))))
+                    figures.append(RolloutFigures(_into_own(type(task)), _every_s(os.environ)))
                 figures[0].synced(_texts(data.configuration))
         except Exception as error:
             # Requests are served whether or not anybody counts them.
@@ -132,6 +134,14 @@ def tell_rollouts(processor_class: Any) -> None:
         return changed
 
     processor_class.deserialize = deserialize
+
+
+def _every_s(environment: Mapping[str, str]) -> float:
+    """How often the host looks at the serving task, as its serving/main.py 1.3.5 reads it."""
+    try:
+        return 60.0 * float(environment.get("CLEARML_SERVING_POLL_FREQ", _HOST_MINUTES))
+    except ValueError:
+        return 60.0 * _HOST_MINUTES
 
 
 def _texts(items: Any) -> dict[str, str]:

@@ -206,8 +206,8 @@ class ClearmlControlPlane:
             raise ControlPlaneError("the workers' tasks could not be read")
         return found
 
-    def tag_model(self, model: str, tag: str) -> None:
-        serving_configuration.tag(self._connected()._task, model, tag)
+    def tag_model(self, model: str, tag: str) -> bool:
+        return serving_configuration.tag(self._connected()._task, model, tag)
 
     def close(self) -> None:
         if self._own_task is not None:

@@ -62,8 +62,8 @@ class LateControlPlane:
     def of_instances(self, name: str) -> Mapping[str, str]:
         return self._plane().of_instances(name)
 
-    def tag_model(self, model: str, tag: str) -> None:
-        self._plane().tag_model(model, tag)
+    def tag_model(self, model: str, tag: str) -> bool:
+        return self._plane().tag_model(model, tag)
 
     def close(self) -> None:
         # Never used is never imported: a controller that was told to leave at once.

@@ -85,8 +85,8 @@ class ControlPlane(Protocol):
         """That item of each worker's own task, by the task's id."""
         ...
 
-    def tag_model(self, model: str, tag: str) -> None:
-        """Give a model of the registry one more tag."""
+    def tag_model(self, model: str, tag: str) -> bool:
+        """Give a model of the registry one more tag; whether it has it now."""
         ...
 
     def close(self) -> None:

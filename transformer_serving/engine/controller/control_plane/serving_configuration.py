@@ -69,12 +69,16 @@ def of_instances(task: Task, name: str) -> dict[str, str] | None:
     return {identity: items[name] for identity, items in found.items() if name in items}
 
 
-def tag(task: Task, model: str, name: str) -> None:
-    """One more tag of a model."""
+def tag(task: Task, model: str, name: str) -> bool:
+    """One more tag of a model; False where its others are not known, or it was not taken."""
     answer: Any = task.send(model_calls.GetByIdRequest(model=model))
-    tags = list(answer.response.model.tags or ()) if answer and answer.ok() else []
-    if name not in tags:
-        task.send(model_calls.EditRequest(model=model, tags=[*tags, name]))
+    if not answer or not answer.ok():
+        return False
+    tags = list(answer.response.model.tags or ())
+    if name in tags:
+        return True
+    answer = task.send(model_calls.EditRequest(model=model, tags=[*tags, name]))
+    return bool(answer and answer.ok())
 
 
 def _texts(items: Any) -> dict[str, str]:

@@ -129,6 +129,9 @@ def _looked(plan: Plan, state: State, known: Known) -> State:
     """After a judgement, where there is more to judge than at the last one."""
     arms = known.steps.get(state.step, {})
     new = arms.get(NEW, Arm())
+    if new.evidence < state.looked_at:
+        # Of workers that left while nobody listened, nothing is known any more.
+        return replace(state, looked_at=new.evidence)
     if new.evidence < max(_GROWTH * state.looked_at, state.looked_at + _AT_LEAST):
         return state
     is_last = state.step + 1 == len(plan.steps)

@@ -48,8 +48,9 @@ from transformer_serving.engine.controller.status import EndpointStatus
 
 _log = logging.getLogger(__name__)
 _EVERY_S = 2.0
-# Who has said nothing new for so long is gone: a worker, or another controller.
-_GONE_S = 30.0
+# Who has said nothing new for so long is gone: a worker, or another controller; and no worker
+# before it has left out two looks.
+_GONE_S, _GONE_LOOKS = 30.0, 2.5
 _ENDPOINTS, _CANARY = "endpoints", "canary"
 # What a bundle in the registry is called that a rollback may go to.
 _SERVED = "served"
@@ -74,6 +75,10 @@ class Rollouts:
         self._started = time.monotonic()
         self._job: Future[None] | None = None
         self._pulses: dict[str, _Pulse] = {}
+        # What each worker told last: the counts of one that has left remain.
+        self._told: dict[str, Seen] = {}
+        self._here: frozenset[str] = frozenset()
+        self._tagged: set[str] = set()
         self._lost: dict[str, float] = {}
         self.shown: list[dict[str, Any]] = []
 
@@ -93,20 +98,21 @@ class Rollouts:
     def take(self, rows: Sequence[EndpointStatus]) -> None:
         """One look at every rollout that is not over, and what follows from it."""
         if not self._open(self._control_plane.configuration()):
+            self._told.clear()
+            self._pulses.clear()
             return
+        # Before the rest is read, which is written back at once: in between others may write.
+        self._listen()
         items = self._control_plane.configuration(fresh=True)
         plans = self._open(items)
         states = read_states(items.get(STATES))
-        seen = {
-            task: read_seen(text) for task, text in self._control_plane.of_instances(SEEN).items()
-        }
         endpoints, canaries = map(self._control_plane.section, (_ENDPOINTS, _CANARY))
         wanted = dict(endpoints), dict(canaries)
         before = dict(states)
         for plan in plans:
-            if self._is_anothers(states.get(plan.endpoint)):
+            if self._is_anothers(plan, states.get(plan.endpoint)):
                 continue
-            state = self._next(plan, states.get(plan.endpoint), rows, seen, endpoints)
+            state = self._next(plan, states.get(plan.endpoint), rows, endpoints)
             states[plan.endpoint] = replace(state, by=self._own, beat=state.beat + 1)
             wanted = routes(plan, state, *wanted)
         self.shown = _shown(read_plans(items.get(PLANS)), states)
@@ -116,6 +122,17 @@ class Rollouts:
             changed |= {name: value for name, old, value in was if value != old}
             self._control_plane.configure(changed)
             self._tell(plans, before, states)
+            self._tag(plans, states)
+
+    def _listen(self) -> None:
+        """What the workers tell. One that cannot be read is as if it had said nothing."""
+        found = self._control_plane.of_instances(SEEN)
+        self._here = frozenset(found)
+        for task, text in found.items():
+            try:
+                self._told[task] = read_seen(text)
+            except ValueError as error:
+                _log.warning("worker %s: %s", task, error)
 
     def _open(self, items: Mapping[str, str]) -> list[Plan]:
         """The plans that are not over, or only just."""
@@ -128,34 +145,36 @@ class Rollouts:
             return True
         return not state.is_over or self._now() - state.since < AFTER_S
 
-    def _is_anothers(self, state: State | None) -> bool:
-        """Whether another controller takes its steps."""
+    def _is_anothers(self, plan: Plan, state: State | None) -> bool:
+        """Whether another controller takes its steps. It beats at each rollout on its own."""
         if state is None or state.by in ("", self._own):
             return False
-        return self._is_alive(state.by, state.beat)
+        return self._is_alive(f"{state.by} {plan.id}", state.beat, _GONE_S)
 
-    def _is_alive(self, who: str, beat: int) -> bool:
+    def _is_alive(self, who: str, beat: int, gone_s: float) -> bool:
         pulse, now = self._pulses.get(who), time.monotonic()
         if pulse is None or pulse.beat != beat:
             self._pulses[who] = _Pulse(beat, now)
             return True
-        return now - pulse.at < _GONE_S
+        return now - pulse.at < gone_s
 
     def _next(
         self, plan: Plan, state: State | None, rows: Sequence[EndpointStatus],
-        seen: Mapping[str, Seen], endpoints: Mapping[str, Any],
+        endpoints: Mapping[str, Any],
     ) -> State:  # fmt: skip
         now = self._now()
         if state is None or state.id != plan.id:
             return begun(plan, endpoints, now)
         workers = [
-            (task, told) for task, told in seen.items()
+            (task, told) for task, told in self._told.items()
             if told.marks.get(plan.endpoint, "").startswith(plan.id)
         ]  # fmt: skip
-        alive = [told for task, told in workers if self._is_alive(task, told.beat)]
+        here = [(task, told) for task, told in workers if task in self._here]
+        alive = [told for task, told in here if self._is_alive(task, told.beat, _gone_s(told))]
+        gone_s = max((_gone_s(told) for _, told in here), default=_GONE_S)
         known = Known(
             steps=_added(plan, [told for _, told in workers]),
-            acked=self._all_have(plan, state, alive),
+            acked=self._all_have(plan, state, alive, gone_s),
             lost_s=self._lost_for(plan, rows),
             serves=_serves(plan, rows),
             endpoints=endpoints,
@@ -163,12 +182,14 @@ class Rollouts:
         )
         return next_state(plan, state, known)
 
-    def _all_have(self, plan: Plan, state: State, alive: Collection[Seen]) -> bool:
+    def _all_have(
+        self, plan: Plan, state: State, alive: Collection[Seen], gone_s: float
+    ) -> bool:  # fmt: skip
         if alive:
             return all(told.marks.get(plan.endpoint) == state.mark for told in alive)
         # Where no worker is left, none is sent to an engine that goes.
         waited = min(time.monotonic() - self._started, self._now() - state.since)
-        return state.phase in (LEAVING, RETURNING) and waited > _GONE_S
+        return state.phase in (LEAVING, RETURNING) and waited > gone_s
 
     def _lost_for(self, plan: Plan, rows: Sequence[EndpointStatus]) -> float:
         ready = any(row.endpoint == plan.candidate and row.ready for row in rows)
@@ -187,9 +208,20 @@ class Rollouts:
                 continue
             line = f"rollout of {plan.candidate}: {words_of(plan, state)}"
             _log.info("%s", line)
-            if state.is_over and state.outcome == PROMOTED:
-                self._control_plane.tag_model(plan.model_id, _SERVED)
             self._control_plane.report(line)
+
+    def _tag(self, plans: Sequence[Plan], states: Mapping[str, State]) -> None:
+        """What was promoted may be rolled back to. Tried as long as the end is looked after."""
+        for plan in plans:
+            state = states[plan.endpoint]
+            is_due = state.is_over and state.outcome == PROMOTED and plan.id not in self._tagged
+            if is_due and self._control_plane.tag_model(plan.model_id, _SERVED):
+                self._tagged.add(plan.id)
+
+
+def _gone_s(told: Seen) -> float:
+    """One that looks once a minute is not gone after half of one: it still has its routes."""
+    return max(_GONE_S, _GONE_LOOKS * told.every_s)
 
 
 def words_of(plan: Plan, state: State) -> str:

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from transformer_serving.desk.tune.interruption import interruptible, undisturbed
+from transformer_serving.desk.interruption import interruptible, undisturbed
 
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -1,6 +1,6 @@
 """Ctrl-C, a closed terminal and SIGTERM end a command alike: by an exception, once.
 
-Tested by tests/tune/test_interruption.py.
+Tested by tests/test_interruption.py.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """In the block each of them raises KeyboardInterrupt. For the main thread alone."""
+    """In the block each of them raises KeyboardInterrupt, but what is ignored, as after nohup. For
+    the main thread alone."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
+    heard = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in heard}
     try:
         yield
     finally:
