@@ -205,8 +205,9 @@ RELIED_ON = (
     Relied(
         "clearml-serving", _HOST, "ModelRequestProcessor",
         "_update_serving_plot() _update_monitored_models() _model_monitoring "
-        "_model_monitoring_versions _model_monitoring_update_request",
-        "gateway/host/faults.py: three faults fenced off",
+        "_model_monitoring_versions _model_monitoring_update_request _update_canary_lookup() "
+        "_canary_endpoints _endpoints _model_monitoring_endpoints _last_update_hash",
+        "gateway/host/faults.py: five faults fenced off",
     ),
     Relied(
         "clearml-serving", _ENGINE, "BasePreprocessRequest",

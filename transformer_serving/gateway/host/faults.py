@@ -1,11 +1,14 @@
-"""Three faults of clearml-serving 1.3.5's live configuration, fenced off.
+"""Five faults of clearml-serving 1.3.5's live configuration, fenced off.
 
 A service with only auto-update endpoints divides by zero while it draws a plot, which ends the sync
-thread. An auto-update endpoint whose name has a '/' raises inside the update lock, after which no
-request is ever answered; such an endpoint is left out, and the log says so. The versions of one
-that was removed would be served on.
+thread. An auto-update endpoint whose name has a '/' raises inside the update lock; such an endpoint
+is left out, and the log says so. The versions of one that was removed would be served on. A canary
+route whose endpoints are left with weights of 0 divides by zero inside the update lock; it is left
+out, as one whose endpoints are all gone. And whatever else is raised there, such as ClearML's
+refusal of a question, leaves the lock closed, after which no request is ever answered, and takes
+the change for done.
 
-Tested by tests/stack/test_host_traps.py.
+Tested by tests/gateway/test_host_faults.py and tests/stack/test_host_traps.py.
 """
 
 from __future__ import annotations
@@ -20,10 +23,15 @@ log = logging.getLogger("transformer_serving.gateway")
 
 
 def fence(processor_class: Any) -> None:
-    """Wrap the two methods of ModelRequestProcessor."""
+    """Wrap four methods of ModelRequestProcessor."""
+    _fence_plot(processor_class)
+    _fence_monitoring(processor_class)
+    _fence_canaries(processor_class)
+    _fence_lock(processor_class)
+
+
+def _fence_plot(processor_class: Any) -> None:
     plot = processor_class._update_serving_plot
-    update = processor_class._update_monitored_models
-    told: set[str] = set()
 
     @wraps(plot)
     def update_serving_plot(self: Any) -> None:
@@ -31,6 +39,13 @@ def fence(processor_class: Any) -> None:
             plot(self)
         except ZeroDivisionError:
             log.info("clearml-serving cannot draw a service without static endpoints")
+
+    processor_class._update_serving_plot = update_serving_plot
+
+
+def _fence_monitoring(processor_class: Any) -> None:
+    update = processor_class._update_monitored_models
+    told: set[str] = set()
 
     @wraps(update)
     def update_monitored_models(self: Any) -> Any:
@@ -48,5 +63,53 @@ def fence(processor_class: Any) -> None:
             self._model_monitoring_update_request = True
         return update(self)
 
-    processor_class._update_serving_plot = update_serving_plot
     processor_class._update_monitored_models = update_monitored_models
+
+
+def _fence_canaries(processor_class: Any) -> None:
+    update = processor_class._update_canary_lookup
+
+    @wraps(update)
+    def update_canary_lookup(self: Any) -> None:
+        every = self._canary_endpoints
+        there = {*self._endpoints, *self._model_monitoring_endpoints}
+        led = {name: row for name, row in every.items() if _leads_somewhere(row, there)}
+        if len(led) < len(every):
+            log.error(
+                "%d canary routes are not served: their endpoints are gone or have no weight",
+                len(every) - len(led),
+            )
+        self._canary_endpoints = led
+        try:
+            update(self)
+        finally:
+            self._canary_endpoints = every
+
+    processor_class._update_canary_lookup = update_canary_lookup
+
+
+def _leads_somewhere(row: Any, there: set[str]) -> bool:
+    """Whether what the host divides by is more than 0."""
+    if row.load_endpoints:
+        pairs = zip(row.weights, row.load_endpoints, strict=False)
+        return sum(float(weight) for weight, name in pairs if name in there) > 0
+    if not row.load_endpoint_prefix:
+        return True
+    found = sum(name.startswith(row.load_endpoint_prefix) for name in there)
+    return sum(map(float, row.weights[:found])) > 0
+
+
+def _fence_lock(processor_class: Any) -> None:
+    deserialize = processor_class.deserialize
+
+    @wraps(deserialize)
+    def deserialize_or_let_go(self: Any, *arguments: Any, **named: Any) -> Any:
+        try:
+            return deserialize(self, *arguments, **named)
+        except BaseException:
+            # It is the same thread that closed it. At the next look the change is tried again.
+            self._update_lock_flag = False
+            self._last_update_hash = None
+            raise
+
+    processor_class.deserialize = deserialize_or_let_go
