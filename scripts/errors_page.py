@@ -26,8 +26,9 @@ PAGE = ROOT / "docs" / "errors.md"
 
 _HEAD = """# Errors
 
-Made by `make docs` from `transformer_serving/contract/errors.py` and
-`preprocess/triton/errors.py`; change those.
+Made by `make docs` from `transformer_serving/contract/errors.py`,
+`preprocess/triton/errors.py` and the tables of settings, `transformer_serving/gateway/settings.py`
+and `preprocess/settings.py`, with the sentences of `scripts/errors_page.py`; change those.
 
 Every error of ours has the same JSON body:
 
@@ -37,7 +38,8 @@ Every error of ours has the same JSON body:
 ```
 
 `field`, `limit` and `got` are null where they do not apply. No error repeats anything of the
-request. Every answer, errors included, has `x-request-id` and `server-timing`.
+request but a whole number that its parameter does not take, as `got`: one out of its bounds, say.
+Every answer, errors included, has `x-request-id` and `server-timing`.
 
 """
 
