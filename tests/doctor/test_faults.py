@@ -164,6 +164,9 @@ def test_14_a_triton_that_is_not_the_pins(scene: Scene) -> None:
         assert "Triton is 2.42.0, the pin" in only(subject, "triton")
         of_a_file = dataclasses.replace(subject, record=None, from_file=True)
         assert PIN.image in only(of_a_file, "triton")
+    inside = having(scene, TRANSFORMER_SERVING_TRITON_HTTP="no-such-container:8000")
+    of_a_file = dataclasses.replace(inside, record=None, from_file=True)
+    assert "a name inside a container network" in faults(of_a_file, WARNING)["triton"]
     nobody = having(scene, TRANSFORMER_SERVING_TRITON_HTTP="127.0.0.1:9")
     assert "Triton does not answer" in only(nobody, "triton")
 
@@ -181,6 +184,10 @@ def test_15_an_endpoint_that_is_not_ready_or_not_there(scene: Scene) -> None:
     assert not faults(good)
     none = dataclasses.replace(scene.subject, endpoint="ugly")
     assert "there is no endpoint 'ugly'; there are: bad, good" in only(none, "endpoints")
+    scene.endpoints()
+    assert "there are: none" in only(none, "endpoints")
+    # What a controller in a container writes is not on this machine.
+    assert "endpoints" not in faults(dataclasses.replace(none, record=None, from_file=True))
 
 
 def test_16_an_engine_that_does_not_fit_the_server(

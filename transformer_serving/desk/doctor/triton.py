@@ -46,6 +46,13 @@ def check_triton(subject: Subject) -> Findings:
     ):
         yield skipped(f"Triton does not run at {address}; start it: transformer-serving up")
         return
+    if answer.unresolved and subject.from_file and "." not in address:
+        yield warning(
+            f"{HTTP_VARIABLE} {address} is a name inside a container network, not known to this "
+            "machine",
+            "nothing, if only containers use it; whether its models are ready: the line 'gateway'",
+        )
+        return
     version = answer.json().get("version")
     if answer.status != 200 or not version:
         yield failure(
@@ -99,7 +106,11 @@ def _compared(version: str, subject: Subject) -> Finding:
 def check_endpoints(subject: Subject) -> Findings:
     rows = endpoint_rows(subject.state)
     wanted = [row for row in rows if subject.endpoint in (None, row.get("endpoint"))]
-    if not rows and subject.endpoint is None:
+    if not rows and subject.from_file:
+        yield skipped(
+            "the controller of that stack writes elsewhere; 'gateway' asks what is served"
+        )
+    elif not rows and subject.endpoint is None:
         yield skipped("the controller has written no endpoints")
     elif not wanted:
         names = ", ".join(sorted(str(row.get("endpoint")) for row in rows)) or "none"
