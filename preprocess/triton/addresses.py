@@ -43,11 +43,21 @@ def is_fixed(address: str) -> bool:
     return True
 
 
-async def resolve(addresses: Sequence[str]) -> tuple[str, ...]:
-    """Every server behind the addresses, each once, names looked up. Raises OSError."""
-    found: set[str] = set()
+async def resolve(addresses: Sequence[str], known: dict[str, set[str]]) -> tuple[str, ...]:
+    """Every server behind the addresses, each once, names looked up.
+
+    A name that cannot be looked up now leads to those that are `known` of it. Raises OSError or
+    UnicodeError where that leaves none.
+    """
+    failed: OSError | UnicodeError | None = None
     for address in addresses:
-        found |= {address} if is_fixed(address) else await _look_up(address)
+        try:
+            known[address] = {address} if is_fixed(address) else await _look_up(address)
+        except (OSError, UnicodeError) as error:
+            failed = error
+    found = set().union(*(known.get(address, ()) for address in addresses))
+    if failed is not None and not found:
+        raise failed
     return tuple(sorted(found))
 
 

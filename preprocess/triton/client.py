@@ -39,6 +39,8 @@ class TritonClient:
         self._addresses = read_addresses(address)
         self._server = server
         self._members: dict[str, Member] = {}
+        # Where each address led when it was looked up last.
+        self._known: dict[str, set[str]] = {}
         self._fixed = all(map(is_fixed, self._addresses))
         self._resolved = float("-inf")
         self._turns = count()
@@ -200,9 +202,9 @@ class TritonClient:
 
     async def _resolve(self) -> None:
         try:
-            found = await resolve(self._addresses)
+            found = await resolve(self._addresses, self._known)
         except (OSError, UnicodeError):
-            # Names that cannot be looked up now leave the servers as they were.
+            # Nothing can be looked up now, and nothing is known.
             return
         before = self._members
         self._members = {

@@ -29,8 +29,6 @@ from transformer_serving.contract.endpoint import OutputTensor
 # pass so, with nothing answered; the Tritons that this project starts take any number.
 _PING_AFTER_MS = 5_000
 _PING_LIMIT_MS = 5_000
-# For calls that still run on a channel nobody wants any more.
-_CLOSE_GRACE_S = 60.0
 # A stream that fails ends with gRPC's status; without this Triton sends the text alone.
 _WITH_STATUS = (("triton_grpc_error", "true"),)
 _OPTIONS = (
@@ -49,13 +47,45 @@ _OPTIONS = (
 )
 
 
+class _Channel:
+    """Of one event loop. It is closed when nobody wants it any more and its last call has ended: a
+    channel that closes takes no farewell of a stream, and cancels what runs after its grace.
+    """
+
+    def __init__(self, target: str) -> None:
+        self._channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
+        self._stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._running = 0
+        self._wanted = True
+        self._closing: asyncio.Task[None] | None = None
+
+    def call(self, method: str, request: Any, **options: Any) -> Any:
+        """Every call has an end: a stream its limit, another one's caller a deadline."""
+        call = getattr(self._stub, method)(request, **options)
+        self._running += 1
+        call.add_done_callback(self._ended)
+        return call
+
+    def close(self) -> None:
+        self._wanted = False
+        self._close_when_idle()
+
+    def _ended(self, _: Any) -> None:
+        self._running -= 1
+        self._close_when_idle()
+
+    def _close_when_idle(self) -> None:
+        if not self._wanted and not self._running and self._closing is None:
+            loop = asyncio.get_running_loop()
+            self._closing = loop.create_task(self._channel.close(grace=None))
+
+
 class GrpcTriton:
     """One Triton by its address, an IP with its port or unix:/path; a channel an event loop."""
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._channels: dict[asyncio.AbstractEventLoop, tuple[Any, Any]] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._channels: dict[asyncio.AbstractEventLoop, _Channel] = {}
 
     async def infer(
         self, model: str, version: int, inputs: Sequence[Tensor], outputs: Sequence[OutputTensor]
@@ -76,7 +106,10 @@ class GrpcTriton:
         last = request.farewell
         farewell = None if last is None else _request(model, version, last, ())
         stream = Stream(
-            partial(self._stub().ModelStreamInfer, metadata=(*_WITH_STATUS, *handed_on.get())),
+            partial(
+                self._channel().call, "ModelStreamInfer",
+                metadata=(*_WITH_STATUS, *handed_on.get()),
+            ),
             message, farewell, left_s,
         )  # fmt: skip
         replies = Replies(_answers(stream), stream.leave)
@@ -97,30 +130,24 @@ class GrpcTriton:
     def close(self) -> None:
         """Close the channels, each in its own loop, when the calls that run on them are done."""
         while self._channels:
-            loop, (channel, _) = self._channels.popitem()
+            loop, channel = self._channels.popitem()
             if not loop.is_closed():
-                loop.call_soon_threadsafe(self._close_later, channel)
-
-    def _close_later(self, channel: Any) -> None:
-        task = asyncio.get_running_loop().create_task(channel.close(grace=_CLOSE_GRACE_S))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+                loop.call_soon_threadsafe(channel.close)
 
     async def _ask(self, method: str, request: Any) -> Any:
         try:
-            return await getattr(self._stub(), method)(request, metadata=handed_on.get() or None)
+            return await self._channel().call(method, request, metadata=handed_on.get() or None)
         except grpc.aio.AioRpcError as error:
             raise error_of(error.code().name, error.details() or "") from error
 
-    def _stub(self) -> Any:
+    def _channel(self) -> _Channel:
         loop = asyncio.get_running_loop()
         if loop not in self._channels:
             target = self.address if self.address.startswith("unix:") else f"ipv4:{self.address}"
             if self.address.startswith("["):
                 target = f"ipv6:{self.address}"
-            channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
-            self._channels[loop] = channel, service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        return self._channels[loop][1]
+            self._channels[loop] = _Channel(target)
+        return self._channels[loop]
 
 
 def _request(

@@ -261,3 +261,34 @@ async def test_a_hundred_at_a_time(triton: GrpcTriton, numbers: Numbers) -> None
         while len(numbers.ends) < 100:
             await asyncio.sleep(0.01)
     assert set(numbers.ends) == {"whole"}
+
+
+async def test_a_client_that_is_closed_lets_its_streams_end(
+    triton: GrpcTriton, numbers: Numbers
+) -> None:
+    """As at a new release of this code, and of a Triton that has left its name."""
+    numbers.gap_s = 0.1
+    replies = await opened(triton)
+    [channel] = triton._channels.values()
+    triton.close()
+    assert [number(await replies.next()) for _ in range(2)] == [2, 3]
+    replies.close()
+    assert await numbers.ended() == "whole"
+    async with asyncio.timeout(20):
+        while channel._closing is None or not channel._closing.done():
+            await asyncio.sleep(0.01)
+    # Who asks again has another channel.
+    replies = await opened(triton)
+    replies.close()
+
+
+async def test_who_leaves_a_closed_client_says_farewell_too(
+    triton: GrpcTriton, numbers: Numbers
+) -> None:
+    numbers.last, numbers.gap_s = 10_000, 0.01
+    replies = await opened(triton)
+    triton.close()
+    await asyncio.sleep(0.1)
+    replies.close()
+    assert await numbers.ended() == "whole"
+    assert numbers.asked == [("one", 5), ("", 0)]
