@@ -36,6 +36,7 @@ from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.generation import Generation
 from transformer_serving.contract.panics import ENDS
 from transformer_serving.contract.worker.log_lines import write_json_lines
+from transformer_serving.contract.worker.request_counts import uncounted
 from transformer_serving.contract.worker.tracing import read_tracing
 
 Collect = Callable[[dict[str, Any]], None] | None
@@ -137,7 +138,8 @@ class TextGeneration:
         # What a caller waits for before anything comes is, of a stream, its first tokens.
         passage.left = time.monotonic()
         if not wanted.stream:
-            await unless_left(read_all(sequences), passage.caller)
+            with uncounted():
+                await unless_left(read_all(sequences), passage.caller)
         passage.answered = time.monotonic()
         asked = conversation.asked
         body = asked.body if isinstance(asked.body, dict) else {}

@@ -23,6 +23,7 @@ from transformer_serving.desk.bundle import preprocess_file
 pytestmark = pytest.mark.long
 SLOW = {"text": "slow w20", "parameters": {"max_new_tokens": 32}, "stream": True}
 AT_ONCE = 6
+TOKEN_GAP = "TRANSFORMER_SERVING_TOKEN_GAP_S"
 
 
 class Stream:
@@ -179,27 +180,72 @@ def test_an_update_lets_running_streams_end_on_the_old_bundle(
 ) -> None:
     servers = list(streaming.servers.values())
     write_model(streaming.triton.repository, "text", 78)
-    new = tmp_path / "text.py"
-    new.write_text(
-        preprocess_file.build(json.dumps(fields() | {"bundle_version": 78}), tokenizer())
-    )
     streams = [stream for server in servers for stream in begun(server)]
     loaded(streaming)
-    streaming.session.clearml_serving(
-        "model", "add", "--engine", "triton", "--endpoint", "text", "--preprocess", str(new),
-        "--input-size", "[1]", "--input-type", "int32", "--input-name", "a",
-        "--output-size", "[1]", "--output-type", "float32", "--output-name", "b",
-    )  # fmt: skip
+    added(streaming, tmp_path, 78)
     assert {stream.version for stream in streams} == {"77"}
     for stream in streams:
         *events, end, done = stream.events()
         assert (end["finish_reason"], done) == ("length", "[DONE]")
         assert "".join(row["text"] for row in events) == " slow w20" * 16
 
-    def updated(server: Server) -> bool:
-        reply = server.post("text", {"text": "w20", "parameters": {"max_new_tokens": 2}})
-        assert reply.status == 200
-        return reply.headers["x-bundle-version"] == "78"
-
     for server in servers:
-        wait_until(lambda server=server: updated(server), 20)
+        wait_until(lambda server=server: version(server) == "78", 20)
+
+
+def added(streaming: Streaming, folder: Path, bundle: int) -> None:
+    """The endpoint with that bundle's code."""
+    new = folder / "text.py"
+    new.write_text(
+        preprocess_file.build(json.dumps(fields() | {"bundle_version": bundle}), tokenizer())
+    )
+    streaming.session.clearml_serving(
+        "model", "add", "--engine", "triton", "--endpoint", "text", "--preprocess", str(new),
+        "--input-size", "[1]", "--input-type", "int32", "--input-name", "a",
+        "--output-size", "[1]", "--output-type", "float32", "--output-name", "b",
+    )  # fmt: skip
+
+
+def version(server: Server) -> str | None:
+    reply = server.post("text", {"text": "w20", "parameters": {"max_new_tokens": 2}})
+    assert reply.status == 200
+    return reply.headers["x-bundle-version"]
+
+
+def test_a_long_text_without_a_stream_holds_no_change_up(
+    streaming: Streaming, tmp_path: Path
+) -> None:
+    """The host alone would answer nobody until it is whole."""
+    server = streaming.session.gateway(**streaming.settings(**{TOKEN_GAP: "120"})).start()
+    silent = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
+    try:
+        server.wait_for("/health/ready")
+        silent.request("POST", "/serve/text", json.dumps({"text": "hang w20"}), JSON)
+        write_model(streaming.triton.repository, "text", 79)
+        loaded(streaming)
+        added(streaming, tmp_path, 79)
+        wait_until(lambda: version(server) == "79", 40)
+        # It is waited for to this moment.
+        silent.sock.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            silent.getresponse()
+    finally:
+        silent.close()
+        server.stop()
+
+
+def test_it_is_counted_again_when_it_is_whole(streaming: Streaming) -> None:
+    """A change that comes afterwards waits for nobody, and is waited for by nobody."""
+    server = streaming.session.gateway(**streaming.settings()).start()
+    try:
+        server.wait_for("/health/ready")
+        for text in ("slow w20", "fail w20", "full w20"):
+            server.post("text", {"text": text, "parameters": {"max_new_tokens": 8}})
+        before = version(server)
+        streaming.session.clearml_serving(
+            "model", "canary", "--endpoint", "also", "--weights", "1", "--input-endpoints", "text"
+        )
+        wait_until(lambda: server.post("also", {"text": "w20"}).status == 200, 40)
+        assert version(server) == before
+    finally:
+        server.stop()

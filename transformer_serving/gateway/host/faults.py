@@ -8,6 +8,8 @@ out, as one whose endpoints are all gone. And whatever else is raised there, suc
 refusal of a question, leaves the lock closed, after which no request is ever answered, and takes
 the change for done.
 
+A change waits for the requests that run; their counter is shown to those that may run for minutes.
+
 Tested by tests/gateway/test_host_faults.py and tests/stack/test_host_traps.py.
 """
 
@@ -18,16 +20,18 @@ from functools import wraps
 from typing import Any
 
 from transformer_serving.contract.naming import AUTO_UPDATED, name_fault
+from transformer_serving.contract.worker.request_counts import request_counts
 
 log = logging.getLogger("transformer_serving.gateway")
 
 
 def fence(processor_class: Any) -> None:
-    """Wrap four methods of ModelRequestProcessor."""
+    """Wrap the methods of ModelRequestProcessor."""
     _fence_plot(processor_class)
     _fence_monitoring(processor_class)
     _fence_canaries(processor_class)
     _fence_lock(processor_class)
+    _show_counts(processor_class)
 
 
 def _fence_plot(processor_class: Any) -> None:
@@ -113,3 +117,14 @@ def _fence_lock(processor_class: Any) -> None:
             raise
 
     processor_class.deserialize = deserialize_or_let_go
+
+
+def _show_counts(processor_class: Any) -> None:
+    init = processor_class.__init__
+
+    @wraps(init)
+    def init_and_show(self: Any, *arguments: Any, **named: Any) -> None:
+        init(self, *arguments, **named)
+        request_counts().append(self._request_processing_state)
+
+    processor_class.__init__ = init_and_show
