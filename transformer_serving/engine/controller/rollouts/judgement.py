@@ -20,9 +20,10 @@ from transformer_serving.contract.rollout import Allowed, Arm
 from transformer_serving.engine.controller.rollouts import bounds
 
 WORSE, WELL, UNSURE = "worse", "well", "unsure"
-# Errors, differing answers, median and p99 of all lengths; median and p99 of each length, of which
-# there are no more than powers of two up to 65,536 tokens.
-_TOGETHER, _OF_LENGTHS = 4, 2 * 17
+# Bounds that may each be wrong: of errors, differing answers, the old median, the share slower than
+# it, and p99, of all lengths; the last three of each length, of which there are no more than powers
+# of two up to 65,536 tokens.
+_TOGETHER, _OF_LENGTHS = 5, 3 * 17
 _ALL = "all lengths"
 _A_PERCENT = 0.01
 
