@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from transformer_serving.contract.rollout import HOLDING, OVER, RETURNING, Plan, State
+from transformer_serving.contract.rollout import ABORT, HOLDING, OVER, RETURNING, Plan, State
+from transformer_serving.desk.deploy import rollout
 from transformer_serving.desk.deploy.rollout import Cost, check_steps, mirrored_share
 from transformer_serving.desk.deploy.rollout_plans import Rollout
+from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
 from transformer_serving.desk.failure import Failure
 
 PLAN = Plan("a1", "texts", 77, "new", "old", (1.0, 100.0), 60.0)
@@ -74,3 +79,89 @@ def test_texts_are_not_mirrored() -> None:
         mirrored_share(texts, 25, shadow=True)
     with pytest.raises(Failure, match="more than 0"):
         mirrored_share(labels, 0, shadow=True)
+
+
+class Cli:
+    """The service's endpoints; `stuck` takes none out."""
+
+    environment: dict[str, str] = {}
+
+    def __init__(self, *endpoints: str, stuck: bool = False) -> None:
+        self.endpoints = list(endpoints)
+        self.stuck = stuck
+
+    def run(self, *command: str) -> str:
+        if command == ("model", "list"):
+            rows = {name: {"model_id": "m"} for name in self.endpoints}
+            return f"Info: endpoints\n{json.dumps(rows)}"
+        assert command[:3] == ("model", "remove", "--endpoint")
+        if self.stuck:
+            raise Failure("played")
+        self.endpoints.remove(command[3])
+        return ""
+
+
+def target_of(tmp_path: Path, cli: Cli) -> DeployTarget:
+    return DeployTarget(cast("Any", cli), "http://f", "http://s", tmp_path / "deploy.lock")
+
+
+@pytest.mark.parametrize("ended", [KeyboardInterrupt(), Failure("no answer", exit_code=2)])
+def test_a_candidate_nobody_knows_of_is_taken_out_again(
+    tmp_path: Path, ended: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollout, "listed_endpoints", lambda said: json.loads(said.split("\n")[1]))
+    cli = Cli("texts", PLAN.candidate)
+    target = target_of(tmp_path, cli)
+    lock = one_at_a_time(target.lock)
+    with pytest.raises(type(ended)) as raised, rollout._taken_out_again(target, PLAN, lock):
+        raise ended
+    assert cli.endpoints == ["texts"]
+    if isinstance(raised.value, Failure):
+        assert "no answer; the candidate is taken out again, texts is as it was" in str(
+            raised.value
+        )
+        assert raised.value.exit_code == 2
+
+
+def test_one_that_stays_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout, "listed_endpoints", lambda said: json.loads(said.split("\n")[1]))
+    target = target_of(tmp_path, Cli("texts", PLAN.candidate, stuck=True))
+    with (
+        pytest.raises(Failure, match="is left: transformer-serving remove texts/77"),
+        rollout._taken_out_again(target, PLAN, nullcontext()),
+    ):
+        raise KeyboardInterrupt
+    gone = target_of(tmp_path, Cli("texts", stuck=True))
+    with pytest.raises(KeyboardInterrupt), rollout._taken_out_again(gone, PLAN, nullcontext()):
+        raise KeyboardInterrupt
+
+
+def watched(states: list[State | None], monkeypatch: pytest.MonkeyPatch, plan: Plan) -> list[str]:
+    """The lines of `watch`, which looks once a minute here, and what it wishes for again."""
+    now = iter(states)
+    clock = [0.0]
+
+    def look(_: Any) -> dict[str, Rollout]:
+        clock[0] += 60
+        return {"texts": Rollout(PLAN, next(now))}
+
+    said: list[str] = []
+    monkeypatch.setattr(rollout, "read_all", look)
+    monkeypatch.setattr(rollout, "wish", lambda _, name, wanted: said.append(f"{wanted} {name}"))
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    said += [found.line for found in rollout.watch(cast("Any", SimpleNamespace(cli=None)), plan)]
+    return said
+
+
+def test_a_wish_that_another_writer_undid_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = State("a1", OVER, beat=2, outcome="went back")
+    said = watched([State("a1", beat=1), over], monkeypatch, PLAN.wishing(ABORT))
+    assert said[0] == "abort texts"
+    assert said[-1].endswith("went back")
+
+
+def test_without_a_controller_it_is_not_watched_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    beats = [State("a1", beat=at) for at in range(20)]
+    with pytest.raises(Failure, match="no controller has looked at the rollout of texts for 600"):
+        watched([*beats, *[beats[-1]] * 20], monkeypatch, PLAN)

@@ -181,14 +181,21 @@ def _taken_out_again(
     try:
         yield
     except BaseException as ended:
+        words = str(ended) or "it was ended"
         try:
             with lock:
-                target.cli.run("model", "remove", "--endpoint", plan.candidate)
+                if plan.candidate in listed_endpoints(target.cli.run("model", "list")):
+                    target.cli.run("model", "remove", "--endpoint", plan.candidate)
         except Failure:
             raise Failure(
-                f"{str(ended) or type(ended).__name__}; the candidate {plan.candidate} is left: "
+                f"{words}; the candidate {plan.candidate} is left: "
                 f"transformer-serving remove {plan.candidate}"
             ) from ended
+        if isinstance(ended, Failure):
+            raise Failure(
+                f"{words}; the candidate is taken out again, {plan.endpoint} is as it was",
+                exit_code=ended.exit_code,
+            ) from None
         raise
 
 
@@ -247,10 +254,7 @@ def _wait_for(
         refusals.reason, key_header(target.key),
     )  # fmt: skip
     if reason is not None:
-        raise Failure(
-            f"the candidate {plan.candidate} does not answer as it must and is taken out again; "
-            f"{plan.endpoint} is as it was: {reason}"
-        )
+        raise Failure(f"the candidate {plan.candidate} does not answer as it must: {reason}")
 
 
 def wish(target: DeployTarget, endpoint: str, wanted: str) -> Rollout:
