@@ -26,3 +26,13 @@ def test_cleaning_up_is_not_interrupted(number: signal.Signals) -> None:
     with undisturbed():
         os.kill(os.getpid(), number)
     assert signal.getsignal(number) == before
+
+
+def test_after_nohup_a_closed_terminal_interrupts_nothing() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -15,14 +15,15 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """In the block each of them raises KeyboardInterrupt, but what is ignored, as after nohup. For
-    the main thread alone."""
+    """In the block each of them raises KeyboardInterrupt; a terminal that closes after nohup does
+    not. For the main thread alone."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    heard = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, interrupt) for number in heard}
+    before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
+    if before[signal.SIGHUP] == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         yield
     finally:
