@@ -12,7 +12,7 @@ BESIDE := --numprocesses=2 --dist=loadfile --max-worker-restart=0
 
 .PHONY: up down status test test-quick test-failed test-stack test-by-hand test-monitoring test-compose test-clients \
 	test-kubernetes kubernetes-figures \
-	check-clients compose-figures screenshots dashboard-pictures \
+	compose-figures screenshots dashboard-pictures \
 	example-env monitoring check check-ort check-ensemble check-vllm check-tensorrt check-gpu gpu-parcel \
 	compare-table compare-int8 compare-hints \
 	lint format \
@@ -33,7 +33,7 @@ help:
 	@echo 'make reliability-demo     its faults with the demo model only, 5 minutes'
 	@echo 'make test-compose   the containers, on a real Docker Engine; then make compose-figures'
 	@echo 'make test-kubernetes   the chart on a real cluster of one node; then make kubernetes-figures'
-	@echo 'make test-clients  other protocols asked by their own client libraries; check-clients: the large ones too'
+	@echo 'make test-clients  other protocols asked by their own client libraries'
 	@echo 'make example-env   renew docker/example.env and the chart from the settings'
 	@echo 'make monitoring   renew the rules, scrapes and dashboards of compose/monitoring from their tables'
 	@echo 'make screenshots   renew the pictures of docs/page.md; a Chromium is needed'
@@ -117,10 +117,6 @@ test-kubernetes: $(VENV)/.dev
 # Unmodified clients of other protocols, each in an environment of its own below build/clients, made
 # once, against one stack with every task.
 test-clients: $(VENV)/.dev
-	$(BIN)/python -m pytest tests/clients -m "not by_hand" --durations=10 $(PYTEST)
-
-# And those whose environments are too large for .ci/run.
-check-clients: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/clients -m "" --durations=10 $(PYTEST)
 
 # What the last test-compose measured, into docs/compose.md.
