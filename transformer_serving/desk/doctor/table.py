@@ -41,7 +41,7 @@ CHECKS = (
     ),
     Check(
         "packages",
-        "clearml, clearml-serving and nvidia-pytriton as installed",
+        "clearml, clearml-serving, nvidia-pytriton and openvino-genai as installed",
         "one is missing or not the lock's version",
         machine.check_packages,
     ),
