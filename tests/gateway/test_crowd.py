@@ -277,6 +277,11 @@ def test_keys_are_asked_for_first(told: Told, tmp_path: Path) -> None:
         assert crowd.refusal(scope(x_api_key=key), RAW) is None
     start_of(crowd.refusal(scope(x_api_key=every), RAW))
     assert told.keys == {"every": 1}
+    crowd.gave(call(), refusal(told, seconds=0.01, longest_s=LONG), "texts")
+    time.sleep(0.011)
+    # One that is to ask again counts where it does.
+    assert crowd.refusal(scope(x_api_key=every), RAW) is None
+    assert told.keys == {"every": 1}
 
 
 class Served:

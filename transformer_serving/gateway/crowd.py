@@ -118,10 +118,12 @@ class Crowd:
         headers = header_values(scope["headers"])
         if any(name in headers for name in _WHOLE_WAY) or not _holds(given.reach, raw):
             return None
-        if self._keys is not None and not self._let_in(self._keys, headers, call):
+        name = _key_name(self._keys, headers, call)
+        if name is None or given.lets_in(arrived):
             return None
-        if given.lets_in(arrived):
-            return None
+        if name:
+            # Whoever is let in counts on the whole way.
+            self._asked(name)
         seconds = time.monotonic() - arrived
         given.seconds.append(seconds)
         if self._given.get(call) is not given:
@@ -152,15 +154,18 @@ class Crowd:
         if times:
             given.reach.tell(times)
 
-    def _let_in(self, keys: Keys, headers: dict[bytes, bytes], call: Call) -> bool:
-        """Whoever has no right to ask is told so, and counted, on the whole way."""
-        try:
-            key = keys.key_of(headers)
-            check_may_ask(key, "", call.target)
-        except ServingError:
-            return False
-        self._asked(key.name)
-        return True
+
+def _key_name(keys: Keys | None, headers: dict[bytes, bytes], call: Call) -> str | None:
+    """Empty without keys; None for whoever has no right to ask, who is told so, and counted, on the
+    whole way."""
+    if keys is None:
+        return ""
+    try:
+        key = keys.key_of(headers)
+        check_may_ask(key, "", call.target)
+    except ServingError:
+        return None
+    return key.name
 
 
 def _holds(reach: Any, raw: bytes) -> bool:
