@@ -142,7 +142,11 @@ def test_its_end_is_that_of_its_pips(
 ) -> None:
     lock = tmp_path / "a.lock"
     lock.write_text(f"ash==1.0\nslow @ {slow.as_uri()}\n")
-    with _begun(python, wheels, lock) as running:
+    # A shell's background has it ignored, which a process would be started with.
+    before = signal.signal(sent, signal.SIG_DFL)
+    begun = _begun(python, wheels, lock)
+    signal.signal(sent, before)
+    with begun as running:
         wait_until(lambda: (slow / "begun").exists(), 60)
         running.send_signal(sent)
         assert running.wait(30) == 128 + sent

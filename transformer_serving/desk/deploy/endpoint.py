@@ -130,16 +130,15 @@ def _added(
     target: DeployTarget, bundle: Bundle, endpoint: str, limit: TimeLimit
 ) -> _Added | Deployed:
     version = bundle.manifest.bundle_version
-    # Before its answer is asked for: in a rollout of this bundle that may be the candidate's.
-    limit.report(f"asking whether {endpoint} is in a rollout")
-    refuse_in_rollout(target.cli, endpoint)
     limit.report(f"asking whether {endpoint} serves it already")
     if serves(target, endpoint, bundle.manifest):
+        # In a rollout of this bundle that may have been the candidate's answer.
+        refuse_in_rollout(target.cli, endpoint)
         target.registry().mark_served(endpoint, version)
         return Deployed(endpoint, target.url(endpoint), version, None, False)
     limit.report("waiting for another deploy of this machine to end")
     with one_at_a_time(target.lock):
-        # One may have begun meanwhile.
+        limit.report(f"asking whether {endpoint} is in a rollout")
         refuse_in_rollout(target.cli, endpoint)
         limit.report(f"uploading {endpoint}")
         model_id = upload(target, bundle, endpoint)
