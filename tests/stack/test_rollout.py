@@ -148,8 +148,11 @@ def test_one_that_is_aborted_goes_back_and_others_wait_for_it(guarded: Guarded) 
     for command in (*deploys, ("rollback", NAME), ("remove", NAME)):
         assert "in a rollout" in guarded.stack.run(*command, code=2)
     assert "in a rollout" in guarded.stack.run("rollout", folder, "--endpoint", NAME, code=2)
-    shown = guarded.stack.json("status")["rollouts"]
-    assert [row["endpoint"] for row in shown] == [NAME]
+    # The controller has the plan within one of its looks.
+    guarded.stack.until(
+        lambda: [row["endpoint"] for row in guarded.stack.json("status")["rollouts"]] == [NAME],
+        "status shows it",
+    )
     said = guarded.stack.run("rollout", "abort", NAME)
     assert "went back: abort was asked for" in said
     guarded.is_as_before(before)
