@@ -22,6 +22,7 @@ import pytest
 
 from tests.free_ports import free_port
 from tests.without_frameworks import path_without_frameworks
+from transformer_serving.gateway.server.worker_process import MODULE
 
 ROOT = Path(__file__).parent.parent.parent
 ENDPOINTS = Path(__file__).parent / "endpoints"
@@ -29,7 +30,6 @@ POLL_MINUTES = "0.01"
 Headers = Mapping[str, str | bytes]
 JSON = {"content-type": "application/json"}
 # A part of the command of the gateway's workers.
-WORKER = "transformer_serving.gateway.server.worker"
 # CPython 3.11 counts the depth of all threads' parsers together, and clearml imports in one of its
 # own: a start may end so. The stack's supervisor and compose start it again, and so do we, once.
 _PARSERS_FAULT = "AST constructor recursion depth mismatch"
@@ -113,7 +113,7 @@ class Server:
         found = []
         for process in psutil.Process(self.process.pid).children():
             with contextlib.suppress(psutil.NoSuchProcess):
-                if WORKER in process.cmdline():
+                if MODULE in process.cmdline():
                     found.append(process)
         return sorted(found, key=lambda one: one.pid)
 

@@ -135,6 +135,14 @@ async def answered(reader: asyncio.StreamReader) -> None:
             return
 
 
+async def heard(port: int) -> None:
+    """Another caller's message is read, and answered by the app."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        error = await refused(stub.ModelInfer(large(1000)))
+        assert error.details() == "played"
+
+
 async def test_a_message_of_a_stranger_is_not_read() -> None:
     """Its refusal waits neither for the rest of it nor for a turn."""
     async with asyncio.timeout(60), serving(MOST) as (app, port):
@@ -166,10 +174,7 @@ async def test_a_call_that_needs_no_key_takes_no_turn() -> None:
             writer.write(stalled_call(name))
             await writer.drain()
             await answered(reader)
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            error = await refused(stub.ModelInfer(large(1000)))
-            assert error.details() == "played"
+        await heard(port)
 
 
 async def test_a_message_that_never_ends_is_given_up() -> None:
@@ -180,8 +185,5 @@ async def test_a_message_that_never_ends_is_given_up() -> None:
         writer.write(stalled_call())
         await writer.drain()
         await answered(reader)
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            error = await refused(stub.ModelInfer(large(1000)))
-            assert error.details() == "played"
+        await heard(port)
         writer.close()

@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.gateway.conftest import WORKER
 from tests.stack.conftest import Stack, free_port_base
 from tests.stack.faults import (
     BODY,
@@ -29,6 +28,7 @@ from tests.stack.faults import (
 from tests.stack.load import load
 from tests.stack.small_bundles import Parts, write_small
 from transformer_serving.desk.local.supervision import leftovers
+from transformer_serving.gateway.server.worker_process import MODULE
 
 pytestmark = pytest.mark.long
 
@@ -80,7 +80,7 @@ def test_what_was_ended_leaves_no_process_behind(struck: Stack) -> None:
 
 def is_worker(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
-        return WORKER in process.cmdline()
+        return MODULE in process.cmdline()
     return False
 
 

@@ -24,7 +24,7 @@ from transformer_serving.desk.local.record import (
 )
 from transformer_serving.desk.versions.lock import read_lock
 from transformer_serving.gateway.access import read_access
-from transformer_serving.gateway.server.tls import tls_of
+from transformer_serving.gateway.server.tls import checked_tls
 from transformer_serving.gateway.settings import WORKERS, read_settings
 
 POLL_SECONDS = 2
@@ -80,8 +80,7 @@ def check_settings(environment: Mapping[str, str]) -> None:
         WORKERS.number(environment)
         read_settings(environment)
         access = read_access(environment)
-        if (tls := tls_of(access)) is not None:
-            tls.check()
+        checked_tls(access)
         if access.keys_file is not None:
             read_keys(access.keys_file)
         read_trusted_keys(environment)

@@ -17,7 +17,7 @@ from transformer_serving.gateway.access import ACCESS, check_address, read_acces
 from transformer_serving.gateway.figures.folder import figures_folder
 from transformer_serving.gateway.server.listener import BoundPath, hold, listen, listen_on_socket
 from transformer_serving.gateway.server.supervisor import Supervisor
-from transformer_serving.gateway.server.tls import Tls, tls_of
+from transformer_serving.gateway.server.tls import Tls, checked_tls
 from transformer_serving.gateway.server.worker_order import MAKING_WAY_S, WorkerOrder
 from transformer_serving.gateway.settings import GRPC_PORT, GatewaySettings, read_settings
 from transformer_serving.gateway.shutdown import LEAVE_S
@@ -37,9 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         settings = read_settings()
         if options.uds is None or settings.grpc_port:
             check_address(access, options.host)
-        tls = tls_of(access)
-        if tls is not None:
-            tls.check()
+        tls = checked_tls(access)
         if access.keys_file is not None:
             # Each worker does so itself; here it is one line and no worker is started.
             read_keys(access.keys_file)

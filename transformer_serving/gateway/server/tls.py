@@ -47,10 +47,13 @@ class Tls:
                 ) from None
 
 
-def tls_of(access: Access) -> Tls | None:
+def checked_tls(access: Access) -> Tls | None:
+    """None where no certificate is named. Raises ValueError as Tls.check does."""
     if access.tls_cert is None or access.tls_key is None:
         return None
-    return Tls(access.tls_cert, access.tls_key, access.tls_client_ca)
+    tls = Tls(access.tls_cert, access.tls_key, access.tls_client_ca)
+    tls.check()
+    return tls
 
 
 class _PassphraseError(Exception):
