@@ -14,9 +14,16 @@ from transformer_serving.contract.fields import kind_of
 
 
 class Parameters:
-    """What a task read of its parameters; `characters` counts the texts among them."""
+    """What a task read of its parameters."""
 
+    # Of the texts among them, each tokenized once.
     characters = 0
+
+    def repeated(self, first: Sequence[str], second: Sequence[str]) -> tuple[str, int]:
+        """The field that is tokenized again with each of the request's texts, and its characters
+        of all times together.
+        """
+        return "", 0
 
 
 @dataclass(frozen=True)

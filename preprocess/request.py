@@ -86,8 +86,14 @@ class Request(NamedTuple):
     @property
     def characters(self) -> int:
         """Of all texts together: what tokenizing will cost."""
-        texts = sum(map(len, self.texts)) + sum(map(len, self.pairs or ()))
-        return texts + int(self.parameters.characters)
+        once = sum(map(len, self.texts)) + sum(map(len, self.pairs or ()))
+        return once + int(self.parameters.characters) + self.repeated[1]
+
+    @property
+    def repeated(self) -> tuple[str, int]:
+        """The field that is read again with each text, and its characters of all times together."""
+        parameters: Parameters = self.parameters
+        return parameters.repeated(self.texts, self.pairs or ())
 
 
 class Task(Protocol):
@@ -110,7 +116,7 @@ def read_body(body: Any, task: Task, limits: Limits) -> Request:
     found = (
         _inputs(body["inputs"], form, limits) if pipeline_shape else _own_fields(body, form, limits)
     )
-    return Request(
+    request = Request(
         texts=found.texts,
         pairs=found.pairs,
         many=found.many,
@@ -120,6 +126,8 @@ def read_body(body: Any, task: Task, limits: Limits) -> Request:
         truncate=_truncate(body),
         objects=found.objects,
     )
+    check_repeats(*request.repeated, limits)
+    return request
 
 
 def decode_text(raw: bytes) -> str:
@@ -143,6 +151,27 @@ def refuse_unknown(body: Mapping[str, Any], allowed: Collection[str]) -> None:
             raise ServingError(
                 "invalid_field", f"an unknown field; allowed are {', '.join(allowed)}"
             )
+
+
+# How often the longest text that is taken may be read again: a prompt before each text, a query
+# beside each document.
+_REPEATS = 10
+
+
+def check_repeats(field: str, characters: int, limits: Limits) -> None:
+    """Raises ServingError `too_large` where what stands in a body once is so many characters in
+    all texts that it goes into.
+    """
+    most = _REPEATS * limits.max_characters
+    if characters > most:
+        raise ServingError(
+            "too_large",
+            f"'{field}' goes into each text, and is too many characters in all of them; shorten "
+            "it or send fewer texts in a request",
+            field=field,
+            limit=most,
+            got=characters,
+        )
 
 
 class _Found(NamedTuple):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from preprocess.admission import SURE, takes_too_long
@@ -47,7 +49,8 @@ class Threads:
         if characters <= OFF_LOOP_CHARACTERS:
             return work()
         self._check_wait(asker, deadline, max_wait_s)
-        working = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        job = self._pool.submit(work)
+        working = asyncio.wrap_future(job)
         awaited: set[asyncio.Future[Any]] = {working}
         if asker.caller is not None:
             awaited.add(asker.caller)
@@ -63,7 +66,7 @@ class Threads:
             caller = asker.caller
             raise caller_left() if caller is not None and caller.done() else too_late()
         finally:
-            self._end(characters, working)
+            self._end(characters, job, working)
 
     def _check_wait(self, asker: Asker, deadline: float, max_wait_s: float) -> None:
         """A golden request is never refused: a health check must not turn callers away."""
@@ -76,12 +79,25 @@ class Threads:
         if wait > allowed:
             raise takes_too_long(allowed, wait)
 
-    def _end(self, characters: int, working: asyncio.Future[Result]) -> None:
+    def _end(self, characters: int, job: Future[Result], working: asyncio.Future[Result]) -> None:
         if working.done():
             self.pace.end(characters, time.monotonic(), answered=not working.cancelled())
-        else:
-            working.cancel()
+            return
+        if job.cancel():
             self.pace.drop(characters)
+        else:
+            # Nobody waits for it, but its thread is taken until it is done: others wait as long.
+            job.add_done_callback(partial(self._over, asyncio.get_running_loop(), characters))
+        working.cancel()
+
+    def _over(self, loop: asyncio.AbstractEventLoop, characters: int, job: Future[Result]) -> None:
+        """In the thread: given up work is done."""
+        answered = job.exception() is None
+        # A loop that is closed has nobody who waits.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(
+                lambda: self.pace.end(characters, time.monotonic(), answered=answered)
+            )
 
 
 # The worker's own, as cores are.

@@ -105,7 +105,7 @@ def check_rows(rows: Sequence[Encoded], limits: Limits) -> None:
     sizes = [len(row.ids) for row in rows]
     check_total(sum(sizes), limits)
     if 0 in sizes:
-        raise ServingError("impossible", "a text has no tokens, so the model has nothing to read")
+        raise _empty()
 
 
 def check_total(total: int, limits: Limits) -> None:
@@ -117,6 +117,34 @@ def check_total(total: int, limits: Limits) -> None:
             limit=limits.max_tokens,
             got=total,
         )
+
+
+class TokenTotal:
+    """The tokens of a request whose rows are made one after the other.
+
+    Of such a request each row is small, and all together may be more than the worker has memory
+    for: what no request may hold is refused before it is made.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._total = 0
+
+    def check(self, more: int) -> None:
+        """Raises ServingError `too_large` where so many more would be too many."""
+        check_total(self._total + more, self.limits)
+
+    def add(self, row: Encoded) -> Encoded:
+        """The row, counted. Raises as check_rows does."""
+        if not row.ids:
+            raise _empty()
+        self.check(len(row.ids))
+        self._total += len(row.ids)
+        return row
+
+
+def _empty() -> ServingError:
+    return ServingError("impossible", "a text has no tokens, so the model has nothing to read")
 
 
 _shared: OrderedDict[str, Any] = OrderedDict()

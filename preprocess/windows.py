@@ -14,9 +14,11 @@ from collections.abc import Sequence
 import tokenizers
 from tokenizers.processors import TemplateProcessing
 
-from preprocess.tokens import Encoded
-from transformer_serving.contract.endpoint import Limits, Tokens
+from preprocess.tokens import Encoded, TokenTotal
+from transformer_serving.contract.endpoint import Tokens
 from transformer_serving.contract.errors import ServingError
+
+_OTHER_SIDE = {"left": "right", "right": "left"}
 
 
 class Windows:
@@ -56,27 +58,44 @@ class Windows:
         return encodings
 
     def cut(
-        self, piece: tokenizers.Encoding, room: int, stride: int, limits: Limits
+        self, piece: tokenizers.Encoding, room: int, stride: int, total: TokenTotal, beside: int = 0
     ) -> tokenizers.Encoding:
         """The piece in windows of `room` tokens, `stride` of them shared with the next one.
 
-        Raises ServingError `too_large` before windows are made that no request may hold.
+        `beside` are the tokens that stand beside it in each of them. Raises ServingError
+        `too_large` before windows are made that no request may hold.
         """
         if len(piece) <= room:
             return piece
         windows = -(-(len(piece) - stride) // (room - stride))
-        if windows * room > limits.max_tokens:
+        if windows * room > total.limits.max_tokens:
             raise ServingError(
                 "too_large",
                 "the windows of a text have too many tokens together; shorten it or let fewer "
                 "tokens overlap",
-                limit=limits.max_tokens,
+                limit=total.limits.max_tokens,
                 got=windows * room,
             )
-        # A copy: truncate changes its object, and a piece may be cut in several ways.
-        cut = tokenizers.Encoding.merge([piece], growing_offsets=False)
+        # Without the last one, which may be short.
+        total.check((windows - 1) * (room + beside))
+        cut = _copy(piece)
         cut.truncate(room, stride=stride, direction=self._side)
         return cut
+
+    def first(self, piece: tokenizers.Encoding, room: int) -> tokenizers.Encoding:
+        """The first window alone, whatever comes after it: the piece's `room` first tokens or,
+        where texts are cut on their left, its last ones.
+        """
+        left = len(piece) - room
+        if left <= 0:
+            return piece
+        # Cut from the other side, so that the second of two windows is the one: a window that
+        # stands among the overflowing ones has none of its own.
+        length = max(left, room)
+        cut = _copy(piece)
+        cut.truncate(length, stride=length - left, direction=_OTHER_SIDE[self._side])
+        first: tokenizers.Encoding = cut.overflowing[0]
+        return first
 
     def join(
         self, first: tokenizers.Encoding, second: tokenizers.Encoding | None = None
@@ -84,6 +103,11 @@ class Windows:
         """The rows of one text or pair, special tokens included: the first and its windows."""
         whole = self._finish.process(first, second)
         return [whole, *whole.overflowing]
+
+
+def _copy(piece: tokenizers.Encoding) -> tokenizers.Encoding:
+    """For truncate, which changes its object, while a piece may be cut in several ways."""
+    return tokenizers.Encoding.merge([piece], growing_offsets=False)
 
 
 def rows_of(windows: Sequence[tokenizers.Encoding]) -> list[Encoded]:

@@ -116,9 +116,18 @@ def asked(base: str, child: Child, count: int, seconds: float) -> dict[str, floa
     """Tokens a second of whole answers, over the time until the last one.
 
     The recipe answers one after the other, and computes for callers that are gone as well: where
-    some gave up it is started again, or it would compute on the cores of who is measured next.
-    Raises Unusable.
+    some gave up it is started again, or it would compute on the cores of who is measured next. One
+    that answers nobody is asked once more, for an hour's rounds hang on it. Raises Unusable.
     """
+    try:
+        return _asked_once(base, child, count, seconds)
+    except Unusable:
+        child.stop()
+        _start(base, child)
+        return _asked_once(base, child, count, seconds)
+
+
+def _asked_once(base: str, child: Child, count: int, seconds: float) -> dict[str, float]:
     run = generator.run(
         Address.of(f"{base}/generate"),
         [generator.Payload("generation", _json({"text": _PROMPT}))],

@@ -95,6 +95,9 @@ class EmbeddingParameters(Parameters):
     normalize: bool = False
     dimensions: int | None = None
 
+    def repeated(self, first: Sequence[str], second: Sequence[str]) -> tuple[str, int]:
+        return "prompt", len(self.prompt or "") * len(first)
+
 
 class SentenceEmbedding:
     """Rows of shape [width] when the graph pools, [tokens, width] otherwise."""

@@ -19,7 +19,7 @@ from preprocess.parameters import Parameter, Parameters, choice, read_parameters
 from preprocess.request import BodyForm, Request, TextField
 from preprocess.rows import Row
 from preprocess.tensors import Array
-from preprocess.tokens import check_rows, too_long
+from preprocess.tokens import TokenTotal, too_long
 from preprocess.windows import Windows, rows_of
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError
@@ -34,7 +34,7 @@ class EntityParameters(Parameters):
     """`stride` None: a text is one window; else the tokens that two windows share."""
 
     strategy: str
-    ignore_labels: tuple[str, ...]
+    ignore_labels: frozenset[str]
     stride: int | None
 
 
@@ -120,19 +120,21 @@ class TokenClassification:
             )
         return EntityParameters(
             strategy=(named or "none").lower(),
-            ignore_labels=(ignored,) if isinstance(ignored, str) else tuple(ignored),
+            ignore_labels=frozenset((ignored,) if isinstance(ignored, str) else ignored),
             stride=read["stride"],
         )
 
     def encode(self, request: Request, windows: Windows) -> Work:
-        texts = [self._windows(piece, request, windows) for piece in windows.pieces(request.texts)]
-        rows = rows_of([window for text in texts for window in text])
-        check_rows(rows, self._limits)
+        total = TokenTotal(self._limits)
+        texts, rows = [], []
+        for piece in windows.pieces(request.texts):
+            texts.append(self._windows(piece, request, windows, total))
+            rows += [total.add(row) for row in rows_of(texts[-1])]
         context = Context(texts, WordReader(windows, self._tokens.unk_id))
         return Work(request, rows, context)
 
     def _windows(
-        self, piece: tokenizers.Encoding, request: Request, windows: Windows
+        self, piece: tokenizers.Encoding, request: Request, windows: Windows, total: TokenTotal
     ) -> list[tokenizers.Encoding]:
         """Where windows are asked for, all; else the first, if the text may be cut."""
         stride = request.parameters.stride
@@ -149,10 +151,10 @@ class TokenClassification:
                     limit=room - 1,
                     got=stride,
                 )
-            return windows.join(windows.cut(piece, room, stride, self._limits))
+            return windows.join(windows.cut(piece, room, stride, total))
         if not (self._tokens.truncate if request.truncate is None else request.truncate):
             raise too_long(longest, longest - room + len(piece))
-        return windows.join(windows.cut(piece, room, 0, self._limits))[:1]
+        return windows.join(windows.first(piece, room))
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:
         request, context = work.request, work.context

@@ -41,6 +41,10 @@ class FillMaskParameters(Parameters):
     top_k: int
     targets: tuple[str, ...] | None
 
+    @property
+    def characters(self) -> int:  # type: ignore[override]
+        return sum(map(len, self.targets or ()))
+
 
 @dataclass(frozen=True)
 class Context:

@@ -5,7 +5,7 @@ Tested by tests/preprocess/answers/test_equality.py and tests/preprocess/answers
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,20 +13,22 @@ import numpy as np
 import tokenizers
 
 from preprocess.answers.gist import Gist, words
-from preprocess.answers.spans import best_spans, probabilities
+from preprocess.answers.spans import MOST_SPANS, best_spans, probabilities
 from preprocess.answers.work import Work
 from preprocess.parameters import FLAG, Parameter, Parameters, read_parameters, whole
 from preprocess.request import BodyForm, Request, TextField
 from preprocess.rows import Row
 from preprocess.tensors import Array
-from preprocess.tokens import check_rows
+from preprocess.tokens import TokenTotal
 from preprocess.windows import Windows, rows_of
-from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.contract.endpoint import Endpoint, Limits
 from transformer_serving.contract.errors import ServingError
 
 # The pipeline's own defaults, where the model is not shorter.
 _WINDOW = 384
 _OVERLAP = 128
+# Each window gives this many spans and more; the pipeline has no limit.
+_MOST_ANSWERS = 1000
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,9 @@ class QuestionAnswering:
         self._limits = endpoint.limits
         longest = endpoint.tokens.max_length
         self.parameters = (
-            Parameter("top_k", whole(1), 1),
+            Parameter("top_k", whole(1, _MOST_ANSWERS), 1),
             Parameter("max_seq_len", whole(1, longest), min(longest, _WINDOW)),
-            Parameter("doc_stride", whole(0)),
+            Parameter("doc_stride", whole(0, longest)),
             # Read for the pipeline's sake: with a fast tokenizer it cuts no question either.
             Parameter("max_question_len", whole(1), 64),
             Parameter("max_answer_len", whole(1), 15),
@@ -101,11 +103,22 @@ class QuestionAnswering:
                 limit=window,
                 got=overlap,
             )
+        # No window has longer answers.
+        answer = min(read["max_answer_len"], window)
+        if window * answer > MOST_SPANS:
+            raise ServingError(
+                "too_large",
+                "windows so long have too many spans of so many tokens; lower max_answer_len or "
+                "max_seq_len",
+                field="max_answer_len",
+                limit=MOST_SPANS // window,
+                got=answer,
+            )
         return QuestionParameters(
             top_k=read["top_k"],
             window=window,
             overlap=overlap,
-            max_answer_len=read["max_answer_len"],
+            max_answer_len=answer,
             handle_impossible_answer=read["handle_impossible_answer"],
             align_to_words=read["align_to_words"],
         )
@@ -115,27 +128,46 @@ class QuestionAnswering:
         for field, texts in (("question", request.texts), ("context", contexts)):
             if "" in texts:
                 raise ServingError("impossible", f"a {field} is empty", field=field)
-        examples = [
-            self._windows(question, context, request.parameters, windows)
-            for question, context in zip(request.texts, contexts, strict=True)
-        ]
-        rows = rows_of([window.encoding for example in examples for window in example])
-        check_rows(rows, self._limits)
+        total = TokenTotal(self._limits)
+        examples, rows = [], []
+        for pair in self._pairs(request.texts, contexts, windows):
+            examples.append(self._windows(pair, request.parameters, windows, total))
+            rows += [total.add(row) for row in rows_of([one.encoding for one in examples[-1]])]
+        _check_spans(request.parameters.top_k * len(rows), self._limits)
         return Work(request, rows, examples)
 
+    def _pairs(
+        self, questions: Sequence[str], contexts: Sequence[str], windows: Windows
+    ) -> Iterator[tuple[tokenizers.Encoding, tokenizers.Encoding]]:
+        """Question and context, or the reverse; in the tokenizer's order. A context that many
+        questions share is tokenized once.
+        """
+        distinct = dict.fromkeys(contexts)
+        if self._tokens.question_first:
+            seconds = dict(zip(distinct, windows.second_pieces(list(distinct)), strict=True))
+            yield from zip(windows.pieces(questions), map(seconds.get, contexts), strict=True)
+        else:
+            firsts = dict(zip(distinct, windows.pieces(list(distinct)), strict=True))
+            yield from zip(map(firsts.get, contexts), windows.second_pieces(questions), strict=True)
+
     def _windows(
-        self, question: str, context: str, parameters: QuestionParameters, windows: Windows
+        self,
+        given: tuple[tokenizers.Encoding, tokenizers.Encoding],
+        parameters: QuestionParameters,
+        windows: Windows,
+        total: TokenTotal,
     ) -> list[Window]:
-        """The question beside each window of the context; in the tokenizer's order."""
-        question_first = self._tokens.question_first
-        texts = (question, context) if question_first else (context, question)
-        pair = [windows.pieces(texts[:1])[0], windows.second_pieces(texts[1:])[0]]
-        place = 1 if question_first else 0
+        """The question beside each window of the context."""
+        pair = list(given)
+        place = 1 if self._tokens.question_first else 0
         asked = len(pair[1 - place])
-        room = parameters.window - windows.special_tokens(pair=True) - asked
+        special = windows.special_tokens(pair=True)
+        room = parameters.window - special - asked
         if len(pair[place]) > room:
             self._check_room(room, asked, parameters)
-            pair[place] = windows.cut(pair[place], room, parameters.overlap, self._limits)
+            pair[place] = windows.cut(
+                pair[place], room, parameters.overlap, total, beside=asked + special
+            )
         return [Window(encoding, place) for encoding in windows.join(*pair)]
 
     def _check_room(self, room: int, asked: int, parameters: QuestionParameters) -> None:
@@ -235,6 +267,18 @@ class QuestionAnswering:
         if self._tokens.cls_id is not None:
             allowed |= np.array(window.encoding.ids) == self._tokens.cls_id
         return allowed
+
+
+def _check_spans(spans: int, limits: Limits) -> None:
+    """Raises ServingError `too_large` where windows times answers are too many."""
+    if spans > limits.max_tokens:
+        raise ServingError(
+            "too_large",
+            "windows times top_k make too many answers to choose from; ask for fewer",
+            field="top_k",
+            limit=limits.max_tokens,
+            got=spans,
+        )
 
 
 def _no_answer(score: float) -> dict[str, Any]:

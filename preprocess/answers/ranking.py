@@ -85,7 +85,15 @@ def _encoder_of(endpoint: Endpoint) -> BiEncoder | CrossEncoder:
 
 @dataclass(frozen=True)
 class SimilarityParameters(Parameters):
+    """`crosses` that the one text is read beside each of the others."""
+
     prompt: str | None = None
+    crosses: bool = False
+
+    def repeated(self, first: Sequence[str], second: Sequence[str]) -> tuple[str, int]:
+        if self.crosses:
+            return "source_sentence", len(first[0]) * len(second)
+        return "prompt", len(self.prompt or "") * len(second)
 
 
 class SentenceSimilarity:
@@ -107,7 +115,7 @@ class SentenceSimilarity:
     def read_parameters(self, values: Mapping[str, Any]) -> SimilarityParameters:
         read = read_parameters(values, self.parameters)
         if not isinstance(self._encoder, BiEncoder):
-            return SimilarityParameters()
+            return SimilarityParameters(crosses=True)
         return SimilarityParameters(chosen_prompt(read, self._encoder.embedding))
 
     def encode(self, request: Request, tokenizer: Tokenizer) -> Work:
@@ -135,6 +143,11 @@ class RerankParameters(Parameters):
     top_k: int | None
     return_documents: bool
     function_to_apply: str | None = None
+
+    def repeated(self, first: Sequence[str], second: Sequence[str]) -> tuple[str, int]:
+        if self.function_to_apply is None:
+            return "", 0
+        return "query", len(first[0]) * len(second)
 
 
 class Rerank:

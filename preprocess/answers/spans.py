@@ -10,6 +10,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from preprocess.tensors import Array
 
+# So many spans of a window are looked at; their scores and order take 64 MB.
+MOST_SPANS = 2048 * 2048
+
 
 def probabilities(logits: Array, allowed: Array) -> Array:
     """Float32 [tokens] that sum to one; next to nothing where a span may not be."""
@@ -23,13 +26,15 @@ def best_spans(start: Array, end: Array, count: int, longest: int) -> list[tuple
     """The `count` likeliest spans of at most `longest` tokens: first, last, score; best first.
 
     Only spans that are possible are multiplied out. Where fewer than `count` of them are likely at
-    all, the reference fills up from the impossible ones, and so does this.
+    all, the reference fills up from the impossible ones, and so does this where the window is not
+    too long for all pairs of its tokens.
     """
     width = min(longest, len(start))
     ends = np.concatenate([end, np.zeros(width - 1, end.dtype)])
     scores = (start[:, None] * sliding_window_view(ends, width)).ravel()
-    if np.count_nonzero(scores) >= count:
-        best = _largest(scores, count)
+    likely = int(np.count_nonzero(scores))
+    if likely >= count or len(start) ** 2 > MOST_SPANS:
+        best = _largest(scores, count)[:likely]
         firsts, lengths = np.divmod(best, width)
         lasts = firsts + lengths
     else:

@@ -5,9 +5,8 @@ Tested by tests/preprocess/answers/test_equality.py and tests/preprocess/answers
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from string import Formatter
 from typing import Any
 
@@ -17,10 +16,10 @@ from preprocess.answers.classification import softmax
 from preprocess.answers.gist import Gist, ranked
 from preprocess.answers.work import Work
 from preprocess.parameters import FLAG, Parameter, Parameters, read_parameters, text, texts
-from preprocess.request import BodyForm, Request, TextField
+from preprocess.request import BodyForm, Request, TextField, check_repeats
 from preprocess.rows import Row, logits_of
 from preprocess.tensors import Array
-from preprocess.tokens import Encoded, check_rows, too_long
+from preprocess.tokens import Encoded, TokenTotal, too_long
 from preprocess.windows import Windows, rows_of
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError
@@ -66,7 +65,8 @@ class ZeroShotClassification:
             labels = [label.strip() for label in labels.split(",") if label.strip()]
         self._check_count(len(labels))
         template = read["hypothesis_template"]
-        hypotheses = tuple(_filled(template, label) for label in labels)
+        check_repeats("hypothesis_template", _characters(template, labels), self._limits)
+        hypotheses = tuple(template.format(label) for label in labels)
         return ZeroShotParameters(tuple(labels), hypotheses, read["multi_label"])
 
     def _check_count(self, pairs: int) -> None:
@@ -95,27 +95,31 @@ class ZeroShotClassification:
         truncate = self._tokens.truncate if request.truncate is None else request.truncate
         premises = windows.pieces(request.texts)
         hypotheses = windows.second_pieces(parameters.hypotheses)
+        total = TokenTotal(self._limits)
         rows = [
-            self._row(premise, hypothesis, windows, truncate)
-            for premise, hypothesis in product(premises, hypotheses)
+            total.add(row)
+            for premise in premises
+            for row in self._pairs(premise, hypotheses, windows, truncate)
         ]
-        check_rows(rows, self._limits)
         return Work(request, rows)
 
-    def _row(
+    def _pairs(
         self,
         premise: tokenizers.Encoding,
-        hypothesis: tokenizers.Encoding,
+        hypotheses: Sequence[tokenizers.Encoding],
         windows: Windows,
         truncate: bool,
-    ) -> Encoded:
-        """The pair, its premise cut if it must be; the hypothesis is what is asked."""
+    ) -> Iterator[Encoded]:
+        """The pairs, their premise cut if it must be; the hypothesis is what is asked."""
         longest = self._tokens.max_length
-        room = longest - windows.special_tokens(pair=True) - len(hypothesis)
-        if len(premise) > room and (room < 1 or not truncate):
-            raise too_long(longest, longest - room + len(premise))
-        cut = windows.cut(premise, room, 0, self._limits)
-        return rows_of(windows.join(cut, hypothesis)[:1])[0]
+        cuts: dict[int, tokenizers.Encoding] = {}
+        for hypothesis in hypotheses:
+            room = longest - windows.special_tokens(pair=True) - len(hypothesis)
+            if len(premise) > room and (room < 1 or not truncate):
+                raise too_long(longest, longest - room + len(premise))
+            if room not in cuts:
+                cuts[room] = windows.first(premise, room)
+            yield rows_of(windows.join(cuts[room], hypothesis))[0]
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:
         request = work.request
@@ -147,20 +151,25 @@ class ZeroShotClassification:
         }
 
 
-def _filled(template: str, label: str) -> str:
-    """`template.format(label)` of a template that can only name the label.
-
-    str.format would also follow attributes and pad to any width that a caller writes.
+def _characters(template: str, labels: Sequence[str]) -> int:
+    """Of all hypotheses together, before one is made. Raises ServingError for a template that does
+    not name the label, or names more: str.format would also follow attributes and pad to any
+    width that a caller writes.
     """
     try:
-        fields = [field for field in Formatter().parse(template) if field[1] is not None]
-        plain = all(name in ("", "0") and not spec for _, name, spec, _ in fields)
-        if not fields or not plain:
+        parts = list(Formatter().parse(template))
+        fields = [field for field in parts if field[1] is not None]
+        if not fields or any(
+            name not in ("", "0") or spec or conversion for _, name, spec, conversion in fields
+        ):
             raise ValueError("no field, or more than a plain one")
-        return template.format(label)
+        # Both kinds of field in one template, or a second that counts on: format says no.
+        template.format("")
     except (ValueError, IndexError):
         raise ServingError(
             "impossible",
             "the template must have {} where the label goes, and no other field",
             field="hypothesis_template",
         ) from None
+    literal = sum(len(text) for text, _, _, _ in parts)
+    return sum(literal + len(fields) * len(label) for label in labels)

@@ -43,7 +43,10 @@ def _read(asked: Asked) -> dict[str, Any]:
     for name in _WITHOUT_EFFECT:
         if body.get(name) is not None and type(body[name]) is not int:
             raise wrong(name, "a whole number", body[name])
-    read_flag(body, "return_documents")
+    if not isinstance(body.get("model"), str | None):
+        raise wrong("model", "a string", body["model"])
+    if read_flag(body, "return_documents"):
+        _check_depth(body.get("documents"))
     limits, fields = asked.endpoint.limits, _rank_fields(body.get("rank_fields"))
     return {
         **{name: body[name] for name in ("query",) if name in body},
@@ -51,6 +54,20 @@ def _read(asked: Asked) -> dict[str, Any]:
         "parameters": {**given(body, {"top_n": "top_k"}), **squeezed(asked.endpoint)},
         "truncate": True,
     }
+
+
+def _check_depth(documents: Any) -> None:
+    """Raises ServingError for what was read and cannot be written again: JSON of some hundred
+    levels.
+    """
+    try:
+        orjson.dumps(documents)
+    except TypeError:
+        raise ServingError(
+            "invalid_field",
+            "field 'documents' nests too deep to be given back; leave out return_documents",
+            field="documents",
+        ) from None
 
 
 def _rank_fields(value: Any) -> list[str]:

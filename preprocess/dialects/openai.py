@@ -30,8 +30,9 @@ def read(asked: Asked) -> dict[str, Any]:
     body = read_fields(asked.body, _FIELDS)
     if body.get("encoding_format") not in (None, *_FORMATS):
         raise wrong("encoding_format", f"one of {', '.join(_FORMATS)}", body["encoding_format"])
-    if not isinstance(body.get("user"), str | None):
-        raise wrong("user", "a string", body["user"])
+    for name in ("model", "user"):
+        if not isinstance(body.get(name), str | None):
+            raise wrong(name, "a string", body[name])
     # Whether one text or several, the answer is a list.
     texts = body.get("input")
     texts = texts if isinstance(texts, list) else [texts]

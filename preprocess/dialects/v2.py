@@ -75,7 +75,8 @@ def _read(asked: Asked) -> dict[str, Any]:
     if "outputs" in body:
         # What is wrong with them is said before the engine is asked.
         _wanted(body)
-    if "id" in body and not isinstance(body["id"], str):
+    # Some serializers write null for what they leave out.
+    if not isinstance(body.get("id"), str | None):
         raise wrong("id", "a string", body["id"])
     most, form = asked.endpoint.limits.max_texts, asked.task.form
     if parameters.keys() <= _PLAIN and not (form.second and form.second.required):
@@ -241,7 +242,7 @@ def _reply(asked: Asked, output: bytes, raw: bytes | None = None) -> Reply:
     output's bytes, where they come after the JSON.
     """
     named = _named(asked.name, asked.version)
-    if "id" in asked.body:
+    if asked.body.get("id") is not None:
         named += b',"id":' + orjson.dumps(asked.body["id"])
     text = b'%b,"outputs":[%b]}' % (named, output)
     if raw is None:

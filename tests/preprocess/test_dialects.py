@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given, settings, strategies as st
 
@@ -20,6 +21,8 @@ from transformer_serving.contract.heads import ENDPOINT_TASKS, GENERATION
 
 TEA, RAIN = "a kettle of tea", "rain fell on the roof"
 TEXTS = [TEA, RAIN]
+# More levels than orjson writes, and fewer than it reads.
+DEEP = orjson.loads("[" * 300 + "]" * 300)
 # A body that our own form takes, of each task.
 OURS: dict[str, dict[str, Any]] = {
     "text-classification": {"text": TEA},
@@ -126,6 +129,7 @@ def test_openai_packs_float32_in_base64() -> None:
         ({"input": TEA, "dimensions": "8"}, "dimensions"),
         ({"input": TEA, "encoding_format": "hex"}, "encoding_format"),
         ({"input": TEA, "user": 7}, "user"),
+        ({"input": TEA, "model": DEEP}, "model"),
         ({"input": ["x"] * 11}, "input"),
     ],
 )
@@ -362,6 +366,8 @@ def test_cohere_ranks_strings_and_objects(version: str) -> None:
         ({"rank_fields": ["text"] * 17}, "rank_fields"),
         ({"max_chunks_per_doc": "all"}, "max_chunks_per_doc"),
         ({"return_documents": 1}, "return_documents"),
+        ({"model": DEEP}, "model"),
+        ({"return_documents": True, "documents": [{"text": TEA, "more": DEEP}]}, "documents"),
     ],
 )
 def test_cohere_is_told_its_own_field(more: dict[str, Any], field: str) -> None:

@@ -63,6 +63,21 @@ async def full(threads: Threads, held: Held, waiting: int = 0) -> list[asyncio.T
     return tasks
 
 
+def learned(threads: Threads) -> None:
+    """A million characters take a second, by what was measured."""
+    for _ in range(2):
+        threads.pace.begin(LONG, time.monotonic() - 1)
+        threads.pace.end(LONG, time.monotonic(), answered=True)
+
+
+async def idle(threads: Threads) -> None:
+    """Given up work is counted until its thread is free, which the loop hears of a little later."""
+    async with asyncio.timeout(20):
+        while threads.pace.calls:
+            await asyncio.sleep(0.001)
+    assert threads.pace.in_flight == 0
+
+
 async def test_long_texts_leave_the_loop_and_short_ones_do_not() -> None:
     """The work waits for the loop itself: on the loop it would never end."""
     turned = threading.Event()
@@ -82,10 +97,30 @@ async def test_a_deadline_passes_also_before_a_thread_is_free(held: Held) -> Non
     tasks = [ask(threads, partial(held, f"{at}"), seconds=0.2) for at in range(4)]
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert [one.kind.code for one in outcomes if isinstance(one, ServingError)] == ["deadline"] * 4
+    # Nobody waits for the two that were begun, but their threads are taken.
+    assert (threads.pace.calls, threads.pace.in_flight) == (2, 2 * LONG)
     held.release.set()
     # Two threads: the other two were never begun, and nobody waits for them.
     assert await ask(threads, lambda: sorted(held.begun)) == ["0", "1"]
-    assert (threads.pace.calls, threads.pace.in_flight) == (0, 0)
+    await idle(threads)
+
+
+async def test_who_comes_behind_given_up_work_is_told_that_it_takes_too_long(held: Held) -> None:
+    threads = Threads()
+    learned(threads)
+    outcomes = await asyncio.gather(
+        *(ask(threads, partial(held, f"{at}"), seconds=0.05) for at in range(THREADS)),
+        return_exceptions=True,
+    )
+    assert [one.kind.code for one in outcomes if isinstance(one, ServingError)] == ["deadline"] * 2
+    hasty = passage()
+    hasty.own_deadline = True
+    with pytest.raises(ServingError) as caught:
+        await ask(threads, partial(held, "in"), hasty, seconds=0.5)
+    assert caught.value.kind.code == "overloaded"
+    held.release.set()
+    await idle(threads)
+    assert await ask(threads, lambda: "in", hasty) == "in"
 
 
 async def test_who_left_before_a_thread_was_free_costs_nothing(held: Held) -> None:
@@ -118,10 +153,7 @@ async def test_a_cancelled_request_costs_nothing(held: Held) -> None:
 
 async def test_what_would_wait_too_long_is_refused_at_once(held: Held) -> None:
     threads = Threads()
-    # A million characters take a second, by what was measured.
-    for _ in range(2):
-        threads.pace.begin(LONG, time.monotonic() - 1)
-        threads.pace.end(LONG, time.monotonic(), answered=True)
+    learned(threads)
     tasks = await full(threads, held, waiting=1)
     refused, golden = ask(threads, lambda: "in"), ask(threads, lambda: "in", passage(None, GOLDEN))
     with pytest.raises(ServingError) as caught:
@@ -180,7 +212,7 @@ async def _every_fate(fates: list[str]) -> None:
     for fate, outcome in zip(fates, outcomes, strict=True):
         code = getattr(getattr(outcome, "kind", None), "code", type(outcome).__name__)
         assert code == _ENDS[fate]
-    assert (threads.pace.calls, threads.pace.in_flight) == (0, 0)
+    await idle(threads)
 
 
 GOLDEN = GoldenBody()

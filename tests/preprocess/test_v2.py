@@ -488,6 +488,7 @@ def test_an_answer_is_a_row_of_json_each(answer: Any, rows: list[Any]) -> None:
     header = orjson.loads(written.body)
     (output,) = header.pop("outputs")
     assert header == {"model_name": "model", "model_version": "2", "id": "7"}
+    assert "id" not in orjson.loads(reply(answer, id=None).body)
     found = [orjson.loads(text) for text in output.pop("data")]
     assert found == rows
     assert output == {

@@ -44,6 +44,8 @@ def read_stream(asked: Asked) -> dict[str, Any]:
 def _read(asked: Asked, *, stream: bool) -> dict[str, Any]:
     """Parameters may stand in `parameters` or beside it; `stream` is the path's to say."""
     body = read_fields(asked.body, _FIELDS)
+    if not isinstance(body.get("id"), str | None):
+        raise wrong("id", "a string", body["id"])
     inner = body.get("parameters")
     if not isinstance(inner, dict | None):
         raise wrong("parameters", "an object", inner)
@@ -74,7 +76,7 @@ class GenerateVoice:
 
     def _answer(self, text: str) -> dict[str, Any]:
         spoken = self._spoken
-        named = {"id": spoken.body["id"]} if "id" in spoken.body else {}
+        named = {"id": spoken.body["id"]} if spoken.body.get("id") is not None else {}
         version = spoken.version or "1"
         return {
             **named, "model_name": spoken.name, "model_version": version, "text_output": text,

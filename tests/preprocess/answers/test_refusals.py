@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from preprocess.answers import TASKS as TASK_TABLE
 from preprocess.request import read_body
-from tests.preprocess.answers.families import FAMILIES
+from tests.preprocess.answers.families import FAMILIES, MAX_LENGTH
 from tests.preprocess.answers.served import Served, endpoint_of, serve
+from transformer_serving.contract.endpoint import Limits
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.heads import TASKS
 
 LONG = "tea " * 60
+SIMILAR = ("source_sentence", "sentences")
+RANKED = ("query", "texts")
 MANY = ["a"] * 51
 ENTAILS = {
     "labels": ["contradiction", "entailment"],
@@ -71,6 +76,12 @@ CASES: list[tuple[str, dict[str, Any], int, str | None]] = [
     ("token-classification", parameters(ignore_labels=[1]), 400, "ignore_labels"),
     ("token-classification", {"text": LONG, **parameters(stride=38)}, 422, "stride"),
     ("token-classification", {"text": LONG, "truncate": False}, 413, None),
+    (
+        "token-classification",
+        {"text": [LONG * 6] * 9, **parameters(stride=30, aggregation_strategy="simple")},
+        413,
+        None,
+    ),
     ("question-answering", parameters(top_k="3"), 400, "top_k"),
     ("question-answering", parameters(max_seq_len=41), 400, "max_seq_len"),
     ("question-answering", parameters(doc_stride=41), 400, "doc_stride"),
@@ -87,6 +98,11 @@ CASES: list[tuple[str, dict[str, Any], int, str | None]] = [
         413,
         None,
     ),
+    # A context is in each question's windows.
+    ("question-answering", {"question": ["a b c d"] * 40, "context": LONG * 9}, 413, None),
+    ("question-answering", parameters(top_k=1001), 400, "top_k"),
+    ("question-answering", {"context": "a " * 600, **parameters(top_k=1000)}, 413, "top_k"),
+    ("question-answering", parameters(doc_stride=10**30), 400, "doc_stride"),
     ("fill-mask", parameters(top_k=13), 400, "top_k"),
     ("fill-mask", parameters(targets=[None]), 400, "targets"),
     ("fill-mask", parameters(targets=["a"] * 51), 413, "targets"),
@@ -106,6 +122,20 @@ CASES: list[tuple[str, dict[str, Any], int, str | None]] = [
     ("zero-shot-classification", {"hypothesis_template": "{0.real}"}, 422, "hypothesis_template"),
     ("zero-shot-classification", {"hypothesis_template": "{:9999}"}, 422, "hypothesis_template"),
     ("zero-shot-classification", {"hypothesis_template": "{} {1}"}, 422, "hypothesis_template"),
+    ("zero-shot-classification", {"hypothesis_template": "{!a}"}, 422, "hypothesis_template"),
+    ("zero-shot-classification", {"hypothesis_template": "{}{0}"}, 422, "hypothesis_template"),
+    (
+        "zero-shot-classification",
+        {"hypothesis_template": "{0}" * 900, "candidate_labels": ["b" * 3000]},
+        413,
+        "hypothesis_template",
+    ),
+    (
+        "zero-shot-classification",
+        {"hypothesis_template": "{}" + "b" * 2900, "candidate_labels": ["b"] * 11},
+        413,
+        "hypothesis_template",
+    ),
     ("zero-shot-classification", {"text": ""}, 422, "text"),
     ("zero-shot-classification", {"text": ["a"] * 26}, 413, "candidate_labels"),
     ("zero-shot-classification", {"candidate_labels": [LONG]}, 413, None),
@@ -116,9 +146,16 @@ CASES: list[tuple[str, dict[str, Any], int, str | None]] = [
     ("sentence-embedding", parameters(truncate_dim=33), 400, "truncate_dim"),
     ("sentence-embedding", parameters(prompt="\ud800"), 400, "prompt"),
     ("sentence-embedding", {"text": LONG, "truncate": False}, 413, None),
+    ("sentence-embedding", {"text": ["a"] * 11, **parameters(prompt="b" * 3000)}, 413, "prompt"),
     ("sentence-similarity", parameters(top_k=2), 400, "parameters"),
     ("sentence-similarity", {"source_sentence": ["a"]}, 400, "source_sentence"),
     ("sentence-similarity", {"sentences": "a"}, 400, "sentences"),
+    (
+        "sentence-similarity",
+        {"sentences": ["a"] * 11, **parameters(prompt="b" * 3000)},
+        413,
+        "prompt",
+    ),
     ("sentence-similarity", {"sentences": []}, 400, "sentences"),
     ("sentence-similarity", {"sentences": MANY}, 413, "sentences"),
     ("sentence-similarity", {"sentences": [LONG], "truncate": False}, 413, None),
@@ -239,13 +276,54 @@ def test_every_body_is_work_or_a_refusal(task: str) -> None:
 
 
 def test_a_bundle_without_what_its_task_needs_is_told_so() -> None:
-    from dataclasses import replace
-
-    from preprocess.answers import TASKS as TASK_TABLE
-
     for task in set(TASKS) - {"question-answering", "feature-extraction"}:
         changes = {"classification": CLASSIFICATION[task]} if task in CLASSIFICATION else {}
         endpoint = endpoint_of(FAMILIES["bert"], task, **changes)
         empty = replace(endpoint, classification=None, embedding=None, masks=None)
         with pytest.raises(ValueError, match=r"endpoint\.json has no"):
             TASK_TABLE[task](empty)
+
+
+@pytest.mark.parametrize(
+    ("task", "one", "many"), [("sentence-similarity", *SIMILAR), ("rerank", *RANKED)]
+)
+def test_what_stands_beside_each_text_has_a_limit_for_all(task: str, one: str, many: str) -> None:
+    crosses = serve(
+        FAMILIES["bert"], task, torch.nn.Identity(),
+        classification=CLASSIFICATION[task], head="sequence",
+    )  # fmt: skip
+    body = {one: "b" * 3000, many: ["a"] * 10}
+    assert len(outcome(crosses, body)) == 10
+    request = read_body(body, crosses.task, crosses.endpoint.limits)
+    assert request.characters == 3000 + 10 + 30_000
+    error = outcome(crosses, {one: "b" * 3000, many: ["a"] * 11})
+    assert (error.kind.status, error.field, error.limit, error.got) == (413, one, 30_000, 33_000)
+
+
+def test_a_text_that_is_cut_may_have_any_number_of_tokens() -> None:
+    """Only its first window is read, so only that one counts."""
+    limits = {"max_texts": 50, "max_characters": 3000, "max_tokens": 60, "max_batch_size": 8}
+    for task in ("token-classification", "zero-shot-classification"):
+        endpoint = served(task)
+        small = replace(endpoint.endpoint, limits=Limits(**limits))
+        endpoint.task = TASK_TABLE[task](small)
+        body = {**GOOD[task], "text": LONG * 3}
+        if "candidate_labels" in body:
+            body["candidate_labels"] = ["a"]
+        rows = outcome(endpoint, body)
+        assert [len(row.ids) for row in rows] == [MAX_LENGTH]
+
+
+def test_what_is_read_with_each_text_counts_each_time() -> None:
+    """By these counts texts go to threads, and wait there."""
+    for task, body, characters in (
+        ("sentence-embedding", {"text": ["ab"] * 5, **parameters(prompt="c" * 7)}, 5 * (2 + 7)),
+        ("sentence-similarity", {"source_sentence": "abc", "sentences": ["de"] * 5}, 3 + 5 * 2),
+        ("rerank", {"query": "abc", "texts": ["de"] * 5}, 3 + 5 * (2 + 3)),
+        ("fill-mask", {"text": "[MASK]", **parameters(targets=["ab", "c"])}, 6 + 3),
+        ("zero-shot-classification", {"text": "a", "candidate_labels": ["b"] * 3}, 1 + 3 * 18),
+        ("text-classification", {"text": ["a", "bc"]}, 3),
+    ):
+        endpoint = served(task)
+        request = read_body(body, endpoint.task, endpoint.endpoint.limits)
+        assert request.characters == characters, task

@@ -244,6 +244,8 @@ async def test_tritons_generate(text: Asker) -> None:
     assert (await text.answer(without, "v2.generate"))["text_output"] == NEXT
     events = await text.events(body, "v2.generate_stream")
     assert "".join(row["text_output"] for row in events) == NEXT
+    status, error = await text.refusal({"text_input": PROMPT, "id": [[]]}, "v2.generate")
+    assert (status, "'id'" in error["error"]) == (400, True)
     status, error = await text.refusal({"text_input": 1}, "v2.generate")
     assert (status, error["code"]) == (400, "invalid_field")
     assert "text_input" in error["error"]
