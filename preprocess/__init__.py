@@ -145,7 +145,11 @@ class Preprocess:
             if not work.encoded:
                 # The tokens themselves were asked for.
                 return ()
-            return await self.engine.infer(work.encoded, deadline, passage)
+            rows = await self.engine.infer(work.encoded, deadline, passage)
+            if work.pieces:
+                render = partial(conversation.task.render, rows, work)
+                state["answer"] = await self.engine.render(work, render, deadline, passage)
+            return rows
         except ServingError as error:
             return error.without_frames()
         except ENDS:
@@ -159,11 +163,12 @@ class Preprocess:
         conversation: Conversation = state["conversation"]
         if not isinstance(outcome, ServingError):
             try:
-                answer = conversation.task.render(outcome, state["work"])
-                reply = conversation.reply(answer, state["work"])
+                work = state["work"]
+                answer = state["answer"] if work.pieces else conversation.task.render(outcome, work)
+                reply = conversation.reply(answer, work)
                 headers = self.engine.departures.headers(passage)
                 response = answer_response(answer, reply, headers)
-                response.made_by = (conversation.task, outcome, state["work"])
+                response.made_by = (conversation.task, outcome, work)
                 return response
             except ServingError as error:
                 outcome = error.without_frames()

@@ -6,10 +6,11 @@ Tested by tests/gateway/test_error_rows.py and tests/gateway/test_metrics.py.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from preprocess.admission import Admission
@@ -28,6 +29,8 @@ from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.naming import triton_model_name
 
+# An answer's piece takes as long as tokenizing so many characters, or longer.
+_CHARACTERS_A_PIECE = 16
 _GIVEN_UP = {"left": DISCONNECT, "deadline": DEADLINE}
 
 
@@ -99,6 +102,16 @@ class Engine:
             if reason and not passage.golden:
                 queue.figures.abandoned(reason, len(request.texts))
             raise
+
+    async def render(
+        self, work: Work, render: Callable[[], Any], deadline: float, passage: Passage
+    ) -> Any:
+        """`render()`, beside the loop where it takes long. Raises ServingError.
+
+        Who was let in and computed is not refused for who else waits.
+        """
+        size = _CHARACTERS_A_PIECE * work.pieces
+        return await threads.run(size, render, passage, deadline, math.inf)
 
     def _queue(self) -> Coalescer:
         if self._coalescer is None:

@@ -120,7 +120,7 @@ class FillMask:
             Encoded(row.ids, row.type_ids, {"mask_positions": at, "candidates": candidates})
             for at, row in zip(positions, rows, strict=True)
         ]
-        return Work(request, encoded, Context(tokenizer, targets))
+        return Work(request, encoded, Context(tokenizer, targets), written)
 
     def _target_ids(self, targets: Iterable[str], tokenizer: Tokenizer) -> list[int]:
         """A word's own token or, as in the pipeline, the first of its tokens."""

@@ -133,8 +133,10 @@ class QuestionAnswering:
         for pair in self._pairs(request.texts, contexts, windows):
             examples.append(self._windows(pair, request.parameters, windows, total))
             rows += [total.add(row) for row in rows_of([one.encoding for one in examples[-1]])]
-        _check_spans(request.parameters.top_k * len(rows), self._limits)
-        return Work(request, rows, examples)
+        spans = request.parameters.top_k * len(rows)
+        _check_spans(spans, self._limits)
+        # Which tokens are the context's, and which a word, is looked up one by one.
+        return Work(request, rows, examples, spans + sum(len(row.ids) for row in rows))
 
     def _pairs(
         self, questions: Sequence[str], contexts: Sequence[str], windows: Windows

@@ -13,8 +13,12 @@ from preprocess.tokens import Encoded
 
 
 class Work(NamedTuple):
-    """The rows of one request; `context` is the task's own: offsets, whose row is whose."""
+    """The rows of one request; `context` is the task's own: offsets, whose row is whose.
+
+    `pieces` is how many tokens, spans or fillings its answer is made of one by one.
+    """
 
     request: Request
     encoded: Sequence[Encoded]
     context: Any = None
+    pieces: int = 0

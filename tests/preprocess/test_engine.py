@@ -1,0 +1,77 @@
+"""A long answer is made beside the loop, of every task that makes its answers piece by piece."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from preprocess.engine import Engine
+from preprocess.passage import Passage
+from preprocess.request import read_body
+from preprocess.settings import read_settings
+from tests.preprocess.answers.families import FAMILIES
+from tests.preprocess.answers.served import BEST, serve
+from transformer_serving.contract.errors import ServingError
+
+LONG = [("tea rain " * 15)] * 30
+MASKS = ["[MASK] tea " * 4] * 10
+# By task a short body and a long one.
+BODIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "token-classification": ({"text": "tea"}, {"text": LONG}),
+    "question-answering": (
+        {"question": "who?", "context": "tea"},
+        {"question": ["who?"] * 30, "context": LONG[0]},
+    ),
+    "fill-mask": ({"text": "hot [MASK]"}, {"text": MASKS}),
+}
+
+
+def rows(task: str, work: Any) -> list[Any]:
+    if task != "fill-mask":
+        return [[np.zeros((len(row.ids), 3), np.float32)] for row in work.encoded]
+    masks = [len(row.extras["mask_positions"]) for row in work.encoded]
+    return [
+        [np.zeros((at, BEST), np.float32), np.zeros((at, BEST), np.int64), np.zeros((at, 1))]
+        for at in masks
+    ]
+
+
+@pytest.mark.parametrize("task", BODIES)
+async def test_a_long_answer_leaves_the_loop_and_a_short_one_does_not(task: str) -> None:
+    endpoint = serve(FAMILIES["bert"], task, torch.nn.Identity())
+    engine = Engine(endpoint.endpoint, read_settings(), "endpoint", None)
+    for body, on_loop in zip(BODIES[task], (True, False), strict=True):
+        request = read_body(body, endpoint.task, endpoint.endpoint.limits)
+        work = endpoint.task.encode(request, endpoint.tokenizer)
+        threads: list[threading.Thread] = []
+
+        def render(work: Any, threads: list[threading.Thread]) -> Any:
+            threads.append(threading.current_thread())
+            return endpoint.task.render(rows(task, work), work)
+
+        deadline, who = time.monotonic() + 60, Passage(body)
+        answer = await engine.render(work, partial(render, work, threads), deadline, who)
+        assert answer == endpoint.task.render(rows(task, work), work)
+        assert [thread is threading.main_thread() for thread in threads] == [on_loop]
+
+
+async def test_an_answer_that_is_made_too_late_is_none() -> None:
+    endpoint = serve(FAMILIES["bert"], "token-classification", torch.nn.Identity())
+    engine = Engine(endpoint.endpoint, read_settings(), "endpoint", None)
+    body = BODIES["token-classification"][1]
+    request = read_body(body, endpoint.task, endpoint.endpoint.limits)
+    work = endpoint.task.encode(request, endpoint.tokenizer)
+    release = threading.Event()
+    late = time.monotonic() + 0.05
+    try:
+        with pytest.raises(ServingError) as caught:
+            await engine.render(work, lambda: release.wait(60), late, Passage(body))
+    finally:
+        release.set()
+    assert caught.value.kind.code == "deadline"
