@@ -121,6 +121,18 @@ def test_the_override_fits_the_stock_file(engine: None, tmp_path: Path) -> None:
     assert inference["security_opt"] == ["no-new-privileges:true"]
 
 
+def test_no_package_is_installed_in_the_stock_files_triton(
+    engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That file passes the variable to both; the volume for it is inference's alone."""
+    monkeypatch.setenv("CLEARML_EXTRA_PYTHON_PACKAGES", "kafka-python lz4")
+    services = config(f"-f ../{STOCK_PATH} -f compose/clearml-serving.yaml", tmp_path)["services"]
+    for name, service in services.items():
+        packages = service.get("environment", {}).get("CLEARML_EXTRA_PYTHON_PACKAGES")
+        folders = {mount["target"] for mount in service.get("volumes", [])}
+        assert bool(packages) == ("/var/lib/extra-packages" in folders), name
+
+
 @pytest.mark.parametrize(
     "others", ["", "gpu", "gpu vllm", "grpc", "scale", "secrets", "gpu secrets scale"]
 )
