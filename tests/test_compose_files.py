@@ -17,7 +17,12 @@ from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.contract.worker import tracing
-from transformer_serving.desk.compose.__main__ import COMPOSE, EXAMPLE, example_env, with_settings
+from transformer_serving.desk.compose.__main__ import (
+    EXAMPLE,
+    WITH_SETTINGS,
+    example_env,
+    with_settings,
+)
 from transformer_serving.desk.compose.variables import variables
 from transformer_serving.desk.env_file import read_env_file
 from transformer_serving.desk.local import parts
@@ -49,10 +54,11 @@ def arguments(name: str) -> dict[str, str]:
 
 
 def test_what_is_made_from_the_table_is_as_it_is_made_now() -> None:
-    """`make example-env` renews both."""
+    """`make example-env` renews all."""
     assert EXAMPLE.read_text("utf-8") == example_env()
-    compose = COMPOSE.read_text("utf-8")
-    assert compose == with_settings(compose)
+    for path in WITH_SETTINGS:
+        text = path.read_text("utf-8")
+        assert text == with_settings(text)
 
 
 def test_example_env_holds_every_variable_of_every_compose_file() -> None:
@@ -66,9 +72,10 @@ def test_example_env_holds_every_variable_of_every_compose_file() -> None:
 
 
 def test_every_setting_reaches_the_inference_container() -> None:
-    text = COMPOSE.read_text("utf-8")
-    for row in (*preprocess.settings.SETTINGS, *gateway_settings.SETTINGS, *tracing.SETTINGS):
-        assert f"\n      {row.name}: ${{{row.name}:-" in text
+    for path in WITH_SETTINGS:
+        text = path.read_text("utf-8")
+        for row in (*preprocess.settings.SETTINGS, *gateway_settings.SETTINGS, *tracing.SETTINGS):
+            assert f"\n      {row.name}: ${{{row.name}:-" in text
 
 
 def service(file: str, name: str) -> dict[str, Any]:
