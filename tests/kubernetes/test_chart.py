@@ -230,17 +230,22 @@ def test_keys_come_from_a_secret_and_stand_nowhere_else() -> None:
 
 
 def test_new_settings_or_keys_are_new_pods() -> None:
-    def annotations(*layers: dict[str, Any]) -> dict[str, str]:
-        found: dict[str, str] = pods(rendered(*layers))["demo-triton"]["metadata"]["annotations"]
-        return found
+    def annotations(*layers: dict[str, Any]) -> list[dict[str, str]]:
+        found = pods(rendered(*layers))
+        return [found[f"demo-{part}"]["metadata"]["annotations"] for part in ("inference", "triton")]
 
-    before = annotations(CLEARML)
-    changed = annotations(CLEARML, {"pollMinutes": 2})
-    assert before["checksum/settings"] != changed["checksum/settings"]
-    other = annotations(CLEARML, {"credentials": {"CLEARML_API_ACCESS_KEY": "B"}})
-    assert before["checksum/credentials"] != other["checksum/credentials"]
+    def replaced(*layers: dict[str, Any], base: dict[str, Any] = CLEARML) -> list[bool]:
+        return [old != new for old, new in zip(annotations(base), annotations(base, *layers))]
+
+    assert replaced({"pollMinutes": 2}) == [True, True]
+    assert replaced({"credentials": {"CLEARML_API_ACCESS_KEY": "B"}}) == [True, True]
+    # What only one part reads leaves the other's pods, and Triton's models, where they are.
+    waiting = {"settings": {"TRANSFORMER_SERVING_MAX_WAIT_S": 1}}
+    assert replaced({"inference": waiting}) == [True, False]
+    taken = {"settings": {"TRANSFORMER_SERVING_ENDPOINTS": "a*"}}
+    assert replaced({"triton": taken}) == [False, True]
     # A made key differs in every rendering without a cluster; it is no reason for new pods.
-    assert annotations(LOCAL) == annotations(LOCAL)
+    assert replaced(base=LOCAL) == [False, False]
 
 
 def test_without_an_account_there_is_a_control_plane_with_a_volume() -> None:
