@@ -81,7 +81,7 @@ def test_every_setting_reaches_the_inference_container() -> None:
 def service(file: str, name: str) -> dict[str, Any]:
     text = (ROOT / "compose" / file).read_text("utf-8")
     # What compose's own tags stand before.
-    values = yaml.safe_load(re.sub(r"!(override|reset) ", "", text))
+    values = yaml.safe_load(re.sub(r"!(override|reset)\b", "", text))
     found: dict[str, Any] = values["services"][name]
     return found
 
@@ -131,6 +131,35 @@ def test_behind_the_balancer_tls_is_its_own() -> None:
     assert not any("/run/keys" in volume for volume in balancer["volumes"])
     # HAProxy would wait for the watch of its certificates as for a child of its own.
     assert balancer["init"] is True
+
+
+def test_the_balancers_threads_and_connections_fit_its_limits() -> None:
+    """Else HAProxy takes a thread for each CPU, and as many connections as there are files."""
+    text = (ROOT / "docker" / "balancer" / "haproxy.cfg").read_text("utf-8")
+    numbers = [
+        int(found)
+        for name in ("thread-hard-limit", "maxconn", "tune.bufsize")
+        for found in re.findall(rf"^    {re.escape(name)} (\d+)$", text, re.MULTILINE)
+    ]
+    threads, every, front, buffer = numbers
+    limits = service("scale.yaml", "balancer")["deploy"]["resources"]["limits"]
+    # A master, the shell's two watches with a sleep each, and the container's init.
+    assert threads + 8 < limits["pids"]
+    # The health check and the watches of certificates are let in when callers are not.
+    assert front < every
+    # A request, what may be sent again, an answer; OpenSSL's own beside them.
+    assert front * (3 * buffer + 50_000) < 1 << 30
+    assert limits["memory"] == "1g"
+
+
+def test_no_program_starts_a_thread_for_each_cpu_of_a_large_machine() -> None:
+    for name in ("alertmanager", "grafana"):
+        watcher = service("monitoring.yaml", name)
+        threads = int(watcher["environment"]["GOMAXPROCS"])
+        assert threads * 10 < watcher["deploy"]["resources"]["limits"]["pids"]
+    text = (ROOT / "docker" / "python" / "Dockerfile").read_text("utf-8")
+    shared = text.partition(" AS python\n")[2].partition("\nFROM ")[0]
+    assert "OPENBLAS_NUM_THREADS=1" in shared
 
 
 def test_the_balancers_own_error_is_one_of_ours() -> None:

@@ -230,12 +230,11 @@ def test_keys_come_from_a_secret_and_stand_nowhere_else() -> None:
 
 
 def test_new_settings_or_keys_are_new_pods() -> None:
-    def annotations(*layers: dict[str, Any]) -> list[dict[str, str]]:
-        found = pods(rendered(*layers))
-        return [found[f"demo-{part}"]["metadata"]["annotations"] for part in ("inference", "triton")]
-
     def replaced(*layers: dict[str, Any], base: dict[str, Any] = CLEARML) -> list[bool]:
-        return [old != new for old, new in zip(annotations(base), annotations(base, *layers))]
+        """Inference's pods, Triton's."""
+        old, new = pods(rendered(base)), pods(rendered(base, *layers))
+        names = ("demo-inference", "demo-triton")
+        return [old[name]["metadata"] != new[name]["metadata"] for name in names]
 
     assert replaced({"pollMinutes": 2}) == [True, True]
     assert replaced({"credentials": {"CLEARML_API_ACCESS_KEY": "B"}}) == [True, True]

@@ -1,4 +1,4 @@
-"""`python -m transformer_serving.desk.compose`: example.env, the compose files' settings, the chart's.
+"""`python -m transformer_serving.desk.compose`: example.env, the files' settings, the chart's.
 
 Tested by tests/test_compose_files.py.
 """
