@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
+import helm_python
 import pytest
+import yaml
 
 from tests.kubernetes.chart import (
+    CHART,
     CLEARML,
     LOCAL,
+    NAMESPACE,
     ROOT,
     chart,
     container,
@@ -20,6 +26,7 @@ from tests.kubernetes.chart import (
 from tests.test_compose_files import service
 from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.desk.local import container as control_plane
+from transformer_serving.gateway.routes import GENERATE, ROUTES
 from transformer_serving.gateway.shutdown import LEAVE_S
 
 KEDA = {"enabled": True, "prometheus": "http://prometheus:9090"}
@@ -89,6 +96,28 @@ def test_an_autoscaler_owns_the_number_of_pods() -> None:
     assert one(fixed, "Deployment", "demo-inference")["spec"]["replicas"] == 3
     assert one(fixed, "Deployment", "demo-triton")["spec"]["replicas"] == 1
     assert not kinds(fixed) & {"HorizontalPodAutoscaler", "ScaledObject"}
+
+
+@pytest.mark.parametrize("running", [5, 0])
+def test_an_autoscaler_takes_the_number_over_that_runs(tmp_path: Path, running: int) -> None:
+    """Without it Helm would take `replicas` away, and Kubernetes make it one pod.
+
+    The copy's Deployments are as a cluster would tell: rendering asks none.
+    """
+    copy = tmp_path / "chart"
+    shutil.copytree(CHART, copy)
+    names = copy / "templates" / "_names.tpl"
+    asked = 'lookup "apps/v1" "Deployment" $.Release.Namespace'
+    text = names.read_text("utf-8")
+    assert text.count(asked) == 1
+    answer = f'dict "spec" (dict "replicas" {running}) "metadata"'
+    names.write_text(text.replace(asked, answer), "utf-8")
+    values = {**CLEARML, "triton": {"autoscaling": KEDA}}
+    texts = helm_python.Chart.load(copy).render(values, name="demo", namespace=NAMESPACE)
+    for part in ("inference", "triton"):
+        path = f"transformer-serving/templates/{part}.yaml"
+        deployment = next(yaml.safe_load_all(texts[path]))
+        assert deployment["spec"]["replicas"] == running
 
 
 def test_inference_scales_on_cpu_and_a_pod_is_one_worker() -> None:
@@ -297,6 +326,51 @@ def test_metrics_do_not_pass_the_front_door() -> None:
     rules = one(objects, "HTTPRoute", "demo-inference")["spec"]["rules"]
     matches = [match["path"]["value"] for rule in rules for match in rule["matches"]]
     assert matches == paths
+
+
+def public_paths(*layers: dict[str, Any]) -> list[str]:
+    """Of the Ingress; the HTTPRoute's are the same."""
+    front = {
+        "ingress": {"enabled": True, "host": "a.example"},
+        "route": {"enabled": True, "parentRefs": [{"name": "public"}]},
+    }
+    objects = rendered(CLEARML, front, *layers)
+    (rule,) = one(objects, "Ingress", "demo-inference")["spec"]["rules"]
+    paths = [each["path"] for each in rule["http"]["paths"]]
+    rules = one(objects, "HTTPRoute", "demo-inference")["spec"]["rules"]
+    assert [match["path"]["value"] for each in rules for match in each["matches"]] == paths
+    return paths
+
+
+def test_every_route_of_callers_passes_the_front_door() -> None:
+    paths = public_paths()
+    # For a browser that reaches the Service, as the page at / is.
+    own = {"/page/endpoints"}
+    for route in ROUTES:
+        passes = any(f"{route.path}/".startswith(f"{path}/") for path in paths)
+        assert passes == (route.path not in own), route.path
+    assert GENERATE not in paths
+    named = {"inference": {"settings": {"TRANSFORMER_SERVING_GENERATE_ENDPOINT": "stories"}}}
+    assert public_paths(named) == [*paths, GENERATE]
+    # Once, also where it is given.
+    assert public_paths(named, {"publicPaths": [GENERATE, "/v1"]}) == [GENERATE, "/v1"]
+
+
+def test_prometheus_is_let_in_where_only_some_callers_are() -> None:
+    callers = [{"namespaceSelector": {"matchLabels": {"name": "shop"}}}]
+    prometheus = [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
+    chosen = {"networkPolicy": {"callers": callers, "prometheus": prometheus}}
+    read = {"monitoring": {"podMonitors": True}, "access": {"metricsKeySecret": "key"}}
+    grpc = {"inference": {"settings": {"TRANSFORMER_SERVING_GRPC_PORT": 8001}}}
+
+    def let_in(*layers: dict[str, Any]) -> list[tuple[list[str], Any]]:
+        spec = one(rendered(CLEARML, *layers), "NetworkPolicy", "demo-inference")["spec"]
+        return [([each["port"] for each in r["ports"]], r.get("from")) for r in spec["ingress"]]
+
+    assert let_in(chosen, read, grpc) == [(["http", "grpc"], callers), (["http"], prometheus)]
+    # Nobody reads figures, or everybody is let in.
+    assert let_in(chosen) == [(["http"], callers)]
+    assert let_in(read, {"networkPolicy": {"prometheus": prometheus}}) == [(["http"], None)]
 
 
 def test_a_port_of_grpc_is_opened_everywhere_at_once() -> None:
