@@ -16,6 +16,7 @@ import preprocess.settings
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
+from transformer_serving.contract.stop import STOP_SECONDS
 from transformer_serving.contract.worker import tracing
 from transformer_serving.desk.compose.__main__ import (
     EXAMPLE,
@@ -233,5 +234,11 @@ def test_the_image_context_is_an_allow_list() -> None:
         assert any(source == rule[1:] or source.startswith(f"{rule[1:]}/") for rule in rules)
 
 
-def test_roll_is_executable() -> None:
-    assert (ROOT / "compose" / "roll.sh").stat().st_mode & stat.S_IXUSR
+def test_roll_is_executable_and_waits_as_docker_does() -> None:
+    """Without a time of its own, `docker stop` takes the container's."""
+    roll = ROOT / "compose" / "roll.sh"
+    assert roll.stat().st_mode & stat.S_IXUSR
+    (stopped,) = re.findall(r"docker stop .*", roll.read_text("utf-8"))
+    assert "-t" not in stopped
+    text = (ROOT / "docker" / "balancer" / "haproxy.cfg").read_text("utf-8")
+    assert f'hard-stop-after "${{{STOP_SECONDS.name}-{STOP_SECONDS.default}}}s"' in text

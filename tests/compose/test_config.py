@@ -16,6 +16,7 @@ from tests.compose.conftest import ROOT
 from tests.compose.documents import DOCUMENT
 from tests.compose.machine import run
 from tests.compose.stock import STOCK_PATH, stock_file
+from transformer_serving.contract.stop import STOP_SECONDS
 from transformer_serving.desk.compose.variables import settings
 from transformer_serving.gateway.access import PUBLISHED, TLS_CERT
 
@@ -82,6 +83,24 @@ def test_every_service_is_confined(engine: None, tmp_path: Path, extra: str) -> 
     options = f"-f compose/compose.yaml {extra} --profile local"
     for name, service in config(options, tmp_path)["services"].items():
         confined(name, service)
+
+
+@pytest.mark.parametrize("options", ["-f compose/compose.yaml -f compose/scale.yaml", ON_STOCK])
+def test_docker_waits_as_long_as_the_containers_are_told(
+    engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    for seconds, shown in (("", "1m0s"), ("660", "11m0s")):
+        monkeypatch.setenv(STOP_SECONDS.name, seconds)
+        services = config(options, tmp_path)["services"]
+        told = {
+            name: service["environment"][STOP_SECONDS.name]
+            for name, service in services.items()
+            if STOP_SECONDS.name in service.get("environment", {})
+        }
+        assert set(told.values()) == {seconds or STOP_SECONDS.default}
+        parts = ("inference", "triton", "balancer")
+        assert set(told) == {name for name in services if name.split("-")[-1] in parts}
+        assert {services[name]["stop_grace_period"] for name in told} == {shown}
 
 
 def test_on_the_stock_file_ours_are_confined_as_everywhere(engine: None, tmp_path: Path) -> None:

@@ -26,7 +26,9 @@ from tests.kubernetes.chart import (
 from tests.test_compose_files import service
 from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.desk.local import container as control_plane
+from transformer_serving.engine.container import EXIT_SECONDS
 from transformer_serving.gateway.routes import GENERATE, ROUTES
+from transformer_serving.gateway.settings import GRACEFUL_SECONDS
 from transformer_serving.gateway.shutdown import LEAVE_S
 
 KEDA = {"enabled": True, "prometheus": "http://prometheus:9090"}
@@ -159,8 +161,11 @@ def test_a_pod_is_given_the_time_that_leaving_takes(drain: float | str, grace: i
     objects = rendered(CLEARML, {"inference": {"settings": settings}})
     spec = pods(objects)["demo-inference"]["spec"]
     assert spec["terminationGracePeriodSeconds"] == grace
-    # 30 s is the gateway's --graceful-seconds.
-    assert grace >= float(drain) + 30 + LEAVE_S
+    # As long as the gateway takes by itself.
+    assert grace >= float(drain) + float(GRACEFUL_SECONDS.default) + LEAVE_S
+    settings["TRANSFORMER_SERVING_GRACEFUL_SECONDS"] = "600"
+    longer = rendered(CLEARML, {"inference": {"settings": settings}})
+    assert pods(longer)["demo-inference"]["spec"]["terminationGracePeriodSeconds"] == grace + 570
     rollout = one(objects, "Deployment", "demo-inference")["spec"]["strategy"]["rollingUpdate"]
     assert rollout["maxUnavailable"] == 0
 
@@ -215,7 +220,12 @@ def test_a_triton_serves_until_nobody_is_sent_there() -> None:
         spec = pods(objects)["demo-triton"]["spec"]
         hook = container(objects, "demo-triton")["lifecycle"]["preStop"]["exec"]["command"]
         assert hook == ["sleep", str(seconds)]
-        assert spec["terminationGracePeriodSeconds"] - seconds >= 50
+        grace = spec["terminationGracePeriodSeconds"]
+        assert grace - seconds >= 50
+        exits = {"settings": {"TRANSFORMER_SERVING_TRITON_EXIT_SECONDS": 600}}
+        objects = rendered(CLEARML, {"triton": {"leaveSeconds": seconds, **exits}})
+        longer = pods(objects)["demo-triton"]["spec"]["terminationGracePeriodSeconds"]
+        assert longer - grace == 600 - EXIT_SECONDS
 
 
 def test_gpus_are_a_limit_beside_the_others() -> None:

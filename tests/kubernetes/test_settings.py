@@ -26,6 +26,7 @@ NOT_IN_A_POD = {
     "CLEARML_EXTRA_PYTHON_PACKAGES": "no pip at a pod's start: an image of your own",
     "CLEARML_API_ACCESS_KEY_FILE": "a Secret is variables here",
     "CLEARML_API_SECRET_KEY_FILE": "a Secret is variables here",
+    "TRANSFORMER_SERVING_STOP_SECONDS": "a pod's grace is computed from the other settings",
     "TRANSFORMER_SERVING_PUBLISHED": "what a Service reaches is never this machine alone",
 }
 
@@ -82,6 +83,7 @@ def test_what_compose_gives_its_containers_a_pod_gets() -> None:
                 "TRANSFORMER_SERVING_ENDPOINTS": "*",
                 "TRANSFORMER_SERVING_VERSION_COMPATIBLE": "1",
                 "TRANSFORMER_SERVING_COMPUTE_CAPABILITY": "8.6",
+                "TRANSFORMER_SERVING_TRITON_EXIT_SECONDS": 30,
                 "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318",
             },
         },
