@@ -63,8 +63,8 @@ for container in $old; do
         --scale "$service=$((count + 1))" "$service" 2>&1) || { echo "$said" >&2; exit 1; }
     new=$(containers "$@" | grep -v -F "$before")
     wait_for_new "$new"
-    # Its own stop signal and grace period: what runs in it ends first.
-    docker stop --time 60 "$container" >/dev/null
+    # By its own stop signal and TRANSFORMER_SERVING_STOP_SECONDS: what runs in it ends first.
+    docker stop "$container" >/dev/null
     docker rm --volumes "$container" >/dev/null
     echo "$service: $number of $count replaced"
 done

@@ -41,10 +41,13 @@ def main() -> int:
 
 def asked(address: str, tls: str | None) -> bool:
     """Whether it answers 200. Raises OSError."""
-    context = unverified() if tls else None
+    # Never a proxy of the environment: it would ask its own 127.0.0.1.
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
     if tls:
         address = address.replace("http:", "https:", 1)
-    with urllib.request.urlopen(address, timeout=_TIMEOUT_S, context=context) as answer:
+        handlers.append(urllib.request.HTTPSHandler(context=unverified()))
+    opener = urllib.request.build_opener(*handlers)
+    with opener.open(address, timeout=_TIMEOUT_S) as answer:
         return bool(answer.status == 200)
 
 

@@ -16,8 +16,14 @@ import preprocess.settings
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
+from transformer_serving.contract.stop import STOP_SECONDS
 from transformer_serving.contract.worker import tracing
-from transformer_serving.desk.compose.__main__ import COMPOSE, EXAMPLE, example_env, with_settings
+from transformer_serving.desk.compose.__main__ import (
+    EXAMPLE,
+    WITH_SETTINGS,
+    example_env,
+    with_settings,
+)
 from transformer_serving.desk.compose.variables import variables
 from transformer_serving.desk.env_file import read_env_file
 from transformer_serving.desk.local import parts
@@ -49,10 +55,11 @@ def arguments(name: str) -> dict[str, str]:
 
 
 def test_what_is_made_from_the_table_is_as_it_is_made_now() -> None:
-    """`make example-env` renews both."""
+    """`make example-env` renews all."""
     assert EXAMPLE.read_text("utf-8") == example_env()
-    compose = COMPOSE.read_text("utf-8")
-    assert compose == with_settings(compose)
+    for path in WITH_SETTINGS:
+        text = path.read_text("utf-8")
+        assert text == with_settings(text)
 
 
 def test_example_env_holds_every_variable_of_every_compose_file() -> None:
@@ -66,15 +73,16 @@ def test_example_env_holds_every_variable_of_every_compose_file() -> None:
 
 
 def test_every_setting_reaches_the_inference_container() -> None:
-    text = COMPOSE.read_text("utf-8")
-    for row in (*preprocess.settings.SETTINGS, *gateway_settings.SETTINGS, *tracing.SETTINGS):
-        assert f"\n      {row.name}: ${{{row.name}:-" in text
+    for path in WITH_SETTINGS:
+        text = path.read_text("utf-8")
+        for row in (*preprocess.settings.SETTINGS, *gateway_settings.SETTINGS, *tracing.SETTINGS):
+            assert f"\n      {row.name}: ${{{row.name}:-" in text
 
 
 def service(file: str, name: str) -> dict[str, Any]:
     text = (ROOT / "compose" / file).read_text("utf-8")
     # What compose's own tags stand before.
-    values = yaml.safe_load(re.sub(r"!(override|reset) ", "", text))
+    values = yaml.safe_load(re.sub(r"!(override|reset)\b", "", text))
     found: dict[str, Any] = values["services"][name]
     return found
 
@@ -124,6 +132,35 @@ def test_behind_the_balancer_tls_is_its_own() -> None:
     assert not any("/run/keys" in volume for volume in balancer["volumes"])
     # HAProxy would wait for the watch of its certificates as for a child of its own.
     assert balancer["init"] is True
+
+
+def test_the_balancers_threads_and_connections_fit_its_limits() -> None:
+    """Else HAProxy takes a thread for each CPU, and as many connections as there are files."""
+    text = (ROOT / "docker" / "balancer" / "haproxy.cfg").read_text("utf-8")
+    numbers = [
+        int(found)
+        for name in ("thread-hard-limit", "maxconn", "tune.bufsize")
+        for found in re.findall(rf"^    {re.escape(name)} (\d+)$", text, re.MULTILINE)
+    ]
+    threads, every, front, buffer = numbers
+    limits = service("scale.yaml", "balancer")["deploy"]["resources"]["limits"]
+    # A master, the shell's two watches with a sleep each, and the container's init.
+    assert threads + 8 < limits["pids"]
+    # The health check and the watches of certificates are let in when callers are not.
+    assert front < every
+    # A request, what may be sent again, an answer; OpenSSL's own beside them.
+    assert front * (3 * buffer + 50_000) < 1 << 30
+    assert limits["memory"] == "1g"
+
+
+def test_no_program_starts_a_thread_for_each_cpu_of_a_large_machine() -> None:
+    for name in ("alertmanager", "grafana"):
+        watcher = service("monitoring.yaml", name)
+        threads = int(watcher["environment"]["GOMAXPROCS"])
+        assert threads * 10 < watcher["deploy"]["resources"]["limits"]["pids"]
+    text = (ROOT / "docker" / "python" / "Dockerfile").read_text("utf-8")
+    shared = text.partition(" AS python\n")[2].partition("\nFROM ")[0]
+    assert "OPENBLAS_NUM_THREADS=1" in shared
 
 
 def test_the_balancers_own_error_is_one_of_ours() -> None:
@@ -197,5 +234,11 @@ def test_the_image_context_is_an_allow_list() -> None:
         assert any(source == rule[1:] or source.startswith(f"{rule[1:]}/") for rule in rules)
 
 
-def test_roll_is_executable() -> None:
-    assert (ROOT / "compose" / "roll.sh").stat().st_mode & stat.S_IXUSR
+def test_roll_is_executable_and_waits_as_docker_does() -> None:
+    """Without a time of its own, `docker stop` takes the container's."""
+    roll = ROOT / "compose" / "roll.sh"
+    assert roll.stat().st_mode & stat.S_IXUSR
+    (stopped,) = re.findall(r"docker stop .*", roll.read_text("utf-8"))
+    assert "-t" not in stopped
+    text = (ROOT / "docker" / "balancer" / "haproxy.cfg").read_text("utf-8")
+    assert f'hard-stop-after "${{{STOP_SECONDS.name}-{STOP_SECONDS.default}}}s"' in text

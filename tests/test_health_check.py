@@ -85,6 +85,21 @@ def test_what_answers_200_is_well() -> None:
     assert check(port)[0] == 1
 
 
+def test_no_proxy_of_the_environment_is_asked(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy's 127.0.0.1 is another machine's; here it is one where nobody listens."""
+    for name in ("http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with serving() as port:
+        assert check(port) == (0, "")
+    pair = authority.sign("serving")
+    with serving(tls(pair)) as port:
+        assert check(port, TLS_CERT=pair.cert) == (0, "")
+
+
 def test_a_file_must_be_touched_of_late(tmp_path: Path) -> None:
     file = tmp_path / "controller.json"
     file.touch()

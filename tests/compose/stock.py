@@ -8,7 +8,14 @@ from transformer_serving.desk.versions.lock import read_lock
 
 # From the folder beside the repository, as the docs have it.
 STOCK_PATH = "clearml-serving/docker/docker-compose-triton-gpu.yml"
-_HOSTS = ("WEB", "API", "FILES")
+_STORAGE = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_DEFAULT_REGION",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "AZURE_STORAGE_ACCOUNT",
+    "AZURE_STORAGE_KEY",
+)
 _NETWORK = "clearml-serving-backend"
 
 
@@ -18,12 +25,6 @@ def stock_file(*, runnable: bool = False) -> dict[str, Any]:
     `runnable`: Kafka and statistics wait in a base image that is here, its Prometheus,
     Alertmanager and Grafana are left out, and no GPU is asked for.
     """
-    credentials = {
-        **{f"CLEARML_{what}_HOST": f"${{CLEARML_{what}_HOST:-}}" for what in _HOSTS},
-        "CLEARML_API_ACCESS_KEY": "${CLEARML_API_ACCESS_KEY}",
-        "CLEARML_API_SECRET_KEY": "${CLEARML_API_SECRET_KEY}",
-        "CLEARML_SERVING_TASK_ID": "${CLEARML_SERVING_TASK_ID:-}",
-    }
     services = {
         "kafka": _service("kafka", "bitnami/kafka:3.1.1"),
         "clearml-serving-statistics": _service(
@@ -34,22 +35,24 @@ def stock_file(*, runnable: bool = False) -> dict[str, Any]:
             "allegroai/clearml-serving-inference:latest",
             security_opt=["seccomp:unconfined"],
             ports=["8080:8080"],
-            environment={
-                **credentials,
-                "CLEARML_SERVING_POLL_FREQ": "${CLEARML_SERVING_POLL_FREQ:-1.0}",
-                "CLEARML_DEFAULT_TRITON_GRPC_ADDR": "clearml-serving-triton:8001",
-                "CLEARML_DEFAULT_KAFKA_SERVE_URL": "clearml-serving-kafka:9092",
-            },
+            environment=_environment()
+            | _passed(
+                CLEARML_SERVING_PORT="8080",
+                CLEARML_SERVING_POLL_FREQ="1.0",
+                CLEARML_DEFAULT_BASE_SERVE_URL="http://127.0.0.1:8080/serve",
+                CLEARML_DEFAULT_KAFKA_SERVE_URL="clearml-serving-kafka:9092",
+                CLEARML_DEFAULT_TRITON_GRPC_ADDR="clearml-serving-triton:8001",
+                CLEARML_USE_GUNICORN="",
+                CLEARML_SERVING_NUM_PROCESS="",
+            ),
             depends_on=["kafka", "clearml-serving-triton"],
         ),
         "clearml-serving-triton": _service(
             "triton",
             "allegroai/clearml-serving-triton:latest",
             security_opt=["seccomp:unconfined"],
-            environment={
-                **credentials,
-                "CLEARML_TRITON_POLL_FREQ": "${CLEARML_TRITON_POLL_FREQ:-1.0}",
-            },
+            environment=_environment()
+            | _passed(CLEARML_TRITON_POLL_FREQ="1.0", CLEARML_TRITON_METRIC_FREQ="1.0"),
             depends_on=["kafka"],
             deploy={"resources": {"reservations": {"devices": [{"capabilities": ["gpu"]}]}}},
         ),
@@ -63,6 +66,25 @@ def stock_file(*, runnable: bool = False) -> dict[str, Any]:
             services[name]["command"] = ["sleep", "infinity"]
             services[name]["init"] = True
     return {"services": services, "networks": {_NETWORK: {"driver": "bridge"}}}
+
+
+def _environment() -> dict[str, str]:
+    """What that file gives both services, by its own defaults."""
+    return {
+        **_passed(
+            CLEARML_WEB_HOST="https://app.clear.ml",
+            CLEARML_API_HOST="https://api.clear.ml",
+            CLEARML_FILES_HOST="https://files.clear.ml",
+        ),
+        "CLEARML_API_ACCESS_KEY": "${CLEARML_API_ACCESS_KEY}",
+        "CLEARML_API_SECRET_KEY": "${CLEARML_API_SECRET_KEY}",
+        **_passed(CLEARML_SERVING_TASK_ID="", CLEARML_EXTRA_PYTHON_PACKAGES=""),
+        **_passed(**dict.fromkeys(_STORAGE, "")),
+    }
+
+
+def _passed(**defaults: str) -> dict[str, str]:
+    return {name: f"${{{name}:-{value}}}" for name, value in defaults.items()}
 
 
 def _monitoring() -> dict[str, Any]:

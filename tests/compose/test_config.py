@@ -16,9 +16,16 @@ from tests.compose.conftest import ROOT
 from tests.compose.documents import DOCUMENT
 from tests.compose.machine import run
 from tests.compose.stock import STOCK_PATH, stock_file
+from transformer_serving.contract.stop import STOP_SECONDS
+from transformer_serving.desk.compose.variables import settings
 from transformer_serving.gateway.access import PUBLISHED, TLS_CERT
 
 MONITORING = "-f compose/monitoring.yaml"
+ON_STOCK = f"-f ../{STOCK_PATH} -f compose/clearml-serving.yaml"
+# Of compose.yaml's containers, what those on clearml-serving's own file have no use for.
+LOCAL_PROFILE = {
+    "CLEARML_API_ACCESS_KEY_FILE", "CLEARML_API_SECRET_KEY_FILE", "CLEARML_SERVING_TASK_ID_FILE",
+}  # fmt: skip
 WATCHERS = ("prometheus", "alertmanager", "grafana")
 
 
@@ -75,15 +82,49 @@ def test_a_documented_combination(engine: None, tmp_path: Path, options: str) ->
 def test_every_service_is_confined(engine: None, tmp_path: Path, extra: str) -> None:
     options = f"-f compose/compose.yaml {extra} --profile local"
     for name, service in config(options, tmp_path)["services"].items():
-        assert service["read_only"] is True, name
-        assert service["cap_drop"] == ["ALL"], name
-        assert service["security_opt"] == ["no-new-privileges:true"], name
-        assert service["logging"]["options"] == {"max-size": "10m", "max-file": "5"}, name
-        limits = service["deploy"]["resources"]["limits"]
-        assert int(limits["memory"]) > 0, name
-        assert limits["pids"] > 0, name
-        wanted = "no" if name == "serving-service" else "unless-stopped"
-        assert service["restart"] == wanted, name
+        confined(name, service)
+
+
+@pytest.mark.parametrize("options", ["-f compose/compose.yaml -f compose/scale.yaml", ON_STOCK])
+def test_docker_waits_as_long_as_the_containers_are_told(
+    engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    for seconds, shown in (("", "1m0s"), ("660", "11m0s")):
+        monkeypatch.setenv(STOP_SECONDS.name, seconds)
+        services = config(options, tmp_path)["services"]
+        told = {
+            name: service["environment"][STOP_SECONDS.name]
+            for name, service in services.items()
+            if STOP_SECONDS.name in service.get("environment", {})
+        }
+        assert set(told.values()) == {seconds or STOP_SECONDS.default}
+        parts = ("inference", "triton", "balancer")
+        assert set(told) == {name for name in services if name.split("-")[-1] in parts}
+        assert {services[name]["stop_grace_period"] for name in told} == {shown}
+
+
+def test_on_the_stock_file_ours_are_confined_as_everywhere(engine: None, tmp_path: Path) -> None:
+    theirs, ours = config(ON_STOCK, tmp_path), config("-f compose/compose.yaml", tmp_path)
+    for name in ("inference", "triton"):
+        found, known = theirs["services"][f"clearml-serving-{name}"], ours["services"][name]
+        confined(name, found)
+        assert found["tmpfs"] == known["tmpfs"]
+        assert found["init"] is True
+        assert found["stop_grace_period"] == known["stop_grace_period"]
+        limits = found["deploy"]["resources"]["limits"]
+        assert limits == known["deploy"]["resources"]["limits"]
+
+
+def confined(name: str, service: dict[str, Any]) -> None:
+    assert service["read_only"] is True, name
+    assert service["cap_drop"] == ["ALL"], name
+    assert service["security_opt"] == ["no-new-privileges:true"], name
+    assert service["logging"]["options"] == {"max-size": "10m", "max-file": "5"}, name
+    limits = service["deploy"]["resources"]["limits"]
+    assert int(limits["memory"]) > 0, name
+    assert limits["pids"] > 0, name
+    wanted = "no" if name == "serving-service" else "unless-stopped"
+    assert service["restart"] == wanted, name
 
 
 @pytest.mark.parametrize("address", ["[::1]", "192.0.2.7"])
@@ -110,7 +151,7 @@ def test_compose_takes_no_name_to_publish_on(
 
 
 def test_the_override_fits_the_stock_file(engine: None, tmp_path: Path) -> None:
-    options = f"--env-file docker/example.env -f ../{STOCK_PATH} -f compose/clearml-serving.yaml"
+    options = f"--env-file docker/example.env {ON_STOCK}"
     services = config(options, tmp_path)["services"]
     triton, inference = (services[f"clearml-serving-{name}"] for name in ("triton", "inference"))
     assert triton["image"].startswith("transformer-serving/triton:")
@@ -119,6 +160,57 @@ def test_the_override_fits_the_stock_file(engine: None, tmp_path: Path) -> None:
     assert [port["published"] for port in inference["ports"]] == ["8080"]
     assert inference["environment"]["CLEARML_DEFAULT_KAFKA_SERVE_URL"] == ""
     assert inference["security_opt"] == ["no-new-privileges:true"]
+
+
+def test_on_the_stock_file_every_setting_arrives(
+    engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the file that is copied to my.env, with values that no default has."""
+    changed = {"CLEARML_SERVING_NUM_PROCESS": "3", "TRANSFORMER_SERVING_GRACE_SECONDS": "77"}
+    changed |= {"TRANSFORMER_SERVING_MAX_STREAMS": "977", "TRANSFORMER_SERVING_ENDPOINTS": "a*"}
+    for name, value in changed.items():
+        monkeypatch.setenv(name, value)
+    theirs = config(f"--env-file docker/example.env {ON_STOCK}", tmp_path)["services"]
+    ours = config("--env-file docker/example.env -f compose/compose.yaml", tmp_path)["services"]
+    for name in ("inference", "triton"):
+        found, known = theirs[f"clearml-serving-{name}"], ours[name]
+        assert set(known["environment"]) - LOCAL_PROFILE <= set(found["environment"])
+        assert found.get("command") == known.get("command")
+        for row in (*changed, *(each.name for each in settings().variables)):
+            if row in known["environment"]:
+                assert found["environment"][row] == known["environment"][row], row
+
+
+@pytest.mark.parametrize("options", ["", "--env-file docker/example.env"])
+def test_on_the_stock_file_triton_is_where_the_workers_look(
+    engine: None, tmp_path: Path, options: str
+) -> None:
+    services = config(f"{options} {ON_STOCK}", tmp_path)["services"]
+    triton = services["clearml-serving-triton"]
+    (network,) = triton["networks"].values()
+    known = {"clearml-serving-triton", triton["container_name"], *network["aliases"]}
+    worker = services["clearml-serving-inference"]["environment"]
+    ports = {"CLEARML_DEFAULT_TRITON_GRPC_ADDR": "8001"}
+    ports |= {"TRANSFORMER_SERVING_TRITON_GRPC": "8001", "TRANSFORMER_SERVING_TRITON_HTTP": "8000"}
+    for name, wanted in ports.items():
+        host, _, port = worker[name].partition(":")
+        assert host in known, name
+        assert port == wanted, name
+    polls = [worker["CLEARML_SERVING_POLL_FREQ"], triton["environment"]["CLEARML_TRITON_POLL_FREQ"]]
+    grace = float(triton["environment"]["TRANSFORMER_SERVING_GRACE_SECONDS"])
+    assert grace > 60 * sum(map(float, polls))
+
+
+def test_no_package_is_installed_in_the_stock_files_triton(
+    engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That file passes the variable to both; the volume for it is inference's alone."""
+    monkeypatch.setenv("CLEARML_EXTRA_PYTHON_PACKAGES", "kafka-python lz4")
+    services = config(ON_STOCK, tmp_path)["services"]
+    for name, service in services.items():
+        packages = service.get("environment", {}).get("CLEARML_EXTRA_PYTHON_PACKAGES")
+        folders = {mount["target"] for mount in service.get("volumes", [])}
+        assert bool(packages) == ("/var/lib/extra-packages" in folders), name
 
 
 @pytest.mark.parametrize(
@@ -147,7 +239,7 @@ def test_monitoring_takes_the_place_of_the_stock_files(
     """Of the same names, in that file's own network; paths are given whole."""
     monkeypatch.setenv("MONITORING_FOLDER", str(ROOT / "compose" / "monitoring"))
     monkeypatch.setenv("METRICS_KEY_PATH", str(ROOT / "docker" / "no-metrics-key"))
-    options = f"--env-file docker/example.env -f ../{STOCK_PATH} -f compose/clearml-serving.yaml"
+    options = f"--env-file docker/example.env {ON_STOCK}"
     services = config(f"{options} {MONITORING}", tmp_path)["services"]
     assert published({name: services[name] for name in WATCHERS}) == 3
     for name in WATCHERS:

@@ -111,8 +111,20 @@ def test_commands_follow_the_variables(tmp_path: Path) -> None:
     assert "--keep-tasks-seconds=0" in commands({}, tmp_path, "secret")[1]
     shared = {"TRANSFORMER_SERVING_MODEL_CACHE": "/run/models"}
     assert "--model-cache=/run/models" in commands(shared, tmp_path, "secret")[1]
+    assert "--exit-timeout-secs=10" in triton
     with pytest.raises(ValueError, match="CLEARML_TRITON_POLL_FREQ must be a number"):
         commands({"CLEARML_TRITON_POLL_FREQ": "often"}, tmp_path, "secret")
+
+
+def test_triton_ends_before_its_container_is_killed(tmp_path: Path) -> None:
+    longer = {"TRANSFORMER_SERVING_TRITON_EXIT_SECONDS": "600"}
+    # A pod's grace is computed by the chart.
+    assert "--exit-timeout-secs=600" in commands(longer, tmp_path, "secret")[0]
+    longer["TRANSFORMER_SERVING_STOP_SECONDS"] = "620"
+    assert "--exit-timeout-secs=600" in commands(longer, tmp_path, "secret")[0]
+    longer["TRANSFORMER_SERVING_STOP_SECONDS"] = "60"
+    with pytest.raises(ValueError, match=r"_STOP_SECONDS \(60\), .* set that to 620 or more$"):
+        commands(longer, tmp_path, "secret")
 
 
 @pytest.mark.parametrize(

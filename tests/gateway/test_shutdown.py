@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import re
 import signal
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from tests.engine.triton_server import wait_until
 from tests.gateway.conftest import Server, Session, running_session
+from transformer_serving.gateway.server.command import main
 
 SLOW = {"text": "a", "sleep": 5}
 
@@ -53,6 +55,38 @@ def test_a_slow_request_is_finished(running: Server) -> None:
     running.process.wait(60)
     with pytest.raises(ConnectionError):
         running.connect()
+
+
+def test_what_runs_for_longer_than_the_setting_says_is_cut(session: Session) -> None:
+    server = session.gateway(TRANSFORMER_SERVING_GRACEFUL_SECONDS="1").start()
+    try:
+        server.wait_for("/health/ready")
+        with ThreadPoolExecutor() as pool:
+            slow = pool.submit(server.post, "ours", {"text": "a", "sleep": 25})
+            time.sleep(0.4)
+            server.process.send_signal(signal.SIGTERM)
+            with pytest.raises((ConnectionError, http.client.HTTPException)):
+                slow.result()
+        assert server.process.wait(60) == 0
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(("stop", "fits"), [("640", True), ("639", False), ("", True)])
+def test_a_drain_that_docker_would_cut_is_no_start(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stop: str, fits: bool
+) -> None:
+    """640 s: the drain, 30 s for what runs, 10 s to leave. Nobody else says when it is killed."""
+    monkeypatch.setenv("TRANSFORMER_SERVING_DRAIN_SECONDS", "600")
+    monkeypatch.setenv("TRANSFORMER_SERVING_STOP_SECONDS", stop)
+    # Of what is looked at next.
+    monkeypatch.setenv("TRANSFORMER_SERVING_KEYS_FILE", "/nowhere/keys.json")
+    with pytest.raises(SystemExit) as ended:
+        main(["--port=0"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert ("/nowhere/keys.json" in said) == fits
+    assert ("set that to 640 or more" in said) != fits
 
 
 @pytest.mark.long

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
+import helm_python
 import pytest
+import yaml
 
 from tests.kubernetes.chart import (
+    CHART,
     CLEARML,
     LOCAL,
+    NAMESPACE,
     ROOT,
     chart,
     container,
@@ -20,6 +26,9 @@ from tests.kubernetes.chart import (
 from tests.test_compose_files import service
 from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.desk.local import container as control_plane
+from transformer_serving.engine.container import EXIT_SECONDS
+from transformer_serving.gateway.routes import GENERATE, ROUTES
+from transformer_serving.gateway.settings import GRACEFUL_SECONDS
 from transformer_serving.gateway.shutdown import LEAVE_S
 
 KEDA = {"enabled": True, "prometheus": "http://prometheus:9090"}
@@ -91,6 +100,28 @@ def test_an_autoscaler_owns_the_number_of_pods() -> None:
     assert not kinds(fixed) & {"HorizontalPodAutoscaler", "ScaledObject"}
 
 
+@pytest.mark.parametrize("running", [5, 0])
+def test_an_autoscaler_takes_the_number_over_that_runs(tmp_path: Path, running: int) -> None:
+    """Without it Helm would take `replicas` away, and Kubernetes make it one pod.
+
+    The copy's Deployments are as a cluster would tell: rendering asks none.
+    """
+    copy = tmp_path / "chart"
+    shutil.copytree(CHART, copy)
+    names = copy / "templates" / "_names.tpl"
+    asked = 'lookup "apps/v1" "Deployment" $.Release.Namespace'
+    text = names.read_text("utf-8")
+    assert text.count(asked) == 1
+    answer = f'dict "spec" (dict "replicas" {running}) "metadata"'
+    names.write_text(text.replace(asked, answer), "utf-8")
+    values = {**CLEARML, "triton": {"autoscaling": KEDA}}
+    texts = helm_python.Chart.load(copy).render(values, name="demo", namespace=NAMESPACE)
+    for part in ("inference", "triton"):
+        path = f"transformer-serving/templates/{part}.yaml"
+        deployment = next(yaml.safe_load_all(texts[path]))
+        assert deployment["spec"]["replicas"] == running
+
+
 def test_inference_scales_on_cpu_and_a_pod_is_one_worker() -> None:
     objects = rendered(CLEARML)
     spec = one(objects, "HorizontalPodAutoscaler", "demo-inference")["spec"]
@@ -130,8 +161,11 @@ def test_a_pod_is_given_the_time_that_leaving_takes(drain: float | str, grace: i
     objects = rendered(CLEARML, {"inference": {"settings": settings}})
     spec = pods(objects)["demo-inference"]["spec"]
     assert spec["terminationGracePeriodSeconds"] == grace
-    # 30 s is the gateway's --graceful-seconds.
-    assert grace >= float(drain) + 30 + LEAVE_S
+    # As long as the gateway takes by itself.
+    assert grace >= float(drain) + float(GRACEFUL_SECONDS.default) + LEAVE_S
+    settings["TRANSFORMER_SERVING_GRACEFUL_SECONDS"] = "600"
+    longer = rendered(CLEARML, {"inference": {"settings": settings}})
+    assert pods(longer)["demo-inference"]["spec"]["terminationGracePeriodSeconds"] == grace + 570
     rollout = one(objects, "Deployment", "demo-inference")["spec"]["strategy"]["rollingUpdate"]
     assert rollout["maxUnavailable"] == 0
 
@@ -186,7 +220,12 @@ def test_a_triton_serves_until_nobody_is_sent_there() -> None:
         spec = pods(objects)["demo-triton"]["spec"]
         hook = container(objects, "demo-triton")["lifecycle"]["preStop"]["exec"]["command"]
         assert hook == ["sleep", str(seconds)]
-        assert spec["terminationGracePeriodSeconds"] - seconds >= 50
+        grace = spec["terminationGracePeriodSeconds"]
+        assert grace - seconds >= 50
+        exits = {"settings": {"TRANSFORMER_SERVING_TRITON_EXIT_SECONDS": 600}}
+        objects = rendered(CLEARML, {"triton": {"leaveSeconds": seconds, **exits}})
+        longer = pods(objects)["demo-triton"]["spec"]["terminationGracePeriodSeconds"]
+        assert longer - grace == 600 - EXIT_SECONDS
 
 
 def test_gpus_are_a_limit_beside_the_others() -> None:
@@ -230,17 +269,21 @@ def test_keys_come_from_a_secret_and_stand_nowhere_else() -> None:
 
 
 def test_new_settings_or_keys_are_new_pods() -> None:
-    def annotations(*layers: dict[str, Any]) -> dict[str, str]:
-        found: dict[str, str] = pods(rendered(*layers))["demo-triton"]["metadata"]["annotations"]
-        return found
+    def replaced(*layers: dict[str, Any], base: dict[str, Any] = CLEARML) -> list[bool]:
+        """Inference's pods, Triton's."""
+        old, new = pods(rendered(base)), pods(rendered(base, *layers))
+        names = ("demo-inference", "demo-triton")
+        return [old[name]["metadata"] != new[name]["metadata"] for name in names]
 
-    before = annotations(CLEARML)
-    changed = annotations(CLEARML, {"pollMinutes": 2})
-    assert before["checksum/settings"] != changed["checksum/settings"]
-    other = annotations(CLEARML, {"credentials": {"CLEARML_API_ACCESS_KEY": "B"}})
-    assert before["checksum/credentials"] != other["checksum/credentials"]
+    assert replaced({"pollMinutes": 2}) == [True, True]
+    assert replaced({"credentials": {"CLEARML_API_ACCESS_KEY": "B"}}) == [True, True]
+    # What only one part reads leaves the other's pods, and Triton's models, where they are.
+    waiting = {"settings": {"TRANSFORMER_SERVING_MAX_WAIT_S": 1}}
+    assert replaced({"inference": waiting}) == [True, False]
+    taken = {"settings": {"TRANSFORMER_SERVING_ENDPOINTS": "a*"}}
+    assert replaced({"triton": taken}) == [False, True]
     # A made key differs in every rendering without a cluster; it is no reason for new pods.
-    assert annotations(LOCAL) == annotations(LOCAL)
+    assert replaced(base=LOCAL) == [False, False]
 
 
 def test_without_an_account_there_is_a_control_plane_with_a_volume() -> None:
@@ -293,6 +336,51 @@ def test_metrics_do_not_pass_the_front_door() -> None:
     rules = one(objects, "HTTPRoute", "demo-inference")["spec"]["rules"]
     matches = [match["path"]["value"] for rule in rules for match in rule["matches"]]
     assert matches == paths
+
+
+def public_paths(*layers: dict[str, Any]) -> list[str]:
+    """Of the Ingress; the HTTPRoute's are the same."""
+    front = {
+        "ingress": {"enabled": True, "host": "a.example"},
+        "route": {"enabled": True, "parentRefs": [{"name": "public"}]},
+    }
+    objects = rendered(CLEARML, front, *layers)
+    (rule,) = one(objects, "Ingress", "demo-inference")["spec"]["rules"]
+    paths = [each["path"] for each in rule["http"]["paths"]]
+    rules = one(objects, "HTTPRoute", "demo-inference")["spec"]["rules"]
+    assert [match["path"]["value"] for each in rules for match in each["matches"]] == paths
+    return paths
+
+
+def test_every_route_of_callers_passes_the_front_door() -> None:
+    paths = public_paths()
+    # For a browser that reaches the Service, as the page at / is.
+    own = {"/page/endpoints"}
+    for route in ROUTES:
+        passes = any(f"{route.path}/".startswith(f"{path}/") for path in paths)
+        assert passes == (route.path not in own), route.path
+    assert GENERATE not in paths
+    named = {"inference": {"settings": {"TRANSFORMER_SERVING_GENERATE_ENDPOINT": "stories"}}}
+    assert public_paths(named) == [*paths, GENERATE]
+    # Once, also where it is given.
+    assert public_paths(named, {"publicPaths": [GENERATE, "/v1"]}) == [GENERATE, "/v1"]
+
+
+def test_prometheus_is_let_in_where_only_some_callers_are() -> None:
+    callers = [{"namespaceSelector": {"matchLabels": {"name": "shop"}}}]
+    prometheus = [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
+    chosen = {"networkPolicy": {"callers": callers, "prometheus": prometheus}}
+    read = {"monitoring": {"podMonitors": True}, "access": {"metricsKeySecret": "key"}}
+    grpc = {"inference": {"settings": {"TRANSFORMER_SERVING_GRPC_PORT": 8001}}}
+
+    def let_in(*layers: dict[str, Any]) -> list[tuple[list[str], Any]]:
+        spec = one(rendered(CLEARML, *layers), "NetworkPolicy", "demo-inference")["spec"]
+        return [([each["port"] for each in r["ports"]], r.get("from")) for r in spec["ingress"]]
+
+    assert let_in(chosen, read, grpc) == [(["http", "grpc"], callers), (["http"], prometheus)]
+    # Nobody reads figures, or everybody is let in.
+    assert let_in(chosen) == [(["http"], callers)]
+    assert let_in(read, {"networkPolicy": {"prometheus": prometheus}}) == [(["http"], None)]
 
 
 def test_a_port_of_grpc_is_opened_everywhere_at_once() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.kubernetes.chart import CLEARML, LOCAL, rendered
 
+ALERTS = {"monitoring": {"podMonitors": True, "rules": True}, "access": {"open": True}}
 TOGETHER: dict[str, tuple[dict[str, Any], str]] = {
     "no server": ({"access": {"open": True}}, "clearml.CLEARML_WEB_HOST is empty"),
     "no service": (
@@ -66,6 +67,31 @@ TOGETHER: dict[str, tuple[dict[str, Any], str]] = {
     "alerts without figures": (
         {**CLEARML, "monitoring": {"rules": True}}, "needs monitoring.podMonitors",
     ),
+    "figures that callers' policy keeps from Prometheus": (
+        {
+            **CLEARML,
+            "monitoring": {"podMonitors": True},
+            "access": {"open": True},
+            "networkPolicy": {"callers": [{"podSelector": {}}]},
+        },
+        "needs networkPolicy.prometheus",
+    ),
+    "alerts that a Triton serves, and none that has to": (
+        {
+            **CLEARML,
+            **ALERTS,
+            "triton": {
+                "autoscaling": {"enabled": True, "prometheus": "http://p", "minReplicas": 0}
+            },
+        },
+        "set triton.autoscaling.minReplicas to 1",
+    ),
+    "alerts of late polls, and late polls": (
+        {**CLEARML, **ALERTS, "pollMinutes": 4.5}, "pollMinutes is 4.5",
+    ),
+    "late polls of the local control plane": (
+        {**LOCAL, **ALERTS, "local": {"enabled": True, "pollMinutes": 10}}, "pollMinutes is 10",
+    ),
     "tasks of the living": ({**CLEARML, "keepTasksMinutes": 1}, "give 5 or more, or 0 for never"),
     "vLLM without a GPU": ({**CLEARML, "triton": {"vllm": True}}, "needs triton.gpus"),
     "route without a gateway": ({**CLEARML, "route": {"enabled": True}}, "needs route.parentRefs"),
@@ -85,6 +111,8 @@ ALONE: dict[str, tuple[dict[str, Any], str]] = {
     "metrics outside": ({"publicPaths": ["/metrics"]}, "'/publicPaths/0'"),
     "everything outside": ({"publicPaths": ["/"]}, "'/publicPaths/0'"),
     "polls without a pause": ({"pollMinutes": 0}, "'/pollMinutes'"),
+    "a value that is gone": ({"triton": {"leaveSeconds": None}}, "missing property 'leaveSeconds'"),
+    "a part that is gone": ({"networkPolicy": None}, "missing property 'networkPolicy'"),
     "rules in words": ({"monitoring": {"rules": "all"}}, "got string, want boolean"),
     "a label that is no text": (
         {"monitoring": {"dashboardLabels": {"grafana_dashboard": 1}}},
@@ -119,5 +147,15 @@ def test_values_that_are_wrong_by_themselves(case: str) -> None:
 
 def test_a_release_with_too_long_a_name() -> None:
     with pytest.raises(helm_python.HelmError, match="may have 40 characters and has 41"):
-        rendered(LOCAL, name="a" * 41)
-    assert rendered(LOCAL, name="a" * 40)
+        rendered(CLEARML, name="a" * 41)
+    assert rendered(CLEARML, name="a" * 40)
+
+
+def test_the_control_planes_pod_has_a_label_of_its_name_and_ten_characters() -> None:
+    """controller-revision-hash, of 63 at most; a longer one is no pod."""
+    with pytest.raises(helm_python.HelmError, match="may have 38 characters and has 39"):
+        rendered(LOCAL, name="a" * 39)
+    (control_plane,) = (
+        each for each in rendered(LOCAL, name="a" * 38) if each["kind"] == "StatefulSet"
+    )
+    assert len(control_plane["metadata"]["name"]) + len("-") + 10 <= 63

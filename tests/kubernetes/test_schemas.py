@@ -10,7 +10,7 @@ from typing import Any
 
 import helm_python
 import pytest
-from hypothesis import given, settings, strategies
+from hypothesis import assume, given, settings, strategies
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
@@ -40,7 +40,7 @@ EVERYTHING: dict[str, Any] = {
         "maxUnavailable": "50%",
         "autoscaling": {
             "enabled": True,
-            "minReplicas": 0,
+            "minReplicas": 1,
             "prometheus": "http://prometheus:9090",
             "authentication": "prometheus",
         },
@@ -66,6 +66,7 @@ EVERYTHING: dict[str, Any] = {
 }
 VLLM = {"triton": {"vllm": True, "gpus": 1}}
 TLS = {"access": {"tlsSecret": "tls", "callersSecret": "callers"}}
+TO_ZERO = {"triton": {"autoscaling": {**EVERYTHING["triton"]["autoscaling"], "minReplicas": 0}}}
 RELEASES: dict[str, dict[str, Any]] = {
     "local": LOCAL,
     "clearml": CLEARML,
@@ -73,6 +74,7 @@ RELEASES: dict[str, dict[str, Any]] = {
     "everything-local": merged(EVERYTHING, LOCAL),
     "tls": merged(CLEARML, TLS),
     "vllm": merged(CLEARML, VLLM),
+    "to-zero": merged(CLEARML, TO_ZERO),
 }
 
 
@@ -184,6 +186,10 @@ OPTIONS: dict[str, strategies.SearchStrategy[Any]] = {
 @settings(max_examples=40)
 @given(values=some(*OPTIONS), base=strategies.sampled_from([LOCAL, CLEARML]))
 def test_options_go_together(values: dict[str, Any], base: dict[str, Any]) -> None:
+    scaled = values.get("triton", {}).get("autoscaling", {"minReplicas": 1})
+    late = values.get("pollMinutes", 1) > 4 or scaled["minReplicas"] == 0
+    # These are refused: test_refusals.py.
+    assume(not (late and values.get("monitoring", {}).get("rules")))
     objects = rendered(base, {"access": {"metricsKeySecret": "metrics"}}, values)
     known = [each for each in objects if each["kind"] not in CUSTOM]
     assert [fault for each in known for fault in faults(each, VERSIONS[-1])] == []

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
+
+import yaml
 
 import preprocess.settings
 from tests.kubernetes.chart import CHART, CLEARML, LOCAL, merged, one, rendered
@@ -23,6 +26,7 @@ NOT_IN_A_POD = {
     "CLEARML_EXTRA_PYTHON_PACKAGES": "no pip at a pod's start: an image of your own",
     "CLEARML_API_ACCESS_KEY_FILE": "a Secret is variables here",
     "CLEARML_API_SECRET_KEY_FILE": "a Secret is variables here",
+    "TRANSFORMER_SERVING_STOP_SECONDS": "a pod's grace is computed from the other settings",
     "TRANSFORMER_SERVING_PUBLISHED": "what a Service reaches is never this machine alone",
 }
 
@@ -39,6 +43,19 @@ def test_the_schema_is_as_it_is_made_now() -> None:
     """`make example-env` renews it."""
     text = CHART_SCHEMA.read_text("utf-8")
     assert text == with_variables(text)
+
+
+def test_no_value_that_has_a_default_may_be_missing() -> None:
+    """As an upgrade with --reuse-values would have it: the release's values, and no newer ones."""
+
+    def checked(schema: dict[str, Any], values: dict[str, Any], path: str) -> None:
+        assert schema["required"] == list(values), path
+        for name, value in values.items():
+            if "properties" in schema["properties"][name]:
+                checked(schema["properties"][name], value, f"{path}.{name}")
+
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
+    checked(json.loads(CHART_SCHEMA.read_text("utf-8")), defaults, "values")
 
 
 def test_every_setting_may_be_given_and_reaches_the_workers() -> None:
@@ -66,6 +83,7 @@ def test_what_compose_gives_its_containers_a_pod_gets() -> None:
                 "TRANSFORMER_SERVING_ENDPOINTS": "*",
                 "TRANSFORMER_SERVING_VERSION_COMPATIBLE": "1",
                 "TRANSFORMER_SERVING_COMPUTE_CAPABILITY": "8.6",
+                "TRANSFORMER_SERVING_TRITON_EXIT_SECONDS": 30,
                 "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318",
             },
         },

@@ -8,6 +8,7 @@ container, so that Docker shows it and waits longer before each new start.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import signal
@@ -22,6 +23,7 @@ from types import FrameType, MappingProxyType
 from typing import IO
 
 from transformer_serving.contract.gate.server_facts import COMPATIBLE_VARIABLE
+from transformer_serving.contract.stop import refuse_a_stop_that_does_not_fit
 from transformer_serving.engine.image_pin import refuse_difference
 from transformer_serving.engine.orphans import end_orphans
 from transformer_serving.engine.triton_process import (
@@ -44,13 +46,16 @@ GRACE_VARIABLE = "TRANSFORMER_SERVING_GRACE_SECONDS"
 _GRACE_SECONDS = 30.0
 FILTER_VARIABLE = "TRANSFORMER_SERVING_ENDPOINTS"
 KEEP_TASKS_VARIABLE = "TRANSFORMER_SERVING_KEEP_TASKS_SECONDS"
+EXIT_VARIABLE = "TRANSFORMER_SERVING_TRITON_EXIT_SECONDS"
+# Triton also waits that long for its clients to close their connections, which kept ones never do.
+EXIT_SECONDS = 10.0
 MODEL_CACHE_VARIABLE = "TRANSFORMER_SERVING_MODEL_CACHE"
 
 _log = logging.getLogger("engine.container")
 _LOG_BYTES = 8 * 1024 * 1024
 _QUICK_END_S = 20.0
-# Triton waits that long for its clients to close their connections, which kept ones never do.
-_EXIT_S = 10
+# For what ends beside and after it: the controller, the models.
+_LEAVE_S = 20.0
 # From one start of the controller to the next, at least.
 _CONTROLLER_PAUSE_S = 5.0
 _LOOK_S = 0.2
@@ -72,12 +77,14 @@ def main() -> None:
 
 
 def commands(environment: Mapping[str, str], state: Path, key: str) -> tuple[list[str], list[str]]:
-    """The two commands. Raises ValueError naming a variable that is no number.
+    """The two commands. Raises ValueError naming a variable that is no number or does not fit.
 
     Triton listens on every address of the container, of which compose publishes none: for
     inference, and for control beside the key. Its figures are for this container alone.
     """
-    extra = [f"--exit-timeout-secs={_EXIT_S}"]
+    exit_seconds = math.ceil(_number(environment, EXIT_VARIABLE, EXIT_SECONDS))
+    refuse_a_stop_that_does_not_fit(environment, {EXIT_VARIABLE: exit_seconds}, beside=_LEAVE_S)
+    extra = [f"--exit-timeout-secs={exit_seconds}"]
     if environment.get(COMPATIBLE_VARIABLE) == "1":
         extra.append("--backend-config=tensorrt,version-compatible=true")
     extra += trace_options(TRITONSERVER, environment)

@@ -51,6 +51,13 @@ DRAIN_SECONDS = Setting(
     3_600,
     "Seconds between SIGTERM, from when /health/ready answers 503, and the listener's closing.",
 )
+GRACEFUL_SECONDS = Setting(
+    "TRANSFORMER_SERVING_GRACEFUL_SECONDS",
+    "30",
+    1,
+    3_600,
+    "Seconds that requests and streams still have once the listener has closed; then they are cut.",
+)
 PAGE = Setting(
     "TRANSFORMER_SERVING_PAGE",
     "1",
@@ -91,6 +98,7 @@ SETTINGS = (
     BODY_SECONDS,
     BODY_STALL_SECONDS,
     DRAIN_SECONDS,
+    GRACEFUL_SECONDS,
     PAGE,
     GRPC_PORT,
     GENERATE_ENDPOINT,
@@ -110,6 +118,7 @@ class GatewaySettings:
     grpc_port: int = 0
     generate_endpoint: str = ""
     log_requests: bool = False
+    graceful_seconds: float = 30.0
 
 
 def read_settings(environment: Mapping[str, str] = os.environ) -> GatewaySettings:
@@ -125,6 +134,7 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> GatewaySetting
         grpc_port=int(GRPC_PORT.number(environment)),
         generate_endpoint=environment.get(GENERATE_ENDPOINT.name, GENERATE_ENDPOINT.default),
         log_requests=LOG_REQUESTS.number(environment) == 1,
+        graceful_seconds=GRACEFUL_SECONDS.number(environment),
     )
     if settings.body_memory_bytes < settings.max_body_bytes:
         raise ValueError(f"{BODY_MEMORY_BYTES.name} must be at least {MAX_BODY_BYTES.name}")

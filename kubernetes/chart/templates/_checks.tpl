@@ -1,11 +1,14 @@
 {{/* What values.schema.json cannot see: values that do not go together. Each is one sentence. */}}
 {{- define "serving.checks" -}}
 {{- $v := .Values -}}
-{{- if gt (len .Release.Name) 40 }}
-  {{- fail (printf "the release's name may have 40 characters and has %d: names of Services end at 63" (len .Release.Name)) }}
+{{- /* A StatefulSet's pods have a label of its name and ten characters more. */}}
+{{- $longest := ternary 38 40 $v.local.enabled }}
+{{- if gt (len .Release.Name) $longest }}
+  {{- fail (printf "the release's name may have %d characters and has %d: names of Services, and labels of pods, end at 63" $longest (len .Release.Name)) }}
 {{- end }}
 {{- include "serving.checkClearml" . }}
 {{- include "serving.checkAccess" . }}
+{{- include "serving.checkAlerts" . }}
 {{- range $part := list "inference" "triton" }}
   {{- $auto := (index $v $part).autoscaling }}
   {{- if and $auto.enabled (gt (int $auto.minReplicas) (int $auto.maxReplicas)) }}
@@ -80,8 +83,25 @@
 {{- if and $v.monitoring.rules (not $v.monitoring.podMonitors) }}
   {{- fail "monitoring.rules needs monitoring.podMonitors: the alerts go by the names that these give what is read" }}
 {{- end }}
+{{- if and $v.networkPolicy.enabled $v.networkPolicy.callers $v.monitoring.podMonitors (not $v.networkPolicy.prometheus) }}
+  {{- fail "monitoring.podMonitors with networkPolicy.callers needs networkPolicy.prometheus, the peers that may read figures: callers alone shut them out" }}
+{{- end }}
 {{- if and $v.monitoring.podMonitors $v.access.keysSecret (not $v.access.metricsKeySecret) }}
   {{- fail "monitoring.podMonitors with keys needs access.metricsKeySecret: a Secret whose entry 'key' is one of 'transformer-serving keys add NAME --metrics'" }}
+{{- end }}
+{{- end }}
+
+{{/* What would make alerts fire for good. */}}
+{{- define "serving.checkAlerts" -}}
+{{- $v := .Values -}}
+{{- if $v.monitoring.rules }}
+  {{- if and $v.triton.autoscaling.enabled (eq (int $v.triton.autoscaling.minReplicas) 0) }}
+    {{- fail "triton.autoscaling.minReplicas is 0, and GoldenRequestFails and NoFigures of monitoring.rules fire where no Triton is: set triton.autoscaling.minReplicas to 1, or monitoring.rules=false and take the groups that you want into monitoring.ruleGroups" }}
+  {{- end }}
+  {{- $minutes := include "serving.pollMinutes" . }}
+  {{- if gt (float64 $minutes) 4.0 }}
+    {{- fail (printf "%spollMinutes is %s, and SyncStale of monitoring.rules fires where a controller has had no answer for 5 minutes: give 4 or less, or set monitoring.rules=false and take the groups that you want into monitoring.ruleGroups" (ternary "local." "" $v.local.enabled) $minutes) }}
+  {{- end }}
 {{- end }}
 {{- end }}
 

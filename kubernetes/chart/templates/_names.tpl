@@ -23,6 +23,20 @@ labels:
   {{- include "serving.labels" . | nindent 2 }}
 {{- end }}
 
+{{/* (list $ COMPONENT VALUES): a Deployment's line of replicas. Where an autoscaler owns them it is the
+number that runs: without the line Helm takes an older release's away, and Kubernetes makes it one pod. */}}
+{{- define "serving.replicas" -}}
+{{- $ := index . 0 -}}
+{{- $name := include "serving.name" . -}}
+{{- if not (index . 2).autoscaling.enabled -}}
+replicas: {{ (index . 2).replicas }}
+{{- else -}}
+{{- with lookup "apps/v1" "Deployment" $.Release.Namespace $name -}}
+replicas: {{ .spec.replicas }}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* (list $ NAME): an image's whole reference. */}}
 {{- define "serving.image" -}}
 {{- $images := (index . 0).Values.images -}}

@@ -57,10 +57,10 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- end }}
 
-{{/* (list $ COMPONENT): new pods where what they read at their start has changed. */}}
+{{/* (list $ COMPONENT VALUES): new pods where what they read at their start has changed. */}}
 {{- define "serving.annotations" -}}
 {{- $ := index . 0 -}}
-checksum/settings: {{ include (print $.Template.BasePath "/settings.yaml") $ | sha256sum }}
+checksum/settings: {{ include (print "serving.data." (index . 1)) $ | sha256sum }}
 {{- if not (or $.Values.existingSecret $.Values.local.enabled) }}
 checksum/credentials: {{ include (print $.Template.BasePath "/credentials.yaml") $ | sha256sum }}
 {{- end }}

@@ -1,4 +1,4 @@
-"""`python -m transformer_serving.desk.compose`: example.env, compose.yaml's settings, the chart's.
+"""`python -m transformer_serving.desk.compose`: example.env, the files' settings, the chart's.
 
 Tested by tests/test_compose_files.py.
 """
@@ -15,6 +15,8 @@ from transformer_serving.desk.compose.variables import IN_CONTAINERS, sections, 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "docker" / "example.env"
 COMPOSE = ROOT / "compose" / "compose.yaml"
+# Of the files with an inference service of their own.
+WITH_SETTINGS = (COMPOSE, ROOT / "compose" / "clearml-serving.yaml")
 CHART_SCHEMA = ROOT / "kubernetes" / "chart" / "values.schema.json"
 HEAD = (
     "# Every variable of the compose files. Made by `make example-env`; copy it, change the copy,\n"
@@ -26,7 +28,8 @@ _END = "      # To here.\n"
 
 def main() -> None:
     replace_file(EXAMPLE, example_env())
-    replace_file(COMPOSE, with_settings(COMPOSE.read_text("utf-8")))
+    for path in WITH_SETTINGS:
+        replace_file(path, with_settings(path.read_text("utf-8")))
     replace_file(CHART_SCHEMA, with_variables(CHART_SCHEMA.read_text("utf-8")))
 
 
@@ -41,7 +44,7 @@ def example_env() -> str:
 
 
 def with_settings(compose: str) -> str:
-    """compose.yaml with the settings' lines as they are declared now."""
+    """A compose file with the settings' lines as they are declared now."""
     before, _, rest = compose.partition(_BEGIN)
     _, _, after = rest.partition(_END)
     # An empty variable is dropped at the container's start: the part's own default counts.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import preprocess.settings
 from transformer_serving.contract.signatures import TRUSTED_KEYS_HELP, TRUSTED_KEYS_VARIABLE
+from transformer_serving.contract.stop import STOP_SECONDS
 from transformer_serving.contract.worker import tracing
 from transformer_serving.gateway import settings as gateway_settings
 from transformer_serving.gateway.access import OPEN, TLS_CLIENT_CA
@@ -131,6 +132,12 @@ INFERENCE = Section(
             "CLEARML_EXTRA_PYTHON_PACKAGES",
             "Packages that pip installs into a volume at start; better: an image of your own.",
         ),
+        Variable(
+            STOP_SECONDS.name,
+            f"{STOP_SECONDS.help} The drain with what requests have below, and Triton's exit, must "
+            "fit in; a container whose do not ends at its start.",
+            STOP_SECONDS.default,
+        ),
         Variable("INFERENCE_CPUS", "CPUs of each container; 0: no limit.", "0"),
         Variable("INFERENCE_MEMORY", "Memory of each container.", "2g"),
     ),
@@ -143,6 +150,12 @@ TRITON = Section(
             "TRANSFORMER_SERVING_GRACE_SECONDS",
             "Seconds that the previous bundle serves on after an update; more than both polls.",
             "30",
+        ),
+        Variable(
+            "TRANSFORMER_SERVING_TRITON_EXIT_SECONDS",
+            "Seconds that calls and streams in a Triton still have after SIGTERM. Every stop takes "
+            "that long, as workers keep their connections.",
+            "10",
         ),
         Variable(
             "TRANSFORMER_SERVING_KEEP_TASKS_SECONDS",

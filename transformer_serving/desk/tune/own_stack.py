@@ -35,6 +35,7 @@ from transformer_serving.desk.step_report import StepReport
 from transformer_serving.desk.tune.knobs import Setting, Value, content_at
 from transformer_serving.gateway.settings import (
     DRAIN_SECONDS,
+    GRACEFUL_SECONDS,
     GRPC_PORT,
     SETTINGS as OF_GATEWAY,
 )
@@ -50,6 +51,7 @@ _FOREIGN = {
     *(f"TRANSFORMER_SERVING_METRICS_{name}" for name in ("PORT", "HOST")),
     GRPC_PORT.name,
     DRAIN_SECONDS.name,
+    GRACEFUL_SECONDS.name,
 }
 _KEPT = {row.name for row in (*OF_PREPROCESS, *OF_GATEWAY)} - _FOREIGN
 _OURS = ("TRANSFORMER_SERVING_", "CLEARML_", "OTEL_", "PROMETHEUS_")

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from transformer_serving.contract.keys import read_keys
+from transformer_serving.contract.stop import refuse_a_stop_that_does_not_fit
 from transformer_serving.contract.worker.log_lines import write_json_lines
 from transformer_serving.gateway.access import ACCESS, check_address, read_access
 from transformer_serving.gateway.figures.folder import figures_folder
@@ -19,7 +20,13 @@ from transformer_serving.gateway.server.listener import BoundPath, hold, listen,
 from transformer_serving.gateway.server.supervisor import Supervisor
 from transformer_serving.gateway.server.tls import Tls, checked_tls
 from transformer_serving.gateway.server.worker_order import MAKING_WAY_S, WorkerOrder
-from transformer_serving.gateway.settings import GRPC_PORT, GatewaySettings, read_settings
+from transformer_serving.gateway.settings import (
+    DRAIN_SECONDS,
+    GRACEFUL_SECONDS,
+    GRPC_PORT,
+    GatewaySettings,
+    read_settings,
+)
 from transformer_serving.gateway.shutdown import LEAVE_S
 
 _APP = "transformer_serving.gateway.app"
@@ -35,6 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.environ.update(_named(options))
         access = read_access()
         settings = read_settings()
+        taken = {
+            DRAIN_SECONDS.name: settings.drain_seconds,
+            GRACEFUL_SECONDS.name: settings.graceful_seconds,
+        }
+        refuse_a_stop_that_does_not_fit(os.environ, taken, beside=LEAVE_S)
         if options.uds is None or settings.grpc_port:
             check_address(access, options.host)
         tls = checked_tls(access)
@@ -65,9 +77,9 @@ def _serve(options: argparse.Namespace, tls: Tls | None, settings: GatewaySettin
         reports=-1,
         parent=life,
         backlog=options.backlog,
-        graceful_seconds=options.graceful_seconds,
+        graceful_seconds=settings.graceful_seconds,
         leave_seconds=max(drain_seconds, MAKING_WAY_S)
-        + options.graceful_seconds
+        + settings.graceful_seconds
         + LEAVE_S
         + _SPARE_S,
         tls=tls,
@@ -91,8 +103,8 @@ def _named(options: argparse.Namespace) -> Mapping[str, str]:
         for row, value in given.items()
         if value
     }
-    if options.grpc_port is not None:
-        named[GRPC_PORT.name] = options.grpc_port
+    numbers = ((GRPC_PORT, options.grpc_port), (GRACEFUL_SECONDS, options.graceful_seconds))
+    named |= {row.name: value for row, value in numbers if value is not None}
     return named
 
 
@@ -115,10 +127,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--uds", help="unix socket to listen on instead")
     parser.add_argument("--workers", type=_count, default=1, help="processes")
     parser.add_argument("--backlog", type=_count, default=2048, help="connections that may queue")
-    parser.add_argument(
-        "--graceful-seconds", type=int, default=30, help="for running requests after SIGTERM"
-    )
-    parser.add_argument("--grpc-port", metavar="PORT", help=f"{GRPC_PORT.help} [{GRPC_PORT.name}]")
+    for setting, flag, what in (
+        (GRACEFUL_SECONDS, "--graceful-seconds", "SECONDS"),
+        (GRPC_PORT, "--grpc-port", "PORT"),
+    ):
+        parser.add_argument(flag, metavar=what, help=f"{setting.help} [{setting.name}]")
     for row in ACCESS:
         text = f"{row.help} [{row.name}]"
         if row.is_switch:
