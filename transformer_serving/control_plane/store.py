@@ -81,6 +81,10 @@ class Transaction:
     def rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[object, ...]]:
         return self._connection.execute(statement, values).fetchall()
 
+    def each(self, statement: str) -> Iterator[tuple[object, ...]]:
+        """Row by row, for what may not fit into memory."""
+        yield from self._connection.execute(statement)
+
     def execute(self, statement: str, values: Sequence[object] = ()) -> int:
         return self._connection.execute(statement, values).rowcount
 
