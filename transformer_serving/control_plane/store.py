@@ -116,6 +116,8 @@ class Transaction:
         )
 
     def remove(self, kind: Kind, identity: str) -> bool:
+        """With what was reported of it."""
+        self.execute("DELETE FROM event WHERE owner = ?", (identity,))
         return self.execute(f"DELETE FROM {kind.table} WHERE id = ?", (identity,)) > 0
 
 
