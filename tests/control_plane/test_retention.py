@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -93,8 +92,7 @@ def test_writers_have_their_turns_in_between(store: Store, monkeypatch: pytest.M
 
 def test_a_store_that_is_closed_ends_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     report(store, "t", SCALAR, range(100))
-    closing = threading.Thread(target=store.close)
-    monkeypatch.setattr("time.sleep", lambda _: (closing.start(), closing.join()))
+    monkeypatch.setattr("time.sleep", lambda _: store.close())
     with pytest.raises(StoreError, match="stopping"):
         Retention(store).prune()
 

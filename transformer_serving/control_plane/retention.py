@@ -1,7 +1,7 @@
 """How much of what tasks report is kept: of each task the newest, whatever runs how long.
 
-A controller reports Triton's figures each minute, for ever, on two tasks. Each version of a bundle is
-a series of its own, so what is bounded is a task's events of one type, and not those of a series.
+A controller reports Triton's figures each minute, for ever, on two tasks. Each version of a bundle
+is a series of its own, so what is bounded is a task's events of one type, not those of a series.
 
 Tested by tests/control_plane/test_retention.py.
 """

@@ -14,7 +14,7 @@ from typing import TypeVar, cast
 
 import orjson
 
-from transformer_serving.control_plane.integrity import DATABASE, SCHEMA, fault
+from transformer_serving.control_plane.integrity import DATABASE, SCHEMA, quick_fault
 
 Document = dict[str, object]
 Result = TypeVar("Result")
@@ -135,7 +135,7 @@ class Store:
         self._opened: list[sqlite3.Connection] = []
         self._local = threading.local()
         try:
-            why = fault(folder)
+            why = quick_fault(folder)
             if why is not None:
                 raise StoreError(why)
             self._writer = self._open()

@@ -26,7 +26,7 @@ _SCALAR = "training_stats_scalar"
 _LIMIT = 2**63 - 1
 # These metrics count seconds, not iterations, and must not move the task's last iteration.
 _MACHINE_METRICS = frozenset({":monitor:machine", ":monitor:gpu"})
-# Each version of a bundle is a series of its own, and a task's document holds each one's last value.
+# Series, of which each version of a bundle is one; a task's document holds the last value of each.
 _LAST_VALUES = 1_000
 
 

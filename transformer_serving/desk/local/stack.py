@@ -76,7 +76,7 @@ def start(
     watchers = monitoring.chosen(os.environ) if watched else ()
     supervisor = Supervisor(state)
     running = supervisor.is_up()
-    why = health.data_fault(state)
+    why = None if running else health.data_fault(state)
     if why is not None:
         raise Failure(why)
     if running and record is not None:
