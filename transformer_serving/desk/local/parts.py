@@ -23,8 +23,7 @@ from transformer_serving.desk.local.record import (
     clearml_environment,
 )
 from transformer_serving.desk.versions.lock import read_lock
-from transformer_serving.gateway.access import read_access
-from transformer_serving.gateway.server.tls import checked_tls
+from transformer_serving.gateway.access import TLS_CERT, TLS_CLIENT_CA, TLS_KEY, read_access
 from transformer_serving.gateway.settings import WORKERS, read_settings
 
 POLL_SECONDS = 2
@@ -78,11 +77,17 @@ def check_settings(environment: Mapping[str, str]) -> None:
     """
     import preprocess.settings
 
+    for setting in (TLS_CERT, TLS_KEY, TLS_CLIENT_CA):
+        if environment.get(setting.name):
+            raise Failure(
+                f"{setting.name}: the embedded stack speaks no TLS, on this machine alone; unset "
+                "it, and see docs/security.md for what does",
+                exit_code=2,
+            )
     try:
         WORKERS.number(environment)
         read_settings(environment)
         access = read_access(environment)
-        checked_tls(access)
         if access.keys_file is not None:
             read_keys(access.keys_file)
         read_trusted_keys(environment)
