@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -312,3 +313,40 @@ def test_models_without_a_file_of_their_own(state: Path, uri: str, said: str | N
     told = [str(one) for one in file_damage(control_plane_data(state))]
     assert bool(told) == (said is not None)
     assert said is None or said in told[0]
+
+
+def test_writers_go_on_while_the_pages_are_copied(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they write meanwhile is not of the backup's moment."""
+    store = filled(state)
+    data = control_plane_data(state)
+    connect: Callable[..., sqlite3.Connection] = sqlite3.connect
+
+    def open_copy(path: Path, *arguments: Any, **named: Any) -> sqlite3.Connection:
+        """The copy's connection is the last that is opened before the pages are read."""
+        if str(path).startswith(str(data / "backup-")):
+            with store.writing() as transaction:
+                transaction.remove(Kind.TASK, "t0")
+        return connect(path, *arguments, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("transformer_serving.desk.local.backup.sqlite3.connect", open_copy)
+        store._writer.execute("PRAGMA busy_timeout = 0")
+        backup(state, tmp_path / "b.tar")
+    store.close()
+    assert tasks(state) == 499
+    restore(state, tmp_path / "b.tar")
+    assert tasks(state) == 500
+
+
+def test_a_backup_has_no_room_for_what_was_deleted(state: Path, tmp_path: Path) -> None:
+    store = filled(state)
+    with store.writing() as transaction:
+        for number in range(500):
+            transaction.remove(Kind.TASK, f"t{number}")
+    store.close()
+    before = (control_plane_data(state) / DATABASE).stat().st_size
+    backup(state, tmp_path / "b.tar")
+    restore(state, tmp_path / "b.tar")
+    assert (control_plane_data(state) / DATABASE).stat().st_size < before
