@@ -15,7 +15,7 @@ from tests.engine.triton_server import wait_until
 from transformer_serving.desk.local import stack, supervision, watchdog
 from transformer_serving.desk.local.record import Ports, new_record, save_record, sockets_of
 from transformer_serving.desk.local.sockets import socket_folder
-from transformer_serving.desk.local.supervision import Process, Supervisor, _lives, leftovers
+from transformer_serving.desk.local.supervision import Process, Supervisor, leftovers, lives
 from transformer_serving.desk.local.watchdog import Watchdog
 
 STAYS = "import time; time.sleep(600)"
@@ -79,10 +79,11 @@ def test_a_shell_with_another_tmpdir_finds_it(
     temporary()
     assert pid_of(Supervisor(tmp_path), "triton") == part.pid
     assert stack.stop(tmp_path, nothing) == 0
-    assert not _lives(keeper)
-    assert not _lives(part)
+    assert not lives(keeper)
+    assert not lives(part)
 
 
+@pytest.mark.slow
 def test_one_whose_sockets_were_tidied_away_is_ended_with_its_parts(
     start: Start, tmp_path: Path
 ) -> None:
@@ -92,8 +93,8 @@ def test_one_whose_sockets_were_tidied_away_is_ended_with_its_parts(
     shutil.rmtree(sockets_of(tmp_path))
     assert not supervisor.is_up()
     stack.stop(tmp_path, nothing)
-    assert not _lives(keeper)
-    assert not _lives(part)
+    assert not lives(keeper)
+    assert not lives(part)
     assert not list(leftovers(tmp_path))
 
 
@@ -103,6 +104,7 @@ def test_the_record_of_a_copied_folder_leads_to_its_own_sockets(tmp_path: Path) 
     assert sockets_of(copied) == socket_folder(copied)
 
 
+@pytest.mark.slow
 def test_the_parts_end_in_their_order_however_long_one_takes(start: Start, tmp_path: Path) -> None:
     """The front door answers what it has before Triton is told to leave."""
     ready, ended, order = tmp_path / "ready", tmp_path / "ended", tmp_path / "order"
@@ -123,10 +125,11 @@ def test_the_parts_end_in_their_order_however_long_one_takes(start: Start, tmp_p
     keeper = supervisor_of(tmp_path)
     stack.stop(tmp_path, nothing)
     assert order.read_text() == "True"
-    assert not _lives(keeper)
+    assert not lives(keeper)
     assert not (tmp_path / "supervisor.pid").exists()
 
 
+@pytest.mark.slow
 def test_one_that_ends_soon_waits_and_up_starts_it_at_once(start: Start, tmp_path: Path) -> None:
     """Also where it lived for a second: its imports end it, and it would be started without end."""
     stays = tmp_path / "stays"

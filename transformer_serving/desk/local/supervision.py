@@ -265,9 +265,9 @@ def _wait_for_end(
     seconds: float,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> list[psutil.Process]:
-    """Those that live on; one that only waits to be collected by its parent does not."""
+    """Those that live on."""
     deadline = time.monotonic() + seconds
-    while alive := [process for process in processes if _lives(process)]:
+    while alive := [process for process in processes if lives(process)]:
         if time.monotonic() > deadline:
             break
         meanwhile()
@@ -275,7 +275,8 @@ def _wait_for_end(
     return alive
 
 
-def _lives(process: psutil.Process) -> bool:
+def lives(process: psutil.Process) -> bool:
+    """One that only waits to be collected does not: in a container nobody may come for it."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
