@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from transformer_serving.control_plane.files.leftovers import Leftovers
 from transformer_serving.control_plane.files.store import FileStore
-from transformer_serving.control_plane.store import Kind, Store
+from transformer_serving.control_plane.store import Kind, Store, Transaction
 
 DAY = 24 * 3600.0
 OWN = "transformer-serving-own://files/"
@@ -162,3 +163,53 @@ def test_lost_uploads_and_backups_go_too(data: Data) -> None:
     assert not left.exists()
     lost.discard()
     under_way.discard()
+
+
+def test_a_long_line_without_an_address_is_read_in_one_go(data: Data) -> None:
+    """Letters that might have begun an address: tried at each of them, the look took minutes."""
+    data.put("a/m.onnx")
+    data.name("m", text="a-" * 2_000_000, uri=f"{OWN}a/m.onnx")
+    data.after_days(2)
+    assert data.paths == {"a/m.onnx"}
+
+
+@pytest.mark.parametrize("address", ["http://[", "http://", "see ://x", "http://host"])
+def test_an_address_that_is_none_ends_no_look(data: Data, address: str) -> None:
+    data.put("a/m.onnx")
+    data.name("m", text=address)
+    data.after_days(3)
+    assert not data.paths
+
+
+def event(data: Data, identity: str, message: str) -> None:
+    with data.store.writing() as transaction:
+        transaction.execute(
+            "INSERT INTO event (owner, type, identity, metric, variant, iter, timestamp, doc) "
+            "VALUES ('t', 'log', ?, '', '', 0, 0, ?)",
+            (identity, f'{{"msg": "{message}"}}'),
+        )
+
+
+def test_an_event_keeps_a_file_by_its_address_alone(data: Data) -> None:
+    data.put("a/image.png")
+    data.put("a/told")
+    event(data, "1", f"{OWN}a/image.png")
+    event(data, "2", "a line of a log that names a/told")
+    data.after_days(3)
+    assert data.paths == {"a/image.png"}
+
+
+def test_not_all_documents_are_held_at_once(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    data.put("a/m.onnx")
+    data.name("m", uri=f"{OWN}a/m.onnx")
+    event(data, "1", "a line")
+    asked: list[str] = []
+    rows = Transaction.rows
+
+    def noted(self: Transaction, statement: str, *values: Any) -> list[tuple[object, ...]]:
+        asked.append(statement)
+        return rows(self, statement, *values)
+
+    monkeypatch.setattr(Transaction, "rows", noted)
+    data.after_days(1)
+    assert not [statement for statement in asked if "doc" in statement]

@@ -52,6 +52,7 @@ def test_a_healthy_environment_is_silent(scene: Scene) -> None:
     skipped = {row.finding.why for row in named if row.finding.status == SKIPPED}
     assert skipped == {
         "triton: its container has no Python to ask with",
+        "the embedded stack is down; start it: transformer-serving up",
         "no embedded control plane has stored anything here",
         "no CLEARML_DEFAULT_BASE_SERVE_URL: give --env-file, or start a stack",
     }

@@ -108,6 +108,19 @@ def test_what_is_no_gateway() -> None:
     assert "start the gateway or correct" in found("http://127.0.0.1:9/serve")[FAILURE]
 
 
+@pytest.mark.parametrize(("status", "key"), [(500, None), (503, None), (503, ALL)])
+def test_a_gateway_that_does_not_say_whom_it_lets_in(status: int, key: str | None) -> None:
+    """A fault of the gateway, or of what stands before it, is no word that it has no keys."""
+
+    def reply(path: str) -> tuple[int, bytes, dict[str, str]]:
+        return (200, b'{"ready": true}', {}) if path.endswith("/ready") else (status, b"{}", {})
+
+    with answering(reply) as url:
+        said = found(f"{url}/serve", key)
+    assert f"is not known: {url}/health/endpoints answers {status}" in said[FAILURE]
+    assert "is ready at" in said[OK]
+
+
 @pytest.mark.parametrize("where", ["option", "variable", "file"])
 def test_the_command_takes_the_key_from(keyed: str, tmp_path: Path, where: str) -> None:
     file = tmp_path / "stack.env"

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import subprocess
+import sys
 import tarfile
 import threading
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.control_plane.conftest import ACCESS_KEY, SECRET_KEY
+from tests.free_ports import free_port
+from transformer_serving.control_plane import integrity
 from transformer_serving.control_plane.files.store import FileStore
 from transformer_serving.control_plane.integrity import DATABASE, SCHEMA, file_damage
 from transformer_serving.control_plane.store import Kind, Store, StoreError
+from transformer_serving.desk.doctor.control_plane import check_data
+from transformer_serving.desk.doctor.finding import FAILURE
+from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import health, stack
 from transformer_serving.desk.local.backup import backup, restore
-from transformer_serving.desk.local.parts import control_plane_data
+from transformer_serving.desk.local.parts import BY_NAME, control_plane_data
 from transformer_serving.desk.local.record import Ports, StackRecord, load_record, save_record
+from transformer_serving.desk.local.supervision import Process
 
 OWN = "transformer-serving-own://files/"
 
@@ -222,3 +232,121 @@ def test_a_broken_stream_in_a_stored_bundle_is_named(state: Path) -> None:
     connection.close()
     (told,) = file_damage(data)
     assert "model.zip is damaged: it cannot be read (error)" in str(told)
+
+
+def test_a_large_database_is_served_first_and_looked_at_then(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits for the control plane does not wait for each page: it would be ended as hung."""
+    filled(state).close()
+    damage(state)
+    data = control_plane_data(state)
+    monkeypatch.setattr(integrity, "QUICK_BYTES", 4096)
+    Store(data).close()
+    assert health.data_fault(state) is None
+    assert "is damaged; lost: " in str(integrity.fault(data))
+    script = (
+        "from transformer_serving.control_plane import __main__, integrity\n"
+        "integrity.QUICK_BYTES = 4096\n__main__.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, f"--data={data}", f"--port={free_port()}"],
+        env=os.environ
+        | {"TRANSFORMER_SERVING_ACCESS_KEY": ACCESS_KEY}
+        | {"TRANSFORMER_SERVING_SECRET_KEY": SECRET_KEY},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "is damaged; lost: " in done.stderr
+
+
+def test_the_pages_of_one_that_is_served_are_left_to_what_serves_it(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(state).close()
+    monkeypatch.setattr(health, "data_fault", lambda _: pytest.fail("every page was looked at"))
+    runs = Process("control-plane", "RUNNING", os.getpid(), 1.0)
+    record = StackRecord(Ports(control_plane=9), "a", "b")
+    told = health.part_status(BY_NAME["control-plane"], state, record, runs)
+    assert told.health == "does not answer"
+
+
+def test_what_cannot_be_read_now_is_a_reason(state: Path) -> None:
+    """A full disk, a busy one: no traceback, and no word of damage."""
+    filled(state).close()
+    data = control_plane_data(state)
+    # SQLite's own error for what its disk does not give.
+    (data / DATABASE).unlink()
+    (data / DATABASE).mkdir()
+    told = str(integrity.fault(data))
+    assert "cannot be read now: disk I/O error" in told
+    assert "see that its disk has room" in told
+    with pytest.raises(Failure, match="cannot be read now"):
+        stack.start(state, None, lambda _: None)
+    assert (
+        "cannot be read now"
+        in health.all_parts(state, StackRecord(Ports(), "a", "b"), {})[0].health
+    )
+    (damaged,) = file_damage(data)
+    assert "its models cannot be listed" in str(damaged)
+    (said,) = check_data(Subject(state, {}))
+    assert (said.status, said.fix) == (FAILURE, integrity._READABLE)
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        (f"{OWN}a/uploading_file", None),
+        (f"{OWN}failed_uploading", None),
+        ("http://[", None),
+        (f"{OWN}a/../b", "no file can have this name"),
+        (OWN, "no file can have this name (path is empty)"),
+        (f"{OWN}a/model.onnx/below", "it cannot be read (NotADirectoryError)"),
+    ],
+)
+def test_models_without_a_file_of_their_own(state: Path, uri: str, said: str | None) -> None:
+    """While a model is uploaded, and where that did not succeed, its address is a placeholder."""
+    store = filled(state)
+    with store.writing() as transaction:
+        transaction.put(Kind.MODEL, {"id": "n", "name": "two", "uri": uri})
+    store.close()
+    told = [str(one) for one in file_damage(control_plane_data(state))]
+    assert bool(told) == (said is not None)
+    assert said is None or said in told[0]
+
+
+def test_writers_go_on_while_the_pages_are_copied(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they write meanwhile is not of the backup's moment."""
+    store = filled(state)
+    data = control_plane_data(state)
+    connect: Callable[..., sqlite3.Connection] = sqlite3.connect
+
+    def open_copy(path: Path, *arguments: Any, **named: Any) -> sqlite3.Connection:
+        """The copy's connection is the last that is opened before the pages are read."""
+        if str(path).startswith(str(data / "backup-")):
+            with store.writing() as transaction:
+                transaction.remove(Kind.TASK, "t0")
+        return connect(path, *arguments, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("transformer_serving.desk.local.backup.sqlite3.connect", open_copy)
+        store._writer.execute("PRAGMA busy_timeout = 0")
+        backup(state, tmp_path / "b.tar")
+    store.close()
+    assert tasks(state) == 499
+    restore(state, tmp_path / "b.tar")
+    assert tasks(state) == 500
+
+
+def test_a_backup_has_no_room_for_what_was_deleted(state: Path, tmp_path: Path) -> None:
+    store = filled(state)
+    with store.writing() as transaction:
+        for number in range(500):
+            transaction.remove(Kind.TASK, f"t{number}")
+    store.close()
+    before = (control_plane_data(state) / DATABASE).stat().st_size
+    backup(state, tmp_path / "b.tar")
+    restore(state, tmp_path / "b.tar")
+    assert (control_plane_data(state) / DATABASE).stat().st_size < before

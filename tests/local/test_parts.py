@@ -6,16 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.certificates import Authority
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.contract.worker.tracing import RATIO
 from transformer_serving.desk.failure import Failure
-from transformer_serving.desk.local.parts import BY_NAME, check_settings
+from transformer_serving.desk.local.parts import BY_NAME, KEEP_TASKS_SECONDS, check_settings
 from transformer_serving.desk.local.record import Ports, new_record
-from transformer_serving.gateway.access import KEYS_FILE, TLS_CERT, TLS_KEY
+from transformer_serving.gateway.access import KEYS_FILE, TLS_CERT, TLS_CLIENT_CA, TLS_KEY
 from transformer_serving.gateway.settings import MAX_BODY_BYTES, WORKERS
 
-_PAIR = (TLS_CERT.name, TLS_KEY.name)
+ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.mark.parametrize(("said", "workers"), [(None, "1"), ("", "1"), ("3", "3")])
@@ -36,25 +35,31 @@ def test_the_environment_says_how_many_workers(
         (WORKERS.name, "0"),
         (MAX_BODY_BYTES.name, "-1"),
         (RATIO.name, "2"),
-        (TLS_CERT.name, "no-key-beside-it.crt"),
+        # It would listen, and nothing that asks after its health speaks TLS.
+        (TLS_CERT.name, "own.crt"),
+        (TLS_KEY.name, "own.key"),
+        (TLS_CLIENT_CA.name, "callers.crt"),
         ("TRANSFORMER_SERVING_TIMEOUT_S", "soon"),
         (TRUSTED_KEYS_VARIABLE, "no key"),
     ],
 )
 def test_a_wrong_setting_is_named_before_a_part_is_started(name: str, value: str) -> None:
     check_settings({})
-    told = "--tls-cert and --tls-key" if name == TLS_CERT.name else name
-    with pytest.raises(Failure, match=told) as refused:
+    with pytest.raises(Failure, match=name) as refused:
         check_settings({name: value})
     assert refused.value.exit_code == 2
 
 
-def test_files_that_hold_no_keys_or_certificates_are_named_too(tmp_path: Path) -> None:
+def test_a_file_that_holds_no_keys_is_named_too(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong"
-    wrong.write_text("no PEM and no JSON")
-    for variables in ({KEYS_FILE.name: str(wrong)}, dict.fromkeys(_PAIR, str(wrong))):
-        with pytest.raises(Failure, match=str(wrong)) as refused:
-            check_settings(variables)
-        assert refused.value.exit_code == 2
-    pair = Authority(tmp_path).sign("own")
-    check_settings(dict(zip(_PAIR, map(str, (pair.cert, pair.key)), strict=True)))
+    wrong.write_text("no JSON")
+    with pytest.raises(Failure, match=str(wrong)) as refused:
+        check_settings({KEYS_FILE.name: str(wrong)})
+    assert refused.value.exit_code == 2
+
+
+def test_tasks_of_workers_that_are_gone_are_deleted_as_in_the_chart(tmp_path: Path) -> None:
+    launch = BY_NAME["controller"].launch(tmp_path, new_record(tmp_path, Ports()))
+    assert f"--keep-tasks-seconds={KEEP_TASKS_SECONDS}" in launch.command
+    values = (ROOT / "kubernetes" / "chart" / "values.yaml").read_text()
+    assert f"keepTasksMinutes: {KEEP_TASKS_SECONDS // 60}\n" in values

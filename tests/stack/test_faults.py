@@ -27,7 +27,7 @@ from tests.stack.faults import (
 )
 from tests.stack.load import load
 from tests.stack.small_bundles import Parts, write_small
-from transformer_serving.desk.local.supervision import leftovers
+from transformer_serving.desk.local.supervision import leftovers, lives
 from transformer_serving.gateway.server.worker_process import MODULE
 
 pytestmark = pytest.mark.long
@@ -124,7 +124,7 @@ def test_down_after_the_supervisor_crashed_leaves_nothing(tmp_path: Path) -> Non
     os.kill(supervisor, signal.SIGKILL)
     stack.run("down")
     assert not list(leftovers(tmp_path))
-    assert not any(part.is_running() for part in parts)
+    assert not any(lives(part) for part in parts)
 
 
 def test_down_and_up_again_serves_what_was_deployed(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def running(stack: Stack) -> subprocess.Popen[str]:
         assert process.poll() is None, process.communicate()[0]
         # What `up` writes last, and then the parts are started.
         serving = json.loads(record.read_text())["serving_id"] if record.is_file() else None
-        return serving is not None and len(list(leftovers(tune_state(stack)))) >= 6
+        return serving is not None and len(list(leftovers(tune_state(stack)))) >= 7
 
     wait_until(is_up, 120, lambda: f"{process.poll()}")
     return process

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import logging
 import logging.config
+import os
+import signal
 import sys
+import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,6 +19,7 @@ import click
 import uvicorn
 
 from transformer_serving.control_plane.app import create_app
+from transformer_serving.control_plane.integrity import fault, is_large
 from transformer_serving.control_plane.settings import SettingsError, settings_from_environment
 from transformer_serving.control_plane.store import StoreError
 
@@ -76,6 +80,8 @@ def main(host: str, port: int, data: Path) -> None:
     try:
         settings = settings_from_environment(data, host, port)
         app = create_app(settings)
+        if is_large(data):
+            threading.Thread(target=_look_at_pages, args=(data,), daemon=True).start()
     except (SettingsError, StoreError, OSError) as error:
         raise click.ClickException(str(error)) from error
     config = uvicorn.Config(
@@ -93,6 +99,14 @@ def main(host: str, port: int, data: Path) -> None:
     server.run()
     if not server.started:
         sys.exit(3)
+
+
+def _look_at_pages(data: Path) -> None:
+    """Beside what serves, which is ended where the data is damaged: it is not to grow further."""
+    why = fault(data)
+    if why is not None:
+        _log.error("%s", why)
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

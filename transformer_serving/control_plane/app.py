@@ -30,6 +30,7 @@ from transformer_serving.control_plane.files.downloads import file_response
 from transformer_serving.control_plane.files.leftovers import Leftovers
 from transformer_serving.control_plane.files.store import FileStore
 from transformer_serving.control_plane.files.uploads import receive_upload
+from transformer_serving.control_plane.retention import Retention
 from transformer_serving.control_plane.scroll import Scrolls
 from transformer_serving.control_plane.settings import ControlPlaneSettings
 from transformer_serving.control_plane.store import Store
@@ -51,11 +52,13 @@ def create_app(settings: ControlPlaneSettings) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        collecting = asyncio.create_task(Leftovers(store, services.files).watch())
+        rounds = (Leftovers(store, services.files).watch(), Retention(store).watch())
+        tidying = [asyncio.create_task(work) for work in rounds]
         yield
-        collecting.cancel()
-        with suppress(asyncio.CancelledError):
-            await collecting
+        for task in tidying:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
         server.api.close()
         store.close()
 

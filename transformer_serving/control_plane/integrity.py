@@ -14,12 +14,19 @@ from pathlib import Path
 
 from transformer_serving.contract.identity import DAMAGED_ARCHIVE
 from transformer_serving.control_plane.addresses import own_path
+from transformer_serving.control_plane.errors import ApiError
 from transformer_serving.control_plane.file_path import path_parts
 
 DATABASE = "control_plane.sqlite3"
 # Counts up with every change that an older kit could not work with. 0: before it was counted.
 SCHEMA = 1
 FIX = "restore the last backup: transformer-serving down, then transformer-serving restore FILE"
+_READABLE = "see that its disk has room and that this user may read and write its folder"
+# A look at every page of a larger one takes longer than what waits for the control plane.
+QUICK_BYTES = 256 << 20
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+# ClearML's SDK names these while it uploads a model, and after it could not.
+_NO_FILE = ("uploading_file", "failed_uploading")
 _TABLES = ("project", "task", "model", "event")
 
 
@@ -34,35 +41,26 @@ class Damage:
         return f"{self.file} is damaged: {self.lost}"
 
 
-def database_damage(folder: Path) -> Damage | None:
-    """Looks at every page, as SQLite's quick_check does; also while the control plane serves."""
+def fault(folder: Path, *, most_bytes: int | None = None) -> str | None:
+    """Why this kit cannot serve the data, with the fix; None where it can.
+
+    Looks at every page, as SQLite's quick_check does, also while the control plane serves; of a
+    database above `most_bytes` only at its schema.
+    """
     path = folder / DATABASE
-    if not path.exists():
-        return None
     try:
-        with closing(_reading(path)) as connection:
-            said = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-            if said == "ok":
-                return None
-            return Damage(DATABASE, f"{_lost(connection)} ({said.splitlines()[-1]})")
-    except sqlite3.OperationalError as error:
-        # Busy or not to be opened says nothing of its pages.
-        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        if not path.exists():
             return None
-        return Damage(DATABASE, f"everything in it ({error})")
-    except sqlite3.DatabaseError as error:
-        return Damage(DATABASE, f"{_lost_of(path)} ({error})")
-
-
-def fault(folder: Path) -> str | None:
-    """Why this kit cannot serve the data, with the fix; None where it can."""
-    path = folder / DATABASE
-    if not path.exists():
-        return None
-    damage = database_damage(folder)
-    if damage is not None:
-        return f"{path} is damaged; lost: {damage.lost}. Fix: {FIX}"
-    schema = schema_of(folder)
+        whole = most_bytes is None or path.stat().st_size <= most_bytes
+        lost = _lost_by_damage(path) if whole else None
+        schema = 0 if lost else schema_of(folder)
+    except (OSError, sqlite3.Error) as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
+            # Busy or not to be opened says nothing of its pages.
+            return f"{path} cannot be read now: {error}. Fix: {_READABLE}"
+        lost, schema = f"everything in it ({error})", 0
+    if lost is not None:
+        return f"{path} is damaged; lost: {lost}. Fix: {FIX}"
     if schema <= SCHEMA:
         return None
     return (
@@ -70,6 +68,17 @@ def fault(folder: Path) -> str | None:
         "install that kit again, or restore a backup made before the upgrade: "
         "transformer-serving restore FILE"
     )
+
+
+def quick_fault(folder: Path) -> str | None:
+    """The same without a look at every page of a large database."""
+    return fault(folder, most_bytes=QUICK_BYTES)
+
+
+def is_large(folder: Path) -> bool:
+    """Whether `quick_fault` leaves its pages alone."""
+    path = folder / DATABASE
+    return path.exists() and path.stat().st_size > QUICK_BYTES
 
 
 def schema_of(folder: Path) -> int:
@@ -80,20 +89,32 @@ def schema_of(folder: Path) -> int:
 
 def file_damage(folder: Path) -> Iterator[Damage]:
     """Models whose stored file is missing or, as a zip, not what was stored."""
-    with closing(_reading(folder / DATABASE)) as connection:
-        rows = connection.execute(
-            "SELECT json_extract(doc, '$.name'), json_extract(doc, '$.uri') FROM model"
-        ).fetchall()
+    try:
+        with closing(_reading(folder / DATABASE)) as connection:
+            rows = connection.execute(
+                "SELECT json_extract(doc, '$.name'), json_extract(doc, '$.uri') FROM model"
+            ).fetchall()
+    except sqlite3.Error as error:
+        yield Damage(DATABASE, f"its models cannot be listed ({error})")
+        return
     for name, uri in rows:
-        path = own_path(str(uri or ""), "")
-        if path is not None:
-            why = _fault(folder / "files" / Path(*path_parts(path)))
+        path = _own_path(str(uri or ""))
+        if path is not None and path.rsplit("/", 1)[-1] not in _NO_FILE:
+            why = _fault(folder / "files", path)
             if why:
                 yield Damage(f"files/{path.lstrip('/')}", f"{why}; model '{name}' cannot be loaded")
 
 
-def _fault(file: Path) -> str:
+def _own_path(uri: str) -> str | None:
     try:
+        return own_path(uri, "")
+    except ValueError:  # it is no address at all
+        return None
+
+
+def _fault(files: Path, path: str) -> str:
+    try:
+        file = files / Path(*path_parts(path))
         if file.suffix == ".zip":
             with zipfile.ZipFile(file) as archive:
                 broken = archive.testzip()
@@ -101,6 +122,8 @@ def _fault(file: Path) -> str:
         return "" if file.stat().st_size else "it is empty"
     except FileNotFoundError:
         return "it is missing"
+    except ApiError as error:
+        return f"no file can have this name ({error.detail})"
     except (*DAMAGED_ARCHIVE, ValueError) as error:
         return f"it cannot be read ({type(error).__name__})"
 
@@ -109,9 +132,16 @@ def _reading(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)
 
 
-def _lost_of(path: Path) -> str:
+def _lost_by_damage(path: Path) -> str | None:
+    """Raises sqlite3.Error where nothing can be said of its pages, or nothing of it be read."""
     with closing(_reading(path)) as connection:
-        return _lost(connection)
+        try:
+            said = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise
+            return f"{_lost(connection)} ({error})"
+        return None if said == "ok" else f"{_lost(connection)} ({said.splitlines()[-1]})"
 
 
 def _lost(connection: sqlite3.Connection) -> str:

@@ -14,7 +14,7 @@ from typing import TypeVar, cast
 
 import orjson
 
-from transformer_serving.control_plane.integrity import DATABASE, SCHEMA, fault
+from transformer_serving.control_plane.integrity import DATABASE, SCHEMA, quick_fault
 
 Document = dict[str, object]
 Result = TypeVar("Result")
@@ -81,6 +81,10 @@ class Transaction:
     def rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[object, ...]]:
         return self._connection.execute(statement, values).fetchall()
 
+    def each(self, statement: str) -> Iterator[tuple[object, ...]]:
+        """Row by row, for what may not fit into memory."""
+        yield from self._connection.execute(statement)
+
     def execute(self, statement: str, values: Sequence[object] = ()) -> int:
         return self._connection.execute(statement, values).rowcount
 
@@ -112,6 +116,8 @@ class Transaction:
         )
 
     def remove(self, kind: Kind, identity: str) -> bool:
+        """With what was reported of it."""
+        self.execute("DELETE FROM event WHERE owner = ?", (identity,))
         return self.execute(f"DELETE FROM {kind.table} WHERE id = ?", (identity,)) > 0
 
 
@@ -129,7 +135,7 @@ class Store:
         self._opened: list[sqlite3.Connection] = []
         self._local = threading.local()
         try:
-            why = fault(folder)
+            why = quick_fault(folder)
             if why is not None:
                 raise StoreError(why)
             self._writer = self._open()

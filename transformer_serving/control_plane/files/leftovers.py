@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 import orjson
 
@@ -19,8 +19,14 @@ _log = logging.getLogger(__name__)
 
 KEEP_SECONDS = 24 * 3600.0
 _ROUND_SECONDS = 3600.0
-_TABLES = ("project", "task", "model", "event")
-_ADDRESS = re.compile(r"[a-z+\-]+://[^\s\"'\\<>,;|]+")
+# An event counts where it holds an address; a line of a log that names a file keeps nothing.
+_DOCUMENTS = (
+    *(f"SELECT doc FROM {table}" for table in ("project", "task", "model")),
+    "SELECT doc FROM event WHERE instr(doc, '://')",
+)
+# The path of an address. What may stand before it is left out: tried at each letter of a long line
+# it took the square of its length.
+_PATH = re.compile(r"://[^\s\"'\\<>,;|/?#]*(/[^\s\"'\\<>,;|?#]*)")
 
 
 class Leftovers:
@@ -96,13 +102,17 @@ def _unnamed(transaction: Transaction, stored: set[str]) -> set[str]:
     Most are found by the addresses that documents hold. One that is not may stand there in a form
     nobody thought of, so the rest is looked for in all text, and kept when it is anywhere.
     """
-    named: set[str] = set()
-    for text in _texts(transaction):
-        for address in _ADDRESS.findall(text):
-            path = unquote(urlsplit(address).path).strip("/")
-            named.add(path)
-            named.add(urlsplit(address).path.strip("/"))
-    left = {path for path in stored if not _holders(path) & named}
+    left = set(stored)
+    kept_by: dict[str, set[str]] = {}
+    for path in stored:
+        for holder in _holders(path):
+            kept_by.setdefault(holder, set()).add(path)
+    for text in _texts(transaction) if left else ():
+        for found in _PATH.findall(text):
+            left -= kept_by.get(unquote(found).strip("/"), set())
+            left -= kept_by.get(found.strip("/"), set())
+        if not left:
+            return left
     for text in _texts(transaction) if left else ():
         left = {path for path in left if not any(form in text for form in _forms(path))}
     return left
@@ -120,6 +130,6 @@ def _holders(path: str) -> set[str]:
 
 
 def _texts(transaction: Transaction) -> Iterator[str]:
-    for table in _TABLES:
-        for (doc,) in transaction.rows(f"SELECT doc FROM {table}"):
+    for statement in _DOCUMENTS:
+        for (doc,) in transaction.each(statement):
             yield str(doc)

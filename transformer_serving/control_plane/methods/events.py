@@ -26,6 +26,8 @@ _SCALAR = "training_stats_scalar"
 _LIMIT = 2**63 - 1
 # These metrics count seconds, not iterations, and must not move the task's last iteration.
 _MACHINE_METRICS = frozenset({":monitor:machine", ":monitor:gpu"})
+# Series, of which each version of a bundle is one; a task's document holds the last value of each.
+_LAST_VALUES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,7 @@ def _note_in_task(transaction: Transaction, call: Call, events: list[_Event]) ->
             advance_iteration(task, event.iteration)
         if event.type == _SCALAR:
             _note_scalar(task, event)
+    _forget_oldest(task)
     save(transaction, task, worker=call.worker)
 
 
@@ -171,6 +174,22 @@ def _note_scalar(task: Document, event: _Event) -> None:
     last["count"] = cast(int, last["count"]) + 1
     if event.iteration >= cast(int, last.get("iter", event.iteration)):
         last |= {"value": value, "iter": event.iteration, "timestamp": event.timestamp}
+
+
+def _forget_oldest(task: Document) -> None:
+    """Leaves the last values of those series that were heard last."""
+    metrics = section(task, "last_metrics")
+    found = [
+        (cast(int, last.get("timestamp", 0)), metric, variant)
+        for metric, variants in metrics.items()
+        for variant, last in cast(dict[str, Document], variants).items()
+    ]
+    found.sort(reverse=True)
+    for _, metric, variant in found[_LAST_VALUES:]:
+        variants = section(metrics, metric)
+        del variants[variant]
+        if not variants:
+            del metrics[metric]
 
 
 def _name_hash(name: str) -> str:

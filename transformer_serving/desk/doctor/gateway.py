@@ -20,6 +20,12 @@ def check_gateway(subject: Subject) -> Findings:
     answer = ask(f"{address}/health/ready")
     if answer.status == 0:
         yield unreachable(subject, SERVE, address, answer, "the gateway")
+    elif "ready" not in answer.json() and subject.running:
+        yield failure(
+            f"what answers at {address} is not the stack's gateway",
+            "stop that program, or move all ports: transformer-serving down, then "
+            "transformer-serving up --port-base N",
+        )
     elif "ready" not in answer.json():
         yield skipped(
             f"what answers at {address} is not the gateway; clearml-serving's own app has no keys"
@@ -43,17 +49,26 @@ def _lets_in(subject: Subject, address: str) -> Finding:
     url = f"{address}/health/endpoints"
     if subject.endpoint is not None:
         url = f"{url}/{subject.endpoint}"
-    if ask(url).status != UNAUTHORIZED:
+    answer = ask(url)
+    if _is_let_in(answer):
         return ok("the gateway has no keys: everybody who reaches it is let in")
-    status = ask(url, key_header(subject.key)).status if subject.key else UNAUTHORIZED
+    if answer.status == UNAUTHORIZED and subject.key:
+        answer = ask(url, key_header(subject.key))
+    status = answer.status
     if status == UNAUTHORIZED:
         why = "does not know the key" if subject.key else "has keys, and none was given"
         return failure(
             f"the gateway {why}: requests get 401",
             f"give --key or {KEY_VARIABLE}; one is made with transformer-serving keys add NAME",
         )
-    if status != FORBIDDEN:
+    if _is_let_in(answer):
         return ok("the gateway lets the key in")
+    if status != FORBIDDEN:
+        return failure(
+            f"whom the gateway lets in is not known: {url} "
+            + (f"answers {status}" if status else "does not answer"),
+            "wait until it is ready; if it stays so, see its log",
+        )
     if subject.endpoint is not None:
         return failure(
             f"the key may not ask {subject.endpoint}: requests get 403",
@@ -63,3 +78,8 @@ def _lets_in(subject: Subject, address: str) -> Finding:
         "the gateway knows the key, which is for some endpoints or for /metrics only",
         "nothing, if that is meant; name one of its endpoints with --endpoint to look at it",
     )
+
+
+def _is_let_in(answer: Answer) -> bool:
+    """404: there is no such endpoint. One that is not ready is told with its row."""
+    return answer.status in (200, 404) or "endpoint" in answer.json()

@@ -53,11 +53,16 @@ def check_ports(subject: Subject) -> Findings:
         return
     record = subject.record or StackRecord(Ports(), "", "")
     ports = record.listening()
-    if subject.running:
-        yield ok("the stack runs and holds its ports")
-        return
-    taken = [f"{port} ({name})" for name, port in ports.items() if not _free(port)]
-    if taken:
+    # Of a stack that runs those are looked at whose part does not.
+    rows = (
+        [(part.name, part.port) for part in subject.parts if part.port and part.pid is None]
+        if subject.running
+        else list(ports.items())
+    )
+    taken = [f"{port} ({name})" for name, port in rows if not _free(port)]
+    if subject.running and not taken:
+        yield ok("the stack runs and nobody else has its ports")
+    elif taken:
         yield failure(
             f"port {', '.join(taken)} is taken by another program",
             "stop that program, or move all ports: transformer-serving up --port-base N",

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transformer_serving.contract.gate.server_facts import Gpu, read_gpus
 from transformer_serving.desk.env_file import read_env_file
@@ -19,6 +20,9 @@ from transformer_serving.desk.http import KEY_VARIABLE, key_header
 from transformer_serving.desk.local.open_triton import USUAL
 from transformer_serving.desk.local.record import StackRecord, clearml_environment, load_record
 from transformer_serving.desk.versions.lock import Lock, read_lock
+
+if TYPE_CHECKING:
+    from transformer_serving.desk.local.health import PartStatus
 
 GIB = 1 << 30
 _RUN_S = 20.0
@@ -65,8 +69,22 @@ class Subject:
         from transformer_serving.desk.local.supervision import Supervisor
 
         # Asking the supervisor makes a folder for its socket; a stack that never ran needs none.
-        started = (self.state / "supervisor.pid").exists()
-        return self.record is not None and started and Supervisor(self.state).is_up()
+        return self.record is not None and self.was_started and Supervisor(self.state).is_up()
+
+    @property
+    def was_started(self) -> bool:
+        """And not stopped since by `down`."""
+        return (self.state / "supervisor.pid").exists()
+
+    @cached_property
+    def parts(self) -> tuple[PartStatus, ...]:
+        """What `status` says of each part of the embedded stack; empty where it is not up."""
+        from transformer_serving.desk.local.health import all_parts
+        from transformer_serving.desk.local.supervision import Supervisor
+
+        if self.record is None or not self.running:
+            return ()
+        return tuple(all_parts(self.state, self.record, Supervisor(self.state).processes()))
 
     def run(self, *command: str) -> Ran:
         """Run a program of the environment's PATH."""

@@ -16,6 +16,7 @@ from transformer_serving.desk.doctor import (
     gpu,
     log_lines,
     machine,
+    parts,
     triton,
 )
 from transformer_serving.desk.doctor.finding import Findings, Named
@@ -50,6 +51,12 @@ CHECKS = (
         "the ports of the embedded stack",
         "another program listens on one",
         machine.check_ports,
+    ),
+    Check(
+        "parts",
+        "each part of the embedded stack, as status asks it",
+        "one is not well, or what kept them is gone without 'down'",
+        parts.check_parts,
     ),
     Check(
         "disk",
@@ -121,8 +128,8 @@ CHECKS = (
     Check(
         "gateway",
         "the front door at CLEARML_DEFAULT_BASE_SERVE_URL, and whether it lets the key in",
-        "nothing answers, or it refuses the key; a warning while it is not ready, and for a key "
-        "that is bound",
+        "nothing answers, or not whom it lets in, or it refuses the key; a warning while it is not "
+        "ready, and for a key that is bound",
         gateway.check_gateway,
     ),
     Check(
@@ -134,8 +141,8 @@ CHECKS = (
     Check(
         "endpoints",
         "each endpoint of the controller's state, or the one of --endpoint, with its engine",
-        "it is not ready, missing, or its engine does not fit; a warning when its last good bundle "
-        "serves on",
+        "it is not ready, missing, or its engine does not fit, or the controller no longer writes; "
+        "a warning when its last good bundle serves on",
         triton.check_endpoints,
     ),
     Check(

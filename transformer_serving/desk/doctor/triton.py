@@ -44,7 +44,12 @@ def check_triton(subject: Subject) -> Findings:
         and subject.record is not None
         and not subject.environment.get(HTTP_VARIABLE)
     ):
-        yield skipped(f"Triton does not run at {address}; start it: transformer-serving up")
+        why = f"Triton does not run at {address}"
+        yield (
+            failure(why, "see 'transformer-serving logs triton'")
+            if subject.running
+            else skipped(f"{why}; start it: transformer-serving up")
+        )
         return
     if answer.unresolved and subject.from_file and "." not in address:
         yield warning(
@@ -118,11 +123,24 @@ def check_endpoints(subject: Subject) -> Findings:
             f"there is no endpoint '{subject.endpoint}'; there are: {names}",
             "deploy it: transformer-serving deploy BUNDLE --endpoint NAME",
         )
+    silence = _silence(subject)
+    if silence:
+        yield failure(
+            f"what the controller wrote of its endpoints is not of now: {silence}",
+            "see 'transformer-serving logs controller'",
+        )
+    past = "" if subject.running and not silence else ", as the controller last wrote"
     for row in wanted:
-        yield from _endpoint(row, subject)
+        yield from _endpoint(row, subject, past)
 
 
-def _endpoint(row: Mapping[str, Any], subject: Subject) -> Findings:
+def _silence(subject: Subject) -> str | None:
+    """Why the state file of a controller that is to run is not its last round's."""
+    found = (part.health for part in subject.parts if part.name == "controller")
+    return next((health for health in found if health != "ok"), None)
+
+
+def _endpoint(row: Mapping[str, Any], subject: Subject, past: str) -> Findings:
     name, reason = row.get("endpoint"), str(row.get("reason") or "")
     faults = list(_engine(row, subject))
     for fault in faults:
@@ -140,7 +158,6 @@ def _endpoint(row: Mapping[str, Any], subject: Subject) -> Findings:
         )
     elif not faults:
         mark = "" if row.get("verified") else ", unverified: added by hand"
-        past = "" if subject.running else ", as the controller last wrote"
         yield ok(f"endpoint {name} is ready{mark}{past}")
 
 

@@ -48,8 +48,8 @@ _AT_FDCWD = -100
 def backup(state: Path, target: Path) -> dict[str, Any]:
     """Write the backup, also while the stack serves. Returns what it holds.
 
-    The database's write lock is held while the files are linked and its pages copied, so both are
-    of one moment; the tar is written after that.
+    The database's write lock is held while the files are linked, and a view of that moment is kept
+    open from which its pages are copied after that; so both are of one moment.
     """
     record = require_record(state)
     data = control_plane_data(state)
@@ -98,17 +98,20 @@ def restore(state: Path, source: Path) -> dict[str, Any]:
 
 def _moment(data: Path, moment: Path) -> None:
     database = data / integrity.DATABASE
-    with closing(sqlite3.connect(database, timeout=_LOCK_S, isolation_level=None)) as writer:
-        writer.execute("BEGIN IMMEDIATE")
-        try:
-            _link(data / _FILES, moment / _FILES)
-            with (
-                closing(sqlite3.connect(database)) as source,
-                closing(sqlite3.connect(moment / integrity.DATABASE)) as copy,
-            ):
-                source.backup(copy)
-        finally:
-            writer.execute("ROLLBACK")
+    with closing(sqlite3.connect(database, isolation_level=None)) as view:
+        with closing(sqlite3.connect(database, timeout=_LOCK_S, isolation_level=None)) as writer:
+            writer.execute("BEGIN IMMEDIATE")
+            try:
+                view.execute("BEGIN")
+                # A view begins with the first page that it reads.
+                view.execute("SELECT count(*) FROM sqlite_master").fetchone()
+                _link(data / _FILES, moment / _FILES)
+            finally:
+                writer.execute("ROLLBACK")
+        with closing(sqlite3.connect(moment / integrity.DATABASE)) as copy:
+            view.backup(copy)
+            # Without the pages of what was deleted.
+            copy.execute("VACUUM")
 
 
 def _link(source: Path, target: Path) -> None:

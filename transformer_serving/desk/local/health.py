@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.contract.gate.release import kit_version
-from transformer_serving.control_plane.integrity import DATABASE, fault
+from transformer_serving.control_plane.integrity import DATABASE, quick_fault
 from transformer_serving.desk.http import UNIX, NoAnswer, ask_at
 from transformer_serving.desk.local.parts import (
     Part,
@@ -49,13 +49,11 @@ def part_status(
 ) -> PartStatus:
     address = part.listens(record)
     port = None if address is None or address.startswith(UNIX) else int(address.split(":")[1])
-    why = data_fault(state) if part.name == "control-plane" else None
-    if why is not None:
-        pid = None if process is None else process.pid
-        return PartStatus(part.name, pid, port, address, why, None, 0.0)
     if process is None or process.pid is None:
         word = "not running" if process is None else process.state.lower()
-        return PartStatus(part.name, None, port, address, word, None, 0.0)
+        # One that runs has looked at its data itself.
+        why = data_fault(state) if part.name == "control-plane" else None
+        return PartStatus(part.name, None, port, address, why or word, None, 0.0)
     health, version = _ask(part, state, address, process.pid)
     return PartStatus(
         part.name, process.pid, port, address, health, version, round(process.uptime_s, 1)
@@ -70,7 +68,7 @@ def data_fault(state: Path) -> str | None:
 
 @lru_cache(maxsize=1)
 def _fault_of(folder: Path, *_changes: tuple[int, int]) -> str | None:
-    return fault(folder)
+    return quick_fault(folder)
 
 
 def _changed(path: Path) -> tuple[int, int]:

@@ -23,12 +23,13 @@ from transformer_serving.desk.local.record import (
     clearml_environment,
 )
 from transformer_serving.desk.versions.lock import read_lock
-from transformer_serving.gateway.access import read_access
-from transformer_serving.gateway.server.tls import checked_tls
+from transformer_serving.gateway.access import TLS_CERT, TLS_CLIENT_CA, TLS_KEY, read_access
 from transformer_serving.gateway.settings import WORKERS, read_settings
 
 POLL_SECONDS = 2
 GRACE_SECONDS = 30
+# As the chart has it: each start of a worker makes a task in ClearML.
+KEEP_TASKS_SECONDS = 3600
 _TRITON_EXIT_S = 1
 # With the SDK's own 240 tries and pauses of up to two minutes, a part that was started or told to
 # leave while the control plane was away would notice long after that it is back.
@@ -76,11 +77,17 @@ def check_settings(environment: Mapping[str, str]) -> None:
     """
     import preprocess.settings
 
+    for setting in (TLS_CERT, TLS_KEY, TLS_CLIENT_CA):
+        if environment.get(setting.name):
+            raise Failure(
+                f"{setting.name}: the embedded stack speaks no TLS, on this machine alone; unset "
+                "it, and see docs/security.md for what does",
+                exit_code=2,
+            )
     try:
         WORKERS.number(environment)
         read_settings(environment)
         access = read_access(environment)
-        checked_tls(access)
         if access.keys_file is not None:
             read_keys(access.keys_file)
         read_trusted_keys(environment)
@@ -152,6 +159,7 @@ def _controller(state: Path, record: StackRecord) -> Launch:
         f"--state={controller_state(state)}",
         f"--poll-seconds={POLL_SECONDS}",
         f"--grace-seconds={GRACE_SECONDS}",
+        f"--keep-tasks-seconds={KEEP_TASKS_SECONDS}",
     ]
     # As NVIDIA's images say it of theirs.
     triton = {TRITON_VARIABLE: read_lock().embedded.triton}

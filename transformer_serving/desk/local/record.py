@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.failure import Failure
-from transformer_serving.desk.local.sockets import socket_folder
+from transformer_serving.desk.local.sockets import is_folder_of, socket_folder
 
 if TYPE_CHECKING:
     from transformer_serving.engine.triton_process import TritonAddresses
@@ -102,6 +102,16 @@ def new_record(state: Path, ports: Ports) -> StackRecord:
         secrets.token_urlsafe(32),
         sockets=str(socket_folder(state)),
     )
+
+
+def sockets_of(state: Path) -> Path:
+    """Where the stack that runs has its sockets: as stack.json says, whatever TMPDIR is today."""
+    try:
+        stored = Path(json.loads((state / _RECORD).read_text("utf-8"))["sockets"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return socket_folder(state)
+    # The stack.json of a copied folder names those of the stack that it was copied from.
+    return stored if is_folder_of(state, stored) else socket_folder(state)
 
 
 def state_directory(given: str | None = None) -> Path:

@@ -20,8 +20,7 @@ _PLAIN = re.compile(r"[\w./-]{1,90}", re.ASCII)
 
 def socket_folder(state: Path) -> Path:
     """The folder, which only this user can enter. Raises Failure where that cannot be had."""
-    digest = hashlib.sha256(str(state).encode()).hexdigest()[:12]
-    folder = Path(tempfile.gettempdir()) / f"transformer-serving-{os.getuid()}-{digest}"
+    folder = Path(tempfile.gettempdir()) / _name(state)
     if not _PLAIN.fullmatch(str(folder)):
         raise Failure(
             f"{folder} cannot hold sockets: at most 90 of letters, digits and ./_-; set TMPDIR "
@@ -29,12 +28,24 @@ def socket_folder(state: Path) -> Path:
             exit_code=2,
         )
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
-    if found.st_uid != os.getuid() or not private:
+    if not _private(folder):
         raise Failure(f"{folder} belongs to somebody else; remove it or set TMPDIR")
     return folder
 
 
-def supervisor_socket(state: Path) -> Path:
-    return socket_folder(state) / "supervisor.sock"
+def is_folder_of(state: Path, folder: Path) -> bool:
+    """Whether that is one of this state's, made where TMPDIR was then; it may be gone."""
+    try:
+        return folder.name == _name(state) and _private(folder)
+    except FileNotFoundError:
+        return True
+
+
+def _name(state: Path) -> str:
+    digest = hashlib.sha256(str(state).encode()).hexdigest()[:12]
+    return f"transformer-serving-{os.getuid()}-{digest}"
+
+
+def _private(folder: Path) -> bool:
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077 and found.st_uid == os.getuid()

@@ -9,6 +9,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from transformer_serving.desk.local.record import (
 )
 from transformer_serving.desk.local.sockets import socket_folder
 from transformer_serving.desk.local.supervision import Supervisor, leftovers, sweep
+from transformer_serving.desk.local.turn import own_turn
 from transformer_serving.desk.step_report import StepReport
 from transformer_serving.desk.versions.lock import read_lock
 
@@ -72,11 +74,23 @@ def start(
     which Triton's inference is open to every program of this machine; it is never kept, and
     neither is `watched`, which has Prometheus run beside the stack, also beside one that runs.
     """
+    make_private(state)
+    with own_turn(state, report):
+        return _start(state, ports, report, open_inference, watched)
+
+
+def _start(
+    state: Path,
+    ports: Ports | None,
+    report: StepReport,
+    open_inference: int | None,
+    watched: bool,
+) -> Stack:
     record = load_record(state)
     watchers = monitoring.chosen(os.environ) if watched else ()
     supervisor = Supervisor(state)
     running = supervisor.is_up()
-    why = health.data_fault(state)
+    why = None if running else health.data_fault(state)
     if why is not None:
         raise Failure(why)
     if running and record is not None:
@@ -89,7 +103,6 @@ def start(
             report("ending what a crash left behind")
             sweep(state)
         check_ports(record.listening())
-        make_private(state)
         save_record(state, record)
         supervisor.start()
     if watchers:
@@ -196,12 +209,12 @@ def check_ports(ports: Mapping[str, int]) -> None:
 def stop(state: Path, report: StepReport) -> int:
     """Stop everything in reverse order; also what a crash left. Returns processes swept up."""
     report("stopping")
-    supervisor = Supervisor(state)
-    swept = sum(1 for _ in leftovers(state)) if not supervisor.is_up() else 0
-    supervisor.stop()
-    record = load_record(state)
-    if record is not None:
-        record.triton.remove_sockets()
+    # A folder that nobody has started in is not made for the lock.
+    with own_turn(state, report) if state.is_dir() else nullcontext():
+        swept = Supervisor(state).stop()
+        record = load_record(state)
+        if record is not None:
+            record.triton.remove_sockets()
     return swept
 
 

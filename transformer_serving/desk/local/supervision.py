@@ -3,17 +3,20 @@
 supervisord because it restarts what dies, stops process groups in reverse order, rotates logs,
 answers over a local socket, and has been kept for two decades (docs/decisions/stack.md).
 
-Tested by tests/stack/test_faults.py.
+Tested by tests/local/test_supervision.py and tests/stack/test_faults.py.
 """
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import os
+import socket
 import subprocess
 import sys
 import time
 import xmlrpc.client
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,16 +26,24 @@ import psutil
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import UnixConnection
 from transformer_serving.desk.local.parts import PARTS
-from transformer_serving.desk.local.record import MARK, write_private
-from transformer_serving.desk.local.sockets import supervisor_socket
+from transformer_serving.desk.local.record import MARK, sockets_of, write_private
 
+# Of the supervisor, which ends the parts one after the other.
 _STOP_S = 40.0
 _RPC_S = 60.0
+_SUPERVISOR = "supervisor.supervisord"
 # What asking a supervisor raises that is not there, or leaves.
 _SILENT = (OSError, http.client.HTTPException, xmlrpc.client.Error)
+# One that ends sooner after its start waits before the next, each time a second longer; above what
+# its imports take, or one that they end would be started again without a pause.
+_START_S = 10
 # Of each part's log; with its backups a log takes three times as much.
 LOG_BYTES = 20 << 20
 LOG_BACKUPS = 2
+
+
+# supervisord's word for a part that ended at once and is started again after a pause.
+WAITING = "BACKOFF"
 
 
 @dataclass(frozen=True)
@@ -48,7 +59,7 @@ class Process:
 def configuration(state: Path) -> str:
     """supervisord.conf of the stack. Percent signs are doubled, as its format wants."""
     folder = str(state).replace("%", "%%")
-    socket = str(supervisor_socket(state)).replace("%", "%%")
+    listener = str(_socket(state)).replace("%", "%%")
     head = f"""[supervisord]
 logfile={folder}/logs/supervisor.log
 logfile_maxbytes=5MB
@@ -58,7 +69,7 @@ childlogdir={folder}/logs
 environment={MARK}="{folder}"
 
 [unix_http_server]
-file={socket}
+file={listener}
 chmod=0600
 
 [rpcinterface:supervisor]
@@ -80,7 +91,7 @@ directory={folder}/run
 priority={order}
 autostart=false
 autorestart=true
-startsecs=1
+startsecs={_START_S}
 startretries=1000000
 stopasgroup=true
 killasgroup=true
@@ -93,13 +104,13 @@ stdout_logfile_backups={LOG_BACKUPS}
 
 
 class _UnixTransport(xmlrpc.client.Transport):
-    def __init__(self, path: Path) -> None:
+    def __init__(self, state: Path) -> None:
         super().__init__()
-        self._path = path
+        self._state = state
 
     def make_connection(self, host: Any) -> http.client.HTTPConnection:
         # Where close() looks for it.
-        self._connection = host, UnixConnection(self._path, _RPC_S)
+        self._connection = host, UnixConnection(_socket(self._state), _RPC_S)
         return self._connection[1]
 
     def request(self, *arguments: Any, **named: Any) -> Any:
@@ -116,7 +127,7 @@ class Supervisor:
     def __init__(self, state: Path) -> None:
         self.state = state
         self._rpc: Any = xmlrpc.client.ServerProxy(
-            "http://localhost", transport=_UnixTransport(supervisor_socket(state))
+            "http://localhost", transport=_UnixTransport(state)
         ).supervisor
 
     def is_up(self) -> bool:
@@ -134,8 +145,9 @@ class Supervisor:
         config = self.state / "supervisord.conf"
         write_private(config, configuration(self.state))
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "supervisor.supervisord", "-c", str(config)],
+            [sys.executable, "-P", "-m", _SUPERVISOR, "-c", str(config)],
             cwd=self.state,
+            env={**os.environ, MARK: str(self.state)},
             capture_output=True,
             text=True,
             check=False,
@@ -147,7 +159,11 @@ class Supervisor:
             time.sleep(0.05)
 
     def start_part(self, name: str) -> None:
+        """Start it, now also where it waits since it ended at once the last time."""
         try:
+            if self._rpc.getProcessInfo(name)["statename"] == WAITING:
+                # It counts as started, and its pause goes on.
+                self._rpc.stopProcess(name)
             self._rpc.startProcess(name, False)
         except xmlrpc.client.Fault as fault:
             if "ALREADY_STARTED" not in fault.faultString:
@@ -171,37 +187,67 @@ class Supervisor:
             for row in rows
         }
 
-    def stop(self) -> None:
-        """Stop all parts in reverse order and the supervisor itself, then sweep."""
-        if self.is_up():
-            self._rpc.shutdown()
-            deadline = time.monotonic() + _STOP_S
-            while self.is_up() and time.monotonic() < deadline:
-                time.sleep(0.1)
-            _wait_for_end(list(leftovers(self.state)), 5.0)
-        sweep(self.state)
-        supervisor_socket(self.state).unlink(missing_ok=True)
+    def stop(self) -> int:
+        """Stop all parts in reverse order and the supervisor itself; processes swept up."""
+        swept = sweep(self.state)
+        (self.state / "supervisor.pid").unlink(missing_ok=True)
+        _socket(self.state).unlink(missing_ok=True)
+        return swept
+
+
+def _socket(state: Path) -> Path:
+    return sockets_of(state) / "supervisor.sock"
 
 
 def leftovers(state: Path) -> Iterator[psutil.Process]:
-    """Processes of this stack, also those whose supervisor has crashed."""
+    """Processes of this stack, its supervisor and also those that one has left by a crash."""
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARK) == str(state):
+            if process.environ().get(MARK) == str(state) or _supervises(process, state):
                 yield process
         except (psutil.AccessDenied, psutil.NoSuchProcess, psutil.ZombieProcess):
             continue
 
 
 def sweep(state: Path) -> int:
-    """End what is left of the stack: politely, then by force. Returns how many there were."""
-    found = list(leftovers(state))
-    for process in found:
+    """End what there is of the stack, politely, then by force; how many a crash had left.
+
+    The supervisor first: it ends the parts in their order, and would start again what ends before.
+    """
+    supervisors = [process for process in leftovers(state) if _supervises(process, state)]
+    _end(supervisors, _STOP_S, lambda: _wake(state))
+    left = list(leftovers(state))
+    _end(left, 8.0)
+    return 0 if supervisors else len(left)
+
+
+def _supervises(process: psutil.Process, state: Path) -> bool:
+    """Also one that an older kit started without the mark."""
+    try:
+        command = process.cmdline()
+    except psutil.Error:
+        return False
+    return _SUPERVISOR in command and str(state / "supervisord.conf") in command
+
+
+def _wake(state: Path) -> None:
+    """Have it look at once whether a part has ended, which it does once a second otherwise."""
+    with contextlib.suppress(OSError, Failure), socket.socket(socket.AF_UNIX) as caller:
+        caller.settimeout(1)
+        caller.connect(str(_socket(state)))
+
+
+def _end(
+    processes: list[psutil.Process],
+    patience_s: float,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> None:
+    for process in processes:
         _signal(process, force=False)
-    for process in _wait_for_end(found, 8.0):
+    alive = _wait_for_end(processes, patience_s, meanwhile)
+    for process in alive:
         _signal(process, force=True)
-    _wait_for_end(found, 2.0)
-    return len(found)
+    _wait_for_end(alive, 2.0)
 
 
 def _signal(process: psutil.Process, *, force: bool) -> None:
@@ -214,6 +260,24 @@ def _signal(process: psutil.Process, *, force: bool) -> None:
         return
 
 
-def _wait_for_end(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
-    _, alive = psutil.wait_procs(processes, timeout=seconds)
-    return list(alive)
+def _wait_for_end(
+    processes: list[psutil.Process],
+    seconds: float,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> list[psutil.Process]:
+    """Those that live on."""
+    deadline = time.monotonic() + seconds
+    while alive := [process for process in processes if lives(process)]:
+        if time.monotonic() > deadline:
+            break
+        meanwhile()
+        time.sleep(0.05)
+    return alive
+
+
+def lives(process: psutil.Process) -> bool:
+    """One that only waits to be collected does not: in a container nobody may come for it."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -7,6 +7,9 @@ stopped   SIGSTOP, or ^Z in some terminal: certain, so it is ended after STOPPED
 silent    answered before and no longer does: ended after SILENT_PROBES unanswered probes.
 starting  has never answered: ended after START_S.
 
+A part that ends soon after each start is started again after LONGEST_PAUSE_S at the latest: the
+supervisor's own pauses grow without an end.
+
 Any HTTP status is an answer. What a debugger holds is left alone.
 
 Tested by tests/stack/test_storage_and_clock.py and tests/local/test_reliability_page.py.
@@ -25,16 +28,18 @@ from pathlib import Path
 
 import psutil
 
+from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.health import probe
 from transformer_serving.desk.local.parts import PARTS, Part, beat_file
 from transformer_serving.desk.local.record import StackRecord, require_record
-from transformer_serving.desk.local.supervision import Process, Supervisor
+from transformer_serving.desk.local.supervision import WAITING, Process, Supervisor
 
 LOOK_EVERY_S = 1.0
 STOPPED_LOOKS = 2
 PROBE_TIMEOUT_S = 2.0
 SILENT_PROBES = 12
 START_S = 90.0
+LONGEST_PAUSE_S = 30.0
 
 _log = logging.getLogger(__name__)
 
@@ -53,12 +58,14 @@ class Watch:
 
 @dataclass
 class Watchdog:
-    """Looks once a second; `stopped` counts the looks at which a process was found stopped."""
+    """Looks once a second; `stopped` counts the looks at which a process was found stopped, and
+    `waiting` has since when a part waits for its next start."""
 
     state: Path
     record: StackRecord
     watches: dict[str, Watch] = field(default_factory=dict)
     stopped: dict[int, int] = field(default_factory=dict)
+    waiting: dict[str, float] = field(default_factory=dict)
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(len(PARTS)))
 
     def look(self, processes: dict[str, Process]) -> None:
@@ -76,6 +83,16 @@ class Watchdog:
             reason = self._hangs(part, pid)
             if reason is not None:
                 _end(part.name, pid, reason)
+
+    def overdue(self, processes: dict[str, Process]) -> list[str]:
+        """Parts that have waited long enough for their next start."""
+        now = time.monotonic()
+        self.waiting = {
+            name: self.waiting.get(name, now)
+            for name, process in processes.items()
+            if process.state == WAITING
+        }
+        return [name for name, since in self.waiting.items() if now - since > LONGEST_PAUSE_S]
 
     def _end_stopped(self, mains: dict[int, str]) -> None:
         """A part of which any process is stopped, as a whole.
@@ -155,9 +172,12 @@ def main(state: Path) -> None:
     while True:
         begun = time.monotonic()
         try:
-            watchdog.look(supervisor.processes())
+            processes = supervisor.processes()
+            watchdog.look(processes)
+            for name in watchdog.overdue(processes):
+                supervisor.start_part(name)
             own.touch()
-        except OSError:
+        except (OSError, Failure):
             _log.exception("a look failed")
         time.sleep(max(0.1, LOOK_EVERY_S - (time.monotonic() - begun)))
 

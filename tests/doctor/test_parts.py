@@ -1,0 +1,123 @@
+"""What is said of an embedded stack whose parts are dead, hang, or have lost their port."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.doctor.conftest import READY, answering
+from transformer_serving.desk.doctor.finding import FAILURE, OK, SKIPPED
+from transformer_serving.desk.doctor.subject import Subject
+from transformer_serving.desk.doctor.table import examine
+from transformer_serving.desk.local.parts import PARTS
+from transformer_serving.desk.local.record import Ports, StackRecord, clearml_environment
+from transformer_serving.desk.local.supervision import WAITING, Process, Supervisor
+
+TRITON = json.dumps({"version": "2.51.0"}).encode()
+
+
+def reply(path: str) -> tuple[int, bytes, dict[str, str]]:
+    """Of every part in one: it is ready, and without keys."""
+    return 200, json.dumps({"ready": True, "endpoints": []}).encode(), {}
+
+
+@dataclasses.dataclass
+class Embedded:
+    """A stack with a supervisor that says what the test wants, and listeners that answer."""
+
+    subject: Subject
+    processes: dict[str, Process]
+
+    def controller(self, ago_s: float) -> None:
+        path = self.subject.state / "triton" / "controller.json"
+        path.parent.mkdir(exist_ok=True)
+        own = {"pid": os.getpid(), "last_sync": time.time() - ago_s}
+        path.write_text(json.dumps({"controller": own, "endpoints": [READY]}))
+
+    def said(self, check: str, status: str) -> str:
+        rows = [row for row in examine(self.subject) if row.check == check]
+        return "\n".join(row.finding.why for row in rows if row.finding.status == status)
+
+
+@pytest.fixture
+def embedded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Embedded]:
+    def port(address: str) -> int:
+        return int(address.rsplit(":", 1)[1])
+
+    with ExitStack() as servers:
+        gateway, control_plane = (port(servers.enter_context(answering(reply))) for _ in range(2))
+        triton = port(servers.enter_context(answering(lambda path: (200, TRITON, {}))))
+        record = StackRecord(
+            Ports(inference=gateway, control_plane=control_plane), "a", "s", open_inference=triton
+        )
+        state = tmp_path / "state"
+        (state / "run").mkdir(parents=True)
+        (state / "run" / "watchdog").touch()
+        (state / "supervisor.pid").write_text("1")
+        names = [part.name for part in PARTS]
+        processes = {name: Process(name, "RUNNING", os.getpid(), 9.0) for name in names}
+        monkeypatch.setattr(Supervisor, "is_up", lambda _: bool(processes))
+        monkeypatch.setattr(Supervisor, "processes", lambda _: processes)
+        environment: dict[str, Any] = {"PATH": "/nowhere", **clearml_environment(record)}
+        found = Embedded(Subject(state, environment, record, usual_triton="127.0.0.1:9"), processes)
+        found.controller(ago_s=0)
+        yield found
+
+
+def test_a_stack_that_is_well(embedded: Embedded) -> None:
+    assert "all 5 parts of the stack are well" in embedded.said("parts", OK)
+    assert embedded.said("endpoints", OK) == "endpoint good is ready"
+    for check in ("parts", "ports", "triton", "endpoints", "gateway"):
+        assert embedded.said(check, FAILURE) == ""
+
+
+def test_a_controller_that_hangs(embedded: Embedded) -> None:
+    embedded.controller(ago_s=1000)
+    assert "controller: last synced 1000 s ago" in embedded.said("parts", FAILURE)
+    assert "is not of now: last synced 1000 s ago" in embedded.said("endpoints", FAILURE)
+    assert "as the controller last wrote" in embedded.said("endpoints", OK)
+
+
+def test_a_controller_that_is_dead(embedded: Embedded) -> None:
+    embedded.processes["controller"] = Process("controller", WAITING, None, 0.0)
+    assert "controller: backoff" in embedded.said("parts", FAILURE)
+    assert "is not of now: backoff" in embedded.said("endpoints", FAILURE)
+
+
+def test_a_stranger_at_the_gateways_port(embedded: Embedded) -> None:
+    assert embedded.subject.record is not None
+    embedded.processes["inference"] = Process("inference", WAITING, None, 0.0)
+    with answering(lambda path: (404, b"{}", {})) as stranger:
+        number = int(stranger.rsplit(":", 1)[1])
+        ports = dataclasses.replace(embedded.subject.record.ports, inference=number)
+        record = dataclasses.replace(embedded.subject.record, ports=ports)
+        embedded.subject = dataclasses.replace(
+            embedded.subject, record=record, environment=clearml_environment(record)
+        )
+        assert "inference: backoff" in embedded.said("parts", FAILURE)
+        assert f"port {number} (inference) is taken" in embedded.said("ports", FAILURE)
+        assert "is not the stack's gateway" in embedded.said("gateway", FAILURE)
+
+
+def test_a_triton_that_does_not_run(embedded: Embedded) -> None:
+    assert embedded.subject.record is not None
+    record = dataclasses.replace(embedded.subject.record, open_inference=None, sockets="/nowhere")
+    embedded.subject = dataclasses.replace(embedded.subject, record=record)
+    assert "triton: does not answer" in embedded.said("parts", FAILURE)
+    assert "Triton does not run at unix:/nowhere/triton" in embedded.said("triton", FAILURE)
+
+
+def test_a_stack_that_is_down_and_one_that_was_not_stopped(embedded: Embedded) -> None:
+    embedded.processes.clear()
+    assert "no supervisor keeps it any more" in embedded.said("parts", FAILURE)
+    (embedded.subject.state / "supervisor.pid").unlink()
+    embedded.subject = dataclasses.replace(embedded.subject)
+    assert "is down; start it" in embedded.said("parts", SKIPPED)

@@ -1,0 +1,161 @@
+"""supervisord with small parts: found again, stopped in order, started again with a pause."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.engine.triton_server import wait_until
+from transformer_serving.desk.local import stack, supervision, watchdog
+from transformer_serving.desk.local.record import Ports, new_record, save_record, sockets_of
+from transformer_serving.desk.local.sockets import socket_folder
+from transformer_serving.desk.local.supervision import Process, Supervisor, leftovers, lives
+from transformer_serving.desk.local.watchdog import Watchdog
+
+STAYS = "import time; time.sleep(600)"
+Start = Callable[..., Supervisor]
+
+
+def nothing(_: str) -> None:
+    return
+
+
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Path]]:
+    """Another TMPDIR at each call, as another shell has one; short, as a socket's path must be."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+
+        def another() -> Path:
+            monkeypatch.setattr("tempfile.tempdir", tempfile.mkdtemp(dir=folder))
+            return Path(tempfile.gettempdir())
+
+        another()
+        yield another
+
+
+@pytest.fixture
+def start(tmp_path: Path, temporary: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Starts a supervisor whose parts run the given lines of Python."""
+    configuration = supervision.configuration
+
+    def small(state: Path, **parts: str) -> Supervisor:
+        def command(found: re.Match[str]) -> str:
+            script = state / f"{found[1]}.py"
+            script.write_text(parts.get(found[1], STAYS))
+            return f'"{script}"'
+
+        plan = re.sub(r"-m transformer_serving\S+ (\S+) .*", command, configuration(state))
+        monkeypatch.setattr(supervision, "configuration", lambda _: plan)
+        save_record(state, new_record(state, Ports()))
+        supervisor = Supervisor(state)
+        supervisor.start()
+        for name in parts:
+            supervisor.start_part(name)
+        return supervisor
+
+    yield lambda **parts: small(tmp_path, **parts)
+    Supervisor(tmp_path).stop()
+
+
+def supervisor_of(state: Path) -> psutil.Process:
+    return psutil.Process(int((state / "supervisor.pid").read_text()))
+
+
+def pid_of(supervisor: Supervisor, name: str) -> int | None:
+    return supervisor.processes()[name].pid
+
+
+def test_a_shell_with_another_tmpdir_finds_it(
+    start: Start, tmp_path: Path, temporary: Callable[[], Path]
+) -> None:
+    supervisor = start(triton=STAYS)
+    keeper, part = supervisor_of(tmp_path), psutil.Process(pid_of(supervisor, "triton"))
+    temporary()
+    assert pid_of(Supervisor(tmp_path), "triton") == part.pid
+    assert stack.stop(tmp_path, nothing) == 0
+    assert not lives(keeper)
+    assert not lives(part)
+
+
+@pytest.mark.slow
+def test_one_whose_sockets_were_tidied_away_is_ended_with_its_parts(
+    start: Start, tmp_path: Path
+) -> None:
+    """The supervisor before them: it would start again what ends."""
+    supervisor = start(triton=STAYS)
+    keeper, part = supervisor_of(tmp_path), psutil.Process(pid_of(supervisor, "triton"))
+    shutil.rmtree(sockets_of(tmp_path))
+    assert not supervisor.is_up()
+    stack.stop(tmp_path, nothing)
+    assert not lives(keeper)
+    assert not lives(part)
+    assert not list(leftovers(tmp_path))
+
+
+def test_the_record_of_a_copied_folder_leads_to_its_own_sockets(tmp_path: Path) -> None:
+    copied = tmp_path / "copied"
+    save_record(copied, new_record(tmp_path / "first", Ports()))
+    assert sockets_of(copied) == socket_folder(copied)
+
+
+@pytest.mark.slow
+def test_the_parts_end_in_their_order_however_long_one_takes(start: Start, tmp_path: Path) -> None:
+    """The front door answers what it has before Triton is told to leave."""
+    ready, ended, order = tmp_path / "ready", tmp_path / "ended", tmp_path / "order"
+    leaves = (
+        "import pathlib, signal, sys, time\n"
+        "def leave(*_):\n"
+        "    {}\n"
+        "    sys.exit()\n"
+        "signal.signal(signal.SIGTERM, leave)\n"
+        f"open({str(ready)!r}, 'a').write('r')\n"
+        "time.sleep(600)\n"
+    )
+    # Longer than what is left by a crash is given.
+    slow = f"time.sleep(6); pathlib.Path({str(ended)!r}).touch()"
+    first = f"pathlib.Path({str(order)!r}).write_text(str(pathlib.Path({str(ended)!r}).exists()))"
+    start(triton=leaves.format(first), inference=leaves.format(slow))
+    wait_until(lambda: ready.exists() and ready.read_text() == "rr", 20)
+    keeper = supervisor_of(tmp_path)
+    stack.stop(tmp_path, nothing)
+    assert order.read_text() == "True"
+    assert not lives(keeper)
+    assert not (tmp_path / "supervisor.pid").exists()
+
+
+@pytest.mark.slow
+def test_one_that_ends_soon_waits_and_up_starts_it_at_once(start: Start, tmp_path: Path) -> None:
+    """Also where it lived for a second: its imports end it, and it would be started without end."""
+    stays = tmp_path / "stays"
+    script = (
+        "import os, sys, time\n"
+        f"time.sleep(600 if os.path.exists({str(stays)!r}) else 1.5)\n"
+        "sys.exit(1)\n"
+    )
+    supervisor = start(triton=script)
+    wait_until(lambda: supervisor.processes()["triton"].state == supervision.WAITING, 20)
+    stays.touch()
+    supervisor.start_part("triton")
+    pid = pid_of(supervisor, "triton")
+    assert pid is not None
+    supervisor.start_part("triton")
+    assert pid_of(supervisor, "triton") == pid
+
+
+def test_no_pause_is_longer_than_half_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = Watchdog(tmp_path, new_record(tmp_path, Ports()))
+    waits = {"triton": Process("triton", supervision.WAITING, None, 0.0)}
+    assert looks.overdue(waits) == []
+    monkeypatch.setattr(watchdog, "LONGEST_PAUSE_S", -1.0)
+    assert looks.overdue(waits) == ["triton"]
+    runs = {"triton": Process("triton", "RUNNING", 1, 0.0)}
+    assert looks.overdue(runs) == []
+    assert looks.waiting == {}

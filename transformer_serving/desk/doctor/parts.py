@@ -1,0 +1,31 @@
+"""The check of the embedded stack's parts, each by what `status` asks it.
+
+Tested by tests/doctor/test_parts.py.
+"""
+
+from __future__ import annotations
+
+from transformer_serving.desk.doctor.finding import Findings, failure, ok, skipped
+from transformer_serving.desk.doctor.subject import Subject
+
+
+def check_parts(subject: Subject) -> Findings:
+    if subject.record is None:
+        yield skipped("no embedded stack is looked at")
+        return
+    if not subject.running:
+        yield (
+            failure(
+                "the embedded stack was started and no supervisor keeps it any more",
+                "start it again: transformer-serving up; or end what is left: transformer-serving "
+                "down",
+            )
+            if subject.was_started
+            else skipped("the embedded stack is down; start it: transformer-serving up")
+        )
+        return
+    ill = [part for part in subject.parts if part.health != "ok"]
+    for part in ill:
+        yield failure(f"{part.name}: {part.health}", f"see 'transformer-serving logs {part.name}'")
+    if not ill:
+        yield ok(f"all {len(subject.parts)} parts of the stack are well")
