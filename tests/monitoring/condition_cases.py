@@ -58,12 +58,12 @@ _CONDITIONS: dict[str, tuple[dict[str, str], list[Series], dict[str, list[Series
         GATEWAY,
         [
             gauge("waiting_tokens_limit", 800_000, **GATEWAY),
-            gauge("waiting_tokens", 700_000, **GATEWAY),
+            gauge("waiting_tokens", 260_000, **GATEWAY),
         ],
         {
             "that many may": [
                 gauge("waiting_tokens_limit", 800_000, **GATEWAY),
-                gauge("waiting_tokens", 600_000, **GATEWAY),
+                gauge("waiting_tokens", 220_000, **GATEWAY),
             ]
         },
     ),

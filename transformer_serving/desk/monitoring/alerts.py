@@ -32,6 +32,9 @@ INFERENCE_JOB, ENGINE_JOB = "transformer-serving", "transformer-serving-engine"
 _ENGINE_FAILED = KINDS["engine_failed"].status
 # So few bad answers are no reason to call anybody, whatever share they are of few.
 LEAST_BAD = 10
+# Of the tokens that may wait: nobody gets all. One busy endpoint's requests have half of them at
+# most, and those with many tokens a third (preprocess/admission.py).
+MANY_WAIT = 0.3
 # A worker has one row of this figure, whatever it serves.
 _WORKERS = "count by (instance) (transformer_serving_gateway_golden_round_timestamp_seconds)"
 _ENGINE_SYNC = "max by (instance) (transformer_serving_engine_last_sync_timestamp_seconds)"
@@ -128,10 +131,11 @@ _SATURATION = (
         "WaitingTokensNearLimit",
         "saturation",
         "sum by (instance) (transformer_serving_waiting_tokens) "
-        "/ sum by (instance) (transformer_serving_waiting_tokens_limit) > 0.8",
+        f"/ sum by (instance) (transformer_serving_waiting_tokens_limit) > {MANY_WAIT}",
         GOES_ON,
         TICKET,
-        "Over 80 % of the tokens that may wait in {{ $labels.instance }} do.",
+        f"Over {100 * MANY_WAIT:g} % of the tokens that may wait in "
+        "{{ $labels.instance }} do, and one endpoint gets a third to a half.",
     ),
     Alert(
         "WaitingTimeNearLimit",
