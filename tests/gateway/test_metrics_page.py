@@ -51,6 +51,25 @@ def test_what_is_told_of_golden_requests(tmp_path: Path) -> None:
     assert seen == {("gateway_golden_ok", "a"): 0.0, ("gateway_golden_ok", "c"): 1.0}
 
 
+def test_a_worker_without_a_round_has_no_time_of_one(tmp_path: Path) -> None:
+    """0 would be a round of 1970: one that is stale, of a worker that answers."""
+    for folder in ({}, {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}):
+        done = subprocess.run(
+            [sys.executable, "-c", NOT_YET], env={**os.environ, **folder},
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        assert not [name for name, _ in read(done.stdout) if "golden_round" in name]
+
+
+NOT_YET = """
+import sys
+from transformer_serving.gateway.figures.metrics import Metrics
+from transformer_serving.gateway.figures.page import page
+metrics = Metrics()
+sys.stdout.write(page().decode())
+"""
+
+
 GOLDENS = """
 import sys
 from transformer_serving.gateway.golden_rounds import GoldenResult

@@ -87,8 +87,16 @@ _CONDITIONS: dict[str, tuple[dict[str, str], list[Series], dict[str, list[Series
     ),
     "StreamsNearLimit": (
         GATEWAY,
-        [*_WORKERS, gauge("running_streams", 210, **ENDPOINT, **GATEWAY)],
-        {"two workers may have that": [*_WORKERS, gauge("running_streams", 200, **GATEWAY)]},
+        [
+            gauge("running_streams_limit", 256, **GATEWAY),
+            gauge("running_streams", 210, **ENDPOINT, **GATEWAY),
+        ],
+        {
+            "that many may": [
+                gauge("running_streams_limit", 256, **GATEWAY),
+                gauge("running_streams", 200, **ENDPOINT, **GATEWAY),
+            ]
+        },
     ),
     "CacheNearlyFull": (
         {"model": "texts", **TRITON},
@@ -194,6 +202,7 @@ HEALTHY = [
     rising("first_token_seconds_count", 60, **ENDPOINT, **GATEWAY),
     rising("first_token_seconds_bucket", 59, le="2.5", **ENDPOINT, **GATEWAY),
     gauge("running_streams", 20, **ENDPOINT, **GATEWAY),
+    gauge("running_streams_limit", 256, **GATEWAY),
     rising("cut_sequences_total", 5, reason="disconnect", **ENDPOINT, **GATEWAY),
     gauge("engine_ready", 1, bundle="7", **ENDPOINT, **TRITON),
     gauge("engine_proof", 1, state="proven", **_PROOF),

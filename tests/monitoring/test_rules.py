@@ -201,12 +201,12 @@ def test_no_time_stands_in_an_expression() -> None:
 
 def test_limits_are_those_of_the_env_file(tmp_path: Path) -> None:
     variables = tmp_path / "my.env"
-    variables.write_text("TRANSFORMER_SERVING_MAX_STREAMS=7\nTRANSFORMER_SERVING_MAX_WAIT_S=\n")
+    variables.write_text("TRANSFORMER_SERVING_MAX_WAIT_S=7\nTRANSFORMER_SERVING_MAX_STREAMS=\n")
     done = CliRunner().invoke(main, ["--env-file", str(variables), "--output", str(tmp_path / "m")])
     assert done.exit_code == 0, done.output
     text = (tmp_path / "m" / RULES).read_text()
-    assert "* 7) > 0.8" in text
-    assert text.replace("* 7) > 0.8", "* 128) > 0.8") == written(IN_SERVICE)
+    assert "> 0.8 * 7\n" in text
+    assert text.replace("> 0.8 * 7\n", "> 0.8 * 2\n") == written(IN_SERVICE)
     assert (tmp_path / "m" / PROMETHEUS).read_text() == prometheus_config(IN_SERVICE, Place())
 
 
@@ -216,10 +216,10 @@ def test_limits_are_settings() -> None:
 
 @pytest.mark.parametrize("value", ["many", "0", "-1", "nan", "inf"])
 def test_a_limit_that_is_no_number_is_refused(tmp_path: Path, value: str) -> None:
-    with pytest.raises(Failure, match="MAX_STREAMS must be a number above 0"):
-        limits({"TRANSFORMER_SERVING_MAX_STREAMS": value})
+    with pytest.raises(Failure, match="MAX_WAIT_S must be a number above 0"):
+        limits({"TRANSFORMER_SERVING_MAX_WAIT_S": value})
     variables = tmp_path / "my.env"
-    variables.write_text(f"TRANSFORMER_SERVING_MAX_STREAMS={value}\n")
+    variables.write_text(f"TRANSFORMER_SERVING_MAX_WAIT_S={value}\n")
     done = CliRunner().invoke(main, ["--env-file", str(variables), "--output", str(tmp_path)])
     assert done.exit_code == 1
     assert not (tmp_path / RULES).exists()

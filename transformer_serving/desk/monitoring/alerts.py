@@ -35,8 +35,6 @@ LEAST_BAD = 10
 # Of the tokens that may wait: nobody gets all. One busy endpoint's requests have half of them at
 # most, and those with many tokens a third (preprocess/admission.py).
 MANY_WAIT = 0.3
-# A worker has one row of this figure, whatever it serves.
-_WORKERS = "count by (instance) (transformer_serving_gateway_golden_round_timestamp_seconds)"
 _ENGINE_SYNC = "max by (instance) (transformer_serving_engine_last_sync_timestamp_seconds)"
 _NOBODY: Mapping[str, str] = MappingProxyType({})
 
@@ -151,7 +149,7 @@ _SATURATION = (
         "StreamsNearLimit",
         "saturation",
         "sum by (instance) (transformer_serving_running_streams) "
-        f"/ ({_WORKERS} * $TRANSFORMER_SERVING_MAX_STREAMS) > 0.8",
+        "/ sum by (instance) (transformer_serving_running_streams_limit) > 0.8",
         GOES_ON,
         TICKET,
         "Over 80 % of the sequences that may run in {{ $labels.instance }} do.",

@@ -20,10 +20,7 @@ from transformer_serving.desk.monitoring.times import TimeScale
 RUNBOOKS = "docs/runbooks"
 HEAD = "# Made by `make monitoring` from transformer_serving/desk/monitoring; docs/monitoring.md.\n"
 # Bounds of the inference containers that alerts measure against: each alone must be a number.
-LIMITS = (
-    "TRANSFORMER_SERVING_MAX_WAIT_S",
-    "TRANSFORMER_SERVING_MAX_STREAMS",
-)
+LIMITS = ("TRANSFORMER_SERVING_MAX_WAIT_S",)
 
 
 def all_alerts() -> tuple[Alert, ...]:

@@ -48,7 +48,6 @@ class Metrics:
         self._traced = traced
         self._refused = process_wide("gateway_refused", _refused)
         self._golden = process_wide("gateway_golden", _golden)
-        self._round = process_wide("gateway_golden_round", _round)
         self._bundle = process_wide("gateway_bundle", _bundle)
         self._requests = process_wide("gateway_requests", _requests)
         self._of_key: dict[str, prometheus.Counter] = {}
@@ -83,7 +82,8 @@ class Metrics:
         for labels in bundles:
             self._bundle.labels(*labels).set(1)
         self._bundles |= bundles
-        self._round.set_to_current_time()
+        # Made with the first: a gauge is 0 from its making on, a round of long ago.
+        process_wide("gateway_golden_round", _round).set_to_current_time()
 
     async def text(
         self, write: Write = prometheus.generate_latest, *, is_openmetrics: bool = False
