@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from jsonschema_rs import Draft202012Validator
 
-from tests.gateway.spoken import OLDER, SpokenDoor
+from preprocess.generation.request import TextTask
+from tests.gateway.spoken import OLDER, Spoken, SpokenDoor
+from tests.text_engine import fields as text_fields
 from transformer_serving.contract.dialects import DIALECTS
+from transformer_serving.contract.endpoint import read_endpoint
 from transformer_serving.contract.errors import KINDS, ServingError
 from transformer_serving.contract.heads import TASKS
 from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
@@ -78,6 +83,20 @@ async def test_a_version_of_an_endpoint_is_described_to_tei(door: SpokenDoor) ->
     for path in ("/tei/rerank/", "/tei/rerank/versions/2", "/tei/rerank/versions/2/"):
         assert (await door.ask("GET", path)).status == 200
     assert (await door.ask("GET", "/tei/rerank/versions/3/info")).status == 404
+
+
+async def test_parameters_of_generated_text_are_tensors_of_their_kinds(door: SpokenDoor) -> None:
+    endpoint = read_endpoint(json.dumps(text_fields()))
+    assert endpoint.generation is not None
+    task = TextTask(endpoint.generation)
+    door.processor.built("rerank", Spoken(SimpleNamespace(endpoint=endpoint, task=task)))
+    told = await door.ask("GET", "/v2/models/rerank")
+    assert {row["name"]: row["datatype"] for row in told.json["inputs"]} == {
+        "text": "BYTES", "max_new_tokens": "INT64", "do_sample": "BOOL", "temperature": "FP32",
+        "top_p": "FP32", "top_k": "INT64", "repetition_penalty": "FP32", "seed": "INT64",
+        "stop": "BYTES", "return_full_text": "BOOL", "num_return_sequences": "INT64",
+        "truncate": "INT64", "logprobs": "BOOL", "ignore_eos": "BOOL",
+    }  # fmt: skip
 
 
 NEAR = [
