@@ -14,6 +14,7 @@ from starlette.datastructures import QueryParams
 from starlette.responses import JSONResponse, Response
 
 from transformer_serving.contract.panics import ENDS
+from transformer_serving.contract.worker.fault_lines import Faults
 from transformer_serving.gateway.asgi import Headers, Receive, Scope, Send, adding, with_headers
 from transformer_serving.gateway.host.building import (
     build,
@@ -91,6 +92,7 @@ class ShortWay:
     def __init__(self, host: Any) -> None:
         self._host = host
         self._errors = host_error_table(host)
+        self._faults = Faults()
         self._failed: dict[str, Any] = {}
         self._names: dict[RequestedEndpoint, str] = {}
 
@@ -222,7 +224,7 @@ class ShortWay:
             raise
         except BaseException as error:
             # Any endpoint's code runs in there: whatever it raises is logged and answered.
-            return host_error_response(self._host, self._errors, error)
+            return host_error_response(self._host, self._errors, self._faults, error)
 
 
 def is_stream(response: Response) -> bool:
