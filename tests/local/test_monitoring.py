@@ -48,6 +48,14 @@ def test_the_rules_and_pages_are_those_of_the_stack(tmp_path: Path) -> None:
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in config.parent.iterdir())
 
 
+def test_how_often_the_stack_looks_is_no_setting_of_the_environment(tmp_path: Path) -> None:
+    environment = {"CLEARML_SERVING_POLL_FREQ": "often", "CLEARML_TRITON_POLL_FREQ": "60"}
+    assert monitoring.chosen(environment) == MONITORING
+    config = monitoring.write_files(tmp_path, RECORD, environment)
+    text = (config.parent / "rules.yaml").read_text()
+    assert text.count("> 150 * 0.03333\n") == 2
+
+
 def test_without_an_alertmanager_nobody_is_told(tmp_path: Path) -> None:
     alone = replace(RECORD, monitoring=MONITORING[:1])
     monitoring.write_key(tmp_path, {})

@@ -50,7 +50,7 @@ def chosen(environment: Mapping[str, str]) -> tuple[str, ...]:
             f"--metrics': give it in {METRICS_KEY_VARIABLE}",
             exit_code=2,
         )
-    limits(environment)
+    limits(_settings(environment))
     return tuple(name for name in MONITORING if program(name) is not None)
 
 
@@ -85,10 +85,18 @@ def write_files(
     from transformer_serving.desk.monitoring.times import TimeScale
 
     times = scale or TimeScale()
-    write_private(folder(state) / "rules.yaml", rules(times, limits(environment)))
+    write_private(folder(state) / "rules.yaml", rules(times, limits(_settings(environment))))
     config = folder(state) / "prometheus.yaml"
     write_private(config, prometheus_config(times, place(state, record)))
     return config
+
+
+def _settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """What alerts measure against: how often this stack's parts look is no setting."""
+    from transformer_serving.desk.local.parts import POLL_SECONDS
+    from transformer_serving.desk.monitoring.rules import POLLS
+
+    return {**environment, **dict.fromkeys(POLLS, f"{POLL_SECONDS / 60:.5f}")}
 
 
 def place(state: Path, record: StackRecord) -> Place:

@@ -36,6 +36,8 @@ LEAST_BAD = 10
 # most, and those with many tokens a third (preprocess/admission.py).
 MANY_WAIT = 0.3
 _ENGINE_SYNC = "max by (instance) (transformer_serving_engine_last_sync_timestamp_seconds)"
+# Seconds for each minute between two looks at the control plane: two in a row have failed.
+_MISSED = 150
 _NOBODY: Mapping[str, str] = MappingProxyType({})
 
 
@@ -250,7 +252,7 @@ _FIGURES = (
     Alert(
         "SyncStale",
         "figures",
-        f"time() - {_ENGINE_SYNC} > 300\n"
+        f"time() - {_ENGINE_SYNC} > 300 > {_MISSED} * $CLEARML_TRITON_POLL_FREQ\n"
         f"or (max by (instance) (transformer_serving_engine_triton_ready) unless {_ENGINE_SYNC})",
         STAYS,
         TICKET,
@@ -261,11 +263,11 @@ _FIGURES = (
         "SyncStale",
         "figures",
         "time() - min by (instance) (transformer_serving_gateway_last_sync_timestamp_seconds) "
-        "> 900",
+        f"> 900 > {_MISSED} * $CLEARML_SERVING_POLL_FREQ",
         STAYS,
         TICKET,
         "The control plane has not answered a worker of {{ $labels.instance }} for a quarter of an "
-        "hour.",
+        "hour or more.",
         {"job": INFERENCE_JOB},
     ),
 )
