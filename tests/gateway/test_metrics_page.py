@@ -97,6 +97,28 @@ sys.stdout.write(page().decode())
 """
 
 
+def test_what_generates_text_is_told_with_each_round(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", GENERATING],
+        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    rows = [dict(labels)["endpoint"] for name, labels in read(done.stdout) if "generates" in name]
+    assert sorted(rows) == ["chat", "chat/2"]
+
+
+GENERATING = """
+import sys
+from transformer_serving.gateway.figures.metrics import Metrics
+from transformer_serving.gateway.figures.page import page
+names = [["chat/1", "chat"], ["chat", "chat/2"]]
+metrics = Metrics(generating=lambda: names.pop(0))
+metrics.goldens({})
+metrics.goldens({})
+sys.stdout.write(page().decode())
+"""
+
+
 GOLDENS = """
 import sys
 from transformer_serving.gateway.golden_rounds import GoldenResult

@@ -23,6 +23,7 @@ from tests.gateway.played_host import (
     SessionError,
     host_of,
 )
+from transformer_serving.contract.heads import GENERATION
 from transformer_serving.contract.worker import fault_lines
 from transformer_serving.gateway.host import building
 from transformer_serving.gateway.routes import call_of
@@ -191,6 +192,19 @@ async def test_what_an_endpoint_raises(
         assert reference in caplog.text
         assert type(raised).__name__ in caplog.text
     assert SECRET not in caplog.text + bytes(answer.body).decode() + "".join(host.reported)
+
+
+def test_a_route_to_generated_text_is_told_by_its_own_name() -> None:
+    """Its requests are timed under that name, and first tokens under those that it leads to."""
+    processor = Processor(dict.fromkeys(["chat/1", "chat/2", "texts", "other"]))
+    for url, task in (("chat/1", GENERATION), ("chat/2", GENERATION), ("texts", "rerank")):
+        endpoint = SimpleNamespace(task=task)
+        processor.built(url, SimpleNamespace(endpoint=endpoint))
+    processor.built("other", object())
+    for name, urls in (("chat", ["chat/1", "chat/2"]), ("split", ["texts", "other"]), ("no", [])):
+        processor._canary_route[name] = {"endpoints": urls}
+    assert ShortWay(host_of(processor)).generating() == {"chat", "chat/1", "chat/2"}
+    assert not ShortWay(host_of(None)).generating()
 
 
 async def test_a_fault_of_every_request_is_told_once_a_second(

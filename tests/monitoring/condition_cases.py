@@ -199,6 +199,7 @@ HEALTHY = [
     rising("request_duration_seconds_bucket", 5_999, code="ok", le="1.0", **ENDPOINT),
     rising("request_duration_seconds_count", 3, status="503", code="overloaded", **ENDPOINT),
     rising("gateway_last_sync_timestamp_seconds", 60, pid="11", **GATEWAY),
+    gauge("gateway_generates_text", 1, endpoint="stories", pid="11", **GATEWAY),
     rising("first_token_seconds_count", 60, **ENDPOINT, **GATEWAY),
     rising("first_token_seconds_bucket", 59, le="2.5", **ENDPOINT, **GATEWAY),
     gauge("running_streams", 20, **ENDPOINT, **GATEWAY),

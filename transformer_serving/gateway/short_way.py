@@ -13,6 +13,7 @@ from fastapi.encoders import jsonable_encoder
 from starlette.datastructures import QueryParams
 from starlette.responses import JSONResponse, Response
 
+from transformer_serving.contract.heads import GENERATION
 from transformer_serving.contract.panics import ENDS
 from transformer_serving.contract.worker.fault_lines import Faults
 from transformer_serving.gateway.asgi import Headers, Receive, Scope, Send, adding, with_headers
@@ -68,6 +69,11 @@ class Kind(Enum):
 def knows(preprocess: Any, operation: str) -> bool:
     """Whether it can be asked in that other dialect."""
     return operation in getattr(preprocess, "operations", ())
+
+
+def generates(preprocess: Any) -> bool:
+    """Whether it answers with text that takes as long as it is asked to be."""
+    return getattr(getattr(preprocess, "endpoint", None), "task", None) == GENERATION
 
 
 def turned_away(preprocess: Any, raw: bytes) -> Response | None:
@@ -174,6 +180,18 @@ class ShortWay:
         if processor is None:
             return None
         return {*processor._canary_route, *self._written(processor.get_endpoints())}
+
+    def generating(self) -> Collection[str]:
+        """Of these names those behind which text is generated: a route's, where it may be."""
+        processor = self._host.processor
+        if processor is None:
+            return ()
+        urls = {
+            url for url in processor.get_endpoints() if generates(preprocess_of(processor, url))
+        }
+        routes = processor._canary_route.items()
+        leading = {name for name, route in routes if not urls.isdisjoint(route["endpoints"])}
+        return self._written(urls) | leading
 
     def names_of(self, target: RequestedEndpoint) -> Collection[str]:
         """The names in figures of an endpoint, or of a canary route and all that it leads to."""
