@@ -55,7 +55,7 @@ def test_alerts_measure_against_the_limits_that_the_workers_have() -> None:
     expressions = {
         rule["alert"]: rule["expr"] for group in groups(given) for rule in group["rules"]
     }
-    assert expressions["WaitingTimeNearLimit"].endswith("> 0.8 * 7.25")
+    assert expressions["WaitingTimeNearLimit"].endswith("> 0.6 * 7.25")
     assert "@" not in "".join(expressions.values())
 
 

@@ -71,12 +71,12 @@ _CONDITIONS: dict[str, tuple[dict[str, str], list[Series], dict[str, list[Series
         GATEWAY,
         # 1,000 tokens a second.
         [
-            gauge("waiting_tokens", 1_700, **GATEWAY),
+            gauge("waiting_tokens", 1_300, **GATEWAY),
             rising("call_tokens_total", 60_000, **ENDPOINT, **GATEWAY),
         ],
         {
             "less waits": [
-                gauge("waiting_tokens", 1_500, **GATEWAY),
+                gauge("waiting_tokens", 1_100, **GATEWAY),
                 rising("call_tokens_total", 60_000, **ENDPOINT, **GATEWAY),
             ],
             "nobody asks": [

@@ -239,8 +239,8 @@ def test_limits_are_those_of_the_env_file(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["--env-file", str(variables), "--output", str(tmp_path / "m")])
     assert done.exit_code == 0, done.output
     text = (tmp_path / "m" / RULES).read_text()
-    assert "> 0.8 * 7\n" in text
-    assert text.replace("> 0.8 * 7\n", "> 0.8 * 2\n") == written(IN_SERVICE)
+    assert "> 0.6 * 7\n" in text
+    assert text.replace("> 0.6 * 7\n", "> 0.6 * 2\n") == written(IN_SERVICE)
     assert (tmp_path / "m" / PROMETHEUS).read_text() == prometheus_config(IN_SERVICE, Place())
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from preprocess.admission import Admission, Share
+from preprocess.admission import Admission, Newcomer, Share, check_wait
+from preprocess.pace import Pace
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.desk.monitoring.alerts import MANY_WAIT
+from transformer_serving.desk.monitoring.alerts import LONG_WAIT, MANY_WAIT
 
 LIMIT = 400_000
 
@@ -30,3 +34,26 @@ def filled(endpoints: int, tokens: int) -> float:
 def test_overload_is_seen_in_the_tokens_that_wait(endpoints: int, tokens: int) -> None:
     """Of requests with few tokens and with many, a twentieth of the limit at most."""
     assert MANY_WAIT < filled(endpoints, tokens) < 0.82
+
+
+def waited(call_s: float) -> float:
+    """The part of the time that requests may wait when one is refused for it."""
+    pace, waiting, most_s = Pace(), SimpleNamespace(tokens=0, due_tokens=0), 2.0
+    for at in range(4):
+        pace.begin(round(1000 * call_s), at)
+        pace.end(round(1000 * call_s), at + call_s, answered=True)
+    assert pace.rate == pytest.approx(1000, rel=0.01)
+    held: Any = waiting
+    for _ in range(10_000):
+        try:
+            check_wait(Newcomer(None), held, pace, most_s, 100.0)
+        except ServingError:
+            break
+        waiting.due_tokens += 5
+    assert pace.rate is not None
+    return float(waiting.due_tokens / pace.rate / most_s)
+
+
+@pytest.mark.parametrize("call_s", [0.01, 0.1, 0.3])
+def test_overload_is_seen_in_the_time_that_it_takes(call_s: float) -> None:
+    assert LONG_WAIT < waited(call_s) < 0.8
