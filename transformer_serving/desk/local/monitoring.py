@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING
 from transformer_serving.contract.keys import VARIABLE as KEYS_VARIABLE
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import METRICS_KEY_VARIABLE, key_header
-from transformer_serving.desk.local.record import LOOPBACK, MONITORING, StackRecord, write_private
+from transformer_serving.desk.local.record import (
+    LOOPBACK,
+    MONITORING,
+    POLL_SECONDS,
+    StackRecord,
+    write_private,
+)
 
 if TYPE_CHECKING:
     from transformer_serving.desk.monitoring.scrapes import Place
@@ -93,7 +99,6 @@ def write_files(
 
 def _settings(environment: Mapping[str, str]) -> dict[str, str]:
     """What alerts measure against: how often this stack's parts look is no setting."""
-    from transformer_serving.desk.local.parts import POLL_SECONDS
     from transformer_serving.desk.monitoring.rules import POLLS
 
     return {**environment, **dict.fromkeys(POLLS, f"{POLL_SECONDS / 60:.5f}")}

@@ -19,6 +19,7 @@ from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.record import (
     LOOPBACK,
     MONITORING,
+    POLL_SECONDS,
     StackRecord,
     clearml_environment,
 )
@@ -27,7 +28,6 @@ from transformer_serving.gateway.access import read_access
 from transformer_serving.gateway.server.tls import checked_tls
 from transformer_serving.gateway.settings import WORKERS, read_settings
 
-POLL_SECONDS = 2
 GRACE_SECONDS = 30
 _TRITON_EXIT_S = 1
 # With the SDK's own 240 tries and pauses of up to two minutes, a part that was started or told to
