@@ -14,6 +14,7 @@ from preprocess.tracing import PassageTrace
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.contract.worker.durations import OK
+from transformer_serving.contract.worker.fault_lines import Faults
 from transformer_serving.contract.worker.log_lines import trace_of
 from transformer_serving.contract.worker.request_context import current_caller, current_request
 from transformer_serving.contract.worker.tracing import Tracing
@@ -23,6 +24,7 @@ log = logging.getLogger("transformer_serving.preprocess")
 
 _FIRST_SERVER_FAULT = 500
 _LOG_EVERY_S = 1.0
+_internal = Faults()
 
 
 class Asker(Protocol):
@@ -176,11 +178,15 @@ def _trace_id(passage: Passage) -> str | None:
 
 def internal_error(error: BaseException, passage: Passage) -> ServingError:
     """The last line of defence: the caller gets a reference, the log has the trace."""
-    reference = uuid.uuid4().hex[:12]
-    log.error(
-        "request failed, reference %s: %s", reference, trace_of(error),
-        extra={"reference": reference, "request_id": passage.request_id},
-    )  # fmt: skip
+    fault = _internal.note(error)
+    reference = fault.reference
+    if fault.is_told:
+        log.error(
+            "request failed, reference %s: %s", reference, trace_of(error),
+            extra={
+                "reference": reference, "request_id": passage.request_id, "count": fault.count
+            },
+        )  # fmt: skip
     return ServingError(
         "internal", f"a fault of the serving code, reference {reference}; see the worker's log"
     )

@@ -56,7 +56,7 @@ def gateway_figures() -> None:
         visit.answered(OK, 200)
     mirror = Mirror("a1", NAME, "2", 0.25, 0.99)
     Mirroring(lambda: None, {})._leave_out(mirror)
-    metrics = Metrics()
+    metrics = Metrics(generating=lambda: [NAME])
     metrics.asked("a-key")
     metrics.refused("too_large", NAME)
     metrics.goldens({NAME: GoldenResult(NAME, "ok", "", 0.0, True, None, "1", "rerank")})

@@ -107,8 +107,9 @@ _WORK = (
         Kind.LINES,
         "short",
         24,
-        "Tokens that wait or are being computed, of all workers, and how many they may be: then "
-        "requests are refused as overloaded.",
+        "Tokens that wait or are being computed, of all workers, and how many they may be. One "
+        "busy endpoint's requests are refused as overloaded from half of it on, large ones from a "
+        "third.",
         (
             Query(total(f"{P}waiting_tokens"), "waiting"),
             Query(total(f"{P}waiting_tokens_limit"), "limit"),

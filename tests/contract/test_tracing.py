@@ -104,6 +104,18 @@ def test_a_caller_that_is_traced_is_gone_on_with(queue: Kept) -> None:
     assert (span.parent_id, span.parent_is_remote, span.state) == (CALLER.span_id, True, "a=1,b=2")
 
 
+def test_callers_may_have_one_in_several_seconds(queue: Kept, clock: SimpleNamespace) -> None:
+    tracing = Tracing(queue, 0.0, 0.5)
+    traced = []
+    for _ in range(9):
+        traced.append(tracing.enter(SAMPLED)[0] is not None)
+        clock.now += 0.5
+    assert traced == [True, False, False, False] * 2 + [True]
+    none = Tracing(queue, 0.0, 0.0)
+    clock.now += 1000
+    assert none.enter(SAMPLED)[0] is None
+
+
 def test_callers_have_so_many_a_second(queue: Kept, clock: SimpleNamespace) -> None:
     tracing = Tracing(queue, 0, 3)
 

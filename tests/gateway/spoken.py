@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import orjson
@@ -26,7 +27,7 @@ class Spoken(Ours):
 
     operations = frozenset(OPERATIONS)
 
-    def __init__(self, own: Speaker) -> None:
+    def __init__(self, own: Speaker | SimpleNamespace) -> None:
         self._own = own
 
     def card(self) -> dict[str, Any]:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from jsonschema_rs import Draft202012Validator
 
-from tests.gateway.spoken import OLDER, SpokenDoor
+from preprocess.generation.request import TextTask
+from tests.gateway.figures import read
+from tests.gateway.spoken import OLDER, Spoken, SpokenDoor
+from tests.text_engine import fields as text_fields
 from transformer_serving.contract.dialects import DIALECTS
+from transformer_serving.contract.endpoint import read_endpoint
 from transformer_serving.contract.errors import KINDS, ServingError
 from transformer_serving.contract.heads import TASKS
 from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
@@ -78,6 +84,20 @@ async def test_a_version_of_an_endpoint_is_described_to_tei(door: SpokenDoor) ->
     for path in ("/tei/rerank/", "/tei/rerank/versions/2", "/tei/rerank/versions/2/"):
         assert (await door.ask("GET", path)).status == 200
     assert (await door.ask("GET", "/tei/rerank/versions/3/info")).status == 404
+
+
+async def test_parameters_of_generated_text_are_tensors_of_their_kinds(door: SpokenDoor) -> None:
+    endpoint = read_endpoint(json.dumps(text_fields()))
+    assert endpoint.generation is not None
+    task = TextTask(endpoint.generation)
+    door.processor.built("rerank", Spoken(SimpleNamespace(endpoint=endpoint, task=task)))
+    told = await door.ask("GET", "/v2/models/rerank")
+    assert {row["name"]: row["datatype"] for row in told.json["inputs"]} == {
+        "text": "BYTES", "max_new_tokens": "INT64", "do_sample": "BOOL", "temperature": "FP32",
+        "top_p": "FP32", "top_k": "INT64", "repetition_penalty": "FP32", "seed": "INT64",
+        "stop": "BYTES", "return_full_text": "BOOL", "num_return_sequences": "INT64",
+        "truncate": "INT64", "logprobs": "BOOL", "ignore_eos": "BOOL",
+    }  # fmt: skip
 
 
 NEAR = [
@@ -201,11 +221,23 @@ async def test_teis_info_of_older_code_is_refused(door: SpokenDoor) -> None:
     assert (told.status, "convert" in told.json["error"]) == (422, True)
 
 
-async def test_teis_metrics_are_the_gateways(door: SpokenDoor) -> None:
-    told = await door.ask("GET", "/tei/rerank/metrics")
+@pytest.mark.parametrize("name", ["rerank", "split"])
+async def test_teis_metrics_are_the_endpoints_alone(door: SpokenDoor, name: str) -> None:
+    """A canary route's are those of all that it leads to, too."""
+    door.processor._canary_route["split"] = {"endpoints": ["rerank", "rerank/2"]}
+    figures = door.app._metrics
+    figures.asked("shop")
+    for endpoint in ("", "rerank", "rerank/2", "split", "fill-mask"):
+        figures.refused("too_large", endpoint)
+    told = await door.ask("GET", f"/tei/{name}/metrics")
     assert told.status == 200
     assert told.headers[b"content-type"].startswith(b"text/plain")
-    assert b"transformer_serving_gateway_refused" in told.raw
+    assert b"shop" not in told.raw
+    rows = [(figure, dict(labels).get("endpoint")) for figure, labels in read(told.raw.decode())]
+    whose = {"rerank": {"rerank"}, "split": {"split", "rerank", "rerank/2"}}[name]
+    assert {endpoint for _, endpoint in rows} == whose
+    assert whose == {who for figure, who in rows if figure == "gateway_refused_total"}
+    assert (await door.ask("GET", "/tei/nothing/metrics")).status == 404
 
 
 async def test_a_key_sees_what_it_may_ask(locked: SpokenDoor) -> None:
@@ -217,8 +249,12 @@ async def test_a_key_sees_what_it_may_ask(locked: SpokenDoor) -> None:
         "/tei/sentence-embedding/info": 200, "/tei/sentence-embedding/metrics": 403,
     }.items():  # fmt: skip
         assert (await locked.ask("GET", path, headers=bearer(BOUND))).status == status, path
-    told = await locked.ask("GET", "/tei/sentence-embedding/metrics", headers=bearer(ALL))
-    assert told.status == 200
+    for path in ("/tei/rerank/metrics", "/tei/rerank/versions/2/metrics"):
+        for key, status in ((ALL, 403), (FIGURES, 200)):
+            told = await locked.ask("GET", path, headers=bearer(key))
+            assert told.status == status, path
+        assert (await locked.ask("GET", path)).status == 401
+    assert (await locked.ask("GET", "/tei/rerank/info", headers=bearer(FIGURES))).status == 403
 
 
 async def test_a_host_that_knows_no_endpoint_yet(door: SpokenDoor) -> None:

@@ -30,6 +30,33 @@ sys.stdout.write(page({"here"}).decode())
 """
 
 
+def test_one_endpoints_rows_stand_alone(tmp_path: Path) -> None:
+    """Beside them none of another, of a key, of a worker or of nobody."""
+    for folder in ({}, {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}):
+        done = subprocess.run(
+            [sys.executable, "-c", ALONE], env={**os.environ, **folder},
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        assert {dict(labels).get("endpoint") for _, labels in read(done.stdout)} == {"here"}
+        assert "mine" not in done.stdout
+
+
+ALONE = """
+import sys
+from preprocess.admission import Admission
+from preprocess.stats import EndpointFigures
+from transformer_serving.gateway.figures.metrics import Metrics
+from transformer_serving.gateway.figures.page import page
+metrics = Metrics()
+metrics.asked("mine")
+Admission(1000, 2.0)
+for name in ("here", "there", ""):
+    EndpointFigures(name)
+    metrics.refused("overloaded", name)
+sys.stdout.write(page({"here"}, alone=True).decode())
+"""
+
+
 def test_what_is_told_of_golden_requests(tmp_path: Path) -> None:
     """A row a worker and endpoint; none of an endpoint that is served no more."""
     done = subprocess.run(
@@ -49,6 +76,47 @@ def test_what_is_told_of_golden_requests(tmp_path: Path) -> None:
     ]
     assert seen.pop(("gateway_golden_round_timestamp_seconds", None)) > 1.7e9
     assert seen == {("gateway_golden_ok", "a"): 0.0, ("gateway_golden_ok", "c"): 1.0}
+
+
+def test_a_worker_without_a_round_has_no_time_of_one(tmp_path: Path) -> None:
+    """0 would be a round of 1970: one that is stale, of a worker that answers."""
+    for folder in ({}, {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}):
+        done = subprocess.run(
+            [sys.executable, "-c", NOT_YET], env={**os.environ, **folder},
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        assert not [name for name, _ in read(done.stdout) if "golden_round" in name]
+
+
+NOT_YET = """
+import sys
+from transformer_serving.gateway.figures.metrics import Metrics
+from transformer_serving.gateway.figures.page import page
+metrics = Metrics()
+sys.stdout.write(page().decode())
+"""
+
+
+def test_what_generates_text_is_told_with_each_round(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", GENERATING],
+        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    rows = [dict(labels)["endpoint"] for name, labels in read(done.stdout) if "generates" in name]
+    assert sorted(rows) == ["chat", "chat/2"]
+
+
+GENERATING = """
+import sys
+from transformer_serving.gateway.figures.metrics import Metrics
+from transformer_serving.gateway.figures.page import page
+names = [["chat/1", "chat"], ["chat", "chat/2"]]
+metrics = Metrics(generating=lambda: names.pop(0))
+metrics.goldens({})
+metrics.goldens({})
+sys.stdout.write(page().decode())
+"""
 
 
 GOLDENS = """

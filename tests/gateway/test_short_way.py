@@ -23,6 +23,8 @@ from tests.gateway.played_host import (
     SessionError,
     host_of,
 )
+from transformer_serving.contract.heads import GENERATION
+from transformer_serving.contract.worker import fault_lines
 from transformer_serving.gateway.host import building
 from transformer_serving.gateway.routes import call_of
 from transformer_serving.gateway.short_way import (
@@ -190,6 +192,38 @@ async def test_what_an_endpoint_raises(
         assert reference in caplog.text
         assert type(raised).__name__ in caplog.text
     assert SECRET not in caplog.text + bytes(answer.body).decode() + "".join(host.reported)
+
+
+def test_a_route_to_generated_text_is_told_by_its_own_name() -> None:
+    """Its requests are timed under that name, and first tokens under those that it leads to."""
+    processor = Processor(dict.fromkeys(["chat/1", "chat/2", "texts", "other"]))
+    for url, task in (("chat/1", GENERATION), ("chat/2", GENERATION), ("texts", "rerank")):
+        endpoint = SimpleNamespace(task=task)
+        processor.built(url, SimpleNamespace(endpoint=endpoint))
+    processor.built("other", object())
+    for name, urls in (("chat", ["chat/1", "chat/2"]), ("split", ["texts", "other"]), ("no", [])):
+        processor._canary_route[name] = {"endpoints": urls}
+    assert ShortWay(host_of(processor)).generating() == {"chat", "chat/1", "chat/2"}
+    assert not ShortWay(host_of(None)).generating()
+
+
+async def test_a_fault_of_every_request_is_told_once_a_second(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the log and to ClearML; each caller's reference is that of a line."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(fault_lines, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    host = host_of(Processor({"a": KeyError(SECRET)}))
+    way, seen = ShortWay(host), []
+    with caplog.at_level(logging.ERROR):
+        for now in (1000.0, 1000.2, 1000.9, 1001.0):
+            clock.now = now
+            answer = await way.answer(RequestedEndpoint("a", None), {})
+            seen.append(orjson.loads(answer.body)["message"].split("reference ")[1][:12])
+    lines = [(line.reference, line.count) for line in caplog.records]  # type: ignore[attr-defined]
+    assert lines == [(seen[0], 1), (seen[3], 3)]
+    assert seen[:3] == [seen[0]] * 3
+    assert len(host.reported) == 2
 
 
 async def test_out_of_gpu_memory_restarts_the_worker_after_the_answer() -> None:

@@ -47,20 +47,31 @@ def test_the_copies_are_as_they_are_made_now() -> None:
 
 
 def test_a_release_without_limits_of_its_own_has_the_rules_of_compose() -> None:
-    assert groups() == yaml.safe_load((FOLDER / RULES).read_text("utf-8"))["groups"]
+    assert groups({"pollMinutes": 0.1}) == yaml.safe_load((FOLDER / RULES).read_text("utf-8"))["groups"]
 
 
 def test_alerts_measure_against_the_limits_that_the_workers_have() -> None:
-    given = settings(TRANSFORMER_SERVING_MAX_WAIT_S="7.25", TRANSFORMER_SERVING_MAX_STREAMS=977)
+    given = settings(TRANSFORMER_SERVING_MAX_WAIT_S="7.25")
     expressions = {
         rule["alert"]: rule["expr"] for group in groups(given) for rule in group["rules"]
     }
-    assert expressions["WaitingTimeNearLimit"].endswith("> 0.8 * 7.25")
-    assert "* 977)" in expressions["StreamsNearLimit"]
+    assert expressions["WaitingTimeNearLimit"].endswith("> 0.6 * 7.25")
     assert "@" not in "".join(expressions.values())
 
 
-@pytest.mark.parametrize("name", LIMITS)
+def test_a_sync_is_late_by_polls_of_the_release() -> None:
+    for values, minutes in (({}, "1"), ({"pollMinutes": 30}, "30")):
+        late = [
+            rule["expr"]
+            for group in groups(values)
+            for rule in group["rules"]
+            if rule["alert"] == "SyncStale"
+        ]
+        assert len(late) == 2
+        assert all(f"150 * {minutes}" in expr for expr in late), late
+
+
+@pytest.mark.parametrize("name", [name for name in LIMITS if not name.endswith("_POLL_FREQ")])
 @pytest.mark.parametrize("value", ["soon", "-1", "0"])
 def test_a_limit_that_is_no_number_is_refused(name: str, value: str) -> None:
     with pytest.raises(helm_python.HelmError, match=rf"inference\.settings\.{name}"):
@@ -122,7 +133,7 @@ def test_promtool_takes_the_rules_of_a_release(tmp_path: Path) -> None:
     if promtool is None:
         pytest.skip("no promtool: Debian has it in the package prometheus")
     file = tmp_path / "rules.yaml"
-    shown: Manifest = {"groups": groups(settings(TRANSFORMER_SERVING_MAX_STREAMS=3))}
+    shown: Manifest = {"groups": groups(settings(TRANSFORMER_SERVING_MAX_WAIT_S=3))}
     file.write_text(yaml.safe_dump(shown))
     done = subprocess.run(
         [promtool, "check", "rules", str(file)], capture_output=True, text=True, check=False

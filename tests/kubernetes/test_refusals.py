@@ -86,12 +86,6 @@ TOGETHER: dict[str, tuple[dict[str, Any], str]] = {
         },
         "set triton.autoscaling.minReplicas to 1",
     ),
-    "alerts of late polls, and late polls": (
-        {**CLEARML, **ALERTS, "pollMinutes": 4.5}, "pollMinutes is 4.5",
-    ),
-    "late polls of the local control plane": (
-        {**LOCAL, **ALERTS, "local": {"enabled": True, "pollMinutes": 10}}, "pollMinutes is 10",
-    ),
     "tasks of the living": ({**CLEARML, "keepTasksMinutes": 1}, "give 5 or more, or 0 for never"),
     "vLLM without a GPU": ({**CLEARML, "triton": {"vllm": True}}, "needs triton.gpus"),
     "route without a gateway": ({**CLEARML, "route": {"enabled": True}}, "needs route.parentRefs"),

@@ -33,7 +33,7 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_rules_and_pages_are_those_of_the_stack(tmp_path: Path) -> None:
-    environment = {"TRANSFORMER_SERVING_MAX_STREAMS": "7"}
+    environment = {"TRANSFORMER_SERVING_MAX_WAIT_S": "7"}
     monitoring.write_key(tmp_path, environment)
     config = monitoring.write_files(tmp_path, RECORD, environment)
     text = yaml.safe_load(config.read_text())
@@ -42,10 +42,18 @@ def test_the_rules_and_pages_are_those_of_the_stack(tmp_path: Path) -> None:
     assert text["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"] == [
         "127.0.0.1:20005"
     ]
-    assert "* 7) > 0.8" in (config.parent / "rules.yaml").read_text()
+    assert "> 0.6 * 7\n" in (config.parent / "rules.yaml").read_text()
     said = check(program("promtool", "prometheus"), "check", "config", config)
     assert f"{len(all_alerts())} rules found" in said
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in config.parent.iterdir())
+
+
+def test_how_often_the_stack_looks_is_no_setting_of_the_environment(tmp_path: Path) -> None:
+    environment = {"CLEARML_SERVING_POLL_FREQ": "often", "CLEARML_TRITON_POLL_FREQ": "60"}
+    assert monitoring.chosen(environment) == MONITORING
+    config = monitoring.write_files(tmp_path, RECORD, environment)
+    text = (config.parent / "rules.yaml").read_text()
+    assert text.count("> 150 * 0.03333\n") == 2
 
 
 def test_without_an_alertmanager_nobody_is_told(tmp_path: Path) -> None:
@@ -87,8 +95,8 @@ def test_a_gateway_with_keys_needs_one_for_its_figures(tmp_path: Path) -> None:
 
 
 def test_a_limit_that_is_none_is_named_before_anything_starts() -> None:
-    with pytest.raises(Failure, match="TRANSFORMER_SERVING_MAX_STREAMS must be a number above 0"):
-        monitoring.chosen({"TRANSFORMER_SERVING_MAX_STREAMS": "many"})
+    with pytest.raises(Failure, match="TRANSFORMER_SERVING_MAX_WAIT_S must be a number above 0"):
+        monitoring.chosen({"TRANSFORMER_SERVING_MAX_WAIT_S": "many"})
 
 
 def test_only_what_runs_takes_ports(tmp_path: Path) -> None:

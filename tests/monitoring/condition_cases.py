@@ -58,12 +58,12 @@ _CONDITIONS: dict[str, tuple[dict[str, str], list[Series], dict[str, list[Series
         GATEWAY,
         [
             gauge("waiting_tokens_limit", 800_000, **GATEWAY),
-            gauge("waiting_tokens", 700_000, **GATEWAY),
+            gauge("waiting_tokens", 260_000, **GATEWAY),
         ],
         {
             "that many may": [
                 gauge("waiting_tokens_limit", 800_000, **GATEWAY),
-                gauge("waiting_tokens", 600_000, **GATEWAY),
+                gauge("waiting_tokens", 220_000, **GATEWAY),
             ]
         },
     ),
@@ -71,12 +71,12 @@ _CONDITIONS: dict[str, tuple[dict[str, str], list[Series], dict[str, list[Series
         GATEWAY,
         # 1,000 tokens a second.
         [
-            gauge("waiting_tokens", 1_700, **GATEWAY),
+            gauge("waiting_tokens", 1_300, **GATEWAY),
             rising("call_tokens_total", 60_000, **ENDPOINT, **GATEWAY),
         ],
         {
             "less waits": [
-                gauge("waiting_tokens", 1_500, **GATEWAY),
+                gauge("waiting_tokens", 1_100, **GATEWAY),
                 rising("call_tokens_total", 60_000, **ENDPOINT, **GATEWAY),
             ],
             "nobody asks": [
@@ -87,8 +87,16 @@ _CONDITIONS: dict[str, tuple[dict[str, str], list[Series], dict[str, list[Series
     ),
     "StreamsNearLimit": (
         GATEWAY,
-        [*_WORKERS, gauge("running_streams", 210, **ENDPOINT, **GATEWAY)],
-        {"two workers may have that": [*_WORKERS, gauge("running_streams", 200, **GATEWAY)]},
+        [
+            gauge("running_streams_limit", 256, **GATEWAY),
+            gauge("running_streams", 210, **ENDPOINT, **GATEWAY),
+        ],
+        {
+            "that many may": [
+                gauge("running_streams_limit", 256, **GATEWAY),
+                gauge("running_streams", 200, **ENDPOINT, **GATEWAY),
+            ]
+        },
     ),
     "CacheNearlyFull": (
         {"model": "texts", **TRITON},
@@ -191,9 +199,11 @@ HEALTHY = [
     rising("request_duration_seconds_bucket", 5_999, code="ok", le="1.0", **ENDPOINT),
     rising("request_duration_seconds_count", 3, status="503", code="overloaded", **ENDPOINT),
     rising("gateway_last_sync_timestamp_seconds", 60, pid="11", **GATEWAY),
+    gauge("gateway_generates_text", 1, endpoint="stories", pid="11", **GATEWAY),
     rising("first_token_seconds_count", 60, **ENDPOINT, **GATEWAY),
     rising("first_token_seconds_bucket", 59, le="2.5", **ENDPOINT, **GATEWAY),
     gauge("running_streams", 20, **ENDPOINT, **GATEWAY),
+    gauge("running_streams_limit", 256, **GATEWAY),
     rising("cut_sequences_total", 5, reason="disconnect", **ENDPOINT, **GATEWAY),
     gauge("engine_ready", 1, bundle="7", **ENDPOINT, **TRITON),
     gauge("engine_proof", 1, state="proven", **_PROOF),

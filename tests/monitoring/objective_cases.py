@@ -28,6 +28,11 @@ def durations(bad: float, good: float) -> list[Series]:
         (f'{name}_count{{endpoint="stories",{labels}}}', 0, 100),
         (f'{name}_bucket{{endpoint="stories",{labels},le="1.0"}}', 0, 0),
         (f'{P}first_token_seconds_count{{endpoint="stories"}}', 0, 100),
+        # A canary route to such ones, whose first tokens are under their own names.
+        (f'{name}_count{{endpoint="chat",{labels}}}', 0, 100),
+        (f'{name}_bucket{{endpoint="chat",{labels},le="1.0"}}', 0, 0),
+        (f'{P}first_token_seconds_count{{endpoint="chat/1"}}', 0, 100),
+        (f'{P}gateway_generates_text{{endpoint="chat",pid="11"}}', 1, 0),
     ]
 
 

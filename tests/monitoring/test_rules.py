@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import preprocess.settings
 from tests.monitoring.case import Case
 from tests.monitoring.condition_cases import HEALTHY, condition_cases
 from tests.monitoring.objective_cases import objective_cases
+from transformer_serving.desk.compose.variables import variables
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.monitoring.__main__ import (
     ALERTMANAGER,
@@ -28,7 +30,14 @@ from transformer_serving.desk.monitoring.__main__ import (
 )
 from transformer_serving.desk.monitoring.alerts import CONDITIONS, Alert
 from transformer_serving.desk.monitoring.receivers import alertmanager_config
-from transformer_serving.desk.monitoring.rules import LIMITS, RUNBOOKS, all_alerts, limits, rules
+from transformer_serving.desk.monitoring.rules import (
+    LIMITS,
+    POLLS,
+    RUNBOOKS,
+    all_alerts,
+    limits,
+    rules,
+)
 from transformer_serving.desk.monitoring.scrapes import Place, prometheus_config
 from transformer_serving.desk.monitoring.times import BURN_RATES, DAY, HOUR, TimeScale
 
@@ -106,6 +115,31 @@ def test_alerts_fire_when_they_should_and_only_then(
         files.append(tmp_path / f"{number}.yaml")
         files[-1].write_text(yaml.safe_dump(document(case, own, scale), sort_keys=False))
     run(promtool, "test", "rules", *files)
+
+
+@pytest.mark.parametrize("alert", [one for one in CONDITIONS if one.name == "SyncStale"])
+def test_a_control_plane_that_is_seldom_asked_is_no_fault(
+    promtool: str, tmp_path: Path, alert: Alert
+) -> None:
+    """Every 60 minutes: two looks have failed after 9000 s, whatever is the least of the rule."""
+    fires = next(case for case in CASES if case.alert == alert and case.name == "long ago")
+    files = []
+    for age, labels in ((8000, None), (9000, fires.fires)):
+        series = [
+            (name, -age if "last_sync" in name else value, step)
+            for name, value, step in fires.series
+        ]
+        own, asked = tmp_path / f"{age}-{RULES}", tmp_path / f"{age}.yaml"
+        own.write_text(rules(IN_SERVICE, limits(dict.fromkeys(POLLS, "60")), [alert]))
+        case = replace(fires, series=series, fires=labels)
+        asked.write_text(yaml.safe_dump(document(case, own, IN_SERVICE), sort_keys=False))
+        files.append(asked)
+    run(promtool, "test", "rules", *files)
+
+
+def test_polls_are_those_of_the_compose_files() -> None:
+    rows = {row.name: row.default for row in variables()}
+    assert {name: rows[name] for name in POLLS} == POLLS
 
 
 def document(case: Case, file: Path, scale: TimeScale) -> dict[str, Any]:
@@ -201,12 +235,12 @@ def test_no_time_stands_in_an_expression() -> None:
 
 def test_limits_are_those_of_the_env_file(tmp_path: Path) -> None:
     variables = tmp_path / "my.env"
-    variables.write_text("TRANSFORMER_SERVING_MAX_STREAMS=7\nTRANSFORMER_SERVING_MAX_WAIT_S=\n")
+    variables.write_text("TRANSFORMER_SERVING_MAX_WAIT_S=7\nTRANSFORMER_SERVING_MAX_STREAMS=\n")
     done = CliRunner().invoke(main, ["--env-file", str(variables), "--output", str(tmp_path / "m")])
     assert done.exit_code == 0, done.output
     text = (tmp_path / "m" / RULES).read_text()
-    assert "* 7) > 0.8" in text
-    assert text.replace("* 7) > 0.8", "* 128) > 0.8") == written(IN_SERVICE)
+    assert "> 0.6 * 7\n" in text
+    assert text.replace("> 0.6 * 7\n", "> 0.6 * 2\n") == written(IN_SERVICE)
     assert (tmp_path / "m" / PROMETHEUS).read_text() == prometheus_config(IN_SERVICE, Place())
 
 
@@ -216,10 +250,10 @@ def test_limits_are_settings() -> None:
 
 @pytest.mark.parametrize("value", ["many", "0", "-1", "nan", "inf"])
 def test_a_limit_that_is_no_number_is_refused(tmp_path: Path, value: str) -> None:
-    with pytest.raises(Failure, match="MAX_STREAMS must be a number above 0"):
-        limits({"TRANSFORMER_SERVING_MAX_STREAMS": value})
+    with pytest.raises(Failure, match="MAX_WAIT_S must be a number above 0"):
+        limits({"TRANSFORMER_SERVING_MAX_WAIT_S": value})
     variables = tmp_path / "my.env"
-    variables.write_text(f"TRANSFORMER_SERVING_MAX_STREAMS={value}\n")
+    variables.write_text(f"TRANSFORMER_SERVING_MAX_WAIT_S={value}\n")
     done = CliRunner().invoke(main, ["--env-file", str(variables), "--output", str(tmp_path)])
     assert done.exit_code == 1
     assert not (tmp_path / RULES).exists()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import logging
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, strategies as st
 
-from preprocess.passage import Passage
+from preprocess.passage import Passage, internal_error
 from preprocess.stats import STAGES
 from preprocess.ticket import Stay
+from transformer_serving.contract.worker import fault_lines
 from transformer_serving.contract.worker.request_context import current_request
 
 
@@ -41,3 +44,30 @@ def test_the_gateways_id_is_taken_over() -> None:
     )
     alone = Passage({})
     assert (len(alone.request_id), alone.from_gateway) == (32, False)
+
+
+def test_a_fault_of_the_code_has_one_trace_a_second(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(fault_lines, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    told = []
+
+    def fail(error: Exception) -> None:
+        try:
+            raise error
+        except Exception as raised:
+            told.append(internal_error(raised, Passage({})).message)
+
+    with caplog.at_level(logging.ERROR):
+        for _ in range(500):
+            fail(KeyError("a"))
+        clock.now += 1
+        fail(KeyError("a"))
+    counts = [line.count for line in caplog.records]  # type: ignore[attr-defined]
+    assert counts == [1, 500]
+    assert all("Traceback" not in line.message and "in fail" in line.message
+               for line in caplog.records)  # fmt: skip
+    for line in caplog.records:
+        assert any(line.reference in message for message in told)  # type: ignore[attr-defined]
+    assert len(set(told)) == 2

@@ -5,7 +5,7 @@ Tested by tests/gateway/test_cards.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from transformer_serving.contract.errors import ServingError, unknown_endpoint
@@ -43,6 +43,11 @@ class Cards:
         if await self._short_way.kind_of(target) is Kind.UNKNOWN:
             raise unknown_endpoint()
         return self._short_way.urls_of(target)
+
+    async def figures_of(self, target: RequestedEndpoint) -> Collection[str]:
+        """The names that it has in figures. Raises ServingError (404)."""
+        await self.urls_of(target)
+        return self._short_way.names_of(target)
 
     async def all(self, key: Key | None) -> dict[str, Card]:
         """By name; those of ours that the key may ask."""

@@ -76,7 +76,8 @@ class FrontDoor:
         self._short_way = ShortWay(host)
         self._traffic = Traffic(self._short_way)
         self._tracing = read_tracing()
-        self._metrics = Metrics(self._short_way.names, self._tell, traced=self._tracing is not None)
+        way, traced = self._short_way, self._tracing is not None
+        self._metrics = Metrics(way.names, self._tell, way.generating, traced=traced)
         self._crowd = Crowd(settings, keys, self._traffic.durations, self._metrics.asked)
         self.bodies = body_memory(settings.body_memory_bytes)
         self._reader = Reader(self._short_way, Parser(settings.max_body_elements))
@@ -183,7 +184,7 @@ class FrontDoor:
 
         Raises ServingError (401, 403). Whom a body asks, `Reader` compares with the key.
         """
-        path = exchange.scope["path"]
+        path = METRICS if call and call.wants_figures else exchange.scope["path"]
         if self._keys is None or path in WITHOUT_KEY:
             return None
         key = self._keys.key_of(exchange.headers)

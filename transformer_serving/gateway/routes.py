@@ -157,6 +157,11 @@ class Call(NamedTuple):
         """Whether it is about endpoints rather than for one of them."""
         return self.route is not None and self.route.method == "GET"
 
+    @property
+    def wants_figures(self) -> bool:
+        """Whether a key of /metrics is what opens it."""
+        return self.operation == "tei.metrics"
+
 
 # Nothing of the host is below these; the first that fits counts.
 _NEAR = tuple(

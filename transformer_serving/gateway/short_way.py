@@ -5,7 +5,7 @@ Canary, versions, statistics and live updates are process_request's own, so they
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
@@ -13,7 +13,9 @@ from fastapi.encoders import jsonable_encoder
 from starlette.datastructures import QueryParams
 from starlette.responses import JSONResponse, Response
 
+from transformer_serving.contract.heads import GENERATION
 from transformer_serving.contract.panics import ENDS
+from transformer_serving.contract.worker.fault_lines import Faults
 from transformer_serving.gateway.asgi import Headers, Receive, Scope, Send, adding, with_headers
 from transformer_serving.gateway.host.building import (
     build,
@@ -69,6 +71,11 @@ def knows(preprocess: Any, operation: str) -> bool:
     return operation in getattr(preprocess, "operations", ())
 
 
+def generates(preprocess: Any) -> bool:
+    """Whether it answers with text that takes as long as it is asked to be."""
+    return getattr(getattr(preprocess, "endpoint", None), "task", None) == GENERATION
+
+
 def turned_away(preprocess: Any, raw: bytes) -> Response | None:
     """The refusal of a crowd's request by one of ours that needs nothing else of it.
 
@@ -91,6 +98,7 @@ class ShortWay:
     def __init__(self, host: Any) -> None:
         self._host = host
         self._errors = host_error_table(host)
+        self._faults = Faults()
         self._failed: dict[str, Any] = {}
         self._names: dict[RequestedEndpoint, str] = {}
 
@@ -171,10 +179,30 @@ class ShortWay:
         processor = self._host.processor
         if processor is None:
             return None
-        names = {*processor._canary_route}
-        for url, endpoint in processor.get_endpoints().items():
-            names.add(url)
-            # As the endpoint's own code writes it.
+        return {*processor._canary_route, *self._written(processor.get_endpoints())}
+
+    def generating(self) -> Collection[str]:
+        """Of these names those behind which text is generated: a route's, where it may be."""
+        processor = self._host.processor
+        if processor is None:
+            return ()
+        urls = {
+            url for url in processor.get_endpoints() if generates(preprocess_of(processor, url))
+        }
+        routes = processor._canary_route.items()
+        leading = {name for name, route in routes if not urls.isdisjoint(route["endpoints"])}
+        return self._written(urls) | leading
+
+    def names_of(self, target: RequestedEndpoint) -> Collection[str]:
+        """The names in figures of an endpoint, or of a canary route and all that it leads to."""
+        name = self.name_of(target)
+        return {*(() if name is None else (name,)), *self._written(self.urls_of(target))}
+
+    def _written(self, urls: Iterable[str]) -> set[str]:
+        """The endpoints' own names, and those that their own code writes."""
+        endpoints = self._host.processor.get_endpoints()
+        names = set(urls)
+        for endpoint in (endpoints[url] for url in urls if url in endpoints):
             if serving_url := getattr(endpoint, "serving_url", None):
                 version = getattr(endpoint, "version", None)
                 names.add(RequestedEndpoint(serving_url, version).name)
@@ -214,7 +242,7 @@ class ShortWay:
             raise
         except BaseException as error:
             # Any endpoint's code runs in there: whatever it raises is logged and answered.
-            return host_error_response(self._host, self._errors, error)
+            return host_error_response(self._host, self._errors, self._faults, error)
 
 
 def is_stream(response: Response) -> bool:

@@ -98,10 +98,6 @@
   {{- if and $v.triton.autoscaling.enabled (eq (int $v.triton.autoscaling.minReplicas) 0) }}
     {{- fail "triton.autoscaling.minReplicas is 0, and GoldenRequestFails and NoFigures of monitoring.rules fire where no Triton is: set triton.autoscaling.minReplicas to 1, or monitoring.rules=false and take the groups that you want into monitoring.ruleGroups" }}
   {{- end }}
-  {{- $minutes := include "serving.pollMinutes" . }}
-  {{- if gt (float64 $minutes) 4.0 }}
-    {{- fail (printf "%spollMinutes is %s, and SyncStale of monitoring.rules fires where a controller has had no answer for 5 minutes: give 4 or less, or set monitoring.rules=false and take the groups that you want into monitoring.ruleGroups" (ternary "local." "" $v.local.enabled) $minutes) }}
-  {{- end }}
 {{- end }}
 {{- end }}
 
@@ -114,6 +110,10 @@
 {{/* (list $ NAME DEFAULT): a setting of inference that an alert measures against, as a number. */}}
 {{- define "serving.limit" -}}
 {{- $given := index (index . 0).Values.inference.settings (index . 1) | default (index . 2) -}}
+{{- if hasSuffix "_POLL_FREQ" (index . 1) -}}
+{{- /* Both parts poll as often, which no setting of theirs changes. */ -}}
+{{- $given = include "serving.pollMinutes" (index . 0) -}}
+{{- end -}}
 {{- $text := ternary $given (toJson $given) (kindIs "string" $given) -}}
 {{- if not (and (regexMatch "^[0-9]+(\\.[0-9]+)?$" $text) (gt (float64 $text) 0.0)) }}
   {{- fail (printf "inference.settings.%s is '%s', and the alerts of monitoring.rules need a number above 0" (index . 1) $text) }}

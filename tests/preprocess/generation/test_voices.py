@@ -234,6 +234,23 @@ async def test_v2_has_a_row_a_prompt_as_mlserver_has(text: Asker) -> None:
     assert (await text.answer(tensors(PROMPT, max_new_tokens=3)))["outputs"] == [output]
 
 
+async def test_v2_takes_a_parameter_as_the_tensor_that_metadata_names(text: Asker) -> None:
+    given = [("do_sample", "BOOL", True), ("temperature", "FP32", 0.7), ("top_p", "FP32", 1.0),
+             ("repetition_penalty", "FP32", 1), ("seed", "INT64", 5)]  # fmt: skip
+    rows = [
+        {"name": name, "datatype": datatype, "shape": [1], "data": [value]}
+        for name, datatype, value in given
+    ]
+    body = tensors(PROMPT, max_new_tokens=3)
+    answer = await text.answer({**body, "inputs": body["inputs"] + rows}, "v2.infer")
+    own = {name: value for name, _, value in given}
+    assert answer == await text.answer(tensors(PROMPT, max_new_tokens=3, **own), "v2.infer")
+    rows[1]["data"] = [0]
+    status, error = await text.refusal({**body, "inputs": body["inputs"] + rows}, "v2.infer")
+    assert (status, error["code"]) == (400, "invalid_field")
+    assert "temperature" in error["error"]
+
+
 async def test_tritons_generate(text: Asker) -> None:
     body = {"text_input": PROMPT, "parameters": {"max_tokens": 3, "temperature": 0}, "id": "9"}
     answer = await text.answer(body, "v2.generate")

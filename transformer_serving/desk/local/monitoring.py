@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING
 from transformer_serving.contract.keys import VARIABLE as KEYS_VARIABLE
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import METRICS_KEY_VARIABLE, key_header
-from transformer_serving.desk.local.record import LOOPBACK, MONITORING, StackRecord, write_private
+from transformer_serving.desk.local.record import (
+    LOOPBACK,
+    MONITORING,
+    POLL_SECONDS,
+    StackRecord,
+    write_private,
+)
 
 if TYPE_CHECKING:
     from transformer_serving.desk.monitoring.scrapes import Place
@@ -50,7 +56,7 @@ def chosen(environment: Mapping[str, str]) -> tuple[str, ...]:
             f"--metrics': give it in {METRICS_KEY_VARIABLE}",
             exit_code=2,
         )
-    limits(environment)
+    limits(_settings(environment))
     return tuple(name for name in MONITORING if program(name) is not None)
 
 
@@ -85,10 +91,17 @@ def write_files(
     from transformer_serving.desk.monitoring.times import TimeScale
 
     times = scale or TimeScale()
-    write_private(folder(state) / "rules.yaml", rules(times, limits(environment)))
+    write_private(folder(state) / "rules.yaml", rules(times, limits(_settings(environment))))
     config = folder(state) / "prometheus.yaml"
     write_private(config, prometheus_config(times, place(state, record)))
     return config
+
+
+def _settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """What alerts measure against: how often this stack's parts look is no setting."""
+    from transformer_serving.desk.monitoring.rules import POLLS
+
+    return {**environment, **dict.fromkeys(POLLS, f"{POLL_SECONDS / 60:.5f}")}
 
 
 def place(state: Path, record: StackRecord) -> Place:

@@ -19,6 +19,7 @@ from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.record import (
     LOOPBACK,
     MONITORING,
+    POLL_SECONDS,
     StackRecord,
     clearml_environment,
 )
@@ -26,7 +27,6 @@ from transformer_serving.desk.versions.lock import read_lock
 from transformer_serving.gateway.access import TLS_CERT, TLS_CLIENT_CA, TLS_KEY, read_access
 from transformer_serving.gateway.settings import WORKERS, read_settings
 
-POLL_SECONDS = 2
 GRACE_SECONDS = 30
 # As the chart has it: each start of a worker makes a task in ClearML.
 KEEP_TASKS_SECONDS = 3600

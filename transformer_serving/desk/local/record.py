@@ -23,6 +23,8 @@ STATE_VARIABLE = "TRANSFORMER_SERVING_STATE"
 DEFAULT_STATE = ".stack"
 # The parts that run only where they were asked for: `up --monitoring`.
 MONITORING = ("prometheus", "alertmanager")
+# How often the gateway's workers and the controller look at the control plane.
+POLL_SECONDS = 2
 # Every process of a stack has this variable: `down` finds what a crash left behind by it.
 MARK = "TRANSFORMER_SERVING_PART_OF"
 _RECORD = "stack.json"

@@ -32,9 +32,15 @@ INFERENCE_JOB, ENGINE_JOB = "transformer-serving", "transformer-serving-engine"
 _ENGINE_FAILED = KINDS["engine_failed"].status
 # So few bad answers are no reason to call anybody, whatever share they are of few.
 LEAST_BAD = 10
-# A worker has one row of this figure, whatever it serves.
-_WORKERS = "count by (instance) (transformer_serving_gateway_golden_round_timestamp_seconds)"
+# Of the tokens that may wait: nobody gets all. One busy endpoint's requests have half of them at
+# most, and those with many tokens a third (preprocess/admission.py).
+MANY_WAIT = 0.3
+# Of the time that a request may wait: of what is estimated for it some is kept as a reserve there,
+# so that no more than 78 % of it comes to be used.
+LONG_WAIT = 0.6
 _ENGINE_SYNC = "max by (instance) (transformer_serving_engine_last_sync_timestamp_seconds)"
+# Seconds for each minute between two looks at the control plane: two in a row have failed.
+_MISSED = 150
 _NOBODY: Mapping[str, str] = MappingProxyType({})
 
 
@@ -128,26 +134,28 @@ _SATURATION = (
         "WaitingTokensNearLimit",
         "saturation",
         "sum by (instance) (transformer_serving_waiting_tokens) "
-        "/ sum by (instance) (transformer_serving_waiting_tokens_limit) > 0.8",
+        f"/ sum by (instance) (transformer_serving_waiting_tokens_limit) > {MANY_WAIT}",
         GOES_ON,
         TICKET,
-        "Over 80 % of the tokens that may wait in {{ $labels.instance }} do.",
+        f"Over {100 * MANY_WAIT:g} % of the tokens that may wait in "
+        "{{ $labels.instance }} do, and one endpoint gets a third to a half.",
     ),
     Alert(
         "WaitingTimeNearLimit",
         "saturation",
         "sum by (instance) (avg_over_time(transformer_serving_waiting_tokens[$window])) "
         "/ sum by (instance) (rate(transformer_serving_call_tokens_total[$window])) "
-        "> 0.8 * $TRANSFORMER_SERVING_MAX_WAIT_S",
+        f"> {LONG_WAIT} * $TRANSFORMER_SERVING_MAX_WAIT_S",
         GOES_ON,
         TICKET,
-        "What waits in {{ $labels.instance }} takes over 80 % of the time that a request may wait.",
+        f"What waits in {{{{ $labels.instance }}}} takes over {100 * LONG_WAIT:g} % of the time "
+        "that a request may wait.",
     ),
     Alert(
         "StreamsNearLimit",
         "saturation",
         "sum by (instance) (transformer_serving_running_streams) "
-        f"/ ({_WORKERS} * $TRANSFORMER_SERVING_MAX_STREAMS) > 0.8",
+        "/ sum by (instance) (transformer_serving_running_streams_limit) > 0.8",
         GOES_ON,
         TICKET,
         "Over 80 % of the sequences that may run in {{ $labels.instance }} do.",
@@ -248,7 +256,7 @@ _FIGURES = (
     Alert(
         "SyncStale",
         "figures",
-        f"time() - {_ENGINE_SYNC} > 300\n"
+        f"time() - {_ENGINE_SYNC} > 300 > {_MISSED} * $CLEARML_TRITON_POLL_FREQ\n"
         f"or (max by (instance) (transformer_serving_engine_triton_ready) unless {_ENGINE_SYNC})",
         STAYS,
         TICKET,
@@ -259,11 +267,11 @@ _FIGURES = (
         "SyncStale",
         "figures",
         "time() - min by (instance) (transformer_serving_gateway_last_sync_timestamp_seconds) "
-        "> 900",
+        f"> 900 > {_MISSED} * $CLEARML_SERVING_POLL_FREQ",
         STAYS,
         TICKET,
         "The control plane has not answered a worker of {{ $labels.instance }} for a quarter of an "
-        "hour.",
+        "hour or more.",
         {"job": INFERENCE_JOB},
     ),
 )

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 from transformer_serving.contract.replacement import replace_file
-from transformer_serving.desk.monitoring.rules import HEAD, LIMITS, limits, rules
+from transformer_serving.desk.monitoring.rules import HEAD, limits, rules
 from transformer_serving.desk.monitoring.times import TimeScale
 
 CHART = Path(__file__).parents[3] / "kubernetes" / "chart" / "monitoring"
@@ -23,7 +23,7 @@ def write() -> None:
 
 def rules_with_places() -> str:
     """rules.yaml, where @NAME@ stands for a setting: Helm's own braces are Prometheus's, too."""
-    return rules(TimeScale(), {name: f"@{name}@" for name in LIMITS})
+    return rules(TimeScale(), {name: f"@{name}@" for name in limits({})})
 
 
 def defaults() -> str:

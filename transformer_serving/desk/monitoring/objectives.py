@@ -17,8 +17,14 @@ from transformer_serving.desk.monitoring.times import BUDGET_DAYS, BURN_RATES, B
 _FIRST = "transformer_serving_first_token_seconds"
 _REQUESTS = "transformer_serving_request_duration_seconds"
 _OK = 'endpoint!="",code="ok"'
-# A text that is generated takes as long as it is asked to be; its first token has a row of its own.
-_WHOLE = f"unless on (endpoint) sum by (endpoint) ({_FIRST}_count)"
+# A text that is generated takes as long as it is asked to be; its first token has a row of its own,
+# under the endpoint's name. A canary route's is a name of requests alone: the gateway tells of it.
+# What was such in the window is, though it be removed by now.
+_WHOLE = (
+    f"unless on (endpoint) (sum by (endpoint) (count_over_time({_FIRST}_count[$over])) "
+    "or max by (endpoint) "
+    "(max_over_time(transformer_serving_gateway_generates_text[$over])))"
+)
 
 
 @dataclass(frozen=True)

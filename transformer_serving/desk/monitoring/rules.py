@@ -20,10 +20,10 @@ from transformer_serving.desk.monitoring.times import TimeScale
 RUNBOOKS = "docs/runbooks"
 HEAD = "# Made by `make monitoring` from transformer_serving/desk/monitoring; docs/monitoring.md.\n"
 # Bounds of the inference containers that alerts measure against: each alone must be a number.
-LIMITS = (
-    "TRANSFORMER_SERVING_MAX_WAIT_S",
-    "TRANSFORMER_SERVING_MAX_STREAMS",
-)
+LIMITS = ("TRANSFORMER_SERVING_MAX_WAIT_S",)
+# Minutes between two looks of the gateway's workers, and of the controller, at the control plane;
+# what compose takes by default.
+POLLS = {"CLEARML_SERVING_POLL_FREQ": "0.1", "CLEARML_TRITON_POLL_FREQ": "0.1"}
 
 
 def all_alerts() -> tuple[Alert, ...]:
@@ -32,12 +32,13 @@ def all_alerts() -> tuple[Alert, ...]:
 
 
 def limits(variables: Mapping[str, str]) -> dict[str, str]:
-    """The settings in LIMITS, as `variables` have them or by default.
+    """The settings in LIMITS and POLLS, as `variables` have them or by default.
 
     Raises Failure that names the variable where one is no number above 0.
     """
-    defaults = {row.name: row.default for row in preprocess.settings.SETTINGS}
-    values = {name: variables.get(name) or defaults[name] for name in LIMITS}
+    settings = {row.name: row.default for row in preprocess.settings.SETTINGS}
+    defaults = {name: settings[name] for name in LIMITS} | POLLS
+    values = {name: variables.get(name) or default for name, default in defaults.items()}
     for name, value in values.items():
         if not _is_positive(value):
             raise Failure(f"{name} must be a number above 0; correct it where it is set")

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformer_serving.gateway.descriptions.description import KIT, Question, kit_version
 
-_DATATYPES = {"integer": "INT64", "boolean": "BOOL", "string": "BYTES"}
+_DATATYPES = {"integer": "INT64", "number": "FP32", "boolean": "BOOL", "string": "BYTES"}
 # As many as a request has: of texts, and of a parameter that takes a list.
 _ANY = [-1]
 

@@ -74,33 +74,42 @@ def sums(paths: Iterable[Path]) -> dict[str, float]:
 
 def counted_page(
     counters: Mapping[str, float], histograms: Mapping[str, float], known: Known,
-    exemplars: Mapping[Bucket, Exemplar] | None = None,
+    exemplars: Mapping[Bucket, Exemplar] | None = None, *, alone: bool = False,
 ) -> str:  # fmt: skip
     """Prometheus's text of both; of endpoints that are known, all rows that may alert.
 
-    With exemplars, of NAME's buckets, it is the form of OpenMetrics.
+    With exemplars, of NAME's buckets, it is the form of OpenMetrics. `alone`: of these endpoints
+    only.
     """
     names = known or ()
     traced = None if exemplars is None else dict(map(_suffix, exemplars.items()))
-    with_zeros = {**_zeros(_refusal_keys, ("", *names) if names else ()), **counters}
+    all_counters = {**_zeros(_refusal_keys, ("", *names) if names else ()), **counters}
+    all_histograms = {**_zeros(_answer_keys, names), **histograms}
     return "".join(
-        (
-            *_lines(COUNTER, with_zeros, known, traced),
-            *_lines(HISTOGRAM, {**_zeros(_answer_keys, names), **histograms}, known, traced),
-        )
+        line
+        for kind, numbers in ((COUNTER, all_counters), (HISTOGRAM, all_histograms))
+        for line in _lines(kind, numbers, traced, lambda name: is_shown(name, known, alone=alone))
     )
 
 
+def is_shown(endpoint: str | None, known: Known, *, alone: bool) -> bool:
+    """Whether a row of that endpoint, or of none, is on a page of the known ones."""
+    if not endpoint:
+        return not alone
+    return known is None or endpoint in known
+
+
 def _lines(
-    kind: str, numbers: Mapping[str, float], known: Known, traced: Suffixes | None
-) -> Iterator[str]:
+    kind: str, numbers: Mapping[str, float], traced: Suffixes | None,
+    shown: Callable[[str | None], bool],
+) -> Iterator[str]:  # fmt: skip
     """Rows of one name and labels are one, though two releases word its help otherwise."""
     heads: dict[str, str] = {}
     plain: dict[str, dict[tuple[str, str], float]] = defaultdict(lambda: defaultdict(float))
     buckets: dict[str, dict[str, dict[float, float]]] = defaultdict(_counts)
     for key, value in numbers.items():
         one = _meaning(key)
-        if one.endpoint and known is not None and one.endpoint not in known:
+        if not shown(one.endpoint):
             continue
         if one.family not in heads:
             heads[one.family] = one.head(kind, is_openmetrics=traced is not None)

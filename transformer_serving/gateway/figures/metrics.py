@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -35,25 +35,28 @@ _PREFIX = "transformer_serving_"
 class Metrics:
     """What /metrics answers; counts requests by key, and those that the gateway refuses itself.
 
-    `known` gives the endpoints whose rows are shown, `tell` is called before a page is made. Where
-    requests are `traced`, who asks for OpenMetrics' form gets it, with exemplars.
+    `known` gives the endpoints whose rows are shown, `tell` is called before a page is made, and
+    `generating` gives the names behind which text is generated. Where requests are `traced`, who
+    asks for OpenMetrics' form gets it, with exemplars.
     """
 
     def __init__(
         self, known: Callable[[], Known] = lambda: None, tell: Callable[[], None] = lambda: None,
-        *, traced: bool = False,
+        generating: Callable[[], Collection[str]] = tuple, *, traced: bool = False,
     ) -> None:  # fmt: skip
         self._known = known
         self._tell = tell
+        self._generating = generating
         self._traced = traced
         self._refused = process_wide("gateway_refused", _refused)
         self._golden = process_wide("gateway_golden", _golden)
-        self._round = process_wide("gateway_golden_round", _round)
         self._bundle = process_wide("gateway_bundle", _bundle)
         self._requests = process_wide("gateway_requests", _requests)
         self._of_key: dict[str, prometheus.Counter] = {}
         self._told: set[str] = set()
         self._bundles: set[tuple[str, str, str]] = set()
+        self._generates = process_wide("gateway_generates", _generates)
+        self._text: set[str] = set()
 
     def asked(self, key: str) -> None:
         """A request that came with this key, by its name."""
@@ -83,7 +86,16 @@ class Metrics:
         for labels in bundles:
             self._bundle.labels(*labels).set(1)
         self._bundles |= bundles
-        self._round.set_to_current_time()
+        self._tell_of_text(set(self._generating()))
+        # Made with the first: a gauge is 0 from its making on, a round of long ago.
+        process_wide("gateway_golden_round", _round).set_to_current_time()
+
+    def _tell_of_text(self, names: set[str]) -> None:
+        for name in self._text - names:
+            self._generates.labels(name).set(math.nan)
+        for name in names:
+            self._generates.labels(name).set(1)
+        self._text |= names
 
     async def text(
         self, write: Write = prometheus.generate_latest, *, is_openmetrics: bool = False
@@ -92,6 +104,11 @@ class Metrics:
         # Many workers make many files to read.
         make = partial(page, self._known(), write, is_openmetrics=is_openmetrics)
         return await asyncio.to_thread(make)
+
+    async def text_of(self, names: Collection[str]) -> bytes:
+        """Rows of these endpoints alone: none of keys, of workers or of the gateway as a whole."""
+        self._tell()
+        return await asyncio.to_thread(partial(page, names, alone=True))
 
     async def answer(self, send: Send, accept: bytes = b"") -> None:
         write: Write = prometheus.generate_latest
@@ -171,6 +188,11 @@ def _round() -> prometheus.Gauge:
 def _bundle() -> prometheus.Gauge:
     text = "The bundle that answered the endpoint's last golden request: 1."
     return _of_worker("gateway_bundle_info", text, "endpoint", "bundle", "task")
+
+
+def _generates() -> prometheus.Gauge:
+    text = "A name, an endpoint's or a canary route's, behind which text is generated: 1."
+    return _of_worker("gateway_generates_text", text, "endpoint")
 
 
 def _sync() -> prometheus.Gauge:

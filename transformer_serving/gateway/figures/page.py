@@ -23,6 +23,7 @@ from transformer_serving.gateway.figures.counted_rows import (
     HISTOGRAM,
     Known,
     counted_page,
+    is_shown,
     sums,
 )
 from transformer_serving.gateway.figures.exemplars import newest_exemplars
@@ -36,13 +37,17 @@ _ENDPOINT = "endpoint"
 
 
 def page(
-    known: Known = None, write: Write = prometheus.generate_latest, *, is_openmetrics: bool = False
-) -> bytes:
-    """As `write` writes what it is given; exemplars are in OpenMetrics alone."""
+    known: Known = None, write: Write = prometheus.generate_latest, *,
+    is_openmetrics: bool = False, alone: bool = False,
+) -> bytes:  # fmt: skip
+    """As `write` writes what it is given; exemplars are in OpenMetrics alone.
+
+    `alone`: rows of the known endpoints and no others, such as those of keys and workers.
+    """
     folder = os.environ.get(VARIABLE)
     registry = prometheus.CollectorRegistry()
     if not folder:
-        registry.register(_Shown(prometheus.REGISTRY.collect, known))
+        registry.register(_Shown(prometheus.REGISTRY.collect, known, alone=alone))
         return write(registry)
     # A cleaner of temporary files may have taken it.
     Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -51,10 +56,11 @@ def page(
         fcntl.flock(lock, fcntl.LOCK_EX)
         fold_ended(Path(folder))
         counters, histograms, others = _begun(Path(folder))
-        registry.register(_Shown(lambda: MultiProcessCollector.merge(others), known))
-        registry.register(WorkerProcesses(folder, prometheus.ProcessCollector))
+        registry.register(_Shown(lambda: MultiProcessCollector.merge(others), known, alone=alone))
+        if not alone:
+            registry.register(WorkerProcesses(folder, prometheus.ProcessCollector))
         exemplars = newest_exemplars(Path(folder)) if is_openmetrics else None
-        counted = counted_page(sums(counters), sums(histograms), known, exemplars)
+        counted = counted_page(sums(counters), sums(histograms), known, exemplars, alone=alone)
         return counted.encode() + write(registry)
 
 
@@ -63,21 +69,23 @@ class _Shown:
     values that are none.
     """
 
-    def __init__(self, collected: Callable[[], Collected], known: Known) -> None:
+    def __init__(
+        self, collected: Callable[[], Collected], known: Known, *, alone: bool = False
+    ) -> None:
         self._collected = collected
         self._known = known
+        self._alone = alone
 
     def collect(self) -> Iterator[prometheus.Metric]:
         for metric in self._collected():
             metric.samples = [
                 row
                 for row in metric.samples
-                if not math.isnan(row.value) and self._is_shown(row.labels.get(_ENDPOINT))
+                if not math.isnan(row.value)
+                and is_shown(row.labels.get(_ENDPOINT), self._known, alone=self._alone)
             ]
-            yield metric
-
-    def _is_shown(self, endpoint: str | None) -> bool:
-        return not endpoint or self._known is None or endpoint in self._known
+            if metric.samples or not self._alone:
+                yield metric
 
 
 def _begun(folder: Path) -> tuple[list[Path], list[Path], list[str]]:

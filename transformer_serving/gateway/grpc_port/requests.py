@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from transformer_serving.contract.body_memory import Share
+from transformer_serving.contract.worker.fault_lines import Faults
 from transformer_serving.contract.worker.log_lines import trace_of
 from transformer_serving.contract.worker.request_context import current_request_id
 from transformer_serving.gateway.asgi import App, Message, Scope
@@ -19,6 +20,7 @@ log = logging.getLogger("transformer_serving.gateway")
 # Of the caller's metadata, what the app knows as headers.
 _PASSED_ON = frozenset({"authorization", "x-api-key", "x-request-id", "traceparent", "tracestate"})
 _FAULT = 500
+_faults = Faults()
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -73,10 +75,12 @@ class AppRequest:
         try:
             await app(self._scope, self._receive, self._send)
         except Exception as error:
-            log.error(
-                "a call of gRPC failed: %s", trace_of(error),
-                extra={"request_id": current_request_id()},
-            )  # fmt: skip
+            fault = _faults.note(error)
+            if fault.is_told:
+                log.error(
+                    "a call of gRPC failed: %s", trace_of(error),
+                    extra={"request_id": current_request_id(), "count": fault.count},
+                )  # fmt: skip
             self._answer = AppAnswer(_FAULT, {}, b"")
 
     async def _receive(self) -> Message:

@@ -1,7 +1,7 @@
 """What the host's process_request raised, as status and our JSON body.
 
-Status and logging are those of serve_model in clearml_serving.serving.main; the body is ours and,
-unlike the host's, repeats nothing of the request.
+Status and logging are those of serve_model in clearml_serving.serving.main, but that one fault is
+told once a second; the body is ours and, unlike the host's, repeats nothing of the request.
 
 Tested by tests/gateway/test_error_rows.py.
 """
@@ -9,7 +9,6 @@ Tested by tests/gateway/test_error_rows.py.
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from starlette.responses import Response
 
 from transformer_serving.contract.dialects import current_dialect
 from transformer_serving.contract.errors import UNKNOWN_ENDPOINT, ServingError, unknown_endpoint
+from transformer_serving.contract.worker.fault_lines import Faults
 from transformer_serving.contract.worker.log_lines import trace_of
 from transformer_serving.contract.worker.request_context import current_request_id
 
@@ -73,10 +73,15 @@ def host_error_table(host: Any) -> tuple[Row, ...]:
     )  # fmt: skip
 
 
-def host_error_response(host: Any, table: tuple[Row, ...], error: BaseException) -> Response:
+def host_error_response(
+    host: Any, table: tuple[Row, ...], faults: Faults, error: BaseException
+) -> Response:
     """To be called while the exception is handled: the host's log line may want its trace."""
     row = next(row for row in table if isinstance(error, row.exception))
-    if row.report is not None:
+    if row.report is None:
+        return _response(row.code, row.message)
+    fault = faults.note(error)
+    if fault.is_told:
         row.report(host, error)
     if isinstance(error, ValueError) and any(text in str(error) for text in _CUDA_TEXTS):
         # As the host does: answer, then end this worker so that a fresh one takes its place.
@@ -84,12 +89,16 @@ def host_error_response(host: Any, table: tuple[Row, ...], error: BaseException)
         return _response("internal", "the GPU is out of memory; restarting", restart)
     if row.code != "internal":
         return _response(row.code, row.message)
-    reference = uuid.uuid4().hex[:12]
-    log.error(
-        "request failed, reference %s: %s", reference, trace_of(error),
-        extra={"reference": reference, "request_id": current_request_id()},
-    )  # fmt: skip
-    return _response(row.code, f"{row.message}, reference {reference}; see the worker's log")
+    if fault.is_told:
+        log.error(
+            "request failed, reference %s: %s", fault.reference, trace_of(error),
+            extra={
+                "reference": fault.reference, "request_id": current_request_id(),
+                "count": fault.count,
+            },
+        )  # fmt: skip
+    told = f"{row.message}, reference {fault.reference}; see the worker's log"
+    return _response(row.code, told)
 
 
 def unknown_response() -> Response:
