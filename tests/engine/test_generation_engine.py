@@ -12,7 +12,7 @@ import pytest
 
 from transformer_serving.contract.generation import Finish, Options, Sampling
 from transformer_serving.engine.backends.generation.calls import Call, CallRefused, Fault
-from transformer_serving.engine.backends.generation.engine import Engine
+from transformer_serving.engine.backends.generation.engine import Counts, Engine
 from transformer_serving.engine.backends.generation.sequences import Part
 from transformer_serving.engine.backends.generation.settings import GenerationSettings
 
@@ -121,12 +121,35 @@ def call(*ids: int, new: int = 4) -> Call:
     return Call(np.array(ids, np.int32), options)
 
 
+class Process:
+    """What the engine is in: `ended` with a reason, `lines` for people, `figures` that are told."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+        self.over = threading.Event()
+        self.lines: list[str] = []
+        self.told = 0
+        self.fault: Exception | None = None
+
+    def end(self, reason: str) -> None:
+        self.ended.append(reason)
+        self.over.set()
+
+    def report(self, counts: Counts) -> None:
+        self.told += 1
+        if self.fault is not None:
+            raise self.fault
+
+
 @contextmanager
 def running(
-    make: Callable[[], CountingPipeline] = CountingPipeline, **changes: int
+    make: Callable[[], CountingPipeline] = CountingPipeline,
+    process: Process | None = None,
+    **changes: int,
 ) -> Iterator[Engine]:
     settings = GenerationSettings(**{**vars(SETTINGS), **changes})
-    engine = Engine(make, settings, lambda line: None)
+    around = process or Process()
+    engine = Engine(make, settings, around.lines.append, around.end, around.report)
     try:
         yield engine
     finally:
@@ -220,22 +243,87 @@ def test_a_step_that_raises_ends_all_that_run_and_the_pipeline_is_built_again() 
     assert engine.counts.rebuilt == 1
 
 
-def test_an_engine_that_cannot_be_built_again_says_so_to_everybody() -> None:
+def once() -> Callable[[], CountingPipeline]:
+    """Makes one pipeline, and then has no memory for another."""
     made: list[CountingPipeline] = []
 
-    def once() -> CountingPipeline:
+    def make() -> CountingPipeline:
         if made:
             raise MemoryError("no memory")
         made.append(CountingPipeline())
         return made[0]
 
-    with running(once, max_running=1) as engine:
+    return make
+
+
+def test_an_engine_that_cannot_be_built_again_tells_everybody_and_ends_the_process() -> None:
+    process = Process()
+    with running(once(), process, max_running=1) as engine:
         callers = submitted(engine, call(BAD_STEP), call(1), call(2))
         assert callers[0].end() is Fault.INTERNAL
         for one in (*callers[1:], *submitted(engine, call(3))):
             assert one.end() is Fault.UNAVAILABLE
-            # What the controller looks for: it loads the model again.
+            # As Triton says of a process that has ended.
             assert "is not healthy: MemoryError: no memory" in str(one.refusal)
+        assert process.over.wait(10)
+    assert process.ended == ["MemoryError: no memory"]
+
+
+class Unheard(Caller):
+    """Cannot be told anything."""
+
+    def refuse(self, refusal: CallRefused) -> None:
+        super().refuse(refusal)
+        raise RuntimeError("not sent")
+
+
+def test_one_that_cannot_be_told_leaves_nobody_else_without_a_word() -> None:
+    pause = threading.Event()
+    with running(lambda: CountingPipeline(pause)) as engine:
+        callers = [Unheard(), Caller()]
+        for one, caller in zip((call(BAD_STEP), call(1)), callers, strict=True):
+            engine.submit(one, caller)
+        pause.set()
+        assert [one.end() for one in callers] == [Fault.INTERNAL] * 2
+        assert submitted(engine, call(7))[0].end() is Finish.LENGTH
+
+
+def test_a_pipeline_that_cannot_say_whether_it_is_busy_is_built_again() -> None:
+    class Unsure(CountingPipeline):
+        def busy(self) -> bool:
+            if self.steps == 2:
+                raise RuntimeError("not known")
+            return super().busy()
+
+    process = Process()
+    with running(Unsure, process) as engine:
+        assert submitted(engine, call(1, new=9))[0].end() is Fault.INTERNAL
+        assert submitted(engine, call(1, new=1))[0].end() is Finish.LENGTH
+    assert (engine.counts.rebuilt, process.ended) == (1, [])
+
+
+def test_figures_that_cannot_be_told_end_no_sequence() -> None:
+    process = Process()
+    process.fault = RuntimeError("no page")
+    with running(process=process) as engine:
+        assert submitted(engine, call(1))[0].end() is Finish.LENGTH
+        assert submitted(engine, call(2))[0].end() is Finish.LENGTH
+    assert (process.told, process.ended) == (1, [])
+    assert process.lines == ["no more figures are told: RuntimeError: no page"]
+
+
+def test_whatever_else_happens_to_the_thread_ends_the_process() -> None:
+    class Leaving(CountingPipeline):
+        def step(self) -> None:
+            raise SystemExit(3)
+
+    process = Process()
+    with running(Leaving, process, max_running=1) as engine:
+        callers = submitted(engine, call(1), call(2))
+        assert [one.end() for one in callers] == [Fault.UNAVAILABLE] * 2
+        assert process.over.wait(10)
+        assert submitted(engine, call(3))[0].end() is Fault.UNAVAILABLE
+    assert process.ended == ["SystemExit: 3"]
 
 
 def test_too_many_that_wait_are_refused_with_both_numbers() -> None:
