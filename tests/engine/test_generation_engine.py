@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -241,6 +242,24 @@ def test_a_step_that_raises_ends_all_that_run_and_the_pipeline_is_built_again() 
         assert "failed in a step: RuntimeError: the step is broken" in str(callers[1].refusal)
         assert submitted(engine, call(7))[0].end() is Finish.LENGTH
     assert engine.counts.rebuilt == 1
+
+
+def test_the_old_pipeline_has_gone_before_another_is_built() -> None:
+    """Its weights and its cache: there may be room for one."""
+    made: list[weakref.ref[CountingPipeline]] = []
+    left: list[bool] = []
+
+    def make() -> CountingPipeline:
+        left.extend(one() is not None for one in made)
+        pipeline = CountingPipeline()
+        made.append(weakref.ref(pipeline))
+        return pipeline
+
+    with running(make) as engine:
+        caller = submitted(engine, call(BAD_STEP))[0]
+        assert caller.end() is Fault.INTERNAL
+        assert submitted(engine, call(7))[0].end() is Finish.LENGTH
+    assert left == [False]
 
 
 def once() -> Callable[[], CountingPipeline]:

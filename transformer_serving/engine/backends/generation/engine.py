@@ -112,8 +112,7 @@ class Engine:
         )
 
     def _run(self) -> None:
-        """Nothing may end this thread and not the process: all that came later would wait for ever.
-        """
+        """Nothing may end this thread and not the process: what comes later would wait for ever."""
         try:
             while self._round():
                 self._tell()
@@ -130,8 +129,11 @@ class Engine:
             if not self._wait():
                 return False
             self._turn()
+            return True
         except Exception as error:
-            self._start_anew(_line(error))
+            reason = _line(error)
+        # Not in the handler: the error's frames hold the old pipeline, with its weights and cache.
+        self._start_anew(reason)
         return True
 
     def _wait(self) -> bool:
