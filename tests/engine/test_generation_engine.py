@@ -31,27 +31,31 @@ class Sequence:
         self.call = call
         self.made: list[int] = []
         self.taken = 0
-        self.cancelled = False
+        self.cancelled = self.ignored = False
 
     @property
     def done(self) -> bool:
-        return self.cancelled or len(self.made) == self.call.options.max_new_tokens
+        made = len(self.made)
+        return self.cancelled or self.ignored or made == self.call.options.max_new_tokens
 
     def take(self) -> Part:
         if self.call.ids[0] == BAD_TAKE:
             raise RuntimeError("lost\nplaces in code")
         new, self.taken = self.made[self.taken :], len(self.made)
         finish = Finish.LENGTH if self.done and not self.cancelled else Finish.RUNNING
-        return Part(new, [], finish)
+        return Part(new, [], Finish.CACHE_FULL if self.ignored else finish)
 
     def cancel(self) -> None:
         self.cancelled = True
 
 
 class CountingPipeline:
-    """`most` is how many sequences ever ran together."""
+    """As the engine's own: a step gives nothing to what was cancelled, and frees its blocks at its
+    end; what has no room meanwhile is ignored. `most` is how many sequences ever ran together.
+    """
 
-    def __init__(self, pause: threading.Event | None = None) -> None:
+    def __init__(self, pause: threading.Event | None = None, blocks: int = 10_000) -> None:
+        self.blocks = blocks
         self.running: list[Sequence] = []
         self.most = 0
         self.steps = 0
@@ -67,9 +71,13 @@ class CountingPipeline:
         if self.pause is not None:
             assert self.pause.wait(10)
         self.steps += 1
-        self.running = [one for one in self.running if not one.cancelled]
-        self.most = max(self.most, len(self.running))
+        self.most = max(self.most, sum(not one.cancelled for one in self.running))
+        blocks = 0
         for one in self.running:
+            blocks += one.call.blocks
+            one.ignored = blocks > self.blocks
+            if one.cancelled or one.ignored:
+                continue
             if one.call.ids[0] == BAD_STEP:
                 raise RuntimeError("the step is broken")
             one.made.append(int(one.call.ids[-1]) + len(one.made) + 1)
@@ -91,12 +99,14 @@ class Caller:
         self.state = (0, 0)
         self.refusal: CallRefused | None = None
         self.left = False
+        self.begun = threading.Event()
         self.ended = threading.Event()
 
     def send(self, part: Part, prompt: int, generated: int) -> None:
         assert not self.ended.is_set(), "a message after the last"
         self.parts.append(part)
         self.state = (prompt, generated)
+        self.begun.set()
         if part.finish is not Finish.RUNNING:
             self.ended.set()
 
@@ -219,6 +229,24 @@ def test_who_left_is_cancelled_within_a_step_and_makes_room() -> None:
         assert waits.ids == []
         assert other.end() is Finish.LENGTH
     assert engine.counts.cancelled == 2
+
+
+@pytest.mark.parametrize("how", ["left", "lost"])
+def test_who_comes_in_the_place_of_one_that_was_cancelled_has_room(how: str) -> None:
+    """Each needs the whole cache, and the pipeline has the blocks until its next step is over."""
+    tokens = 40_000
+    blocks = call(1, new=tokens).blocks
+    pause = threading.Event()
+    with running(lambda: CountingPipeline(pause, blocks), kv_blocks=blocks) as engine:
+        first = call(BAD_TAKE if how == "lost" else 1, new=tokens)
+        cancelled, other = submitted(engine, first, call(*[2] * tokens, new=4))
+        pause.set()
+        if how == "left":
+            assert cancelled.begun.wait(10)
+            cancelled.left = True
+        assert cancelled.end() is (Fault.INTERNAL if how == "lost" else Finish.CANCELLED)
+        assert other.end() is Finish.LENGTH
+    assert engine.counts.cancelled + engine.counts.failed == 1
 
 
 @pytest.mark.parametrize("bad", [BAD_START, BAD_TAKE])

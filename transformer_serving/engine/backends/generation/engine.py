@@ -79,6 +79,8 @@ class Engine:
         self._waiting: deque[Waiting] = deque()
         self._running: list[Running] = []
         self._blocks = 0
+        # Of `_blocks` those of cancelled sequences, held until the pipeline's next step is over.
+        self._held = 0
         self._thread = threading.Thread(target=self._run, name="generation", daemon=True)
         self._thread.start()
 
@@ -157,6 +159,7 @@ class Engine:
         if self._busy():
             assert self._pipeline is not None
             self._pipeline.step()
+        self._blocks, self._held = self._blocks - self._held, 0
         now = time.monotonic()
         gap = self._settings.send_gap_s if len(self._running) > _FEW else 0.0
         for one in tuple(self._running):
@@ -191,8 +194,7 @@ class Engine:
         try:
             finish = one.look().finish
         except Exception as error:
-            one.handle.cancel()
-            self._drop(one)
+            self._cancel(one)
             self._refuse((one,), Fault.INTERNAL, f"the engine lost it: {_line(error)}")
             return
         self.counts.new_tokens += one.generated - before
@@ -207,14 +209,18 @@ class Engine:
         now = time.monotonic()
         for one in tuple(self._running):
             if one.answers.gone():
-                one.handle.cancel()
-                self._drop(one)
+                self._cancel(one)
                 self.counts.cancelled += 1
                 one.send(Finish.CANCELLED, now)
         for waiting in [one for one in self._waiting if one.answers.gone()]:
             self._waiting.remove(waiting)
             self.counts.cancelled += 1
             waiting.answers.send(Part((), (), Finish.CANCELLED), len(waiting.call.ids), 0)
+
+    def _cancel(self, one: Running) -> None:
+        one.handle.cancel()
+        self._running.remove(one)
+        self._held += one.call.blocks
 
     def _drop(self, one: Running) -> None:
         self._running.remove(one)
@@ -230,7 +236,7 @@ class Engine:
     def _start_anew(self, reason: str) -> None:
         """End what runs, and build the pipeline again."""
         self._log(f"the engine failed in a step ({reason}); it is built again")
-        running, self._running, self._blocks = self._running, [], 0
+        running, self._running, self._blocks, self._held = self._running, [], 0, 0
         self._refuse(running, Fault.INTERNAL, f"the engine failed in a step: {reason}")
         # Their handles, and the cache, are of the old one: it goes before another takes as much.
         running.clear()

@@ -30,7 +30,7 @@ class Handle(Protocol):
         ...
 
     def cancel(self) -> None:
-        """End it: its blocks are free after the pipeline's next step."""
+        """End it: its blocks are free once the pipeline's next step is over, and not within it."""
         ...
 
 
