@@ -216,6 +216,63 @@ async def test_the_inference_api_has_the_prompt_in_its_answer(text: Asker) -> No
     assert await text.answer(body, "hf.inference") == [{"generated_text": PROMPT + NEXT}]
 
 
+@pytest.mark.parametrize("operation", ["tgi.root", "hf.inference"])
+async def test_several_prompts_and_sequences_are_rows_as_the_pipeline_has_them(
+    text: Asker, operation: str
+) -> None:
+    parameters = {"max_new_tokens": 1, "return_full_text": False}
+    one, other = {"generated_text": " w20"}, {"generated_text": " w30"}
+    body = {"inputs": [PROMPT, "w30"], "parameters": parameters}
+    assert await text.answer(body, operation) == [[one], [other]]
+    body = {"inputs": [PROMPT], "parameters": parameters}
+    assert await text.answer(body, operation) == [[one]]
+    several = {**parameters, "num_return_sequences": 2}
+    body = {"inputs": PROMPT, "parameters": several}
+    assert await text.answer(body, operation) == [one] * 2
+    body = {"inputs": [PROMPT, "w30"], "parameters": several}
+    assert await text.answer(body, operation) == [[one] * 2, [other] * 2]
+    detailed = {"inputs": PROMPT, "parameters": {**several, "details": True, "seed": 5}}
+    rows = await text.answer(detailed, operation)
+    assert [row["details"]["seed"] for row in rows] == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("operation", "field"),
+    [
+        ("tgi.generate", "inputs"), ("tgi.generate_stream", "inputs"),
+        ("v2.generate", "text_input"), ("v2.generate_stream", "text_input"),
+    ],
+)  # fmt: skip
+async def test_where_one_is_answered_no_other_is_left_out(
+    text: Asker, operation: str, field: str
+) -> None:
+    for prompts in ([PROMPT, "w30"], [PROMPT], []):
+        status, error = await text.refusal({field: prompts}, operation)
+        assert 400 <= status < 500
+        assert field in error["error"]
+    assert seats.taken == 0
+
+
+@pytest.mark.parametrize(
+    ("operation", "stream"),
+    [
+        ("tgi.generate", False), ("tgi.generate_stream", False), ("tgi.root", True),
+        ("hf.inference", True),
+    ],
+)  # fmt: skip
+async def test_several_sequences_are_refused_where_one_is_answered(
+    text: Asker, operation: str, stream: bool
+) -> None:
+    more = {"stream": True} if stream else {}
+    for sequences, status in ((2, 422), (0, 422), (1, 200), (None, 200)):
+        parameters = {"max_new_tokens": 1, "num_return_sequences": sequences}
+        response = await text.ask({"inputs": PROMPT, "parameters": parameters, **more}, operation)
+        assert response.status_code == status
+        if status == 200 and (stream or operation.endswith("stream")):
+            response.close()
+    assert seats.taken == 0
+
+
 def tensors(*prompts: str, **parameters: Any) -> dict[str, Any]:
     row = {"name": "args", "shape": [len(prompts)], "datatype": "BYTES", "data": list(prompts)}
     return {"id": "7", "inputs": [row], "parameters": parameters}
