@@ -42,10 +42,11 @@ class Token(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What came at once."""
+    """What came at once; `offset` characters of the sequence's text are before it."""
 
     text: str
     tokens: tuple[Token, ...]
+    offset: int
 
 
 @dataclass(frozen=True)
@@ -149,9 +150,10 @@ class Sequence:
 
     def _piece(self, step: EngineStep) -> Piece:
         """The step's tokens up to a stop string; at the end with all that was held back."""
-        self._told(len(step.ids))
-        texts = [self._stops.feed(self._text(at, step)) for at in range(len(step.ids))]
-        self.new_tokens = step.new_tokens
+        texts = self._texts(step)
+        self._told(len(texts))
+        # What came behind a stop string in the same message is as if it had not been generated.
+        self.new_tokens = step.new_tokens - (len(step.ids) - len(texts))
         self.ending = Ending.STOP if self._stops.found else _ENDINGS.get(step.finish)
         rest = ""
         if self.ending is not None:
@@ -161,10 +163,19 @@ class Sequence:
         if texts:
             texts[-1] += rest
         tokens = tuple(self._token(at, text, step) for at, text in enumerate(texts))
-        piece = Piece("".join(texts) if texts else rest, tokens)
+        piece = Piece("".join(texts) if texts else rest, tokens, len(self.text))
         self.text += piece.text
         self.tokens.extend(tokens)
         return piece
+
+    def _texts(self, step: EngineStep) -> list[str]:
+        """Of each token up to the one with which a stop string is whole."""
+        texts: list[str] = []
+        for at in range(len(step.ids)):
+            texts.append(self._stops.feed(self._text(at, step)))
+            if self._stops.found:
+                break
+        return texts
 
     def _text(self, at: int, step: EngineStep) -> str:
         token = step.ids[at]

@@ -99,6 +99,38 @@ async def test_logprobs_are_the_chosen_tokens(text: Asker) -> None:
     assert status == 422
 
 
+@pytest.mark.parametrize("echo", [False, True])
+async def test_offsets_are_places_in_the_answers_text_streamed_or_not(
+    text: Asker, echo: bool
+) -> None:
+    body = {**GREEDY, "prompt": PROMPT, "logprobs": 1, "n": 2, "echo": echo, "max_tokens": 12}
+    whole = (await text.answer(body, COMPLETIONS))["choices"]
+    begin = len(PROMPT) if echo else 0
+    places = [begin + 4 * at for at in range(12)]
+    assert [row["logprobs"]["text_offset"] for row in whole] == [places] * 2
+    chunks = (await text.events({**body, "stream": True}, COMPLETIONS))[:-1]
+    rows = [row for chunk in chunks for row in chunk["choices"] if row["logprobs"]]
+    for at in range(2):
+        told = [row["logprobs"]["text_offset"] for row in rows if row["index"] == at]
+        assert [one for offsets in told for one in offsets] == places
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_what_is_behind_a_stop_string_is_not_counted_however_it_came(
+    text: Asker, together: bool
+) -> None:
+    """Of `every` three tokens are one message."""
+    first = "every" if together else "w30"
+    body = {**GREEDY, "prompt": f"{first} w20 w21 w22", "stop": ["w20"], "logprobs": 1}
+    answer = await text.answer({**body, "max_tokens": 9}, COMPLETIONS)
+    assert answer["choices"][0]["text"] == f" {first} "
+    assert answer["choices"][0]["logprobs"]["tokens"] == [first, "w20"]
+    assert answer["usage"]["completion_tokens"] == 2
+    asked = {"inputs": body["prompt"], "parameters": {**DETAILS, "stop": ["w20"]}}
+    details = (await text.answer(asked, "tgi.generate"))["details"]
+    assert (details["generated_tokens"], len(details["tokens"])) == (2, 2)
+
+
 async def test_sampling_is_openais_default_and_negative_seeds_are_taken(text: Asker) -> None:
     sampled = {"model": "text", "prompt": PROMPT, "max_tokens": 4, "seed": -3}
     one = await text.answer(sampled, COMPLETIONS)
