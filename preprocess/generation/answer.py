@@ -27,7 +27,8 @@ _EVENTS = {
 
 
 class StreamAnswer(StreamingResponse):
-    """Sends `events` until they end, the caller leaves or `deadline`; `close` is called then.
+    """Sends `events` until they end, the caller leaves or `deadline`; `close` is called then, with
+    the code `deadline` where it was that.
 
     It reads like a dict of `scalars`, as clearml-serving's metric logging does. A gateway that
     finds its caller gone calls `close` itself. `fault` gives the code of an error event.
@@ -38,7 +39,7 @@ class StreamAnswer(StreamingResponse):
 
     def __init__(
         self, events: AsyncIterator[bytes], headers: dict[str, str], scalars: Mapping[str, Any],
-        close: Callable[[], None], deadline: float, fault: Callable[[], str | None] = lambda: None,
+        close: Callable[..., None], deadline: float, fault: Callable[[], str | None] = lambda: None,
     ) -> None:  # fmt: skip
         super().__init__(events, 200, {**headers, **_EVENTS}, "text/event-stream")
         self._scalars = scalars
@@ -76,6 +77,9 @@ class StreamAnswer(StreamingResponse):
             else:
                 self._ended_by = _LEFT if leaving.done() else _DEADLINE
         finally:
+            # Before the tasks' ends close the sequences as those of a caller that left.
+            if self._ended_by == _DEADLINE:
+                self.close(_DEADLINE)
             for task in (sending, leaving):
                 task.cancel()
             await asyncio.gather(sending, leaving, return_exceptions=True)

@@ -13,12 +13,13 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from preprocess.generation.detokenizer import Detokenizer, silent_tokens
-from preprocess.generation.figures import TextFigures
+from preprocess.generation.figures import DISCONNECT, TextFigures
 from preprocess.generation.step import EngineStep
 from preprocess.generation.stops import Stops
 from preprocess.triton.replies import Outputs, Replies
 from transformer_serving.contract.errors import ServingError, too_late
 from transformer_serving.contract.generation import Finish, Options
+from transformer_serving.contract.panics import ENDS
 
 
 class Ending(Enum):
@@ -63,6 +64,9 @@ class Sequence:
     `read_step` makes a step of each message.
     """
 
+    # Until it is made whole: what could not be made has nothing to close.
+    _open = False
+
     def __init__(
         self, replies: Replies, read_step: Callable[[Outputs], EngineStep], library: Any,
         prompt: list[int], stop: tuple[str, ...], options: Options, patience: Patience,
@@ -85,9 +89,8 @@ class Sequence:
         self._patience = patience
         self._figures = figures
         self._last = time.monotonic()
-        self._open = True
-        self._failed = False
         figures.began()
+        self._open = True
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """As they come. Raises ServingError: `deadline`, `unavailable` for a stall, and others."""
@@ -106,9 +109,10 @@ class Sequence:
                     return
                 _check(step.finish)
                 outputs = await self._next()
-        except ServingError as error:
-            self._failed = True
-            self._figures.failed(error.kind.code)
+        except ENDS:
+            raise
+        except BaseException as error:
+            self.close(cut_by(error))
             raise
         finally:
             self.close()
@@ -118,15 +122,15 @@ class Sequence:
         async for _ in self.pieces():
             pass
 
-    def close(self) -> None:
-        """Let the engine stop, where it is not done."""
+    def close(self, reason: str = DISCONNECT) -> None:
+        """Let the engine stop, where it is not done; `reason` is why nobody waits any more."""
         if not self._open:
             return
         self._open = False
         self._replies.close()
         self._figures.ended(self.new_tokens)
-        if self.ending is None and not self._failed:
-            self._figures.left()
+        if self.ending is None:
+            self._figures.cut(reason)
 
     def __del__(self) -> None:
         # One that nobody came to read: its engine and its seat are not held for it.
@@ -196,6 +200,11 @@ class Sequence:
         """A token alone, as a list of tokens names it."""
         text: str = self._library.decode([token], skip_special_tokens=False)
         return text
+
+
+def cut_by(error: BaseException) -> str:
+    """The code of what ended a sequence, and others beside it."""
+    return error.kind.code if isinstance(error, ServingError) else "internal"
 
 
 def _check(finish: Finish) -> None:
