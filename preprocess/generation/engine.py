@@ -108,7 +108,7 @@ class TextEngine:
         traced = TracedStream(passage.trace.trace)
         with traced.opening():
             replies = await self._opened(request, deadline)
-        replies.when_closed(traced.ended)
+        replies.when_closed(lambda: traced.ended(failed=replies.failed))
         return replies
 
     async def _opened(self, request: StreamedRequest, deadline: float) -> Replies:
@@ -142,7 +142,7 @@ def _made(making: Rows[Callable[[], Sequence]], replies: Rows[Replies]) -> list[
         for sequence in made:
             sequence.close(cut_by(error))
         for one in replies:
-            one.close()
+            one.close(failed=True)
         raise
     return made
 

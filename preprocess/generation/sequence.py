@@ -127,7 +127,7 @@ class Sequence:
         if not self._open:
             return
         self._open = False
-        self._replies.close()
+        self._replies.close(failed=self.ending is None and reason != DISCONNECT)
         self._figures.ended(self.new_tokens)
         if self.ending is None:
             self._figures.cut(reason)
