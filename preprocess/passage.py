@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from preprocess.stats import STAGES, EndpointFigures, durations
 from preprocess.ticket import Stay
 from preprocess.tracing import PassageTrace
-from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.errors import KINDS, ServingError
 from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.contract.worker.durations import OK
 from transformer_serving.contract.worker.fault_lines import Faults
@@ -99,11 +99,16 @@ class Departures:
         # In a rollout the gateway has lists of both bundles' endpoints here.
         self._watched = watched_answers()
 
-    def headers(self, passage: Passage, error: ServingError | None = None) -> dict[str, str]:
-        """Count the answer, log and trace it; the headers it leaves with."""
+    def headers(
+        self, passage: Passage, error: ServingError | None = None, *, goes_on: bool = False
+    ) -> dict[str, str]:
+        """Count the answer, log and trace it; the headers it leaves with.
+
+        One that `goes_on` after them, a stream, is traced when it has `ended`.
+        """
         status = error.kind.status if error else 200
         stages = passage.stages()
-        if passage.trace is not None:
+        if passage.trace is not None and not goes_on:
             self._trace(passage.trace, passage, status, stages)
         if not passage.golden:
             self.figures.request(status, passage.texts, passage.tokens, stages)
@@ -125,6 +130,13 @@ class Departures:
             headers["x-request-id"] = passage.request_id
         headers[VERSION_HEADER] = self._bundle_version
         return headers
+
+    def ended(self, passage: Passage, code: str) -> None:
+        """A stream, to be called once: it left with 200, and `code` is what it was in the end."""
+        if passage.trace is None:
+            return
+        failed = code != OK and KINDS[code].status >= _FIRST_SERVER_FAULT
+        self._trace(passage.trace, passage, 200, passage.stages(), failed=failed)
 
     def again(self, error: ServingError, times: int) -> None:
         """So many more were answered with the error, by the gateway."""
@@ -155,8 +167,9 @@ class Departures:
         )
 
     def _trace(
-        self, trace: PassageTrace, passage: Passage, status: int, stages: dict[str, float]
-    ) -> None:
+        self, trace: PassageTrace, passage: Passage, status: int, stages: dict[str, float], *,
+        failed: bool = False,
+    ) -> None:  # fmt: skip
         attributes: dict[str, str | int] = {
             "http.response.status_code": status,
             "transformer_serving.endpoint": self._endpoint,
@@ -168,7 +181,7 @@ class Departures:
         kind = "internal" if passage.from_gateway else "server"
         trace.ended(
             f"serve {self._endpoint}", kind, passage.arrived, stages, attributes,
-            failed=status >= _FIRST_SERVER_FAULT,
+            failed=failed or status >= _FIRST_SERVER_FAULT,
         )  # fmt: skip
 
 

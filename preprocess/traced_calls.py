@@ -75,13 +75,13 @@ class TracedStream:
             self._first = time.monotonic()
         finally:
             if self._first is None:
-                self.ended()
+                self.ended(failed=True)
 
-    def ended(self) -> None:
+    def ended(self, *, failed: bool) -> None:
         first = self._first
         self._trace.below(
             "engine stream", "client", self._began, time.monotonic(), {}, span_id=self._span_id,
-            events=() if first is None else (("first token", first),), failed=first is None,
+            events=() if first is None else (("first token", first),), failed=failed,
         )  # fmt: skip
 
 

@@ -183,10 +183,11 @@ class TextGeneration:
         return StreamAnswer(
             events_of(sequences, voice, passage), self._seeded(passage, spoken), {},
             partial(close_all, sequences), deadline, lambda: passage.fault,
+            partial(self.engine.departures.ended, passage),
         )  # fmt: skip
 
     def _seeded(self, passage: Passage, spoken: Spoken) -> dict[str, str]:
         return {
-            **self.engine.departures.headers(passage),
+            **self.engine.departures.headers(passage, goes_on=spoken.wanted.stream),
             SEED_HEADER: str(spoken.wanted.parameters.seed),
         }

@@ -27,10 +27,12 @@ _EVENTS = {
 
 
 class StreamAnswer(StreamingResponse):
-    """Sends `events` until they end, the caller leaves or `deadline`; `close` is called then.
+    """Sends `events` until they end, the caller leaves or `deadline`; `close` is called then, with
+    the code `deadline` where it was that.
 
     It reads like a dict of `scalars`, as clearml-serving's metric logging does. A gateway that
-    finds its caller gone calls `close` itself. `fault` gives the code of an error event.
+    finds its caller gone calls `close` itself. `fault` gives the code of an error event; `ended` is
+    told the code of the whole, once.
     """
 
     # The gateway watches the connection for as long as the answer takes.
@@ -38,19 +40,27 @@ class StreamAnswer(StreamingResponse):
 
     def __init__(
         self, events: AsyncIterator[bytes], headers: dict[str, str], scalars: Mapping[str, Any],
-        close: Callable[[], None], deadline: float, fault: Callable[[], str | None] = lambda: None,
+        close: Callable[..., None], deadline: float, fault: Callable[[], str | None] = lambda: None,
+        ended: Callable[[str], None] = lambda code: None,
     ) -> None:  # fmt: skip
         super().__init__(events, 200, {**headers, **_EVENTS}, "text/event-stream")
         self._scalars = scalars
         self._deadline = deadline
         self._fault = fault
         self._ended_by = OK
-        self.close = close
+        self._close = close
+        self._ended: Callable[[str], None] | None = ended
 
     @property
     def code(self) -> str:
         """What it was in the end: its status left before the first event."""
         return self._fault() or self._ended_by
+
+    def close(self) -> None:
+        self._close(*([_DEADLINE] if self._ended_by == _DEADLINE else []))
+        told, self._ended = self._ended, None
+        if told is not None:
+            told(self.code)
 
     def keys(self) -> KeysView[str]:
         return self._scalars.keys()
@@ -76,6 +86,9 @@ class StreamAnswer(StreamingResponse):
             else:
                 self._ended_by = _LEFT if leaving.done() else _DEADLINE
         finally:
+            # Before the tasks' ends close the sequences as those of a caller that left.
+            if self._ended_by == _DEADLINE:
+                self.close()
             for task in (sending, leaving):
                 task.cancel()
             await asyncio.gather(sending, leaving, return_exceptions=True)

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence as Rows
+from collections.abc import Callable, Coroutine, Sequence as Rows
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from preprocess.first_call import note_call
 from preprocess.generation.engines import ENGINES
-from preprocess.generation.figures import TextFigures, tell_streams_limit
+from preprocess.generation.figures import TextFigures, Uncounted, tell_streams_limit
 from preprocess.generation.prompt import Prompt
 from preprocess.generation.request import Wanted
 from preprocess.generation.seats import seats
-from preprocess.generation.sequence import Patience, Sequence
+from preprocess.generation.sequence import Patience, Sequence, cut_by
 from preprocess.passage import Departures, Passage
 from preprocess.settings import PreprocessSettings
 from preprocess.traced_calls import TracedStream
@@ -74,16 +75,22 @@ class TextEngine:
         except BaseException:
             taken.give_back(len(rows))
             raise
+        seated = [taken.with_seat(one) for one in replies]
         note_call()
-        self.figures.first(time.monotonic() - passage.arrived)
+        # The endpoint's rows begin with its first request all the same.
+        figures = Uncounted() if passage.golden else self.figures
+        figures.first(time.monotonic() - passage.arrived)
         patience = Patience(deadline, self._settings.token_gap_s)
-        return [
-            Sequence(
-                taken.with_seat(one), self._row.reader(prompt), library, prompt.ids,
-                wanted.parameters.stop, options, patience, self.figures,
-            )
-            for (prompt, options), one in zip(rows, replies, strict=True)
-        ]  # fmt: skip
+
+        def sequence(prompt: Prompt, options: Options, one: Replies) -> Sequence:
+            return Sequence(
+                one, self._row.reader(prompt), library, prompt.ids, wanted.parameters.stop,
+                options, patience, figures,
+            )  # fmt: skip
+
+        return _made(
+            [partial(sequence, *row, one) for row, one in zip(rows, seated, strict=True)], seated
+        )
 
     def _options(self, prompt: Prompt, wanted: Wanted, at: int) -> Options:
         asked = wanted.parameters
@@ -101,7 +108,7 @@ class TextEngine:
         traced = TracedStream(passage.trace.trace)
         with traced.opening():
             replies = await self._opened(request, deadline)
-        replies.when_closed(traced.ended)
+        replies.when_closed(lambda: traced.ended(failed=replies.failed))
         return replies
 
     async def _opened(self, request: StreamedRequest, deadline: float) -> Replies:
@@ -123,6 +130,21 @@ class TextEngine:
                 "long is waited",
                 limit=f"{first_s:g} s",
             ) from None
+
+
+def _made(making: Rows[Callable[[], Sequence]], replies: Rows[Replies]) -> list[Sequence]:
+    """Every one of them; where one fails none stays open, nor keeps its seat."""
+    made: list[Sequence] = []
+    try:
+        for make in making:
+            made.append(make())
+    except BaseException as error:
+        for sequence in made:
+            sequence.close(cut_by(error))
+        for one in replies:
+            one.close(failed=True)
+        raise
+    return made
 
 
 async def _all(opening: Rows[Coroutine[Any, Any, Replies]]) -> list[Replies]:

@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence as Rows
 from typing import NamedTuple
 
-from preprocess.generation.sequence import Piece, Sequence
+from preprocess.generation.figures import DISCONNECT
+from preprocess.generation.sequence import Piece, Sequence, cut_by
 from preprocess.generation.voice import Voice
 from preprocess.passage import Passage, internal_error
 from transformer_serving.contract.errors import ServingError
@@ -33,12 +34,14 @@ async def events_of(
                 yield event
     except ServingError as error:
         passage.fault = error.kind.code
+        close_all(sequences, passage.fault)
         yield voice.fault(error)
     except ENDS:
         raise
     except BaseException as error:
         fault = internal_error(error, passage)
         passage.fault = fault.kind.code
+        close_all(sequences, passage.fault)
         yield voice.fault(fault)
     finally:
         close_all(sequences)
@@ -99,10 +102,16 @@ async def read_all(sequences: Rows[Sequence]) -> None:
     try:
         async for _ in merged(sequences):
             pass
+    except ENDS:
+        raise
+    except BaseException as error:
+        close_all(sequences, cut_by(error))
+        raise
     finally:
         close_all(sequences)
 
 
-def close_all(sequences: Rows[Sequence]) -> None:
+def close_all(sequences: Rows[Sequence], reason: str = DISCONNECT) -> None:
+    """Where one fails, the others are cut by the same fault, and before their tasks are."""
     for sequence in sequences:
-        sequence.close()
+        sequence.close(reason)

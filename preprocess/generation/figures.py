@@ -1,6 +1,6 @@
 """What was generated, for Prometheus: times of tokens, their number, and what runs.
 
-Tested by tests/preprocess/generation/test_text_generation.py.
+Tested by tests/preprocess/generation/test_figures.py.
 """
 
 from __future__ import annotations
@@ -50,12 +50,8 @@ class TextFigures:
         self._running.dec()
         self._tokens.inc(tokens)
 
-    def left(self) -> None:
-        """A sequence whose caller left before its end."""
-        self.failed(DISCONNECT)
-
-    def failed(self, reason: str) -> None:
-        """A sequence that was cut short, by the code of its error."""
+    def cut(self, reason: str) -> None:
+        """A sequence that ended before it was whole: DISCONNECT, or the code of the error."""
         if reason not in self._cut:
             self._cut[reason] = self._cut_by(reason)
         self._cut[reason].inc()
@@ -63,6 +59,17 @@ class TextFigures:
     def _cut_by(self, reason: str) -> Any:
         cut = counter("cut_sequences", "Sequences that ended before they were whole.", ("reason",))
         return labelled(cut, self._endpoint, reason)
+
+
+class Uncounted(TextFigures):
+    """Of golden requests, which count nowhere."""
+
+    def __init__(self) -> None: ...
+    def first(self, seconds: float) -> None: ...
+    def gap(self, seconds: float, tokens: int) -> None: ...
+    def began(self) -> None: ...
+    def ended(self, tokens: int) -> None: ...
+    def cut(self, reason: str) -> None: ...
 
 
 def tell_streams_limit(most: int) -> None:

@@ -13,12 +13,13 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from preprocess.generation.detokenizer import Detokenizer, silent_tokens
-from preprocess.generation.figures import TextFigures
+from preprocess.generation.figures import DISCONNECT, TextFigures
 from preprocess.generation.step import EngineStep
 from preprocess.generation.stops import Stops
 from preprocess.triton.replies import Outputs, Replies
 from transformer_serving.contract.errors import ServingError, too_late
 from transformer_serving.contract.generation import Finish, Options
+from transformer_serving.contract.panics import ENDS
 
 
 class Ending(Enum):
@@ -42,10 +43,11 @@ class Token(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What came at once."""
+    """What came at once; `offset` characters of the sequence's text are before it."""
 
     text: str
     tokens: tuple[Token, ...]
+    offset: int
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,9 @@ class Sequence:
 
     `read_step` makes a step of each message.
     """
+
+    # Until it is made whole: what could not be made has nothing to close.
+    _open = False
 
     def __init__(
         self, replies: Replies, read_step: Callable[[Outputs], EngineStep], library: Any,
@@ -84,9 +89,8 @@ class Sequence:
         self._patience = patience
         self._figures = figures
         self._last = time.monotonic()
-        self._open = True
-        self._failed = False
         figures.began()
+        self._open = True
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """As they come. Raises ServingError: `deadline`, `unavailable` for a stall, and others."""
@@ -105,9 +109,10 @@ class Sequence:
                     return
                 _check(step.finish)
                 outputs = await self._next()
-        except ServingError as error:
-            self._failed = True
-            self._figures.failed(error.kind.code)
+        except ENDS:
+            raise
+        except BaseException as error:
+            self.close(cut_by(error))
             raise
         finally:
             self.close()
@@ -117,15 +122,15 @@ class Sequence:
         async for _ in self.pieces():
             pass
 
-    def close(self) -> None:
-        """Let the engine stop, where it is not done."""
+    def close(self, reason: str = DISCONNECT) -> None:
+        """Let the engine stop, where it is not done; `reason` is why nobody waits any more."""
         if not self._open:
             return
         self._open = False
-        self._replies.close()
+        self._replies.close(failed=self.ending is None and reason != DISCONNECT)
         self._figures.ended(self.new_tokens)
-        if self.ending is None and not self._failed:
-            self._figures.left()
+        if self.ending is None:
+            self._figures.cut(reason)
 
     def __del__(self) -> None:
         # One that nobody came to read: its engine and its seat are not held for it.
@@ -149,9 +154,10 @@ class Sequence:
 
     def _piece(self, step: EngineStep) -> Piece:
         """The step's tokens up to a stop string; at the end with all that was held back."""
-        self._told(len(step.ids))
-        texts = [self._stops.feed(self._text(at, step)) for at in range(len(step.ids))]
-        self.new_tokens = step.new_tokens
+        texts = self._texts(step)
+        self._told(len(texts))
+        # What came behind a stop string in the same message is as if it had not been generated.
+        self.new_tokens = step.new_tokens - (len(step.ids) - len(texts))
         self.ending = Ending.STOP if self._stops.found else _ENDINGS.get(step.finish)
         rest = ""
         if self.ending is not None:
@@ -161,10 +167,19 @@ class Sequence:
         if texts:
             texts[-1] += rest
         tokens = tuple(self._token(at, text, step) for at, text in enumerate(texts))
-        piece = Piece("".join(texts) if texts else rest, tokens)
+        piece = Piece("".join(texts) if texts else rest, tokens, len(self.text))
         self.text += piece.text
         self.tokens.extend(tokens)
         return piece
+
+    def _texts(self, step: EngineStep) -> list[str]:
+        """Of each token up to the one with which a stop string is whole."""
+        texts: list[str] = []
+        for at in range(len(step.ids)):
+            texts.append(self._stops.feed(self._text(at, step)))
+            if self._stops.found:
+                break
+        return texts
 
     def _text(self, at: int, step: EngineStep) -> str:
         token = step.ids[at]
@@ -185,6 +200,11 @@ class Sequence:
         """A token alone, as a list of tokens names it."""
         text: str = self._library.decode([token], skip_special_tokens=False)
         return text
+
+
+def cut_by(error: BaseException) -> str:
+    """The code of what ended a sequence, and others beside it."""
+    return error.kind.code if isinstance(error, ServingError) else "internal"
 
 
 def _check(finish: Finish) -> None:

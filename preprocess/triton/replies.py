@@ -16,7 +16,8 @@ Outputs = Mapping[str, RawOutput]
 class Replies:
     """One stream. `first` is there after `begin`; `leave` says that nobody waits any more.
 
-    To be closed, which lets the engine stop within its next step.
+    To be closed, which lets the engine stop within its next step. `failed` is whether it was cut
+    by a fault, and not by its end or its caller.
     """
 
     def __init__(self, answers: AsyncIterator[Outputs], leave: Callable[[], object]) -> None:
@@ -24,6 +25,7 @@ class Replies:
         self._leave = leave
         self._ended: list[Callable[[], None]] = []
         self.first: Outputs | None = None
+        self.failed = False
 
     async def begin(self) -> None:
         """Wait for the first answer. Raises ServingError."""
@@ -37,7 +39,8 @@ class Replies:
         """`ended` is called once."""
         self._ended.append(ended)
 
-    def close(self) -> None:
+    def close(self, *, failed: bool = False) -> None:
+        self.failed = self.failed or failed
         self._leave()
         while self._ended:
             self._ended.pop()()

@@ -15,6 +15,7 @@ from transformer_serving.engine.backends.generation.calls import (
     Fault,
     read_call,
 )
+from transformer_serving.engine.backends.generation.seeds import folded
 from transformer_serving.engine.backends.generation.settings import (
     GenerationSettings,
     blocks_of,
@@ -123,3 +124,11 @@ def test_settings_are_parameters_of_the_configuration() -> None:
 def test_a_parameter_that_is_wrong_is_named(parameters: dict[str, str], said: str) -> None:
     with pytest.raises(ModelError, match=said):
         read_generation_settings(model(**parameters))
+
+
+def test_all_bits_of_a_seed_decide_and_those_of_one_request_stay_apart() -> None:
+    assert [folded(one) for one in (0, 7, 2**32 - 1)] == [0, 7, 2**32 - 1]
+    assert len({folded(7 + high * 2**32) for high in range(1000)}) == 1000
+    # Several sequences have the numbers that follow, and begin at 0 behind the highest seed.
+    for first in (0, 2**32 - 32, 5 * 2**32 - 1, 2**53 - 7, 2**63 - 32):
+        assert len({folded((first + at) % 2**63) for at in range(64)}) == 64

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -12,7 +13,7 @@ import pytest
 
 from transformer_serving.contract.generation import Finish, Options, Sampling
 from transformer_serving.engine.backends.generation.calls import Call, CallRefused, Fault
-from transformer_serving.engine.backends.generation.engine import Engine
+from transformer_serving.engine.backends.generation.engine import Counts, Engine
 from transformer_serving.engine.backends.generation.sequences import Part
 from transformer_serving.engine.backends.generation.settings import GenerationSettings
 
@@ -30,27 +31,31 @@ class Sequence:
         self.call = call
         self.made: list[int] = []
         self.taken = 0
-        self.cancelled = False
+        self.cancelled = self.ignored = False
 
     @property
     def done(self) -> bool:
-        return self.cancelled or len(self.made) == self.call.options.max_new_tokens
+        made = len(self.made)
+        return self.cancelled or self.ignored or made == self.call.options.max_new_tokens
 
     def take(self) -> Part:
         if self.call.ids[0] == BAD_TAKE:
             raise RuntimeError("lost\nplaces in code")
         new, self.taken = self.made[self.taken :], len(self.made)
         finish = Finish.LENGTH if self.done and not self.cancelled else Finish.RUNNING
-        return Part(new, [], finish)
+        return Part(new, [], Finish.CACHE_FULL if self.ignored else finish)
 
     def cancel(self) -> None:
         self.cancelled = True
 
 
 class CountingPipeline:
-    """`most` is how many sequences ever ran together."""
+    """As the engine's own: a step gives nothing to what was cancelled, and frees its blocks at its
+    end; what has no room meanwhile is ignored. `most` is how many sequences ever ran together.
+    """
 
-    def __init__(self, pause: threading.Event | None = None) -> None:
+    def __init__(self, pause: threading.Event | None = None, blocks: int = 10_000) -> None:
+        self.blocks = blocks
         self.running: list[Sequence] = []
         self.most = 0
         self.steps = 0
@@ -66,9 +71,13 @@ class CountingPipeline:
         if self.pause is not None:
             assert self.pause.wait(10)
         self.steps += 1
-        self.running = [one for one in self.running if not one.cancelled]
-        self.most = max(self.most, len(self.running))
+        self.most = max(self.most, sum(not one.cancelled for one in self.running))
+        blocks = 0
         for one in self.running:
+            blocks += one.call.blocks
+            one.ignored = blocks > self.blocks
+            if one.cancelled or one.ignored:
+                continue
             if one.call.ids[0] == BAD_STEP:
                 raise RuntimeError("the step is broken")
             one.made.append(int(one.call.ids[-1]) + len(one.made) + 1)
@@ -90,12 +99,14 @@ class Caller:
         self.state = (0, 0)
         self.refusal: CallRefused | None = None
         self.left = False
+        self.begun = threading.Event()
         self.ended = threading.Event()
 
     def send(self, part: Part, prompt: int, generated: int) -> None:
         assert not self.ended.is_set(), "a message after the last"
         self.parts.append(part)
         self.state = (prompt, generated)
+        self.begun.set()
         if part.finish is not Finish.RUNNING:
             self.ended.set()
 
@@ -121,12 +132,35 @@ def call(*ids: int, new: int = 4) -> Call:
     return Call(np.array(ids, np.int32), options)
 
 
+class Process:
+    """What the engine is in: `ended` with a reason, `lines` for people, `figures` that are told."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+        self.over = threading.Event()
+        self.lines: list[str] = []
+        self.told = 0
+        self.fault: Exception | None = None
+
+    def end(self, reason: str) -> None:
+        self.ended.append(reason)
+        self.over.set()
+
+    def report(self, counts: Counts) -> None:
+        self.told += 1
+        if self.fault is not None:
+            raise self.fault
+
+
 @contextmanager
 def running(
-    make: Callable[[], CountingPipeline] = CountingPipeline, **changes: int
+    make: Callable[[], CountingPipeline] = CountingPipeline,
+    process: Process | None = None,
+    **changes: int,
 ) -> Iterator[Engine]:
     settings = GenerationSettings(**{**vars(SETTINGS), **changes})
-    engine = Engine(make, settings, lambda line: None)
+    around = process or Process()
+    engine = Engine(make, settings, around.lines.append, around.end, around.report)
     try:
         yield engine
     finally:
@@ -197,6 +231,24 @@ def test_who_left_is_cancelled_within_a_step_and_makes_room() -> None:
     assert engine.counts.cancelled == 2
 
 
+@pytest.mark.parametrize("how", ["left", "lost"])
+def test_who_comes_in_the_place_of_one_that_was_cancelled_has_room(how: str) -> None:
+    """Each needs the whole cache, and the pipeline has the blocks until its next step is over."""
+    tokens = 40_000
+    blocks = call(1, new=tokens).blocks
+    pause = threading.Event()
+    with running(lambda: CountingPipeline(pause, blocks), kv_blocks=blocks) as engine:
+        first = call(BAD_TAKE if how == "lost" else 1, new=tokens)
+        cancelled, other = submitted(engine, first, call(*[2] * tokens, new=4))
+        pause.set()
+        if how == "left":
+            assert cancelled.begun.wait(10)
+            cancelled.left = True
+        assert cancelled.end() is (Fault.INTERNAL if how == "lost" else Finish.CANCELLED)
+        assert other.end() is Finish.LENGTH
+    assert engine.counts.cancelled + engine.counts.failed == 1
+
+
 @pytest.mark.parametrize("bad", [BAD_START, BAD_TAKE])
 def test_a_fault_of_one_call_ends_that_one_only(bad: int) -> None:
     with running() as engine:
@@ -220,22 +272,105 @@ def test_a_step_that_raises_ends_all_that_run_and_the_pipeline_is_built_again() 
     assert engine.counts.rebuilt == 1
 
 
-def test_an_engine_that_cannot_be_built_again_says_so_to_everybody() -> None:
+def test_the_old_pipeline_has_gone_before_another_is_built() -> None:
+    """Its weights and its cache: there may be room for one."""
+    made: list[weakref.ref[CountingPipeline]] = []
+    left: list[bool] = []
+
+    def make() -> CountingPipeline:
+        left.extend(one() is not None for one in made)
+        pipeline = CountingPipeline()
+        made.append(weakref.ref(pipeline))
+        return pipeline
+
+    with running(make) as engine:
+        caller = submitted(engine, call(BAD_STEP))[0]
+        assert caller.end() is Fault.INTERNAL
+        assert submitted(engine, call(7))[0].end() is Finish.LENGTH
+    assert left == [False]
+
+
+def once() -> Callable[[], CountingPipeline]:
+    """Makes one pipeline, and then has no memory for another."""
     made: list[CountingPipeline] = []
 
-    def once() -> CountingPipeline:
+    def make() -> CountingPipeline:
         if made:
             raise MemoryError("no memory")
         made.append(CountingPipeline())
         return made[0]
 
-    with running(once, max_running=1) as engine:
+    return make
+
+
+def test_an_engine_that_cannot_be_built_again_tells_everybody_and_ends_the_process() -> None:
+    process = Process()
+    with running(once(), process, max_running=1) as engine:
         callers = submitted(engine, call(BAD_STEP), call(1), call(2))
         assert callers[0].end() is Fault.INTERNAL
         for one in (*callers[1:], *submitted(engine, call(3))):
             assert one.end() is Fault.UNAVAILABLE
-            # What the controller looks for: it loads the model again.
+            # As Triton says of a process that has ended.
             assert "is not healthy: MemoryError: no memory" in str(one.refusal)
+        assert process.over.wait(10)
+    assert process.ended == ["MemoryError: no memory"]
+
+
+class Unheard(Caller):
+    """Cannot be told anything."""
+
+    def refuse(self, refusal: CallRefused) -> None:
+        super().refuse(refusal)
+        raise RuntimeError("not sent")
+
+
+def test_one_that_cannot_be_told_leaves_nobody_else_without_a_word() -> None:
+    pause = threading.Event()
+    with running(lambda: CountingPipeline(pause)) as engine:
+        callers = [Unheard(), Caller()]
+        for one, caller in zip((call(BAD_STEP), call(1)), callers, strict=True):
+            engine.submit(one, caller)
+        pause.set()
+        assert [one.end() for one in callers] == [Fault.INTERNAL] * 2
+        assert submitted(engine, call(7))[0].end() is Finish.LENGTH
+
+
+def test_a_pipeline_that_cannot_say_whether_it_is_busy_is_built_again() -> None:
+    class Unsure(CountingPipeline):
+        def busy(self) -> bool:
+            if self.steps == 2:
+                raise RuntimeError("not known")
+            return super().busy()
+
+    process = Process()
+    with running(Unsure, process) as engine:
+        assert submitted(engine, call(1, new=9))[0].end() is Fault.INTERNAL
+        assert submitted(engine, call(1, new=1))[0].end() is Finish.LENGTH
+    assert (engine.counts.rebuilt, process.ended) == (1, [])
+
+
+def test_figures_that_cannot_be_told_end_no_sequence() -> None:
+    process = Process()
+    process.fault = RuntimeError("no page")
+    with running(process=process) as engine:
+        assert submitted(engine, call(1))[0].end() is Finish.LENGTH
+        assert submitted(engine, call(2))[0].end() is Finish.LENGTH
+    assert (process.told, process.ended) == (1, [])
+    assert process.lines == ["no more figures are told: RuntimeError: no page"]
+
+
+def test_whatever_else_happens_to_the_thread_ends_the_process() -> None:
+    class Leaving(CountingPipeline):
+        def step(self) -> None:
+            raise SystemExit(3)
+
+    process = Process()
+    with running(Leaving, process, max_running=1) as engine:
+        callers = submitted(engine, call(1), call(2))
+        assert [one.end() for one in callers] == [Fault.UNAVAILABLE] * 2
+        assert process.over.wait(10)
+        assert submitted(engine, call(3))[0].end() is Fault.UNAVAILABLE
+    assert process.ended == ["SystemExit: 3"]
 
 
 def test_too_many_that_wait_are_refused_with_both_numbers() -> None:

@@ -160,6 +160,9 @@ def test_a_seed_gives_the_same_text_in_any_company(triton_server: TritonServer, 
         one.end()
     assert again[0].ids == alone.ids == again[2].ids
     assert again[1].ids != alone.ids
+    high = sampled(11 + 2**32)
+    high.end()
+    assert high.ids != alone.ids
     assert len({tuple(one.ids) for one in company}) == len(company)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Sequence
 
@@ -141,6 +142,23 @@ def test_a_row_that_fails_fails_the_call_at_fault_alone() -> None:
     assert isinstance(second, list)
     assert str(failed) == "out of memory"
     assert packed.run([]) == []
+
+
+def test_what_failed_is_freed_before_the_calls_run_again() -> None:
+    """Else there would be room on no device for the second time."""
+    held: list[weakref.ref[Row]] = []
+    left: list[bool] = []
+
+    def broken(rows: Sequence[Row]) -> list[Outputs]:
+        left.append(any(one() is not None for one in held))
+        taken = rows_of([4])[0]
+        held.append(weakref.ref(taken))
+        raise RuntimeError("out of memory")
+
+    packed = PackedCalls(1, (), (True, False), broken, Padded())
+    found = packed.run([call_of([3], 1), call_of([4], 2)])
+    assert [str(one) for one in found] == ["out of memory"] * 2
+    assert left == [False] * 3
 
 
 @given(st.integers(1, 3 * SIZES[-1]))

@@ -414,6 +414,21 @@ def test_a_stream_of_text(text: tuple[Receiver, Server], stream: bool) -> None:
     assert {(span.trace, span.parent) for span in tritons(there, traces)} <= streams
 
 
+def test_a_stream_that_breaks_is_an_error_in_every_span(text: tuple[Receiver, Server]) -> None:
+    """After its first token: the headers left with 200 before."""
+    there, server = text
+    trace = new_trace()
+    body: Any = {"text": "cache w30", "parameters": {"max_new_tokens": 9}, "stream": True}
+    assert server.post("text", body, caller(trace)).status == 200
+    spans = there.wait_for(7, trace)
+    root, own = of(spans, "POST /serve/{name}"), of(spans, "serve text")
+    engine = of(spans, "engine stream")
+    assert [event.name for event in engine.span.events] == ["first token"]
+    assert [one.span.status.code for one in (root, own, engine)] == [2] * 3
+    assert within(engine, own)
+    assert within(own, root)
+
+
 def left_out(there: Receiver, server: Server, name: str, body: object, ours: int) -> float:
     """The part of 600 requests, one after the other, of which Triton sends nothing; printed.
 

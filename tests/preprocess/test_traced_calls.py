@@ -231,6 +231,29 @@ async def test_a_stream_is_a_span_until_it_is_closed(queue: Kept) -> None:
     assert handed_on.get() == ()
 
 
+async def test_a_stream_that_a_fault_cuts_is_a_failed_span(queue: Kept) -> None:
+    replies = await Opening()._open(None, soon(), passage(queue))  # type: ignore[arg-type]
+    replies.close(failed=True)
+    (span,) = queue.spans
+    assert span.failed
+    assert [name for name, _ in span.events] == ["first token"]
+
+
+@pytest.mark.parametrize(("code", "failed"), [("ok", False), ("left", False), ("deadline", True)])
+def test_a_request_whose_answer_goes_on_is_a_span_until_it_has_ended(
+    queue: Kept, code: str, failed: bool
+) -> None:
+    one = passage(queue)
+    one.tokenized = one.left = one.answered = one.arrived
+    departures = Departures("texts", 7)
+    departures.headers(one, goes_on=True)
+    assert not queue.spans
+    departures.ended(one, code)
+    (own,) = called(queue, "serve texts")
+    assert own.failed is failed
+    assert own.attributes["http.response.status_code"] == 200
+
+
 async def test_a_stream_that_does_not_open_is_a_failed_span(queue: Kept) -> None:
     with pytest.raises(ServingError):
         await Opening(ServingError("unavailable", "gone"))._open(None, soon(), passage(queue))  # type: ignore[arg-type]

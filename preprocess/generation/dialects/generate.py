@@ -12,7 +12,7 @@ from collections.abc import Sequence as Rows
 from typing import Any
 
 from preprocess.dialects.operation import Asked, given, read_fields, read_flag
-from preprocess.generation.dialects.tgi import refuse_others
+from preprocess.generation.dialects.tgi import one_text, refuse_others
 from preprocess.generation.sequence import Piece, Sequence
 from preprocess.generation.voice import Spoken, event
 from preprocess.request import wrong
@@ -59,7 +59,7 @@ def _read(asked: Asked, *, stream: bool) -> dict[str, Any]:
         own = {**own, "do_sample": False}
         del own["temperature"]
     return {
-        "text": body.get("text_input"),
+        "text": one_text(body, "text_input"),
         "parameters": {**own, "return_full_text": not (without or stream)},
         "stream": stream,
     }

@@ -72,7 +72,8 @@ class _OpenAIVoice(ABC):
     def piece(self, at: int, piece: Piece, sequence: Sequence) -> bytes:
         listed = None
         if self.logprobs:
-            listed = self.listed(piece.tokens, sequence, len(sequence.text) - len(piece.text))
+            offset = self.spoken.before(at) + piece.offset
+            listed = self.listed(piece.tokens, sequence, offset)
         if not piece.text and not listed:
             return b""
         return self._chunk({**self.delta(at, piece.text, listed), "finish_reason": None})
@@ -95,7 +96,9 @@ class CompletionVoice(_OpenAIVoice):
     prefix = "cmpl"
 
     def choice(self, at: int, sequence: Sequence) -> dict[str, Any]:
-        listed = self.listed(sequence.tokens, sequence, 0) if self.logprobs else None
+        listed = None
+        if self.logprobs:
+            listed = self.listed(sequence.tokens, sequence, self.spoken.before(at))
         return {"index": at, "text": self.spoken.text(at, sequence), "logprobs": listed}
 
     def begin(self) -> bytes:

@@ -32,38 +32,61 @@ _LACKS: Mapping[str, tuple[Any, ...]] = {
     "grammar": (None,), "top_n_tokens": (None, 0), "typical_p": (None, 1),
     "watermark": (None, False), "decoder_input_details": (None, False),
 }  # fmt: skip
-_OWN = ("details", "num_return_sequences")
+_SEVERAL = "num_return_sequences"
+_OWN = ("details", _SEVERAL)
+# Where an answer, or a stream, is of one text.
+_LACKS_OF_ONE = {**_LACKS, _SEVERAL: (None, 1)}
 # Who gives one of these means to sample, as its router takes it.
 _OF_SAMPLING = ("temperature", "top_k", "top_p")
 
 
 def read_whole(asked: Asked) -> dict[str, Any]:
-    return _read(asked, stream=False, full_text=False)
+    return _read_one(asked, stream=False)
 
 
 def read_stream(asked: Asked) -> dict[str, Any]:
-    return _read(asked, stream=True, full_text=False)
+    return _read_one(asked, stream=True)
 
 
 def read_root(asked: Asked, *, full_text: bool = False) -> dict[str, Any]:
+    """Of several prompts, or sequences, the answers are those of the pipeline."""
     body = read_fields(asked.body, _FIELDS)
-    return _read(asked, stream=read_flag(body, "stream"), full_text=full_text)
+    stream = read_flag(body, "stream")
+    own = _read(body, _LACKS_OF_ONE if stream else _LACKS, stream=stream, full_text=full_text)
+    return {"text": body.get("inputs"), "parameters": own, "stream": stream}
 
 
-def _read(asked: Asked, *, stream: bool, full_text: bool) -> dict[str, Any]:
+def _read_one(asked: Asked, *, stream: bool) -> dict[str, Any]:
     body = read_fields(asked.body, _FIELDS)
+    own = _read(body, _LACKS_OF_ONE, stream=stream, full_text=False)
+    return {"text": one_text(body, "inputs"), "parameters": own, "stream": stream}
+
+
+def _read(
+    body: Mapping[str, Any], lacks: Mapping[str, tuple[Any, ...]], *, stream: bool, full_text: bool
+) -> dict[str, Any]:
+    """Its parameters in our terms."""
     parameters = body.get("parameters")
     if not isinstance(parameters, dict | None):
         raise wrong("parameters", "an object", parameters)
     parameters = parameters or {}
-    refuse_others(parameters, (*_TAKEN, *_OWN), _LACKS)
+    refuse_others(parameters, (*_TAKEN, *_OWN), lacks)
     details = read_flag(parameters, "details")
-    own = given(parameters, _TAKEN)
+    own = given(parameters, {**_TAKEN, _SEVERAL: _SEVERAL})
     if any(name in own for name in _OF_SAMPLING):
         own.setdefault("do_sample", True)
     own.setdefault("return_full_text", full_text)
     own["logprobs"] = details or stream
-    return {"text": body.get("inputs"), "parameters": own, "stream": stream}
+    return own
+
+
+def one_text(body: Mapping[str, Any], name: str) -> Any:
+    """The prompt where one is answered. Raises ServingError (400) for a list: the others' answers
+    would be missing."""
+    value = body.get(name)
+    if isinstance(value, list):
+        raise wrong(name, "a string: one prompt is answered here", value)
+    return value
 
 
 def refuse_others(
@@ -141,10 +164,12 @@ class TgiVoice:
 
 
 class RootVoice(TgiVoice):
-    """As the Inference API answers: a list."""
+    """As the Inference API answers, and its pipeline: a list, and of a list of prompts one each."""
 
     def whole(self, sequences: Rows[Sequence]) -> Any:
-        return [self._answer(at, one) for at, one in enumerate(sequences)]
+        spoken = self._spoken
+        rows = [[self._answer(at, one) for at, one in row] for row in spoken.by_prompt(sequences)]
+        return rows if spoken.wanted.many else rows[0]
 
 
 def _token(token: Token) -> dict[str, Any]:

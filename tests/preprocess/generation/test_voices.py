@@ -99,6 +99,38 @@ async def test_logprobs_are_the_chosen_tokens(text: Asker) -> None:
     assert status == 422
 
 
+@pytest.mark.parametrize("echo", [False, True])
+async def test_offsets_are_places_in_the_answers_text_streamed_or_not(
+    text: Asker, echo: bool
+) -> None:
+    body = {**GREEDY, "prompt": PROMPT, "logprobs": 1, "n": 2, "echo": echo, "max_tokens": 12}
+    whole = (await text.answer(body, COMPLETIONS))["choices"]
+    begin = len(PROMPT) if echo else 0
+    places = [begin + 4 * at for at in range(12)]
+    assert [row["logprobs"]["text_offset"] for row in whole] == [places] * 2
+    chunks = (await text.events({**body, "stream": True}, COMPLETIONS))[:-1]
+    rows = [row for chunk in chunks for row in chunk["choices"] if row["logprobs"]]
+    for at in range(2):
+        told = [row["logprobs"]["text_offset"] for row in rows if row["index"] == at]
+        assert [one for offsets in told for one in offsets] == places
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_what_is_behind_a_stop_string_is_not_counted_however_it_came(
+    text: Asker, together: bool
+) -> None:
+    """Of `every` three tokens are one message."""
+    first = "every" if together else "w30"
+    body = {**GREEDY, "prompt": f"{first} w20 w21 w22", "stop": ["w20"], "logprobs": 1}
+    answer = await text.answer({**body, "max_tokens": 9}, COMPLETIONS)
+    assert answer["choices"][0]["text"] == f" {first} "
+    assert answer["choices"][0]["logprobs"]["tokens"] == [first, "w20"]
+    assert answer["usage"]["completion_tokens"] == 2
+    asked = {"inputs": body["prompt"], "parameters": {**DETAILS, "stop": ["w20"]}}
+    details = (await text.answer(asked, "tgi.generate"))["details"]
+    assert (details["generated_tokens"], len(details["tokens"])) == (2, 2)
+
+
 async def test_sampling_is_openais_default_and_negative_seeds_are_taken(text: Asker) -> None:
     sampled = {"model": "text", "prompt": PROMPT, "max_tokens": 4, "seed": -3}
     one = await text.answer(sampled, COMPLETIONS)
@@ -214,6 +246,63 @@ async def test_nothing_new_is_an_event_of_tgi_all_the_same(text: Asker) -> None:
 async def test_the_inference_api_has_the_prompt_in_its_answer(text: Asker) -> None:
     body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 3}, "options": {"use_cache": False}}
     assert await text.answer(body, "hf.inference") == [{"generated_text": PROMPT + NEXT}]
+
+
+@pytest.mark.parametrize("operation", ["tgi.root", "hf.inference"])
+async def test_several_prompts_and_sequences_are_rows_as_the_pipeline_has_them(
+    text: Asker, operation: str
+) -> None:
+    parameters = {"max_new_tokens": 1, "return_full_text": False}
+    one, other = {"generated_text": " w20"}, {"generated_text": " w30"}
+    body = {"inputs": [PROMPT, "w30"], "parameters": parameters}
+    assert await text.answer(body, operation) == [[one], [other]]
+    body = {"inputs": [PROMPT], "parameters": parameters}
+    assert await text.answer(body, operation) == [[one]]
+    several = {**parameters, "num_return_sequences": 2}
+    body = {"inputs": PROMPT, "parameters": several}
+    assert await text.answer(body, operation) == [one] * 2
+    body = {"inputs": [PROMPT, "w30"], "parameters": several}
+    assert await text.answer(body, operation) == [[one] * 2, [other] * 2]
+    detailed = {"inputs": PROMPT, "parameters": {**several, "details": True, "seed": 5}}
+    rows = await text.answer(detailed, operation)
+    assert [row["details"]["seed"] for row in rows] == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("operation", "field"),
+    [
+        ("tgi.generate", "inputs"), ("tgi.generate_stream", "inputs"),
+        ("v2.generate", "text_input"), ("v2.generate_stream", "text_input"),
+    ],
+)  # fmt: skip
+async def test_where_one_is_answered_no_other_is_left_out(
+    text: Asker, operation: str, field: str
+) -> None:
+    for prompts in ([PROMPT, "w30"], [PROMPT], []):
+        status, error = await text.refusal({field: prompts}, operation)
+        assert 400 <= status < 500
+        assert field in error["error"]
+    assert seats.taken == 0
+
+
+@pytest.mark.parametrize(
+    ("operation", "stream"),
+    [
+        ("tgi.generate", False), ("tgi.generate_stream", False), ("tgi.root", True),
+        ("hf.inference", True),
+    ],
+)  # fmt: skip
+async def test_several_sequences_are_refused_where_one_is_answered(
+    text: Asker, operation: str, stream: bool
+) -> None:
+    more = {"stream": True} if stream else {}
+    for sequences, status in ((2, 422), (0, 422), (1, 200), (None, 200)):
+        parameters = {"max_new_tokens": 1, "num_return_sequences": sequences}
+        response = await text.ask({"inputs": PROMPT, "parameters": parameters, **more}, operation)
+        assert response.status_code == status
+        if status == 200 and (stream or operation.endswith("stream")):
+            response.close()
+    assert seats.taken == 0
 
 
 def tensors(*prompts: str, **parameters: Any) -> dict[str, Any]:

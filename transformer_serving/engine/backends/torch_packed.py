@@ -90,11 +90,16 @@ class PackedCalls:
         try:
             rows = self._run_rows(list(texts.rows()))
         except RuntimeError as error:
-            # One of them may be at fault: each on its own, so that only that one fails.
-            return [error] if len(calls) == 1 else [self._answers([one])[0] for one in calls]
-        return texts.answers(
-            [np.concatenate(parts) for parts in zip(*rows, strict=True)], self._per_text
-        )
+            # Without its frames, which hold what the failed rows took on the device.
+            fault = error.with_traceback(None)
+        else:
+            return texts.answers(
+                [np.concatenate(parts) for parts in zip(*rows, strict=True)], self._per_text
+            )
+        if len(calls) == 1:
+            return [fault]
+        # One of them may be at fault: each on its own, so that only that one fails.
+        return [self._answers([one])[0] for one in calls]
 
 
 class GpuRows:

@@ -1,7 +1,7 @@
 """The engine thread: lets calls in, steps them together, sends what came, sees who has left.
 
 One thread alone touches the pipeline; calls come to it through an inbox. Whatever happens, every
-call gets a last message.
+call gets a last message; where nothing can be computed any more the process ends.
 
 Tested by tests/engine/test_generation_engine.py.
 """
@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from transformer_serving.contract.error_line import named_line
@@ -29,7 +30,7 @@ from transformer_serving.engine.backends.generation.settings import GenerationSe
 # Up to so many sequences each token is a message of its own, which costs a tenth of a millisecond
 # or more: only many sequences feel it.
 _FEW = 4
-# By these words the controller knows an engine that must be loaded again (its dead_models).
+# In Triton's words for a process that has ended, by which preprocess knows it too.
 _DEAD = "the engine is not healthy"
 
 
@@ -50,19 +51,24 @@ class Counts:
 
 
 class Engine:
-    """`make` builds the pipeline, again after a step that raised; `log` takes lines for people."""
+    """`make` builds the pipeline, again after a step that raised; `log` takes lines for people.
+
+    `end` ends the process, with a reason for people, once nothing can be computed any more.
+    """
 
     def __init__(
         self,
         make: Callable[[], Pipeline],
         settings: GenerationSettings,
         log: Callable[[str], None],
+        end: Callable[[str], None],
         report: Callable[[Counts], None] = lambda counts: None,
     ) -> None:
         self.counts = Counts()
         self._make = make
         self._settings = settings
         self._log = log
+        self._end = end
         self._report = report
         self._pipeline: Pipeline | None = make()
         self._news = threading.Condition()
@@ -73,6 +79,8 @@ class Engine:
         self._waiting: deque[Waiting] = deque()
         self._running: list[Running] = []
         self._blocks = 0
+        # Of `_blocks` those of cancelled sequences, held until the pipeline's next step is over.
+        self._held = 0
         self._thread = threading.Thread(target=self._run, name="generation", daemon=True)
         self._thread.start()
 
@@ -106,14 +114,29 @@ class Engine:
         )
 
     def _run(self) -> None:
-        while self._wait():
-            try:
-                self._turn()
-            except Exception as error:
-                # Nothing may end this thread: all that came later would wait for ever.
-                self._start_anew(named_line(error))
+        """Nothing may end this thread and not the process: what comes later would wait for ever."""
+        try:
+            while self._round():
+                self._tell()
             self._tell()
-        self._tell()
+        except BaseException as error:
+            self._die(_line(error))
+
+    def _round(self) -> bool:
+        """A turn, once there is one to do; False when all is done and the end was asked for.
+
+        Raises what the pipeline that is built again does.
+        """
+        try:
+            if not self._wait():
+                return False
+            self._turn()
+            return True
+        except Exception as error:
+            reason = _line(error)
+        # Not in the handler: the error's frames hold the old pipeline, with its weights and cache.
+        self._start_anew(reason)
+        return True
 
     def _wait(self) -> bool:
         """Until there is something to do; False when all is done and the end was asked for."""
@@ -136,6 +159,7 @@ class Engine:
         if self._busy():
             assert self._pipeline is not None
             self._pipeline.step()
+        self._blocks, self._held = self._blocks - self._held, 0
         now = time.monotonic()
         gap = self._settings.send_gap_s if len(self._running) > _FEW else 0.0
         for one in tuple(self._running):
@@ -170,8 +194,7 @@ class Engine:
         try:
             finish = one.look().finish
         except Exception as error:
-            one.handle.cancel()
-            self._drop(one)
+            self._cancel(one)
             self._refuse((one,), Fault.INTERNAL, f"the engine lost it: {_line(error)}")
             return
         self.counts.new_tokens += one.generated - before
@@ -186,14 +209,18 @@ class Engine:
         now = time.monotonic()
         for one in tuple(self._running):
             if one.answers.gone():
-                one.handle.cancel()
-                self._drop(one)
+                self._cancel(one)
                 self.counts.cancelled += 1
                 one.send(Finish.CANCELLED, now)
         for waiting in [one for one in self._waiting if one.answers.gone()]:
             self._waiting.remove(waiting)
             self.counts.cancelled += 1
             waiting.answers.send(Part((), (), Finish.CANCELLED), len(waiting.call.ids), 0)
+
+    def _cancel(self, one: Running) -> None:
+        one.handle.cancel()
+        self._running.remove(one)
+        self._held += one.call.blocks
 
     def _drop(self, one: Running) -> None:
         self._running.remove(one)
@@ -202,43 +229,48 @@ class Engine:
     def _refuse(self, calls: Iterable[Running | Waiting], fault: Fault, reason: str) -> None:
         for one in calls:
             self.counts.failed += 1
-            one.answers.refuse(CallRefused(fault, reason))
+            # One that cannot be told must not leave the others without a word.
+            with suppress(Exception):
+                one.answers.refuse(CallRefused(fault, reason))
 
     def _start_anew(self, reason: str) -> None:
-        """End what runs, and build the pipeline again; where that fails, say so to everybody."""
-        self._log(f"the engine failed in a step ({_ascii(reason)}); it is built again")
-        running, self._running, self._blocks = self._running, [], 0
-        self._refuse(running, Fault.INTERNAL, f"the engine failed in a step: {_ascii(reason)}")
+        """End what runs, and build the pipeline again."""
+        self._log(f"the engine failed in a step ({reason}); it is built again")
+        running, self._running, self._blocks, self._held = self._running, [], 0, 0
+        self._refuse(running, Fault.INTERNAL, f"the engine failed in a step: {reason}")
         # Their handles, and the cache, are of the old one: it goes before another takes as much.
         running.clear()
         self._pipeline = None
-        try:
-            self._pipeline = self._make()
-            self.counts.rebuilt += 1
-        except Exception as error:
-            self._die(_line(error))
+        self._pipeline = self._make()
+        self.counts.rebuilt += 1
 
     def _die(self, reason: str) -> None:
-        self._log(f"{_DEAD}: {reason}")
-        with self._news:
-            self._dead = reason
-            left = [*self._waiting, *self._inbox]
-            self._waiting.clear()
-            self._inbox.clear()
-        self._refuse(left, Fault.UNAVAILABLE, f"{_DEAD}: {reason}")
+        """Refuse everybody, and end the process: what comes then fails in Triton, which is how the
+        controller finds that the model has to be loaded again (its dead_models)."""
+        try:
+            with self._news:
+                self._dead = reason
+                left: list[Running | Waiting] = [*self._running, *self._waiting, *self._inbox]
+                self._inbox.clear()
+            self._running, self._waiting = [], deque()
+            self._refuse(left, Fault.UNAVAILABLE, f"{_DEAD}: {reason}")
+            self._tell()
+        finally:
+            self._end(reason)
 
     def _tell(self) -> None:
         self.counts.running, self.counts.waiting = len(self._running), len(self._waiting)
         # The pipeline's own is of its last step, before that freed what had ended.
         using = self._pipeline if self._running else None
-        self.counts.cache_use = 0.0 if using is None else using.cache_use()
-        self._report(self.counts)
+        try:
+            self.counts.cache_use = 0.0 if using is None else using.cache_use()
+            self._report(self.counts)
+        except Exception as error:
+            # No figure is worth a text.
+            self._report = lambda counts: None
+            self._log(f"no more figures are told: {_line(error)}")
 
 
-def _line(error: Exception) -> str:
-    return _ascii(named_line(error))
-
-
-def _ascii(text: str) -> str:
-    """What the stub's log takes."""
-    return text.encode("ascii", "backslashreplace").decode()
+def _line(error: BaseException) -> str:
+    """Of the characters that the stub's log takes."""
+    return named_line(error).encode("ascii", "backslashreplace").decode()

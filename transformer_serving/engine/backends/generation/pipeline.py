@@ -13,6 +13,7 @@ import numpy as np
 
 from transformer_serving.contract.generation import Finish, Options
 from transformer_serving.engine.backends.generation.calls import Call
+from transformer_serving.engine.backends.generation.seeds import folded
 from transformer_serving.engine.backends.generation.sequences import Part
 from transformer_serving.engine.backends.generation.settings import GenerationSettings
 from transformer_serving.engine.backends.model_settings import ModelError
@@ -135,7 +136,7 @@ def _config(options: Options) -> Any:
         config.top_p = sampling.top_p
         if sampling.top_k:
             config.top_k = sampling.top_k
-        config.rng_seed = options.seed
+        config.rng_seed = folded(options.seed)
     return config
 
 

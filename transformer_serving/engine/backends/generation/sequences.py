@@ -30,7 +30,7 @@ class Handle(Protocol):
         ...
 
     def cancel(self) -> None:
-        """End it: its blocks are free after the pipeline's next step."""
+        """End it: its blocks are free once the pipeline's next step is over, and not within it."""
         ...
 
 
@@ -53,7 +53,7 @@ class Pipeline(Protocol):
 
 class Answers(Protocol):
     """The way back to one caller. Only its last message is a refusal, or has another finish than
-    RUNNING. None of them raises for a caller that has gone."""
+    RUNNING. Neither raises, also for a caller that has gone: what cannot be sent ends the call."""
 
     def send(self, part: Part, prompt: int, generated: int) -> None: ...
 

@@ -8,11 +8,13 @@ Tested by tests/engine/test_openvino_generate.py.
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -25,7 +27,7 @@ from transformer_serving.contract.generation import (
     Farewell,
     Finish,
 )
-from transformer_serving.engine.backends.generation.calls import CallRefused, read_call
+from transformer_serving.engine.backends.generation.calls import CallRefused, Fault, read_call
 from transformer_serving.engine.backends.generation.engine import Engine
 from transformer_serving.engine.backends.generation.figures import Figures
 from transformer_serving.engine.backends.generation.sequences import Part, Pipeline
@@ -61,6 +63,7 @@ class LanguageModel(ABC):
                 lambda: self.load(folder, self._settings),
                 self._settings,
                 pb_utils.Logger.log_error,
+                _end_process,
                 self._figures.tell,
             )
         except ModelError as error:
@@ -116,9 +119,20 @@ def _settings(config: dict[str, Any]) -> GenerationSettings:
     return read_generation_settings(settings)
 
 
+def _end_process(reason: str) -> NoReturn:
+    """Triton fails every call from then on, and the controller loads the model anew. What was sent
+    is out: `send` returns when Triton has it."""
+    try:
+        sys.stderr.write(f"the engine is not healthy, and this process ends: {reason}\n")
+        sys.stderr.flush()
+    finally:
+        os._exit(1)
+
+
 class _Answers:
-    """One request's response sender. To a caller that has gone nothing can be sent, and nobody is
-    to be told. `left` is set once the caller said so."""
+    """One request's response sender. `left` is set once the caller said so, and where something
+    could not be sent: a text with a hole in it serves nobody, so the engine ends it.
+    """
 
     def __init__(self, sender: Any) -> None:
         self.left = False
@@ -126,24 +140,17 @@ class _Answers:
         self._asked = time.monotonic()
 
     def send(self, part: Part, prompt: int, generated: int) -> None:
-        state = np.array([part.finish, prompt, generated], np.int32)
-        response = pb_utils.InferenceResponse(
-            output_tensors=[
-                triton_tensor(TOKEN_IDS, np.array(part.ids, np.int32)),
-                triton_tensor(LOGPROBS, np.array(part.logprobs, np.float32)),
-                triton_tensor(STATE, state),
-            ]
-        )
-        self._send(response, last=part.finish is not Finish.RUNNING)
+        last = part.finish is not Finish.RUNNING
+        if not self._sent(lambda: (_tokens(part, prompt, generated),), last=last) and last:
+            self.refuse(CallRefused(Fault.INTERNAL, "an answer could not be sent"))
 
     def refuse(self, refusal: CallRefused) -> None:
-        code = getattr(pb_utils.TritonError, refusal.fault.name)
-        error = pb_utils.TritonError(str(refusal), code)
-        self._send(pb_utils.InferenceResponse(output_tensors=[], error=error), last=True)
+        if not self._sent(lambda: (_error(refusal),), last=True):
+            self.end()
 
     def end(self) -> None:
         """Without an answer."""
-        self._send(None, last=True)
+        self._sent(tuple, last=True)
 
     def gone(self) -> bool:
         """Also of a caller that went without a word, which Triton is asked for now and then."""
@@ -153,10 +160,30 @@ class _Answers:
         self._asked = now
         return bool(self._sender.is_cancelled())
 
-    def _send(self, response: Any, *, last: bool) -> None:
+    def _sent(self, answer: Callable[[], tuple[Any, ...]], *, last: bool) -> bool:
+        """Whether the answer, which is none or one, could be made and sent."""
         flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0
-        answer = () if response is None else (response,)
         try:
-            self._sender.send(*answer, flags=flags)
-        except pb_utils.TritonModelException as error:
-            pb_utils.Logger.log_warn(f"an answer could not be sent: {error}")
+            self._sender.send(*answer(), flags=flags)
+        except Exception as error:
+            self.left = True
+            pb_utils.Logger.log_warn(f"an answer could not be sent: {ascii(str(error))}")
+            return False
+        return True
+
+
+def _tokens(part: Part, prompt: int, generated: int) -> Any:
+    state = np.array([part.finish, prompt, generated], np.int32)
+    return pb_utils.InferenceResponse(
+        output_tensors=[
+            triton_tensor(TOKEN_IDS, np.array(part.ids, np.int32)),
+            triton_tensor(LOGPROBS, np.array(part.logprobs, np.float32)),
+            triton_tensor(STATE, state),
+        ]
+    )
+
+
+def _error(refusal: CallRefused) -> Any:
+    code = getattr(pb_utils.TritonError, refusal.fault.name)
+    error = pb_utils.TritonError(str(refusal), code)
+    return pb_utils.InferenceResponse(output_tensors=[], error=error)

@@ -1,0 +1,127 @@
+"""What is counted of generated text, and why a sequence was cut short."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+
+from preprocess.generation import answer, sequence
+from preprocess.generation.detokenizer import Detokenizer
+from preprocess.generation.seats import seats
+from tests.engine.triton_server import TritonServer
+from tests.preprocess.generation.test_text_generation import served
+from tests.text_engine import PROMPT, Asker, asked, fields, write_model
+from transformer_serving.contract.worker.request_context import GoldenBody
+
+pytestmark = pytest.mark.slow
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def asker(settings: Any, text_triton: TritonServer) -> Iterator[Asker]:
+    """An endpoint of its own, so that its figures are this test's."""
+    name = f"counted{next(_numbers)}"
+    write_model(text_triton.repository, name)
+    client = text_triton.client()
+    client.load_model(name)
+    client.close()
+    yield Asker(name, fields())
+    assert seats.taken == 0
+
+
+def value(asker: Asker, name: str, **labels: str) -> float | None:
+    endpoint = asker.endpoint.model_endpoint.serving_url
+    return REGISTRY.get_sample_value(
+        f"transformer_serving_{name}", {"endpoint": endpoint, **labels}
+    )
+
+
+def cut(asker: Asker) -> dict[str, float]:
+    """Sequences by the reason for their end, those of none left out."""
+    endpoint = asker.endpoint.model_endpoint.serving_url
+    rows = [
+        row
+        for metric in REGISTRY.collect()
+        if metric.name == "transformer_serving_cut_sequences"
+        for row in metric.samples
+    ]
+    return {
+        row.labels["reason"]: row.value
+        for row in rows
+        if row.name.endswith("_total") and row.labels["endpoint"] == endpoint and row.value
+    }
+
+
+COUNTED = ("first_token_seconds_count", "token_seconds_count", "generated_tokens_total")
+
+
+async def test_golden_requests_count_nowhere_and_the_rows_are_there(asker: Asker) -> None:
+    assert (await asker.ask(GoldenBody(asked(4)))).status_code == 200
+    assert (await asker.ask(GoldenBody({"text": "fail w30"}))).status_code == 502
+    assert [value(asker, name) for name in (*COUNTED, "running_streams")] == [0] * 4
+    assert cut(asker) == {}
+    assert (await asker.ask(asked(4))).status_code == 200
+    assert [value(asker, name) for name in COUNTED] == [1, 3, 4]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_a_fault_of_one_cuts_is_counted_by_that_fault(
+    asker: Asker, stream: bool
+) -> None:
+    """Both fail, and the one that is told second is not that of a caller who left."""
+    body = {"text": "cache w30", "parameters": {"num_return_sequences": 4}, "stream": stream}
+    response = await asker.ask(body)
+    if stream:
+        assert b"error" in b"".join([chunk async for chunk in response.body_iterator])
+    assert cut(asker) == {"overloaded": 4}
+    assert value(asker, "running_streams") == 0
+
+
+async def test_what_the_deadline_cuts_is_counted_by_it(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here of a caller who reads nothing."""
+    body = {"text": "slow w30", "timeout_ms": 60_000, "stream": True}
+    response = await asker.ask({**body, "parameters": {"num_return_sequences": 2}})
+    response._deadline = 0.0
+    monkeypatch.setattr(answer, "_LAST_WORDS_S", 0.05)
+    blocked = asyncio.Event()
+
+    async def send(message: Any) -> None:
+        await blocked.wait()
+
+    async def receive() -> Any:
+        await blocked.wait()
+
+    await response({"type": "http"}, receive, send)
+    assert cut(asker) == {"deadline": 2}
+
+
+async def test_who_leaves_is_counted_as_one_who_left(asker: Asker) -> None:
+    body = {"text": "slow w30", "parameters": {"num_return_sequences": 2}, "stream": True}
+    await served(await asker.ask(body), leaves_after=3)
+    assert cut(asker) == {"disconnect": 2}
+
+
+async def test_a_sequence_that_cannot_be_made_keeps_no_seat(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Detokenizer] = []
+
+    def second(library: Any, prompt: list[int]) -> Detokenizer:
+        if made:
+            raise ValueError("no text")
+        made.append(Detokenizer(library, prompt))
+        return made[0]
+
+    monkeypatch.setattr(sequence, "Detokenizer", second)
+    several = {"text": PROMPT, "parameters": {"num_return_sequences": 3}}
+    status, error = await asker.refusal(several)
+    assert (status, error["code"]) == (500, "internal")
+    assert cut(asker) == {"internal": 1}
+    assert (seats.taken, value(asker, "running_streams")) == (0, 0)
