@@ -35,7 +35,8 @@ def state(
     proving: Proving = UNPROVEN,
 ) -> dict[str, Any]:
     """What a controller with these models and this Triton publishes."""
-    failures = {"b": FailedChange("f", "its files are damaged", 1.0, 1, 11.0)} if failed else {}
+    failure = FailedChange("f", "its files are damaged", 1.0, 1, 11.0)
+    failures = {("b", "f"): failure} if failed else {}
     problems = [Problem("c", "c", "m", "no model of that id")] if problem else []
     records = {name: record(name) for name in models}
     rows = endpoint_rows(None, problems, records, failures, loaded, proving)

@@ -102,6 +102,10 @@ class Deployment:
         self.triton.unload(model)
         self.commit(model, None)
         self.repository.remove(model)
+        if model in self.repository.models():
+            raise EngineError(
+                f"the files of '{model}' cannot be deleted; delete {self.repository.store(model)}"
+            )
 
     def _prove(self, model: str, version: Version, record: ModelRecord | None) -> None:
         """Raises ProofFailed saying what serves instead and what to do."""

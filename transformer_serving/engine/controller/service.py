@@ -8,12 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from transformer_serving.contract.error_line import one_line
 from transformer_serving.engine.controller.control_plane.served import ControlPlane
 from transformer_serving.engine.controller.deployment import Deployment
+from transformer_serving.engine.controller.failures import FailedChanges, reason_of
 from transformer_serving.engine.controller.figures import TritonFigures
 from transformer_serving.engine.controller.files.repository import Repository
 from transformer_serving.engine.controller.metrics import MetricsPage
@@ -28,15 +28,7 @@ from transformer_serving.engine.controller.plan import (
 from transformer_serving.engine.controller.proving.machine import read_machine
 from transformer_serving.engine.controller.proving.prover import PROOF_MODEL, ProofFailed, Prover
 from transformer_serving.engine.controller.proving.refusal_line import refusal_line
-from transformer_serving.engine.controller.records import (
-    AWAY,
-    DIED,
-    DIFFERS,
-    FAILED,
-    FailedChange,
-    Pauses,
-    failed_again,
-)
+from transformer_serving.engine.controller.records import REMOVAL
 from transformer_serving.engine.controller.rollouts.taking import Rollouts
 from transformer_serving.engine.controller.state import StateFile
 from transformer_serving.engine.controller.status import (
@@ -47,7 +39,7 @@ from transformer_serving.engine.controller.status import (
     endpoint_rows,
 )
 from transformer_serving.engine.controller.sync import Sync
-from transformer_serving.engine.controller.triton.server import BackendDied, Triton, TritonAway
+from transformer_serving.engine.controller.triton.server import Triton, TritonAway
 from transformer_serving.engine.errors import EngineError
 
 _log = logging.getLogger(__name__)
@@ -58,13 +50,6 @@ _LOOK_S = 1.0
 # After a start, what was served before is loaded again without the first sync beside it, whose
 # import of the SDK would take the processor from it; no longer than this.
 _HEAD_START_S = 15.0
-_PAUSES: Mapping[type[BaseException], Pauses] = {
-    TritonAway: AWAY,
-    BackendDied: DIED,
-    ProofFailed: DIFFERS,
-}
-# A proof's fault names lengths and batches, and what to do comes after it.
-_REASON_CHARACTERS = 800
 
 
 @dataclass(frozen=True)
@@ -112,10 +97,10 @@ class Service:
         self._asked: Future[dict[str, frozenset[int]] | None] | None = None
         self._jobs: dict[str, tuple[Future[None], str]] = {}
         self._sync = Sync(
-            control_plane, self._sdk, settings.poll_s, settings.endpoint_filter, _reason
+            control_plane, self._sdk, settings.poll_s, settings.endpoint_filter, reason_of
         )
         self._head_start_ends = time.monotonic() + (_HEAD_START_S if state.records() else 0.0)
-        self._failures: dict[str, FailedChange] = {}
+        self._failures = FailedChanges()
         self._rows: list[EndpointStatus] = []
         self._reported: list[EndpointStatus] = []
         self._started = time.time()
@@ -130,6 +115,7 @@ class Service:
 
     def recover(self) -> None:
         """Make the repository say what the state file says, whatever a crash left behind."""
+        self._repository.clear_aside()
         self._repository.remove(PROOF_MODEL)
         for model, record in self._state.records().items():
             if self._repository.has_files(model, record.current.token):
@@ -159,30 +145,29 @@ class Service:
 
     def _plan(self, loaded: Mapping[str, frozenset[int]] | None, now: float) -> dict[str, Action]:
         wanted, records = self._sync.wanted, self._state.records()
-        actions = plan(
+        # Files of ours that no record knows: a crash in the middle of a first load.
+        leftover = set() if wanted is None else self._repository.models() - set(wanted)
+        leftover -= set(records)
+        # A proof that was cut short, by a crash of ours or a Triton that hung.
+        if PROOF_MODEL in (loaded or ()) and not self._prover.proving:
+            leftover.add(PROOF_MODEL)
+        return plan(
             Situation(
                 wanted=None if wanted is None else {m: s.fingerprint for m, s in wanted.items()},
                 records=records,
-                failures=self._failures,
+                failures=self._failures.now,
                 loaded=loaded,
                 now=now,
                 unproven=self._prover.unproven(records.values()),
+                leftover=frozenset(leftover),
             )
         )
-        # A proof that was cut short, by a crash of ours or a Triton that hung.
-        if PROOF_MODEL in (loaded or ()) and not self._prover.proving:
-            actions[PROOF_MODEL] = Remove()
-        if wanted is not None and loaded is not None:
-            # Files of ours that no record knows: a crash in the middle of a first load.
-            known = set(wanted) | set(records)
-            actions.update({model: Remove() for model in self._repository.models() - known})
-        return actions
 
     def _start(self, model: str, action: Action, now: float) -> None:
         record = self._state.records().get(model)
         served = (self._sync.wanted or {}).get(model)
         steps = self._deployment
-        fingerprint = record.fingerprint if record is not None else ""
+        fingerprint = record.fingerprint if record is not None else REMOVAL
         pool, job = self._loads, _nothing
         if isinstance(action, Prepare) and served is not None:
             pool, fingerprint = self._downloads, served.fingerprint
@@ -190,7 +175,7 @@ class Service:
         elif model == PROOF_MODEL:
             job = self._prover.clear
         elif isinstance(action, Remove):
-            job = _bind(steps.remove, model)
+            fingerprint, job = REMOVAL, _bind(steps.remove, model)
         elif record is not None:
             job = (
                 _bind(steps.reload, record)
@@ -208,26 +193,22 @@ class Service:
                 continue
             del self._jobs[model]
             error = future.exception()
-            before = self._failures.get(model)
             if error is None:
-                if before is not None and before.fingerprint == fingerprint:
-                    del self._failures[model]
+                self._failures.over(model, fingerprint)
                 continue
-            reason = _reason(error)
+            reason = reason_of(error)
             _log.error("%s: %s", model, reason, exc_info=_unexpected(error))
-            pauses = _PAUSES.get(type(error), FAILED)
-            failure = failed_again(before, fingerprint, reason, now, pauses)
+            self._failures.take(model, fingerprint, error, now)
             if isinstance(error, ProofFailed):
-                failure = replace(failure, unproven_bundle=error.bundle_version)
                 line = refusal_line(model, error.model_id, reason)
                 self._sdk.submit(self._control_plane.report, line)
-            self._failures[model] = failure
 
     def _forget_what_is_over(self) -> None:
         """A failure of something that is no longer asked for is over."""
-        asked = {served.fingerprint for served in (self._sync.wanted or {}).values()}
-        asked |= {record.fingerprint for record in self._state.records().values()}
-        self._failures = {m: f for m, f in self._failures.items() if f.fingerprint in asked}
+        wanted = self._sync.wanted or {}
+        asked = {(model, served.fingerprint) for model, served in wanted.items()}
+        asked |= {(model, record.fingerprint) for model, record in self._state.records().items()}
+        self._failures.forget(asked, wanted)
 
     def _loaded(self) -> dict[str, frozenset[int]] | None:
         """What is ready now; None when Triton is away, or keeps this loop waiting."""
@@ -259,7 +240,7 @@ class Service:
             self._sync.wanted,
             self._sync.problems,
             self._state.records(),
-            self._failures,
+            self._failures.now,
             loaded,
             proving,
         )
@@ -299,12 +280,3 @@ def _nothing() -> None:
 def _unexpected(error: BaseException) -> BaseException | None:
     """Only a fault of ours, or of the SDK, is logged with its traceback."""
     return None if isinstance(error, (EngineError, ValueError)) else error
-
-
-def _reason(error: BaseException) -> str:
-    text = one_line(error, _REASON_CHARACTERS)
-    return (
-        text
-        if isinstance(error, EngineError | ValueError) and text
-        else (f"{type(error).__name__}: {text}")
-    )

@@ -78,6 +78,9 @@ class Repository:
     def files(self, model: str, token: str) -> Path:
         return self._store / model / token
 
+    def store(self, model: str) -> Path:
+        return self._store / model
+
     def install(
         self, model: str, versions: Mapping[int, str], config: str, *, files_of: str | None = None
     ) -> None:
@@ -99,7 +102,7 @@ class Repository:
         sync(folder)
 
     def remove(self, model: str) -> None:
-        """Delete the model's folder and files."""
+        """Delete the model's folder and files, as far as they can be deleted."""
         folder = self.root / model
         if folder.is_dir():
             for entry in folder.iterdir():
@@ -108,7 +111,16 @@ class Repository:
             # A user's own file in there stays, and the folder with it.
             if not any(folder.iterdir()):
                 folder.rmdir()
-        shutil.rmtree(self._store / model, ignore_errors=True)
+        store = self._store / model
+        if store.is_symlink():
+            store.unlink()
+        shutil.rmtree(store, ignore_errors=True)
+
+    def clear_aside(self) -> None:
+        """Delete what a crash left of files that were about to take another's place."""
+        for entry in self._store.iterdir():
+            if entry.is_symlink() or not entry.is_dir():
+                entry.unlink()
 
     def keep_only(self, model: str, tokens: Iterable[str]) -> None:
         """Delete the files of the model's other versions, half-copied ones too."""
@@ -123,7 +135,11 @@ class Repository:
 
     def models(self) -> set[str]:
         """The models that have files of ours."""
-        return {entry.name for entry in self._store.iterdir() if entry.is_dir()}
+        return {
+            entry.name
+            for entry in self._store.iterdir()
+            if entry.is_dir() and not entry.is_symlink()
+        }
 
     def _filled(self, model: str, token: str) -> str:
         """The name of the folder that Triton reads."""

@@ -1,0 +1,52 @@
+"""Failures of changes: what kind each is, and for how long it is kept."""
+
+from __future__ import annotations
+
+import pytest
+import requests
+
+from transformer_serving.contract.errors import ContractError
+from transformer_serving.engine.controller.failures import FailedChanges, kind_of
+from transformer_serving.engine.controller.records import REMOVAL, Kind
+from transformer_serving.engine.controller.triton.server import BackendDied, LoadFailed, TritonAway
+from transformer_serving.engine.errors import EngineError, NotStored, StorageError
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (LoadFailed("no"), Kind.REFUSED),
+        (ContractError("no"), Kind.REFUSED),
+        (FileNotFoundError(2, "no file"), Kind.REFUSED),
+        (KeyError("a fault of ours"), Kind.REFUSED),
+        (StorageError("no answer"), Kind.UNREACHED),
+        (requests.ConnectionError("no answer"), Kind.UNREACHED),
+        (OSError(28, "No space left on device"), Kind.UNREACHED),
+        (NotStored("404"), Kind.MISSING),
+        (TritonAway("away"), Kind.AWAY),
+        (BackendDied("died"), Kind.DIED),
+    ],
+)
+def test_what_a_failure_says_of_the_model(error: Exception, kind: Kind) -> None:
+    assert kind_of(error) is kind
+
+
+def test_two_versions_of_a_model_fail_beside_each_other() -> None:
+    failed = FailedChanges()
+    for now in (0.0, 10.0):
+        failed.take("m", "a", LoadFailed("a"), now)
+        failed.take("m", "b", LoadFailed("b"), now)
+    assert {key: one.tries for key, one in failed.now.items()} == {("m", "a"): 2, ("m", "b"): 2}
+    failed.over("m", "a")
+    assert set(failed.now) == {("m", "b")}
+
+
+def test_what_is_no_longer_asked_for_is_over() -> None:
+    failed = FailedChanges()
+    failed.take("m", "a", LoadFailed("a"), 0.0)
+    failed.take("m", REMOVAL, EngineError("denied"), 0.0)
+    failed.take("left", REMOVAL, EngineError("denied"), 0.0)
+    failed.forget({("m", "a")}, set())
+    assert len(failed.now) == 3
+    failed.forget({("m", "b")}, {"m"})
+    assert set(failed.now) == {("left", REMOVAL)}

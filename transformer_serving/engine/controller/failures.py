@@ -1,0 +1,88 @@
+"""Which changes failed, why, and when each may be tried again.
+
+Tested by tests/engine/test_failures.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from transformer_serving.contract.error_line import one_line
+from transformer_serving.engine.controller.proving.prover import ProofFailed
+from transformer_serving.engine.controller.records import (
+    AWAY,
+    DIED,
+    DIFFERS,
+    FAILED,
+    REMOVAL,
+    FailedChange,
+    Failures,
+    Kind,
+    Pauses,
+    failed_again,
+)
+from transformer_serving.engine.controller.triton.server import BackendDied, TritonAway
+from transformer_serving.engine.errors import EngineError, NotStored, StorageError
+
+_PAUSES: Mapping[type[BaseException], Pauses] = {
+    TritonAway: AWAY,
+    BackendDied: DIED,
+    ProofFailed: DIFFERS,
+}
+# The first that fits; everything else is the model's own fault.
+_KINDS: tuple[tuple[type[BaseException], Kind], ...] = (
+    (TritonAway, Kind.AWAY),
+    (BackendDied, Kind.DIED),
+    (NotStored, Kind.MISSING),
+    (StorageError, Kind.UNREACHED),
+    (FileNotFoundError, Kind.REFUSED),
+    (OSError, Kind.UNREACHED),
+)
+# A proof's fault names lengths and batches, and what to do comes after it.
+_REASON_CHARACTERS = 800
+
+
+class FailedChanges:
+    """By model and fingerprint, for as long as somebody asks for them."""
+
+    def __init__(self) -> None:
+        self._failed: dict[tuple[str, str], FailedChange] = {}
+
+    @property
+    def now(self) -> Failures:
+        return self._failed
+
+    def take(self, model: str, fingerprint: str, error: BaseException, now: float) -> None:
+        key = model, fingerprint
+        pauses = _PAUSES.get(type(error), FAILED)
+        before = self._failed.get(key)
+        failure = failed_again(before, fingerprint, reason_of(error), now, pauses, kind_of(error))
+        if isinstance(error, ProofFailed):
+            failure = replace(failure, unproven_bundle=error.bundle_version)
+        self._failed[key] = failure
+
+    def over(self, model: str, fingerprint: str) -> None:
+        """It did happen now."""
+        self._failed.pop((model, fingerprint), None)
+
+    def forget(self, asked: Collection[tuple[str, str]], wanted: Collection[str]) -> None:
+        """What is no longer asked for is over; so is the removal of a model that is wanted."""
+        self._failed = {
+            (model, fingerprint): failure
+            for (model, fingerprint), failure in self._failed.items()
+            if (model, fingerprint) in asked or (fingerprint == REMOVAL and model not in wanted)
+        }
+
+
+def kind_of(error: BaseException) -> Kind:
+    return next((kind for fits, kind in _KINDS if isinstance(error, fits)), Kind.REFUSED)
+
+
+def reason_of(error: BaseException) -> str:
+    text = one_line(error, _REASON_CHARACTERS)
+    return (
+        text
+        if isinstance(error, EngineError | ValueError) and text
+        else (f"{type(error).__name__}: {text}")
+    )
