@@ -15,6 +15,7 @@ from transformer_serving.engine.controller.proving.proofs import Passed
 from transformer_serving.engine.controller.records import (
     FailedChange,
     Failures,
+    Kind,
     ModelRecord,
     Version,
 )
@@ -35,7 +36,8 @@ class EndpointStatus:
     """One endpoint. `reason` says why it is not ready or not up to date; times are Unix seconds.
 
     `proof` is one of PROOF_STATES, of the bundle `proof_of`: the one in service, unless another's
-    proof failed. The figures below it are those of a passed proof.
+    proof failed. The figures below it are those of a passed proof. `failure` is the kind of what
+    `reason` says, where that is a failed change.
     """
 
     endpoint: str
@@ -54,6 +56,7 @@ class EndpointStatus:
     proof_seconds: float | None = None
     largest_difference: float | None = None
     lowest_cosine: float | None = None
+    failure: Kind | None = None
 
     def line(self) -> str:
         """One line for the log and the ClearML task."""
@@ -129,6 +132,7 @@ def _row(
         versions_loaded=tuple(sorted(loaded or ())),
         model_id=current.model_id if current else served.model_id if served else None,
         since=current.since if current else None,
+        failure=None if first is None else first.kind,
         **_proof(model, current, failed, proving),
     )
 
@@ -138,11 +142,12 @@ def _proof(
 ) -> dict[str, Any]:
     passed = proving.passed(current) if current else None
     bundle = current.bundle_version if current else None
-    if model in proving.now:
-        return {"proof": PROVING, "proof_of": bundle}
     unproven = [one.unproven_bundle for one in failed if one.unproven_bundle is not None]
     if unproven:
+        # Also while it is proven again: an alert on it would end and begin with each try.
         return {"proof": FAILED, "proof_of": unproven[0]}
+    if model in proving.now:
+        return {"proof": PROVING, "proof_of": bundle}
     if passed is None:
         return {"proof": UNPROVEN, "proof_of": bundle}
     return {
