@@ -6,16 +6,18 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from transformer_serving.engine.controller.control_plane.served import ControlPlane
 from transformer_serving.engine.controller.deployment import Deployment
 from transformer_serving.engine.controller.failures import FailedChanges, reason_of
+from transformer_serving.engine.controller.faults import Faults
 from transformer_serving.engine.controller.figures import TritonFigures
 from transformer_serving.engine.controller.files.repository import Repository
+from transformer_serving.engine.controller.look import Loaded, Look
 from transformer_serving.engine.controller.metrics import MetricsPage
 from transformer_serving.engine.controller.plan import (
     Action,
@@ -39,14 +41,12 @@ from transformer_serving.engine.controller.status import (
     endpoint_rows,
 )
 from transformer_serving.engine.controller.sync import Sync
-from transformer_serving.engine.controller.triton.server import Triton, TritonAway
+from transformer_serving.engine.controller.triton.server import Triton
 from transformer_serving.engine.errors import EngineError
 
 _log = logging.getLogger(__name__)
 
 _TICK_S = 0.5
-# A Triton that hangs must not make the loop look hung, too.
-_LOOK_S = 1.0
 # After a start, what was served before is loaded again without the first sync beside it, whose
 # import of the SDK would take the processor from it; no longer than this.
 _HEAD_START_S = 15.0
@@ -77,7 +77,6 @@ class Service:
     ) -> None:
         self._settings = settings
         self._control_plane = control_plane
-        self._triton = triton
         self._repository = repository
         self._state = state
         self._prover = prover
@@ -93,9 +92,11 @@ class Service:
         self._sdk = ThreadPoolExecutor(1, "sdk")
         self._downloads = ThreadPoolExecutor(2, "prepare")
         self._loads = ThreadPoolExecutor(4, "load")
-        self._looks = ThreadPoolExecutor(1, "look")
-        self._asked: Future[dict[str, frozenset[int]] | None] | None = None
+        self._faults = Faults()
+        self._look = Look(triton, self._greet, self._faults)
         self._jobs: dict[str, tuple[Future[None], str]] = {}
+        # When the last job of a model ended, on time.monotonic's clock.
+        self._ended: dict[str, float] = {}
         self._sync = Sync(
             control_plane, self._sdk, settings.poll_s, settings.endpoint_filter, reason_of
         )
@@ -104,7 +105,6 @@ class Service:
         self._rows: list[EndpointStatus] = []
         self._reported: list[EndpointStatus] = []
         self._started = time.time()
-        self._triton_version: str | None = None
 
     def run(self, stop: threading.Event) -> None:
         self.recover()
@@ -115,35 +115,47 @@ class Service:
 
     def recover(self) -> None:
         """Make the repository say what the state file says, whatever a crash left behind."""
-        self._repository.clear_aside()
-        self._repository.remove(PROOF_MODEL)
+        with self._faults.noted("what a crash left"):
+            self._repository.clear_aside()
+            self._repository.remove(PROOF_MODEL)
         for model, record in self._state.records().items():
-            if self._repository.has_files(model, record.current.token):
-                self._deployment.restore(record)
-            else:
-                _log.warning("%s: its files are gone; fetched again", model)
-                self._state.commit(model, None)
+            with self._faults.noted(f"the files of {model}"):
+                if self._repository.has_files(model, record.current.token):
+                    self._deployment.restore(record)
+                else:
+                    _log.warning("%s: its files are gone; fetched again", model)
+                    self._state.commit(model, None)
 
     def round(self) -> None:
+        """Nothing that goes wrong in it ends the controller, nor keeps its other parts."""
         now = time.time()
-        if self._sync.finish():
-            self._forget_what_is_over()
-        self._finish_jobs(now)
-        if time.monotonic() >= self._head_start_ends:
-            self._sync.start_when_due(self._wake.set)
-        loaded = self._loaded()
+        with self._faults.noted("what has ended"):
+            if self._sync.finish():
+                self._forget_what_is_over()
+            self._finish_jobs(now)
+            if time.monotonic() >= self._head_start_ends:
+                self._sync.start_when_due(self._wake.set)
+        loaded = self._look.now()
+        with self._faults.noted("what is to be done"):
+            self._act(loaded, now)
+        with self._faults.noted("the status"):
+            self._publish(loaded)
+        self._state.beat()
+        with self._faults.noted("rollouts and figures"):
+            if self._sync.last is not None:
+                self._rollouts.take_when_due(self._sdk, self._rows)
+            self._figures.report_when_due(self._sdk, self._control_plane)
+
+    def _act(self, loaded: Loaded | None, now: float) -> None:
+        # A late answer does not know yet what a job has done since it was asked for.
+        self._ended = {m: at for m, at in self._ended.items() if at >= self._look.asked_at}
         for model, action in self._plan(loaded, now).items():
-            if model not in self._jobs:
+            if model not in self._jobs and model not in self._ended:
                 self._start(model, action, now)
         if loaded is not None and not self._jobs:
             self._head_start_ends = 0.0
-        self._publish(loaded)
-        self._state.beat()
-        if self._sync.last is not None:
-            self._rollouts.take_when_due(self._sdk, self._rows)
-        self._figures.report_when_due(self._sdk, self._control_plane)
 
-    def _plan(self, loaded: Mapping[str, frozenset[int]] | None, now: float) -> dict[str, Action]:
+    def _plan(self, loaded: Loaded | None, now: float) -> dict[str, Action]:
         wanted, records = self._sync.wanted, self._state.records()
         # Files of ours that no record knows: a crash in the middle of a first load.
         leftover = set() if wanted is None else self._repository.models() - set(wanted)
@@ -192,6 +204,7 @@ class Service:
             if not future.done():
                 continue
             del self._jobs[model]
+            self._ended[model] = time.monotonic()
             error = future.exception()
             if error is None:
                 self._failures.over(model, fingerprint)
@@ -210,31 +223,10 @@ class Service:
         asked |= {(model, record.fingerprint) for model, record in self._state.records().items()}
         self._failures.forget(asked, wanted)
 
-    def _loaded(self) -> dict[str, frozenset[int]] | None:
-        """What is ready now; None when Triton is away, or keeps this loop waiting."""
-        if self._asked is None:
-            self._asked = self._looks.submit(self._ask_triton)
-        late = not wait([self._asked], _LOOK_S).done
-        if late:
-            return None
-        asked, self._asked = self._asked, None
-        return asked.result()
+    def _greet(self, version: str) -> None:
+        self._prover.on(read_machine(version, self._repository.root))
 
-    def _ask_triton(self) -> dict[str, frozenset[int]] | None:
-        try:
-            for model in self._triton.end_stuck_loads():
-                _log.error("%s: its backend process died as it loaded; Triton is restarted", model)
-            if self._triton_version is None:
-                self._triton_version = self._triton.version()
-                self._prover.on(read_machine(self._triton_version, self._repository.root))
-            for model in self._triton.unload_dead():
-                _log.error("%s: its backend process died; it is loaded again", model)
-            return self._triton.loaded()
-        except TritonAway:
-            self._triton_version = None
-            return None
-
-    def _publish(self, loaded: Mapping[str, frozenset[int]] | None) -> None:
+    def _publish(self, loaded: Loaded | None) -> None:
         proving = Proving(self._prover.proving, self._prover.passed)
         rows = endpoint_rows(
             self._sync.wanted,
@@ -244,10 +236,6 @@ class Service:
             loaded,
             proving,
         )
-        self._state.publish({
-            "controller": self._own_status(loaded), "endpoints": as_json(rows),
-            "rollouts": self._rollouts.shown,
-        })  # fmt: skip
         self._page.show(rows, self._sync.last, triton_ready=loaded is not None)
         for line in changes(self._rows, rows):
             _log.info("%s", line)
@@ -257,15 +245,20 @@ class Service:
         if lines:
             self._sdk.submit(self._control_plane.report, "\n".join(lines))
             self._reported = rows
+        # Last: a disk may be full.
+        self._state.publish({
+            "controller": self._own_status(loaded), "endpoints": as_json(rows),
+            "rollouts": self._rollouts.shown,
+        })  # fmt: skip
 
-    def _own_status(self, loaded: Mapping[str, frozenset[int]] | None) -> dict[str, Any]:
+    def _own_status(self, loaded: Loaded | None) -> dict[str, Any]:
         return {
             "pid": os.getpid(),
             "started": self._started,
             "last_sync": self._sync.last,
             "last_sync_ok": self._sync.error is None and self._sync.last is not None,
             "control_plane_error": self._sync.error,
-            "triton": {"version": self._triton_version, "ready": loaded is not None},
+            "triton": {"version": self._look.version, "ready": loaded is not None},
         }
 
 

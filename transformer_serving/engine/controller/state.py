@@ -41,13 +41,20 @@ class StateFile:
             return dict(self._records)
 
     def commit(self, model: str, record: ModelRecord | None) -> None:
-        """Make `record` the last good state of the model; on disk when this returns."""
+        """Make `record` the last good state of the model; on disk when this returns.
+
+        Where that cannot be written, the state is what it was.
+        """
         with self._lock:
-            if record is None:
-                self._records.pop(model, None)
-            else:
+            before = self._records
+            self._records = {name: row for name, row in before.items() if name != model}
+            if record is not None:
                 self._records[model] = record
-            self._write(durable=True)
+            try:
+                self._write(durable=True)
+            except OSError:
+                self._records = before
+                raise
 
     def publish(self, status: Mapping[str, Any]) -> None:
         """Show a new status; written only when something in it changed."""
@@ -59,7 +66,7 @@ class StateFile:
 
     def beat(self) -> None:
         """Show that the loop goes round, also when nothing changes: the file's time."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             os.utime(self._path)
 
     def _read(self) -> dict[str, ModelRecord]:
