@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
+import threading
 from pathlib import Path
 
 import psutil
@@ -98,6 +100,44 @@ def test_a_triton_that_does_not_say_what_it_has_is_asked_again(
     del one.triton.before["loaded"]
     one.until(lambda: one.row("m")["ready"])
     assert one.triton.loads == ["m"]
+
+
+def ended_as_it_loads(one: Rounds) -> None:
+    """Triton dies of the load, and its container goes with it; the next one starts."""
+    loading, gone = threading.Event(), threading.Event()
+
+    def die() -> None:
+        loading.set()
+        assert gone.wait(60)
+        raise TritonAway("Triton went away while it loaded the model")
+
+    one.triton.before["load"] = die
+    one.triton.ready = {}
+    one.until(loading.is_set)
+    one.restart()
+    one.triton.before.clear()
+    gone.set()
+
+
+def test_a_load_that_ends_the_container_is_tried_after_growing_pauses(one: Rounds) -> None:
+    pauses = []
+    for tries in range(1, 5):
+        ended_as_it_loads(one)
+        loads = len(one.triton.loads)
+        for _ in range(3):
+            one.service.round()
+        assert len(one.triton.loads) == loads == tries + 1, "tried again at once"
+        assert "the controller ended meanwhile" in one.row("m")["reason"]
+        state = one.state()
+        [failure] = state["failures"]
+        pauses.append(round(failure["retry_at"] - failure["at"]))
+        # As if it were over.
+        failure["retry_at"] = 0.0
+        one.path.write_text(json.dumps(state))
+        one.restart()
+    assert pauses == [2, 4, 8, 16]
+    one.until(lambda: one.row("m")["ready"])
+    assert one.state()["failures"] == []
 
 
 def test_a_suspect_that_takes_long_keeps_no_look(one: Rounds, tmp_path: Path) -> None:

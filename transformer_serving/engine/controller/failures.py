@@ -22,6 +22,7 @@ from transformer_serving.engine.controller.records import (
     Pauses,
     failed_again,
 )
+from transformer_serving.engine.controller.state import StateFile
 from transformer_serving.engine.controller.triton.server import BackendDied, TritonAway
 from transformer_serving.engine.errors import EngineError, NotStored, StorageError
 
@@ -43,15 +44,41 @@ _KINDS: tuple[tuple[type[BaseException], Kind], ...] = (
 _REASON_CHARACTERS = 800
 
 
-class FailedChanges:
-    """By model and fingerprint, for as long as somebody asks for them."""
+# A load may take Triton along, its container and this controller: the pauses of such ones are kept.
+_KEPT = frozenset({Kind.AWAY, Kind.DIED})
+# Whoever starts all of it again by hand, with more memory, does not wait for longer.
+_LONGEST_AFTER_START_S = 300.0
+_CUT_SHORT = "it was not loaded to the end: the controller ended meanwhile"
 
-    def __init__(self) -> None:
-        self._failed: dict[tuple[str, str], FailedChange] = {}
+
+class FailedChanges:
+    """By model and fingerprint, for as long as somebody asks for them.
+
+    What a start needs of them is kept in `state`. A load is told before it begins, so that one that
+    ends this controller is a failure for the next.
+    """
+
+    def __init__(self, state: StateFile, now: float) -> None:
+        self._state = state
+        self._begun: dict[tuple[str, str], FailedChange] = {}
+        latest = now + _LONGEST_AFTER_START_S
+        self._failed = {
+            key: replace(failure, retry_at=min(failure.retry_at, latest))
+            for key, failure in state.failures().items()
+        }
 
     @property
     def now(self) -> Failures:
         return self._failed
+
+    def begin(self, model: str, fingerprint: str, now: float) -> None:
+        """It is about to be loaded."""
+        before = self._failed.get((model, fingerprint))
+        died = before is not None and before.kind is Kind.DIED
+        pauses, kind = (DIED, Kind.DIED) if died else (AWAY, Kind.AWAY)
+        failure = failed_again(before, fingerprint, _CUT_SHORT, now, pauses, kind)
+        self._begun[model, fingerprint] = failure
+        self._keep()
 
     def take(self, model: str, fingerprint: str, error: BaseException, now: float) -> None:
         key = model, fingerprint
@@ -61,10 +88,14 @@ class FailedChanges:
         if isinstance(error, ProofFailed):
             failure = replace(failure, unproven_bundle=error.bundle_version)
         self._failed[key] = failure
+        self._begun.pop(key, None)
+        self._keep()
 
     def over(self, model: str, fingerprint: str) -> None:
         """It did happen now."""
         self._failed.pop((model, fingerprint), None)
+        self._begun.pop((model, fingerprint), None)
+        self._keep()
 
     def forget(self, asked: Collection[tuple[str, str]], wanted: Collection[str]) -> None:
         """What is no longer asked for is over; so is the removal of a model that is wanted."""
@@ -73,6 +104,11 @@ class FailedChanges:
             for (model, fingerprint), failure in self._failed.items()
             if (model, fingerprint) in asked or (fingerprint == REMOVAL and model not in wanted)
         }
+        self._keep()
+
+    def _keep(self) -> None:
+        kept = {key: failure for key, failure in self._failed.items() if failure.kind in _KEPT}
+        self._state.keep_failures({**kept, **self._begun})
 
 
 def kind_of(error: BaseException) -> Kind:

@@ -155,3 +155,20 @@ def record_from_json(values: Mapping[str, Any]) -> ModelRecord:
     if not versions:
         raise ValueError("a record has no version")
     return ModelRecord(**{**values, "versions": versions})
+
+
+def failures_to_json(failures: Failures) -> list[dict[str, Any]]:
+    return [{"model": model, **asdict(failure)} for (model, _), failure in failures.items()]
+
+
+def failures_from_json(rows: Any) -> dict[tuple[str, str], FailedChange]:
+    """What cannot be read is tried without a pause, as what never failed."""
+    found = {}
+    try:
+        for row in rows or ():
+            values = {name: value for name, value in row.items() if name != "model"}
+            failure = FailedChange(**{**values, "kind": Kind(row["kind"])})
+            found[row["model"], failure.fingerprint] = failure
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return {}
+    return found

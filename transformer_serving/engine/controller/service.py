@@ -101,7 +101,7 @@ class Service:
             control_plane, self._sdk, settings.poll_s, settings.endpoint_filter, reason_of
         )
         self._head_start_ends = time.monotonic() + (_HEAD_START_S if state.records() else 0.0)
-        self._failures = FailedChanges()
+        self._failures = FailedChanges(state, time.time())
         self._rows: list[EndpointStatus] = []
         self._reported: list[EndpointStatus] = []
         self._started = time.time()
@@ -195,6 +195,8 @@ class Service:
                 else _bind(steps.retire, record, now)
             )
         _log.info("%s: %s", model, type(action).__name__.lower())
+        if fingerprint != REMOVAL:
+            self._failures.begin(model, fingerprint, now)
         future = pool.submit(job)
         self._jobs[model] = future, fingerprint
         future.add_done_callback(lambda _: self._wake.set())
