@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.engine.serving import ListedEndpoints
 from tests.engine.triton_server import wait_until
+from transformer_serving.engine.controller.control_plane.served import Served
 from transformer_serving.engine.controller.figures import TritonFigures
 from transformer_serving.engine.controller.files.repository import Repository
 from transformer_serving.engine.controller.metrics import MetricsPage
@@ -112,6 +113,25 @@ class Rounds:
             return bool(condition())
 
         wait_until(held, seconds, lambda: json.dumps(self.state(), indent=1))
+
+    @contextlib.contextmanager
+    def downloads_held(self) -> Iterator[threading.Event]:
+        """No model comes as long as the block runs; the event: one was asked for."""
+        asked, free, model = threading.Event(), threading.Event(), self.plane.model
+
+        @contextlib.contextmanager
+        def wait(served: Served) -> Iterator[Path]:
+            asked.set()
+            assert free.wait(60)
+            with model(served) as path:
+                yield path
+
+        self.plane.model = wait  # type: ignore[method-assign]
+        try:
+            yield asked
+        finally:
+            self.plane.model = model  # type: ignore[method-assign]
+            free.set()
 
     @contextlib.contextmanager
     def held(self, name: str) -> Iterator[threading.Event]:

@@ -101,7 +101,8 @@ class Machine:
 
     def prepare(self, source: Path, code: str) -> None:
         self.plane.add("m", source, code)
-        self.steps.prepare(self.plane.served["m"], self.state.records().get("m"))
+        served, record = self.plane.served["m"], self.state.records().get("m")
+        self.steps.take(served, record, self.steps.fetch(served, record))
 
 
 def recovered(disk: Path) -> ModelRecord | None:
@@ -228,6 +229,28 @@ def test_a_users_own_file_in_a_model_folder_stays(tmp_path: Path) -> None:
     repository.remove("m")
     assert [path.name for path in own.parent.iterdir()] == ["notes.txt"]
     assert repository.models() == set()
+
+
+def test_a_staged_copy_stays_until_it_is_released(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "models")
+    source = tmp_path / "any.onnx"
+    source.write_bytes(b"x")
+    served, staged, other = (repository.stage("m", source, "") for _ in range(3))
+    repository.release(served)
+    repository.keep_only("m", [served])
+    assert repository.has_files("m", served)
+    assert repository.has_files("m", staged)
+    # What a record holds is not what was fetched for nothing.
+    repository.discard("m", served)
+    repository.discard("m", other)
+    assert repository.has_files("m", served)
+    assert not repository.has_files("m", other)
+    repository.release(staged)
+    repository.keep_only("m", [served])
+    assert not repository.has_files("m", staged)
+    with pytest.raises(EngineError, match="'gone' is not there"):
+        repository.stage("m", tmp_path / "gone", "")
+    assert [path.name for path in repository.store("m").iterdir()] == [served]
 
 
 def test_a_link_that_a_kill_left_is_no_model_and_goes(tmp_path: Path) -> None:

@@ -102,6 +102,35 @@ def test_a_triton_that_does_not_say_what_it_has_is_asked_again(
     assert one.triton.loads == ["m"]
 
 
+def test_what_serves_is_put_back_while_its_update_is_on_its_way(
+    one: Rounds, tmp_path: Path
+) -> None:
+    served = one.folder / "models" / "m" / "1" / "model.onnx"
+    before, after = served.read_bytes(), write_onnx(tmp_path / "after", scale=2.0)
+    with one.downloads_held() as asked:
+        one.plane.add("m", after)
+        one.until(asked.is_set)
+        # As after a Triton that was started again.
+        one.triton.ready = {}
+        one.until(lambda: not one.row("m")["ready"])
+        one.until(lambda: one.row("m")["ready"])
+        assert served.read_bytes() == before
+    one.until(lambda: served.read_bytes() == after.read_bytes())
+    one.until(lambda: len(list((one.folder / "models" / ".versions" / "m").iterdir())) == 1)
+
+
+def test_an_update_that_came_too_late_leaves_nothing(one: Rounds, tmp_path: Path) -> None:
+    with one.downloads_held() as asked:
+        one.plane.add("m", write_onnx(tmp_path / "after", scale=2.0))
+        one.until(asked.is_set)
+        one.plane.add("m", tmp_path / "m" / "model.onnx")
+        one.until(lambda: one.service._sync.wanted == one.plane.served)
+    one.until(lambda: not one.service._fetches.coming("m"))
+    one.until(lambda: len(list((one.folder / "models" / ".versions" / "m").iterdir())) == 1)
+    assert one.row("m")["reason"] is None
+    assert one.triton.loads == ["m"]
+
+
 def ended_as_it_loads(one: Rounds) -> None:
     """Triton dies of the load, and its container goes with it; the next one starts."""
     loading, gone = threading.Event(), threading.Event()

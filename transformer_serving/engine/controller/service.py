@@ -15,6 +15,7 @@ from transformer_serving.engine.controller.control_plane.served import ControlPl
 from transformer_serving.engine.controller.deployment import Deployment
 from transformer_serving.engine.controller.failures import FailedChanges, reason_of
 from transformer_serving.engine.controller.faults import Faults
+from transformer_serving.engine.controller.fetches import Fetches
 from transformer_serving.engine.controller.figures import TritonFigures
 from transformer_serving.engine.controller.files.repository import Repository
 from transformer_serving.engine.controller.look import Loaded, Look
@@ -87,10 +88,11 @@ class Service:
             control_plane, triton, repository, prover, state.commit, settings.grace_s
         )
         self._wake = threading.Event()
-        # The SDK's calls in a thread of their own: they may block for long. Triton's loads apart
-        # from downloads, so that a slow download never delays putting a lost model back.
+        # The SDK's calls in a thread of their own: they may block for long. Downloads, updates and
+        # reloads apart, so that no slow one delays putting a lost model back.
         self._sdk = ThreadPoolExecutor(1, "sdk")
-        self._downloads = ThreadPoolExecutor(2, "prepare")
+        self._fetches = Fetches(self._deployment.fetch, repository.discard, self._wake.set)
+        self._takes = ThreadPoolExecutor(2, "take")
         self._loads = ThreadPoolExecutor(4, "load")
         self._faults = Faults()
         self._look = Look(triton, self._greet, self._faults)
@@ -150,7 +152,9 @@ class Service:
         # A late answer does not know yet what a job has done since it was asked for.
         self._ended = {m: at for m, at in self._ended.items() if at >= self._look.asked_at}
         for model, action in self._plan(loaded, now).items():
-            if model not in self._jobs and model not in self._ended:
+            # What serves is put back also while its update is on its way.
+            waits = self._fetches.coming(model) and not isinstance(action, Reload)
+            if model not in self._jobs and model not in self._ended and not waits:
                 self._start(model, action, now)
         if loaded is not None and not self._jobs:
             self._head_start_ends = 0.0
@@ -182,8 +186,13 @@ class Service:
         fingerprint = record.fingerprint if record is not None else REMOVAL
         pool, job = self._loads, _nothing
         if isinstance(action, Prepare) and served is not None:
-            pool, fingerprint = self._downloads, served.fingerprint
-            job = _bind(steps.prepare, served, record)
+            fetched = self._fetches.take(served)
+            if fetched is None:
+                _log.info("%s: fetch", model)
+                self._fetches.start(served, record)
+                return
+            pool, fingerprint = self._takes, served.fingerprint
+            job = _bind(steps.take, served, record, fetched)
         elif model == PROOF_MODEL:
             job = self._prover.clear
         elif isinstance(action, Remove):
@@ -210,13 +219,18 @@ class Service:
             error = future.exception()
             if error is None:
                 self._failures.over(model, fingerprint)
-                continue
-            reason = reason_of(error)
-            _log.error("%s: %s", model, reason, exc_info=_unexpected(error))
-            self._failures.take(model, fingerprint, error, now)
-            if isinstance(error, ProofFailed):
-                line = refusal_line(model, error.model_id, reason)
-                self._sdk.submit(self._control_plane.report, line)
+            else:
+                self._fail(model, fingerprint, error, now)
+        for served, error in self._fetches.failed():
+            self._fail(served.model, served.fingerprint, error, now)
+
+    def _fail(self, model: str, fingerprint: str, error: BaseException, now: float) -> None:
+        reason = reason_of(error)
+        _log.error("%s: %s", model, reason, exc_info=_unexpected(error))
+        self._failures.take(model, fingerprint, error, now)
+        if isinstance(error, ProofFailed):
+            line = refusal_line(model, error.model_id, reason)
+            self._sdk.submit(self._control_plane.report, line)
 
     def _forget_what_is_over(self) -> None:
         """A failure of something that is no longer asked for is over."""
@@ -224,6 +238,7 @@ class Service:
         asked = {(model, served.fingerprint) for model, served in wanted.items()}
         asked |= {(model, record.fingerprint) for model, record in self._state.records().items()}
         self._failures.forget(asked, wanted)
+        self._fetches.forget(wanted)
 
     def _greet(self, version: str) -> None:
         self._prover.on(read_machine(version, self._repository.root))

@@ -37,14 +37,29 @@ class Repository:
         self.root = root
         self._store = root / _STORE
         self._store.mkdir(parents=True, exist_ok=True)
+        # Copies that no record names yet.
+        self._staged: set[str] = set()
 
     def stage(self, model: str, source: Path, framework: str) -> str:
         """Copy a model file or folder; the token of the copy, which is on disk when this returns.
 
-        The source is never moved: with a file:// address it is the user's own file.
+        It stays until it is released or discarded. The source is never moved: with a file://
+        address it is the user's own file.
         """
         token = uuid.uuid4().hex
         part = self._store / model / f"{token}{_PART}"
+        self._staged.add(token)
+        try:
+            self._copy(source, part, framework)
+            part.rename(self.files(model, token))
+            sync(part.parent)
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)
+            self._staged.discard(token)
+            raise
+        return token
+
+    def _copy(self, source: Path, part: Path, framework: str) -> None:
         part.mkdir(parents=True)
         if source.is_dir():
             shutil.copytree(
@@ -59,9 +74,6 @@ class Repository:
         else:
             raise EngineError(f"the model's local copy '{source.name}' is not there; upload again")
         _sync_tree(part)
-        part.rename(self.files(model, token))
-        sync(part.parent)
-        return token
 
     def alike(self, model: str, one: str, other: str) -> bool:
         """Whether two copies hold the same files, byte by byte."""
@@ -72,8 +84,14 @@ class Repository:
         )
 
     def discard(self, model: str, token: str) -> None:
-        """Delete a copy that no version has."""
-        shutil.rmtree(self.files(model, token), ignore_errors=True)
+        """Delete a staged copy; one that is released stays."""
+        if token in self._staged:
+            shutil.rmtree(self.files(model, token), ignore_errors=True)
+            self._staged.discard(token)
+
+    def release(self, token: str) -> None:
+        """The copy is held by a record now, or goes with what no record names."""
+        self._staged.discard(token)
 
     def files(self, model: str, token: str) -> Path:
         return self._store / model / token
@@ -123,11 +141,11 @@ class Repository:
                 entry.unlink()
 
     def keep_only(self, model: str, tokens: Iterable[str]) -> None:
-        """Delete the files of the model's other versions, half-copied ones too."""
+        """Delete the files of the model's other versions, but none that are staged."""
         kept = {name for token in tokens for name in (token, f"{token}{_FILLED}")}
         folder = self._store / model
         for entry in list(folder.iterdir()) if folder.is_dir() else []:
-            if entry.name not in kept:
+            if entry.name not in kept and entry.name.partition(".")[0] not in self._staged:
                 shutil.rmtree(entry, ignore_errors=True)
 
     def has_files(self, model: str, token: str) -> bool:
