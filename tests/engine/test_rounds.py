@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import threading
+import time
 from pathlib import Path
 
 import psutil
@@ -15,6 +16,7 @@ import pytest
 from tests.engine.rounds import Rounds
 from tests.engine.text_models import write_onnx
 from transformer_serving.engine.controller import look, state
+from transformer_serving.engine.controller.failures import FailedChanges
 from transformer_serving.engine.controller.first_loads import TRITON_AWAY
 from transformer_serving.engine.controller.triton.server import TritonAway
 from transformer_serving.engine.errors import EngineError
@@ -167,6 +169,17 @@ def test_a_load_that_ends_the_container_is_tried_after_growing_pauses(one: Round
     assert pauses == [2, 4, 8, 16]
     one.until(lambda: one.row("m")["ready"])
     assert one.state()["failures"] == []
+
+
+def test_a_load_that_ended_with_its_controller_is_no_failure_where_triton_has_it(
+    one: Rounds,
+) -> None:
+    record = state.StateFile(one.path).records()["m"]
+    failed = FailedChanges(state.StateFile(one.path), 0.0)
+    failed.begin("m", record.fingerprint, time.time())
+    one.restart()
+    one.until(lambda: one.state()["failures"] == [] and one.row("m")["reason"] is None)
+    assert one.triton.loads == ["m"]
 
 
 def test_a_suspect_that_takes_long_keeps_no_look(one: Rounds, tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ class FailedChanges:
             key: replace(failure, retry_at=min(failure.retry_at, latest))
             for key, failure in state.failures().items()
         }
+        self._of_before = set(self._failed)
 
     @property
     def now(self) -> Failures:
@@ -89,13 +90,20 @@ class FailedChanges:
             failure = replace(failure, unproven_bundle=error.bundle_version)
         self._failed[key] = failure
         self._begun.pop(key, None)
+        self._of_before.discard(key)
         self._keep()
 
     def over(self, model: str, fingerprint: str) -> None:
         """It did happen now."""
+        self._of_before.discard((model, fingerprint))
         self._failed.pop((model, fingerprint), None)
         self._begun.pop((model, fingerprint), None)
         self._keep()
+
+    def serves(self, model: str, fingerprint: str) -> None:
+        """Triton has it: a controller before this one did load it, and came to say no more."""
+        if (model, fingerprint) in self._of_before:
+            self.over(model, fingerprint)
 
     def forget(self, asked: Collection[tuple[str, str]], wanted: Collection[str]) -> None:
         """What is no longer asked for is over; so is the removal of a model that is wanted."""

@@ -81,8 +81,7 @@ class Service:
         self._repository = repository
         self._state = state
         self._prover = prover
-        self._figures = figures
-        self._page = page
+        self._figures, self._page = figures, page
         self._rollouts = Rollouts(control_plane)
         self._deployment = Deployment(
             control_plane, triton, repository, prover, state.commit, settings.grace_s
@@ -92,8 +91,7 @@ class Service:
         # reloads apart, so that no slow one delays putting a lost model back.
         self._sdk = ThreadPoolExecutor(1, "sdk")
         self._fetches = Fetches(self._deployment.fetch, repository.discard, self._wake.set)
-        self._takes = ThreadPoolExecutor(2, "take")
-        self._loads = ThreadPoolExecutor(4, "load")
+        self._takes, self._loads = ThreadPoolExecutor(2, "take"), ThreadPoolExecutor(4, "load")
         self._faults = Faults()
         self._look = Look(triton, self._greet, self._faults)
         self._jobs: dict[str, tuple[Future[None], str]] = {}
@@ -137,7 +135,9 @@ class Service:
             self._finish_jobs(now)
             if time.monotonic() >= self._head_start_ends:
                 self._sync.start_when_due(self._wake.set)
-        loaded = self._look.now()
+        loaded = None
+        with self._faults.noted("the look at Triton"):
+            loaded = self._look.now()
         with self._faults.noted("what is to be done"):
             self._act(loaded, now)
         with self._faults.noted("the status"):
@@ -151,6 +151,9 @@ class Service:
     def _act(self, loaded: Loaded | None, now: float) -> None:
         # A late answer does not know yet what a job has done since it was asked for.
         self._ended = {m: at for m, at in self._ended.items() if at >= self._look.asked_at}
+        for model, record in self._state.records().items():
+            if loaded is not None and record.numbers <= loaded.get(model, frozenset()):
+                self._failures.serves(model, record.fingerprint)
         for model, action in self._plan(loaded, now).items():
             # What serves is put back also while its update is on its way.
             waits = self._fetches.coming(model) and not isinstance(action, Reload)
