@@ -47,7 +47,11 @@ def test_two_versions_of_a_model_fail_beside_each_other(tmp_path: Path) -> None:
 
 def test_a_start_pauses_for_what_may_have_ended_the_controller_before(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
-    failed = FailedChanges(StateFile(path), 0.0)
+    state = StateFile(path)
+    failed = FailedChanges(state, 0.0)
+    failed.begin("refused", "a", 0.0)
+    assert not path.exists(), "readers would find no status"
+    state.publish({"controller": {}})
     failed.take("refused", "a", LoadFailed("no"), 0.0)
     for _ in range(4):
         failed.take("died", "a", BackendDied("no memory"), 0.0)

@@ -174,8 +174,9 @@ def test_a_load_that_ends_the_container_is_tried_after_growing_pauses(one: Round
 def test_a_load_that_ended_with_its_controller_is_no_failure_where_triton_has_it(
     one: Rounds,
 ) -> None:
-    record = state.StateFile(one.path).records()["m"]
-    failed = FailedChanges(state.StateFile(one.path), 0.0)
+    file = state.StateFile(one.path)
+    file.publish({"endpoints": []})
+    record, failed = file.records()["m"], FailedChanges(file, 0.0)
     failed.begin("m", record.fingerprint, time.time())
     one.restart()
     one.until(lambda: one.state()["failures"] == [] and one.row("m")["reason"] is None)

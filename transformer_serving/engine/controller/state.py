@@ -66,10 +66,13 @@ class StateFile:
             return dict(self._failures)
 
     def keep_failures(self, failures: Failures) -> None:
-        """For the next start; what cannot be written is written with the next that can."""
+        """For the next start; what cannot be written is written with the next that can.
+
+        So is what comes before the first status: readers look for one.
+        """
         with self._lock, contextlib.suppress(OSError):
-            if failures != self._failures:
-                self._failures = dict(failures)
+            changed, self._failures = failures != self._failures, dict(failures)
+            if changed and self._status:
                 self._write(durable=False)
 
     def publish(self, status: Mapping[str, Any]) -> None:
