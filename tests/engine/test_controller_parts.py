@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.engine.serving import FIELDS
 from transformer_serving.contract.identity import stated_version
+from transformer_serving.engine.controller.control_plane.served import Served
 from transformer_serving.engine.controller.figures import Figure, read_figures
 from transformer_serving.engine.controller.files.shared_config import shared
+from transformer_serving.engine.controller.records import (
+    FailedChange,
+    Failures,
+    Kind,
+    ModelRecord,
+    Version,
+    failed_again,
+)
 from transformer_serving.engine.controller.status import Proving, changes, endpoint_rows
 from transformer_serving.engine.controller.triton.log import TritonLog
 from transformer_serving.engine.model_config import ModelConfig, TensorConfig, build_config
@@ -91,6 +102,41 @@ nv_gpu_power_usage{gpu_uuid="GPU-1"} 40
 )
 def test_the_bundle_line_counts_in_the_first_twenty_lines(text: str, version: int | None) -> None:
     assert stated_version(text.encode()) == version
+
+
+def test_a_row_tells_of_what_is_wanted_first() -> None:
+    version = Version(1, "t", "", "onnxruntime", 1, True, "m", "c", 0.0)
+    records = {"m": ModelRecord("m", "m", "a", (version,), "")}
+    old = failed_again(None, "a", "damaged", 1.0)
+    new = failed_again(None, "b", "refused", 2.0)
+    served = Served("m", "m", "id", None, "", FIELDS, "b", "c")
+    proving = Proving((), lambda _: None)
+
+    def reason(failures: Failures, wanted: dict[str, Served] | None) -> str | None:
+        return endpoint_rows(wanted, [], records, failures, {}, proving)[0].reason
+
+    both = {("m", "a"): old, ("m", "b"): new}
+    assert reason(both, {"m": served}) == "refused"
+    assert reason(both, None) == "damaged"
+    assert reason({("m", "a"): old}, {"m": served}) == "damaged"
+    assert reason({("n", "b"): new}, {"m": served}) == "loading"
+
+
+def test_a_failed_proof_stays_failed_while_it_is_tried_again() -> None:
+    """The alert on it fires after two minutes; the first try comes after one."""
+    version = Version(1, "t", "", "onnxruntime", 1, True, "m", "c", 0.0)
+    records = {"m": ModelRecord("m", "m", "a", (version,), "")}
+    refused = replace(failed_again(None, "a", "differs", 1.0), unproven_bundle=1)
+    away = failed_again(refused, "a", "Triton went away", 60.0, kind=Kind.AWAY)
+    loading = failed_again(refused, "a", "no memory", 60.0)
+
+    def proof(failure: FailedChange, *now: str) -> str:
+        failures = {("m", "a"): failure}
+        return endpoint_rows(None, [], records, failures, {}, Proving(now, lambda _: None))[0].proof
+
+    assert proof(refused) == proof(refused, "m") == proof(away, "m") == proof(away) == "failed"
+    assert proof(loading) == "unproven"
+    assert proof(loading, "m") == "proving"
 
 
 def test_only_changes_are_told() -> None:

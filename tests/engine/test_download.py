@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -141,6 +143,26 @@ def test_more_than_the_file_has_is_not_its_beginning(
     (tmp_path / "about.json").write_text(json.dumps(note))
     path = Download("http://host/model.onnx", tmp_path).fetch(getter(port))
     assert path.read_bytes() == CONTENT
+
+
+def test_what_a_full_disk_has_of_it_is_given_up(
+    served: tuple[Path, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would keep the disk full."""
+    folder, port = served
+    write(folder, CONTENT)
+    wrote = Download._write
+
+    def full(self: Download, *arguments: Any) -> None:
+        wrote(self, *arguments)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Download, "_write", full)
+        with pytest.raises(DownloadFailed, match="the disk here has no room for it"):
+            Download("http://host/model.onnx", tmp_path / "d").fetch(getter(port))
+    assert not (tmp_path / "d").exists()
+    assert Download("http://host/model.onnx", tmp_path / "d").fetch(getter(port)).is_file()
 
 
 def test_what_is_not_there_is_said_at_once(served: tuple[Path, int], tmp_path: Path) -> None:

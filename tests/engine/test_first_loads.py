@@ -13,7 +13,7 @@ import pytest
 
 from transformer_serving.engine.controller.control_plane.served import Problem
 from transformer_serving.engine.controller.first_loads import awaited
-from transformer_serving.engine.controller.records import FailedChange, ModelRecord, Version
+from transformer_serving.engine.controller.records import FailedChange, Kind, ModelRecord, Version
 from transformer_serving.engine.controller.status import Proving, as_json, endpoint_rows
 
 MODULE = "transformer_serving.engine.controller.first_loads"
@@ -28,14 +28,16 @@ def record(model: str) -> ModelRecord:
 def state(
     loaded: Mapping[str, frozenset[int]] | None,
     *,
-    failed: bool = False,
+    failed: Kind | None = None,
     problem: bool = False,
     synced: bool = True,
     models: tuple[str, ...] = ("a", "b"),
     proving: Proving = UNPROVEN,
 ) -> dict[str, Any]:
     """What a controller with these models and this Triton publishes."""
-    failures = {"b": FailedChange("f", "its files are damaged", 1.0, 1, 11.0)} if failed else {}
+    failures = {}
+    if failed is not None:
+        failures["b", "f"] = FailedChange("f", "it is not there", 1.0, 1, 11.0, kind=failed)
     problems = [Problem("c", "c", "m", "no model of that id")] if problem else []
     records = {name: record(name) for name in models}
     rows = endpoint_rows(None, problems, records, failures, loaded, proving)
@@ -50,7 +52,10 @@ ONE, BOTH = {"a": frozenset({1})}, {"a": frozenset({1}), "b": frozenset({1})}
     "over",
     [
         state(BOTH),
-        state(ONE, failed=True),
+        state(ONE, failed=Kind.REFUSED),
+        state(ONE, failed=Kind.MISSING),
+        state(ONE, failed=Kind.DIED),
+        state(BOTH, failed=Kind.UNREACHED),
         state(BOTH, problem=True),
         state({}, models=()),
         # A container that was started again, with the control plane away.
@@ -68,7 +73,10 @@ def test_the_first_loads_are_over(over: dict[str, Any]) -> None:
         (state({}), "not loaded yet: a, b"),
         (state(ONE, proving=Proving(("b",), lambda _: None)), "not loaded yet: b"),
         (state(None), "Triton does not answer"),
-        (state(None, failed=True), "Triton does not answer"),
+        (state(None, failed=Kind.REFUSED), "Triton does not answer"),
+        # The pod that serves would be ended for one that has it not.
+        (state(ONE, failed=Kind.UNREACHED), "not loaded yet: b"),
+        (state(ONE, failed=Kind.AWAY), "not loaded yet: b"),
         (state({}, models=(), synced=False), "no endpoints have been read yet"),
     ],
 )
@@ -82,6 +90,8 @@ def test_the_first_loads_are_waited_for(waiting: dict[str, Any], what: str) -> N
         (None, 1),
         ({"models": {}}, 1),
         (state(ONE), 1),
+        (state(ONE, failed=Kind.AWAY), 1),
+        (state(ONE, failed=Kind.REFUSED), 0),
         (state(BOTH), 0),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -24,7 +25,10 @@ from transformer_serving.engine.controller.plan import (
 )
 from transformer_serving.engine.controller.records import (
     DIFFERS,
+    PASSING,
+    REMOVAL,
     FailedChange,
+    Kind,
     ModelRecord,
     Version,
     failed_again,
@@ -33,6 +37,8 @@ from transformer_serving.engine.controller.records import (
 MODELS = st.sampled_from(["a", "b", "c"])
 FINGERPRINTS = st.sampled_from(["good1", "good2", "good3", "bad1", "bad2"])
 GRACE_S = 30.0
+# Of ten minutes: two versions at 0, 10, 30, 70, 150, 310 s, and what a retirement adds.
+MOST_ACTIONS = 16
 
 
 def version(number: int, fingerprint: str) -> Version:
@@ -58,7 +64,9 @@ class World(RuleBasedStateMachine):
         self.reached = False
         self.triton: dict[str, frozenset[int]] | None = {}
         self.records: dict[str, ModelRecord] = {}
-        self.failures: dict[str, FailedChange] = {}
+        self.failures: dict[tuple[str, str], FailedChange] = {}
+        # What lies on the disk and cannot be loaded from there.
+        self.damaged: set[tuple[str, str]] = set()
         self.now = 1000.0
         self.lost: set[str] = set()
         self.unproven: set[str] = set()
@@ -94,6 +102,30 @@ class World(RuleBasedStateMachine):
     def the_state_comes_to_another_machine(self) -> None:
         self.unproven = set(self.records)
 
+    @rule(model=MODELS)
+    def files_are_damaged(self, model: str) -> None:
+        if model in self.records:
+            self.damaged.add((model, self.records[model].fingerprint))
+
+    @rule()
+    def nothing_can_be_loaded(self) -> None:
+        """Neither what was served nor what is wanted."""
+        self.triton = {}
+        self.lost = set(self.records)
+        self.damaged = {(model, record.fingerprint) for model, record in self.records.items()}
+        self.endpoints.update(dict.fromkeys(self.records, "bad1"))
+
+    @precondition(lambda self: self.triton is not None)
+    @rule()
+    def ten_minutes_are_few_actions(self) -> None:
+        done = dict.fromkeys("abc", 0)
+        for _ in range(600):
+            for model, action in self.planned().items():
+                done[model] += 1
+                self.apply(model, action)
+            self.now += 1
+        assert max(done.values()) <= MOST_ACTIONS, done
+
     @rule(seconds=st.floats(0.1, 400))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
@@ -108,6 +140,7 @@ class World(RuleBasedStateMachine):
     def everything_settles(self) -> None:
         self.reached = True
         self.endpoints = {m: f for m, f in self.endpoints.items() if f.startswith("good")}
+        self.damaged = set()
         for _ in range(6):
             self.step()
             self.now += 400
@@ -132,7 +165,7 @@ class World(RuleBasedStateMachine):
         elif isinstance(action, Prepare):
             self.prepare(model)
         elif isinstance(action, Reload):
-            self.serve(self.records[model])
+            self.reload(self.records[model])
         elif isinstance(action, Retire):
             record = self.records[model]
             kept = tuple(v for v in record.versions if v.drop_at is None or v.drop_at > self.now)
@@ -142,12 +175,10 @@ class World(RuleBasedStateMachine):
     def prepare(self, model: str) -> None:
         assert self.reached
         fingerprint = self.endpoints[model]
-        failure = self.failures.get(model)
-        if failure is not None and failure.fingerprint == fingerprint:
-            assert self.now >= failure.retry_at, "tried again too early"
         if fingerprint.startswith("bad"):
-            self.failures[model] = failed_again(failure, fingerprint, "bad", self.now)
+            self.fail(model, fingerprint)
             return
+        self.damaged.discard((model, fingerprint))
         number = int(fingerprint[-1])
         before = self.records.get(model)
         old = [v for v in before.versions if v.number != number][:1] if before else []
@@ -156,13 +187,25 @@ class World(RuleBasedStateMachine):
             ModelRecord(model, model, fingerprint, (version(number, fingerprint), *grace), "")
         )
 
+    def reload(self, record: ModelRecord) -> None:
+        if (record.model, record.fingerprint) in self.damaged:
+            self.fail(record.model, record.fingerprint)
+        else:
+            self.serve(record)
+
+    def fail(self, model: str, fingerprint: str) -> None:
+        failure = self.failures.get((model, fingerprint))
+        if failure is not None:
+            assert self.now >= failure.retry_at, "tried again too early"
+        self.failures[model, fingerprint] = failed_again(failure, fingerprint, "bad", self.now)
+
     def serve(self, record: ModelRecord) -> None:
         assert self.triton is not None
         self.records[record.model] = record
         self.triton[record.model] = record.numbers
         self.lost.discard(record.model)
         self.unproven.discard(record.model)
-        self.failures.pop(record.model, None)
+        self.failures.pop((record.model, record.fingerprint), None)
 
     @invariant()
     def last_good_state_serves(self) -> None:
@@ -195,9 +238,11 @@ def test_what_is_unproven_is_loaded_again_even_where_it_is_ready() -> None:
     situation = Situation({"a": "good1"}, {"a": record}, {}, loaded, 11.0, frozenset({"a"}))
     assert plan(situation) == {"a": Reload()}
     refused = failed_again(None, "good1", "at 32 tokens", 11.0, DIFFERS)
-    assert plan(dataclasses.replace(situation, failures={"a": refused})) == {}
+    assert plan(dataclasses.replace(situation, failures={("a", "good1"): refused})) == {}
     # What is deployed instead is not held back by that.
-    newer = dataclasses.replace(situation, wanted={"a": "good2"}, failures={"a": refused})
+    newer = dataclasses.replace(
+        situation, wanted={"a": "good2"}, failures={("a", "good1"): refused}
+    )
     assert plan(newer) == {"a": Prepare()}
 
 
@@ -212,7 +257,32 @@ def test_a_failed_proof_is_tried_again_rarely() -> None:
 def test_a_model_that_cannot_be_loaded_again_is_fetched_again() -> None:
     record = ModelRecord("a", "a", "good1", (version(1, "good1"),), "")
     failure = FailedChange("good1", "files are damaged", 0.0, 1, 10.0)
-    situation = Situation({"a": "good1"}, {"a": record}, {"a": failure}, {}, 11.0)
+    failures = {("a", "good1"): failure}
+    situation = Situation({"a": "good1"}, {"a": record}, failures, {}, 11.0)
     assert plan(situation) == {"a": Prepare()}
     assert plan(dataclasses.replace(situation, wanted=None)) == {"a": Reload()}
     assert plan(dataclasses.replace(situation, now=5.0)) == {}
+
+
+@pytest.mark.parametrize("kind", sorted({*PASSING, Kind.DIED, Kind.MISSING}))
+def test_what_says_nothing_of_the_files_fetches_none(kind: Kind) -> None:
+    record = ModelRecord("a", "a", "good1", (version(1, "good1"),), "")
+    failure = failed_again(None, "good1", "not its files", 0.0, kind=kind)
+    situation = Situation({"a": "good1"}, {"a": record}, {("a", "good1"): failure}, {}, 11.0)
+    assert plan(situation) == {"a": Reload()}
+
+
+def test_what_cannot_be_deleted_is_left_alone_for_a_while() -> None:
+    record = ModelRecord("a", "a", "good1", (version(1, "good1"),), "")
+    failures = {
+        (model, REMOVAL): failed_again(None, REMOVAL, "denied", 0.0) for model in ("a", "left")
+    }
+    left = frozenset({"left"})
+    situation = Situation({}, {"a": record}, failures, {}, 5.0, leftover=left)
+    assert plan(situation) == {}
+    assert plan(dataclasses.replace(situation, now=11.0)) == {"a": Remove(), "left": Remove()}
+    # Why it could not be loaded does not keep it from going.
+    refused = {("a", "good1"): failed_again(None, "good1", "bad", 0.0)}
+    assert plan(dataclasses.replace(situation, failures=refused, leftover=frozenset())) == {
+        "a": Remove()
+    }

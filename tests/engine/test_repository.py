@@ -101,7 +101,8 @@ class Machine:
 
     def prepare(self, source: Path, code: str) -> None:
         self.plane.add("m", source, code)
-        self.steps.prepare(self.plane.served["m"], self.state.records().get("m"))
+        served, record = self.plane.served["m"], self.state.records().get("m")
+        self.steps.take(served, record, self.steps.fetch(served, record))
 
 
 def recovered(disk: Path) -> ModelRecord | None:
@@ -228,6 +229,59 @@ def test_a_users_own_file_in_a_model_folder_stays(tmp_path: Path) -> None:
     repository.remove("m")
     assert [path.name for path in own.parent.iterdir()] == ["notes.txt"]
     assert repository.models() == set()
+
+
+def test_a_staged_copy_stays_until_it_is_released(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "models")
+    source = tmp_path / "any.onnx"
+    source.write_bytes(b"x")
+    served, staged, other = (repository.stage("m", source, "") for _ in range(3))
+    repository.release(served)
+    repository.keep_only("m", [served])
+    assert repository.has_files("m", served)
+    assert repository.has_files("m", staged)
+    # What a record holds is not what was fetched for nothing.
+    repository.discard("m", served)
+    repository.discard("m", other)
+    assert repository.has_files("m", served)
+    assert not repository.has_files("m", other)
+    repository.release(staged)
+    repository.keep_only("m", [served])
+    assert not repository.has_files("m", staged)
+    with pytest.raises(EngineError, match="'gone' is not there"):
+        repository.stage("m", tmp_path / "gone", "")
+    assert [path.name for path in repository.store("m").iterdir()] == [served]
+
+
+def test_a_link_that_a_kill_left_is_no_model_and_goes(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "models")
+    source = tmp_path / "any.onnx"
+    source.write_bytes(b"x")
+    token = repository.stage("m", source, "")
+    left = repository.store(".1.0a1b2c")
+    left.symlink_to(Path("m") / token)
+    repository.store(".config.pbtxt.0a1b2c").write_text("half")
+    assert repository.models() == {"m"}
+    repository.clear_aside()
+    assert [path.name for path in left.parent.iterdir()] == ["m"]
+    # A link in the place of a model's folder goes too, and not what it points to.
+    repository.store("n").symlink_to("m")
+    repository.remove("n")
+    assert repository.has_files("m", token)
+    assert not repository.store("n").is_symlink()
+
+
+def test_files_that_cannot_be_deleted_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(tmp_path, lambda version: True)
+    machine.prepare(write_onnx(tmp_path / "a"), "")
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        with pytest.raises(EngineError, match="the files of 'm' cannot be deleted; delete /"):
+            machine.steps.remove("m")
+    machine.steps.remove("m")
+    assert machine.repository.models() == set()
 
 
 def test_an_unreadable_state_file_is_kept_aside(tmp_path: Path) -> None:

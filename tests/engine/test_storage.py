@@ -21,7 +21,8 @@ WEIGHTS = os.urandom(400_000)
 _SCRIPT = """
 import sys
 from pathlib import Path
-from transformer_serving.engine.controller.files.storage import StorageError, model_copy
+from transformer_serving.engine.controller.files.storage import model_copy
+from transformer_serving.engine.errors import StorageError
 uri, unfinished = sys.argv[1], Path(sys.argv[2]) if sys.argv[2] else None
 try:
     with model_copy(uri, unfinished) as path:

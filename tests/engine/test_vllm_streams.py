@@ -85,6 +85,8 @@ def test_a_version_is_laid_out_with_the_path_of_its_files(bundle: Bundle, tmp_pa
     # What was verified stays as it was, so that it is verified again and compared.
     again = repository.stage("writer", bundle.model_folder, "Other")
     assert repository.alike("writer", token, again)
+    for staged in (token, again):
+        repository.release(staged)
     repository.keep_only("writer", [token])
     assert (repository.root / "writer" / "7" / "model.json").is_file()
     repository.keep_only("writer", [])

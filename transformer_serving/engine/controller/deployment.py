@@ -43,23 +43,31 @@ class Deployment:
     commit: Commit
     grace_s: float
 
-    def prepare(self, served: Served, record: ModelRecord | None) -> None:
-        """Fetch, verify, prove and load an endpoint's model.
-
-        The last good state is put back on a failure.
-        """
-        with contextlib.ExitStack() as undo:
-            undo.callback(self._put_back, served.model, record)
-            token = self._stage(served, record)
+    def fetch(self, served: Served, record: ModelRecord | None) -> Version:
+        """Fetch and verify an endpoint's model, for `take`; what serves is not touched."""
+        token = self._stage(served, record)
+        try:
             files = self.repository.files(served.model, token)
             verified = verify(served, files, self.control_plane.preprocess(served))
-            new = _version(served, verified, token, files)
+            return _version(served, verified, token, files)
+        except BaseException:
+            self.repository.discard(served.model, token)
+            raise
+
+    def take(self, served: Served, record: ModelRecord | None, fetched: Version) -> None:
+        """Prove and load what was fetched. The last good state is put back on a failure."""
+        new = dataclasses.replace(fetched, since=time.time())
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._put_back, served.model, record)
+            # From here on a record holds the files, or nobody does.
+            undo.callback(self.repository.release, new.token)
             self._prove(served.model, new, record)
             if record is not None and self._serves_already(record, new):
                 self._rename(served, record, new)
             else:
                 self._load(served, record, new)
             undo.pop_all()
+            self.repository.release(new.token)
 
     def reload(self, record: ModelRecord) -> None:
         """Load the last good state again; its links and configuration are written anew.
@@ -102,6 +110,10 @@ class Deployment:
         self.triton.unload(model)
         self.commit(model, None)
         self.repository.remove(model)
+        if model in self.repository.models():
+            raise EngineError(
+                f"the files of '{model}' cannot be deleted; delete {self.repository.store(model)}"
+            )
 
     def _prove(self, model: str, version: Version, record: ModelRecord | None) -> None:
         """Raises ProofFailed saying what serves instead and what to do."""

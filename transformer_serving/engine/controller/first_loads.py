@@ -2,7 +2,8 @@
 
 A pod's startup probe: Triton itself is ready with no model at all, and a rollout that counted on
 that would end the pod that serves. An endpoint that cannot be loaded holds nothing up: it would
-not be loaded in the pod before either.
+not be loaded in the pod before either. One whose model could not be fetched for now, or that lost
+its Triton, is waited for: the pod before may have it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# Why an endpoint is not ready yet, as the state file says it; any other reason stays.
+from transformer_serving.engine.controller.records import PASSING
+
+# Why an endpoint is not ready yet, as the state file says it; of any other reason its kind tells.
 LOADING = "loading"
 IN_PROOF = "its answers are being proven"
 TRITON_AWAY = "Triton does not answer"
-_PASSING = frozenset({LOADING, IN_PROOF, TRITON_AWAY})
+_UNDER_WAY = frozenset({LOADING, IN_PROOF, TRITON_AWAY})
 
 
 def main() -> int:
@@ -42,8 +45,13 @@ def awaited(state: Mapping[str, Any]) -> str | None:
         return TRITON_AWAY
     if controller["last_sync"] is None and not rows:
         return "no endpoints have been read yet"
-    waiting = [row["endpoint"] for row in rows if not row["ready"] and row["reason"] in _PASSING]
+    waiting = [row["endpoint"] for row in rows if not row["ready"] and _passes(row)]
     return f"not loaded yet: {', '.join(waiting)}" if waiting else None
+
+
+def _passes(row: Mapping[str, Any]) -> bool:
+    """Whether it may come by itself; what an older controller wrote has no kind."""
+    return row["reason"] in _UNDER_WAY or row.get("failure") in PASSING
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from transformer_serving.engine.controller.records import FailedChange, ModelRecord
+from transformer_serving.engine.controller.records import REMOVAL, Failures, Kind, ModelRecord
 
 
 @dataclass(frozen=True)
@@ -35,21 +35,23 @@ Action = Prepare | Reload | Retire | Remove
 class Situation:
     """One look at the world. `wanted` maps models to fingerprints, None while the control plane
     was never reached; `loaded` maps models to ready versions, None while Triton is away. `unproven`
-    are models whose version in service must first be proven on this machine."""
+    are models whose version in service must first be proven on this machine, `leftover` those that
+    are to go though no record knows them."""
 
     wanted: Mapping[str, str] | None
     records: Mapping[str, ModelRecord]
-    failures: Mapping[str, FailedChange]
+    failures: Failures
     loaded: Mapping[str, frozenset[int]] | None
     now: float
     unproven: frozenset[str] = frozenset()
+    leftover: frozenset[str] = frozenset()
 
 
 def plan(situation: Situation) -> dict[str, Action]:
     """At most one action for a model; nothing at all while Triton is away."""
     if situation.loaded is None:
         return {}
-    models = set(situation.records) | set(situation.wanted or {})
+    models = set(situation.records) | set(situation.wanted or {}) | situation.leftover
     actions = {model: _action(model, situation) for model in sorted(models)}
     return {model: action for model, action in actions.items() if action is not None}
 
@@ -57,14 +59,15 @@ def plan(situation: Situation) -> dict[str, Action]:
 def _action(model: str, situation: Situation) -> Action | None:
     record = situation.records.get(model)
     wanted = None if situation.wanted is None else situation.wanted.get(model)
+    gone = situation.wanted is not None and wanted is None
+    if gone or model in situation.leftover:
+        return Remove() if _free(model, REMOVAL, situation) else None
     if record is None:
         return Prepare() if wanted is not None and _free(model, wanted, situation) else None
-    if situation.wanted is not None and wanted is None:
-        return Remove()
     lost = not record.numbers <= (situation.loaded or {}).get(model, frozenset())
     if (lost or model in situation.unproven) and _free(model, record.fingerprint, situation):
         # Its files may be the reason that it could not be loaded last time: fetch them again.
-        broken = _failed(model, record.fingerprint, situation)
+        broken = _refused(model, record.fingerprint, situation)
         return Prepare() if broken and wanted == record.fingerprint else Reload()
     if wanted is not None and wanted != record.fingerprint and _free(model, wanted, situation):
         return Prepare()
@@ -74,14 +77,12 @@ def _action(model: str, situation: Situation) -> Action | None:
     return None
 
 
-def _failed(model: str, fingerprint: str, situation: Situation) -> bool:
-    failure = situation.failures.get(model)
-    return failure is not None and failure.fingerprint == fingerprint
+def _refused(model: str, fingerprint: str, situation: Situation) -> bool:
+    failure = situation.failures.get((model, fingerprint))
+    return failure is not None and failure.kind is Kind.REFUSED
 
 
 def _free(model: str, fingerprint: str, situation: Situation) -> bool:
     """May this be tried now? A failure holds back only the very thing that failed."""
-    failure = situation.failures.get(model)
-    return (
-        failure is None or failure.fingerprint != fingerprint or failure.pause_over(situation.now)
-    )
+    failure = situation.failures.get((model, fingerprint))
+    return failure is None or failure.pause_over(situation.now)

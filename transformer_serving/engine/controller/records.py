@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from enum import Enum
 from typing import Any
 
 
@@ -60,6 +61,25 @@ class ModelRecord:
         return frozenset(version.number for version in self.versions)
 
 
+class Kind(str, Enum):
+    """What a failure says of the model, and so what helps."""
+
+    # Its files, its configuration or its answers: another copy may be better.
+    REFUSED = "refused"
+    # Its store says that it has no such file.
+    MISSING = "missing"
+    # Its store, or the disk here, did not do its part.
+    UNREACHED = "unreached"
+    # Triton went away.
+    AWAY = "away"
+    # The process that loaded it died.
+    DIED = "died"
+
+
+# These pass by themselves, and say nothing of whether the model can be loaded.
+PASSING = frozenset({Kind.UNREACHED, Kind.AWAY})
+
+
 @dataclass(frozen=True)
 class FailedChange:
     """Why a change did not happen, and when it is tried again if nothing changes.
@@ -73,10 +93,16 @@ class FailedChange:
     tries: int
     retry_at: float
     unproven_bundle: int | None = None
+    kind: Kind = Kind.REFUSED
 
     def pause_over(self, now: float) -> bool:
         return now >= self.retry_at or now < self.at - CLOCK_TOLERANCE_S
 
+
+# By model and fingerprint: the version in service may fail beside the one that is wanted.
+Failures = Mapping[tuple[str, str], FailedChange]
+# The fingerprint of a model that is to be removed.
+REMOVAL = ""
 
 # A clock that was set back by less is waited for, in grace and pauses.
 CLOCK_TOLERANCE_S = 60.0
@@ -106,11 +132,18 @@ def failed_again(
     reason: str,
     now: float,
     pauses: Pauses = FAILED,
+    kind: Kind = Kind.REFUSED,
 ) -> FailedChange:
-    """The failure to keep; its pause grows while the same thing fails."""
-    tries = before.tries + 1 if before is not None and before.fingerprint == fingerprint else 1
+    """The failure to keep; its pause grows while the same thing fails.
+
+    What passes by itself says nothing of a proof that failed before.
+    """
+    if before is not None and before.fingerprint != fingerprint:
+        before = None
+    tries = 1 if before is None else before.tries + 1
     pause = min(pauses.last_s, pauses.first_s * pauses.growth ** min(tries - 1, 10))
-    return FailedChange(fingerprint, reason, now, tries, now + pause)
+    unproven = before.unproven_bundle if before is not None and kind in PASSING else None
+    return FailedChange(fingerprint, reason, now, tries, now + pause, unproven, kind)
 
 
 def record_to_json(record: ModelRecord) -> dict[str, Any]:
@@ -122,3 +155,20 @@ def record_from_json(values: Mapping[str, Any]) -> ModelRecord:
     if not versions:
         raise ValueError("a record has no version")
     return ModelRecord(**{**values, "versions": versions})
+
+
+def failures_to_json(failures: Failures) -> list[dict[str, Any]]:
+    return [{"model": model, **asdict(failure)} for (model, _), failure in failures.items()]
+
+
+def failures_from_json(rows: Any) -> dict[tuple[str, str], FailedChange]:
+    """What cannot be read is tried without a pause, as what never failed."""
+    found = {}
+    try:
+        for row in rows or ():
+            values = {name: value for name, value in row.items() if name != "model"}
+            failure = FailedChange(**{**values, "kind": Kind(row["kind"])})
+            found[row["model"], failure.fingerprint] = failure
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return {}
+    return found

@@ -6,16 +6,19 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
-from transformer_serving.contract.error_line import one_line
 from transformer_serving.engine.controller.control_plane.served import ControlPlane
 from transformer_serving.engine.controller.deployment import Deployment
+from transformer_serving.engine.controller.failures import FailedChanges, reason_of
+from transformer_serving.engine.controller.faults import Faults
+from transformer_serving.engine.controller.fetches import Fetches
 from transformer_serving.engine.controller.figures import TritonFigures
 from transformer_serving.engine.controller.files.repository import Repository
+from transformer_serving.engine.controller.look import Loaded, Look
 from transformer_serving.engine.controller.metrics import MetricsPage
 from transformer_serving.engine.controller.plan import (
     Action,
@@ -28,15 +31,7 @@ from transformer_serving.engine.controller.plan import (
 from transformer_serving.engine.controller.proving.machine import read_machine
 from transformer_serving.engine.controller.proving.prover import PROOF_MODEL, ProofFailed, Prover
 from transformer_serving.engine.controller.proving.refusal_line import refusal_line
-from transformer_serving.engine.controller.records import (
-    AWAY,
-    DIED,
-    DIFFERS,
-    FAILED,
-    FailedChange,
-    Pauses,
-    failed_again,
-)
+from transformer_serving.engine.controller.records import REMOVAL
 from transformer_serving.engine.controller.rollouts.taking import Rollouts
 from transformer_serving.engine.controller.state import StateFile
 from transformer_serving.engine.controller.status import (
@@ -47,24 +42,15 @@ from transformer_serving.engine.controller.status import (
     endpoint_rows,
 )
 from transformer_serving.engine.controller.sync import Sync
-from transformer_serving.engine.controller.triton.server import BackendDied, Triton, TritonAway
+from transformer_serving.engine.controller.triton.server import Triton
 from transformer_serving.engine.errors import EngineError
 
 _log = logging.getLogger(__name__)
 
 _TICK_S = 0.5
-# A Triton that hangs must not make the loop look hung, too.
-_LOOK_S = 1.0
 # After a start, what was served before is loaded again without the first sync beside it, whose
 # import of the SDK would take the processor from it; no longer than this.
 _HEAD_START_S = 15.0
-_PAUSES: Mapping[type[BaseException], Pauses] = {
-    TritonAway: AWAY,
-    BackendDied: DIED,
-    ProofFailed: DIFFERS,
-}
-# A proof's fault names lengths and batches, and what to do comes after it.
-_REASON_CHARACTERS = 800
 
 
 @dataclass(frozen=True)
@@ -92,34 +78,33 @@ class Service:
     ) -> None:
         self._settings = settings
         self._control_plane = control_plane
-        self._triton = triton
         self._repository = repository
         self._state = state
         self._prover = prover
-        self._figures = figures
-        self._page = page
+        self._figures, self._page = figures, page
         self._rollouts = Rollouts(control_plane)
         self._deployment = Deployment(
             control_plane, triton, repository, prover, state.commit, settings.grace_s
         )
         self._wake = threading.Event()
-        # The SDK's calls in a thread of their own: they may block for long. Triton's loads apart
-        # from downloads, so that a slow download never delays putting a lost model back.
+        # The SDK's calls in a thread of their own: they may block for long. Downloads, updates and
+        # reloads apart, so that no slow one delays putting a lost model back.
         self._sdk = ThreadPoolExecutor(1, "sdk")
-        self._downloads = ThreadPoolExecutor(2, "prepare")
-        self._loads = ThreadPoolExecutor(4, "load")
-        self._looks = ThreadPoolExecutor(1, "look")
-        self._asked: Future[dict[str, frozenset[int]] | None] | None = None
+        self._fetches = Fetches(self._deployment.fetch, repository.discard, self._wake.set)
+        self._takes, self._loads = ThreadPoolExecutor(2, "take"), ThreadPoolExecutor(4, "load")
+        self._faults = Faults()
+        self._look = Look(triton, self._greet, self._faults)
         self._jobs: dict[str, tuple[Future[None], str]] = {}
+        # When the last job of a model ended, on time.monotonic's clock.
+        self._ended: dict[str, float] = {}
         self._sync = Sync(
-            control_plane, self._sdk, settings.poll_s, settings.endpoint_filter, _reason
+            control_plane, self._sdk, settings.poll_s, settings.endpoint_filter, reason_of
         )
         self._head_start_ends = time.monotonic() + (_HEAD_START_S if state.records() else 0.0)
-        self._failures: dict[str, FailedChange] = {}
+        self._failures = FailedChanges(state, time.time())
         self._rows: list[EndpointStatus] = []
         self._reported: list[EndpointStatus] = []
         self._started = time.time()
-        self._triton_version: str | None = None
 
     def run(self, stop: threading.Event) -> None:
         self.recover()
@@ -130,67 +115,91 @@ class Service:
 
     def recover(self) -> None:
         """Make the repository say what the state file says, whatever a crash left behind."""
-        self._repository.remove(PROOF_MODEL)
+        with self._faults.noted("what a crash left"):
+            self._repository.clear_aside()
+            self._repository.remove(PROOF_MODEL)
         for model, record in self._state.records().items():
-            if self._repository.has_files(model, record.current.token):
-                self._deployment.restore(record)
-            else:
-                _log.warning("%s: its files are gone; fetched again", model)
-                self._state.commit(model, None)
+            with self._faults.noted(f"the files of {model}"):
+                if self._repository.has_files(model, record.current.token):
+                    self._deployment.restore(record)
+                else:
+                    _log.warning("%s: its files are gone; fetched again", model)
+                    self._state.commit(model, None)
 
     def round(self) -> None:
+        """Nothing that goes wrong in it ends the controller, nor keeps its other parts."""
         now = time.time()
-        if self._sync.finish():
-            self._forget_what_is_over()
-        self._finish_jobs(now)
-        if time.monotonic() >= self._head_start_ends:
-            self._sync.start_when_due(self._wake.set)
-        loaded = self._loaded()
+        with self._faults.noted("what has ended"):
+            if self._sync.finish():
+                self._forget_what_is_over()
+            self._finish_jobs(now)
+            if time.monotonic() >= self._head_start_ends:
+                self._sync.start_when_due(self._wake.set)
+        loaded = None
+        with self._faults.noted("the look at Triton"):
+            loaded = self._look.now()
+        with self._faults.noted("what is to be done"):
+            self._act(loaded, now)
+        with self._faults.noted("the status"):
+            self._publish(loaded)
+        self._state.beat()
+        with self._faults.noted("rollouts and figures"):
+            if self._sync.last is not None:
+                self._rollouts.take_when_due(self._sdk, self._rows)
+            self._figures.report_when_due(self._sdk, self._control_plane)
+
+    def _act(self, loaded: Loaded | None, now: float) -> None:
+        # A late answer does not know yet what a job has done since it was asked for.
+        self._ended = {m: at for m, at in self._ended.items() if at >= self._look.asked_at}
+        for model, record in self._state.records().items():
+            if loaded is not None and record.numbers <= loaded.get(model, frozenset()):
+                self._failures.serves(model, record.fingerprint)
         for model, action in self._plan(loaded, now).items():
-            if model not in self._jobs:
+            # What serves is put back also while its update is on its way.
+            waits = self._fetches.coming(model) and not isinstance(action, Reload)
+            if model not in self._jobs and model not in self._ended and not waits:
                 self._start(model, action, now)
         if loaded is not None and not self._jobs:
             self._head_start_ends = 0.0
-        self._publish(loaded)
-        self._state.beat()
-        if self._sync.last is not None:
-            self._rollouts.take_when_due(self._sdk, self._rows)
-        self._figures.report_when_due(self._sdk, self._control_plane)
 
-    def _plan(self, loaded: Mapping[str, frozenset[int]] | None, now: float) -> dict[str, Action]:
+    def _plan(self, loaded: Loaded | None, now: float) -> dict[str, Action]:
         wanted, records = self._sync.wanted, self._state.records()
-        actions = plan(
+        # Files of ours that no record knows: a crash in the middle of a first load.
+        leftover = set() if wanted is None else self._repository.models() - set(wanted)
+        leftover -= set(records)
+        # A proof that was cut short, by a crash of ours or a Triton that hung.
+        if PROOF_MODEL in (loaded or ()) and not self._prover.proving:
+            leftover.add(PROOF_MODEL)
+        return plan(
             Situation(
                 wanted=None if wanted is None else {m: s.fingerprint for m, s in wanted.items()},
                 records=records,
-                failures=self._failures,
+                failures=self._failures.now,
                 loaded=loaded,
                 now=now,
                 unproven=self._prover.unproven(records.values()),
+                leftover=frozenset(leftover),
             )
         )
-        # A proof that was cut short, by a crash of ours or a Triton that hung.
-        if PROOF_MODEL in (loaded or ()) and not self._prover.proving:
-            actions[PROOF_MODEL] = Remove()
-        if wanted is not None and loaded is not None:
-            # Files of ours that no record knows: a crash in the middle of a first load.
-            known = set(wanted) | set(records)
-            actions.update({model: Remove() for model in self._repository.models() - known})
-        return actions
 
     def _start(self, model: str, action: Action, now: float) -> None:
         record = self._state.records().get(model)
         served = (self._sync.wanted or {}).get(model)
         steps = self._deployment
-        fingerprint = record.fingerprint if record is not None else ""
+        fingerprint = record.fingerprint if record is not None else REMOVAL
         pool, job = self._loads, _nothing
         if isinstance(action, Prepare) and served is not None:
-            pool, fingerprint = self._downloads, served.fingerprint
-            job = _bind(steps.prepare, served, record)
+            fetched = self._fetches.take(served)
+            if fetched is None:
+                _log.info("%s: fetch", model)
+                self._fetches.start(served, record)
+                return
+            pool, fingerprint = self._takes, served.fingerprint
+            job = _bind(steps.take, served, record, fetched)
         elif model == PROOF_MODEL:
             job = self._prover.clear
         elif isinstance(action, Remove):
-            job = _bind(steps.remove, model)
+            fingerprint, job = REMOVAL, _bind(steps.remove, model)
         elif record is not None:
             job = (
                 _bind(steps.reload, record)
@@ -198,6 +207,8 @@ class Service:
                 else _bind(steps.retire, record, now)
             )
         _log.info("%s: %s", model, type(action).__name__.lower())
+        if fingerprint != REMOVAL:
+            self._failures.begin(model, fingerprint, now)
         future = pool.submit(job)
         self._jobs[model] = future, fingerprint
         future.add_done_callback(lambda _: self._wake.set())
@@ -207,66 +218,44 @@ class Service:
             if not future.done():
                 continue
             del self._jobs[model]
+            self._ended[model] = time.monotonic()
             error = future.exception()
-            before = self._failures.get(model)
             if error is None:
-                if before is not None and before.fingerprint == fingerprint:
-                    del self._failures[model]
-                continue
-            reason = _reason(error)
-            _log.error("%s: %s", model, reason, exc_info=_unexpected(error))
-            pauses = _PAUSES.get(type(error), FAILED)
-            failure = failed_again(before, fingerprint, reason, now, pauses)
-            if isinstance(error, ProofFailed):
-                failure = replace(failure, unproven_bundle=error.bundle_version)
-                line = refusal_line(model, error.model_id, reason)
-                self._sdk.submit(self._control_plane.report, line)
-            self._failures[model] = failure
+                self._failures.over(model, fingerprint)
+            else:
+                self._fail(model, fingerprint, error, now)
+        for served, error in self._fetches.failed():
+            self._fail(served.model, served.fingerprint, error, now)
+
+    def _fail(self, model: str, fingerprint: str, error: BaseException, now: float) -> None:
+        reason = reason_of(error)
+        _log.error("%s: %s", model, reason, exc_info=_unexpected(error))
+        self._failures.take(model, fingerprint, error, now)
+        if isinstance(error, ProofFailed):
+            line = refusal_line(model, error.model_id, reason)
+            self._sdk.submit(self._control_plane.report, line)
 
     def _forget_what_is_over(self) -> None:
         """A failure of something that is no longer asked for is over."""
-        asked = {served.fingerprint for served in (self._sync.wanted or {}).values()}
-        asked |= {record.fingerprint for record in self._state.records().values()}
-        self._failures = {m: f for m, f in self._failures.items() if f.fingerprint in asked}
+        wanted = self._sync.wanted or {}
+        asked = {(model, served.fingerprint) for model, served in wanted.items()}
+        asked |= {(model, record.fingerprint) for model, record in self._state.records().items()}
+        self._failures.forget(asked, wanted)
+        self._fetches.forget(wanted)
 
-    def _loaded(self) -> dict[str, frozenset[int]] | None:
-        """What is ready now; None when Triton is away, or keeps this loop waiting."""
-        if self._asked is None:
-            self._asked = self._looks.submit(self._ask_triton)
-        late = not wait([self._asked], _LOOK_S).done
-        if late:
-            return None
-        asked, self._asked = self._asked, None
-        return asked.result()
+    def _greet(self, version: str) -> None:
+        self._prover.on(read_machine(version, self._repository.root))
 
-    def _ask_triton(self) -> dict[str, frozenset[int]] | None:
-        try:
-            for model in self._triton.end_stuck_loads():
-                _log.error("%s: its backend process died as it loaded; Triton is restarted", model)
-            if self._triton_version is None:
-                self._triton_version = self._triton.version()
-                self._prover.on(read_machine(self._triton_version, self._repository.root))
-            for model in self._triton.unload_dead():
-                _log.error("%s: its backend process died; it is loaded again", model)
-            return self._triton.loaded()
-        except TritonAway:
-            self._triton_version = None
-            return None
-
-    def _publish(self, loaded: Mapping[str, frozenset[int]] | None) -> None:
+    def _publish(self, loaded: Loaded | None) -> None:
         proving = Proving(self._prover.proving, self._prover.passed)
         rows = endpoint_rows(
             self._sync.wanted,
             self._sync.problems,
             self._state.records(),
-            self._failures,
+            self._failures.now,
             loaded,
             proving,
         )
-        self._state.publish({
-            "controller": self._own_status(loaded), "endpoints": as_json(rows),
-            "rollouts": self._rollouts.shown,
-        })  # fmt: skip
         self._page.show(rows, self._sync.last, triton_ready=loaded is not None)
         for line in changes(self._rows, rows):
             _log.info("%s", line)
@@ -276,15 +265,20 @@ class Service:
         if lines:
             self._sdk.submit(self._control_plane.report, "\n".join(lines))
             self._reported = rows
+        # Last: a disk may be full.
+        self._state.publish({
+            "controller": self._own_status(loaded), "endpoints": as_json(rows),
+            "rollouts": self._rollouts.shown,
+        })  # fmt: skip
 
-    def _own_status(self, loaded: Mapping[str, frozenset[int]] | None) -> dict[str, Any]:
+    def _own_status(self, loaded: Loaded | None) -> dict[str, Any]:
         return {
             "pid": os.getpid(),
             "started": self._started,
             "last_sync": self._sync.last,
             "last_sync_ok": self._sync.error is None and self._sync.last is not None,
             "control_plane_error": self._sync.error,
-            "triton": {"version": self._triton_version, "ready": loaded is not None},
+            "triton": {"version": self._look.version, "ready": loaded is not None},
         }
 
 
@@ -299,12 +293,3 @@ def _nothing() -> None:
 def _unexpected(error: BaseException) -> BaseException | None:
     """Only a fault of ours, or of the SDK, is logged with its traceback."""
     return None if isinstance(error, (EngineError, ValueError)) else error
-
-
-def _reason(error: BaseException) -> str:
-    text = one_line(error, _REASON_CHARACTERS)
-    return (
-        text
-        if isinstance(error, EngineError | ValueError) and text
-        else (f"{type(error).__name__}: {text}")
-    )

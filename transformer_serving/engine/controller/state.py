@@ -16,13 +16,18 @@ from typing import Any
 
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.engine.controller.records import (
+    FailedChange,
+    Failures,
     ModelRecord,
+    failures_from_json,
+    failures_to_json,
     record_from_json,
     record_to_json,
 )
 
 _log = logging.getLogger(__name__)
 _MODELS = "models"
+_FAILURES = "failures"
 
 
 class StateFile:
@@ -34,20 +39,41 @@ class StateFile:
         self._written = ""
         self._status: Mapping[str, Any] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._records = self._read()
+        self._records, self._failures = self._read()
 
     def records(self) -> dict[str, ModelRecord]:
         with self._lock:
             return dict(self._records)
 
     def commit(self, model: str, record: ModelRecord | None) -> None:
-        """Make `record` the last good state of the model; on disk when this returns."""
+        """Make `record` the last good state of the model; on disk when this returns.
+
+        Where that cannot be written, the state is what it was.
+        """
         with self._lock:
-            if record is None:
-                self._records.pop(model, None)
-            else:
+            before = self._records
+            self._records = {name: row for name, row in before.items() if name != model}
+            if record is not None:
                 self._records[model] = record
-            self._write(durable=True)
+            try:
+                self._write(durable=True)
+            except OSError:
+                self._records = before
+                raise
+
+    def failures(self) -> dict[tuple[str, str], FailedChange]:
+        with self._lock:
+            return dict(self._failures)
+
+    def keep_failures(self, failures: Failures) -> None:
+        """For the next start; what cannot be written is written with the next that can.
+
+        So is what comes before the first status: readers look for one.
+        """
+        with self._lock, contextlib.suppress(OSError):
+            changed, self._failures = failures != self._failures, dict(failures)
+            if changed and self._status:
+                self._write(durable=False)
 
     def publish(self, status: Mapping[str, Any]) -> None:
         """Show a new status; written only when something in it changed."""
@@ -59,25 +85,27 @@ class StateFile:
 
     def beat(self) -> None:
         """Show that the loop goes round, also when nothing changes: the file's time."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             os.utime(self._path)
 
-    def _read(self) -> dict[str, ModelRecord]:
+    def _read(self) -> tuple[dict[str, ModelRecord], dict[tuple[str, str], FailedChange]]:
         try:
             values = json.loads(self._path.read_text("utf-8"))
             rows: Mapping[str, Any] = values.get(_MODELS, {})
-            return {model: record_from_json(row) for model, row in rows.items()}
+            records = {model: record_from_json(row) for model, row in rows.items()}
+            return records, failures_from_json(values.get(_FAILURES))
         except FileNotFoundError:
-            return {}
+            return {}, {}
         except (ValueError, KeyError, TypeError, AttributeError):
             aside = self._path.with_suffix(".unreadable")
             self._path.replace(aside)
             _log.error("state file %s is not readable, kept as %s", self._path, aside.name)
-            return {}
+            return {}, {}
 
     def _write(self, *, durable: bool) -> None:
         models = {model: record_to_json(record) for model, record in self._records.items()}
-        text = json.dumps({**self._status, _MODELS: models}, indent=1) + "\n"
+        kept = {_FAILURES: failures_to_json(self._failures), _MODELS: models}
+        text = json.dumps({**self._status, **kept}, indent=1) + "\n"
         if text == self._written:
             return
         # Until it stands there: what failed is written by the next who comes, changed or not.

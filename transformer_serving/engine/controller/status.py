@@ -12,7 +12,13 @@ from typing import Any
 from transformer_serving.engine.controller.control_plane.served import Problem, Served
 from transformer_serving.engine.controller.first_loads import IN_PROOF, LOADING, TRITON_AWAY
 from transformer_serving.engine.controller.proving.proofs import Passed
-from transformer_serving.engine.controller.records import FailedChange, ModelRecord, Version
+from transformer_serving.engine.controller.records import (
+    FailedChange,
+    Failures,
+    Kind,
+    ModelRecord,
+    Version,
+)
 
 PROVEN, UNPROVEN, PROVING, FAILED = PROOF_STATES = ("proven", "unproven", "proving", "failed")
 
@@ -30,7 +36,8 @@ class EndpointStatus:
     """One endpoint. `reason` says why it is not ready or not up to date; times are Unix seconds.
 
     `proof` is one of PROOF_STATES, of the bundle `proof_of`: the one in service, unless another's
-    proof failed. The figures below it are those of a passed proof.
+    proof failed. The figures below it are those of a passed proof. `failure` is the kind of what
+    `reason` says, where that is a failed change.
     """
 
     endpoint: str
@@ -49,6 +56,7 @@ class EndpointStatus:
     proof_seconds: float | None = None
     largest_difference: float | None = None
     lowest_cosine: float | None = None
+    failure: Kind | None = None
 
     def line(self) -> str:
         """One line for the log and the ClearML task."""
@@ -64,7 +72,7 @@ def endpoint_rows(
     wanted: Mapping[str, Served] | None,
     problems: Sequence[Problem],
     records: Mapping[str, ModelRecord],
-    failures: Mapping[str, FailedChange],
+    failures: Failures,
     loaded: Mapping[str, frozenset[int]] | None,
     proving: Proving,
 ) -> list[EndpointStatus]:
@@ -75,7 +83,7 @@ def endpoint_rows(
             model,
             None if wanted is None else wanted[model],
             records.get(model),
-            failures.get(model),
+            _failures_of(model, wanted, records.get(model), failures),
             None if loaded is None else loaded.get(model, frozenset()),
             proving,
         )
@@ -85,17 +93,30 @@ def endpoint_rows(
     return sorted(rows, key=lambda row: row.endpoint)
 
 
+def _failures_of(
+    model: str,
+    wanted: Mapping[str, Served] | None,
+    record: ModelRecord | None,
+    failures: Failures,
+) -> list[FailedChange]:
+    """Of what is wanted first, then of the version in service."""
+    asked = [] if wanted is None else [wanted[model].fingerprint]
+    asked += [] if record is None else [record.fingerprint]
+    return [failures[model, one] for one in dict.fromkeys(asked) if (model, one) in failures]
+
+
 def _row(
     model: str,
     served: Served | None,
     record: ModelRecord | None,
-    failure: FailedChange | None,
+    failed: Sequence[FailedChange],
     loaded: frozenset[int] | None,
     proving: Proving,
 ) -> EndpointStatus:
     current = None if record is None else record.current
     ready = current is not None and current.number in (loaded or ())
-    reason, since = (failure.reason, failure.at) if failure is not None else (None, None)
+    first = failed[0] if failed else None
+    reason, since = (first.reason, first.at) if first is not None else (None, None)
     if reason is None and not ready:
         step = IN_PROOF if model in proving.now else LOADING
         reason = TRITON_AWAY if loaded is None else step
@@ -111,19 +132,22 @@ def _row(
         versions_loaded=tuple(sorted(loaded or ())),
         model_id=current.model_id if current else served.model_id if served else None,
         since=current.since if current else None,
-        **_proof(model, current, failure, proving),
+        failure=None if first is None else first.kind,
+        **_proof(model, current, failed, proving),
     )
 
 
 def _proof(
-    model: str, current: Version | None, failure: FailedChange | None, proving: Proving
+    model: str, current: Version | None, failed: Sequence[FailedChange], proving: Proving
 ) -> dict[str, Any]:
     passed = proving.passed(current) if current else None
     bundle = current.bundle_version if current else None
+    unproven = [one.unproven_bundle for one in failed if one.unproven_bundle is not None]
+    if unproven:
+        # Also while it is proven again: an alert on it would end and begin with each try.
+        return {"proof": FAILED, "proof_of": unproven[0]}
     if model in proving.now:
         return {"proof": PROVING, "proof_of": bundle}
-    if failure is not None and failure.unproven_bundle is not None:
-        return {"proof": FAILED, "proof_of": failure.unproven_bundle}
     if passed is None:
         return {"proof": UNPROVEN, "proof_of": bundle}
     return {

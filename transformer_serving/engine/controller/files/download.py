@@ -11,6 +11,7 @@ Tested by tests/engine/test_download.py.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import re
@@ -39,6 +40,8 @@ _PAUSE_S = 1.0
 _SAID_EVERY_S = 15.0
 # Since the last byte of what nobody took up again.
 _KEPT_S = 86_400.0
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NOT_THERE = frozenset({404, 410})
 _TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 _MB = 1e6
@@ -46,6 +49,10 @@ _MB = 1e6
 
 class DownloadFailed(EngineError):
     """The file did not come; the message says how far it got."""
+
+
+class NotThere(DownloadFailed):
+    """The server answered that it has no such file."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,12 @@ class Download:
                 reason = "the connection ended early"
             except requests.RequestException as error:
                 reason = type(error).__name__
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+                # What came would keep the disk full, and there is no room for the rest.
+                self.discard()
+                raise DownloadFailed("the disk here has no room for it") from None
             failed = 0 if self._come() > before else failed + 1
             if failed == _TRIES:
                 raise DownloadFailed(
@@ -144,7 +157,8 @@ class Download:
             return False
         if answer.status_code in _TRY_AGAIN:
             raise requests.HTTPError(response=answer)
-        raise DownloadFailed(f"the server answered {answer.status_code}")
+        failed = NotThere if answer.status_code in _NOT_THERE else DownloadFailed
+        raise failed(f"the server answered {answer.status_code}")
 
     def _write(self, answer: requests.Response, file: BinaryIO, about: _About | None) -> None:
         said = time.monotonic()

@@ -37,14 +37,29 @@ class Repository:
         self.root = root
         self._store = root / _STORE
         self._store.mkdir(parents=True, exist_ok=True)
+        # Copies that no record names yet.
+        self._staged: set[str] = set()
 
     def stage(self, model: str, source: Path, framework: str) -> str:
         """Copy a model file or folder; the token of the copy, which is on disk when this returns.
 
-        The source is never moved: with a file:// address it is the user's own file.
+        It stays until it is released or discarded. The source is never moved: with a file://
+        address it is the user's own file.
         """
         token = uuid.uuid4().hex
         part = self._store / model / f"{token}{_PART}"
+        self._staged.add(token)
+        try:
+            self._copy(source, part, framework)
+            part.rename(self.files(model, token))
+            sync(part.parent)
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)
+            self._staged.discard(token)
+            raise
+        return token
+
+    def _copy(self, source: Path, part: Path, framework: str) -> None:
         part.mkdir(parents=True)
         if source.is_dir():
             shutil.copytree(
@@ -59,9 +74,6 @@ class Repository:
         else:
             raise EngineError(f"the model's local copy '{source.name}' is not there; upload again")
         _sync_tree(part)
-        part.rename(self.files(model, token))
-        sync(part.parent)
-        return token
 
     def alike(self, model: str, one: str, other: str) -> bool:
         """Whether two copies hold the same files, byte by byte."""
@@ -72,11 +84,20 @@ class Repository:
         )
 
     def discard(self, model: str, token: str) -> None:
-        """Delete a copy that no version has."""
-        shutil.rmtree(self.files(model, token), ignore_errors=True)
+        """Delete a staged copy; one that is released stays."""
+        if token in self._staged:
+            shutil.rmtree(self.files(model, token), ignore_errors=True)
+            self._staged.discard(token)
+
+    def release(self, token: str) -> None:
+        """The copy is held by a record now, or goes with what no record names."""
+        self._staged.discard(token)
 
     def files(self, model: str, token: str) -> Path:
         return self._store / model / token
+
+    def store(self, model: str) -> Path:
+        return self._store / model
 
     def install(
         self, model: str, versions: Mapping[int, str], config: str, *, files_of: str | None = None
@@ -99,7 +120,7 @@ class Repository:
         sync(folder)
 
     def remove(self, model: str) -> None:
-        """Delete the model's folder and files."""
+        """Delete the model's folder and files, as far as they can be deleted."""
         folder = self.root / model
         if folder.is_dir():
             for entry in folder.iterdir():
@@ -108,14 +129,23 @@ class Repository:
             # A user's own file in there stays, and the folder with it.
             if not any(folder.iterdir()):
                 folder.rmdir()
-        shutil.rmtree(self._store / model, ignore_errors=True)
+        store = self._store / model
+        if store.is_symlink():
+            store.unlink()
+        shutil.rmtree(store, ignore_errors=True)
+
+    def clear_aside(self) -> None:
+        """Delete what a crash left of files that were about to take another's place."""
+        for entry in self._store.iterdir():
+            if entry.is_symlink() or not entry.is_dir():
+                entry.unlink()
 
     def keep_only(self, model: str, tokens: Iterable[str]) -> None:
-        """Delete the files of the model's other versions, half-copied ones too."""
+        """Delete the files of the model's other versions, but none that are staged."""
         kept = {name for token in tokens for name in (token, f"{token}{_FILLED}")}
         folder = self._store / model
         for entry in list(folder.iterdir()) if folder.is_dir() else []:
-            if entry.name not in kept:
+            if entry.name not in kept and entry.name.partition(".")[0] not in self._staged:
                 shutil.rmtree(entry, ignore_errors=True)
 
     def has_files(self, model: str, token: str) -> bool:
@@ -123,7 +153,11 @@ class Repository:
 
     def models(self) -> set[str]:
         """The models that have files of ours."""
-        return {entry.name for entry in self._store.iterdir() if entry.is_dir()}
+        return {
+            entry.name
+            for entry in self._store.iterdir()
+            if entry.is_dir() and not entry.is_symlink()
+        }
 
     def _filled(self, model: str, token: str) -> str:
         """The name of the folder that Triton reads."""

@@ -18,15 +18,16 @@ from clearml.storage import StorageManager
 from clearml.storage.cache import CacheManager
 from clearml.storage.helper import StorageHelper, _HttpDriver
 
-from transformer_serving.engine.controller.files.download import DownloadFailed, Get, downloaded
-from transformer_serving.engine.errors import EngineError
+from transformer_serving.engine.controller.files.download import (
+    DownloadFailed,
+    Get,
+    NotThere,
+    downloaded,
+)
+from transformer_serving.engine.errors import NotStored, StorageError
 
 # To connect, and between two bytes.
 _TIMEOUT_S = (30, 30)
-
-
-class StorageError(EngineError):
-    """A file could not be had; the last good state serves on."""
 
 
 @contextlib.contextmanager
@@ -44,7 +45,9 @@ def model_copy(uri: str, unfinished: Path | None) -> Iterator[Path]:
         try:
             file = stack.enter_context(downloaded(uri, unfinished, get))
         except DownloadFailed as failure:
-            raise StorageError(_failed(uri, "model", f": {failure}")) from None
+            gone = isinstance(failure, NotThere) or bool(_hint(uri))
+            error = NotStored if gone else StorageError
+            raise error(_failed(uri, "model", f": {failure}")) from None
         # The SDK unpacks a local file as it does its own copy.
         yield stack.enter_context(fresh_copy(str(file), "model"))
 
@@ -82,7 +85,8 @@ def fresh_copy(uri: str, name: str) -> Iterator[Path]:
             uri, cache_context=context, extract_archive=True, name=name, force_download=True
         )
         if local is None or not Path(local).exists():
-            raise StorageError(_failed(uri, name))
+            error = NotStored if _hint(uri) else StorageError
+            raise error(_failed(uri, name))
         yield Path(local)
     finally:
         # Only the cache: a file:// address gives the user's own file.

@@ -32,9 +32,12 @@ class DeadModels:
 
     def unload(self) -> list[str]:
         """Unload the dead ones; their names. Raises InferenceServerException without a Triton."""
-        dead = [model for model, version in self._suspects() if self._is_dead(model, version)]
-        for model in dead:
-            self._client.unload_model(model, client_timeout=_ASK_S)
+        dead = []
+        for model, version in list(self._suspects()):
+            if self._is_dead(model, version):
+                # At once: while others are asked it may have been loaded again.
+                self._client.unload_model(model, client_timeout=_ASK_S)
+                dead.append(model)
         return dead
 
     def _suspects(self) -> Iterator[tuple[str, str]]:

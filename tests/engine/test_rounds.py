@@ -1,0 +1,224 @@
+"""What goes wrong in a round of the controller neither ends it nor keeps its other work."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.engine.rounds import Rounds
+from tests.engine.text_models import write_onnx
+from transformer_serving.engine.controller import look, state
+from transformer_serving.engine.controller.failures import FailedChanges
+from transformer_serving.engine.controller.first_loads import TRITON_AWAY
+from transformer_serving.engine.controller.triton.server import TritonAway
+from transformer_serving.engine.errors import EngineError
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Rounds:
+    """A controller that serves the model m."""
+    rounds = Rounds(tmp_path / "controller")
+    rounds.plane.add("m", write_onnx(tmp_path / "m"))
+    rounds.until(lambda: rounds.row("m").get("ready"))
+    return rounds
+
+
+def full(*_: object, **__: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_full_disk_is_told_once_and_keeps_nothing_else(
+    one: Rounds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)
+    with monkeypatch.context() as patch:
+        patch.setattr(state, "replace_file", full)
+        # A new row that cannot be written, and a record neither.
+        one.plane.add("n", write_onnx(tmp_path / "n"))
+        one.until(lambda: 'endpoint="n"' in one.page() and "n" in one.triton.loads)
+        os.utime(one.path, (0, 0))
+        for _ in range(5):
+            one.service.round()
+        assert one.path.stat().st_mtime > 0, "the watchdog would end it"
+        assert one.row("n") == {}
+        assert len([row for row in caplog.records if row.message.startswith("the status")]) == 1
+    one.service._failures.over("n", one.plane.served["n"].fingerprint)
+    one.until(lambda: one.row("n").get("ready"))
+
+
+def test_a_record_that_cannot_be_written_is_none(
+    one: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = state.StateFile(one.path)
+    before = file.records()
+    monkeypatch.setattr(state, "replace_file", full)
+    for record in (None, before["m"]):
+        with pytest.raises(OSError, match="No space left"):
+            file.commit("m" if record is None else "other", record)
+        assert file.records() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("end_stuck_loads", psutil.AccessDenied(1)),
+        ("unload_dead", UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no text")),
+        ("unload_dead", EngineError("Triton refused it")),
+    ],
+)
+def test_what_fails_beside_a_look_is_told_and_the_look_counts(
+    one: Rounds, name: str, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    raised = 0
+
+    def fail() -> None:
+        nonlocal raised
+        raised += 1
+        raise error
+
+    one.triton.before[name] = fail
+    one.until(lambda: raised > 3)
+    assert one.row("m")["ready"]
+    assert len([row for row in caplog.records if row.levelno == logging.ERROR]) == 1
+
+
+@pytest.mark.parametrize("error", [EngineError("Triton refused it"), TritonAway("away")])
+def test_a_triton_that_does_not_say_what_it_has_is_asked_again(
+    one: Rounds, error: Exception
+) -> None:
+    def fail() -> None:
+        raise error
+
+    one.triton.before["loaded"] = fail
+    one.until(lambda: one.row("m")["reason"] == TRITON_AWAY)
+    del one.triton.before["loaded"]
+    one.until(lambda: one.row("m")["ready"])
+    assert one.triton.loads == ["m"]
+
+
+def test_what_serves_is_put_back_while_its_update_is_on_its_way(
+    one: Rounds, tmp_path: Path
+) -> None:
+    served = one.folder / "models" / "m" / "1" / "model.onnx"
+    before, after = served.read_bytes(), write_onnx(tmp_path / "after", scale=2.0)
+    with one.downloads_held() as asked:
+        one.plane.add("m", after)
+        one.until(asked.is_set)
+        # As after a Triton that was started again.
+        one.triton.ready = {}
+        one.until(lambda: not one.row("m")["ready"])
+        one.until(lambda: one.row("m")["ready"])
+        assert served.read_bytes() == before
+    one.until(lambda: served.read_bytes() == after.read_bytes())
+    one.until(lambda: len(list((one.folder / "models" / ".versions" / "m").iterdir())) == 1)
+
+
+def test_an_update_that_came_too_late_leaves_nothing(one: Rounds, tmp_path: Path) -> None:
+    with one.downloads_held() as asked:
+        one.plane.add("m", write_onnx(tmp_path / "after", scale=2.0))
+        one.until(asked.is_set)
+        one.plane.add("m", tmp_path / "m" / "model.onnx")
+        one.until(lambda: one.service._sync.wanted == one.plane.served)
+    one.until(lambda: not one.service._fetches.coming("m"))
+    one.until(lambda: len(list((one.folder / "models" / ".versions" / "m").iterdir())) == 1)
+    assert one.row("m")["reason"] is None
+    assert one.triton.loads == ["m"]
+
+
+def ended_as_it_loads(one: Rounds) -> None:
+    """Triton dies of the load, and its container goes with it; the next one starts."""
+    loading, gone = threading.Event(), threading.Event()
+
+    def die() -> None:
+        loading.set()
+        assert gone.wait(60)
+        raise TritonAway("Triton went away while it loaded the model")
+
+    one.triton.before["load"] = die
+    one.triton.ready = {}
+    one.until(loading.is_set)
+    one.restart()
+    one.triton.before.clear()
+    gone.set()
+
+
+def test_a_load_that_ends_the_container_is_tried_after_growing_pauses(one: Rounds) -> None:
+    pauses = []
+    for tries in range(1, 5):
+        ended_as_it_loads(one)
+        loads = len(one.triton.loads)
+        for _ in range(3):
+            one.service.round()
+        assert len(one.triton.loads) == loads == tries + 1, "tried again at once"
+        assert "the controller ended meanwhile" in one.row("m")["reason"]
+        state = one.state()
+        [failure] = state["failures"]
+        pauses.append(round(failure["retry_at"] - failure["at"]))
+        # As if it were over.
+        failure["retry_at"] = 0.0
+        one.path.write_text(json.dumps(state))
+        one.restart()
+    assert pauses == [2, 4, 8, 16]
+    one.until(lambda: one.row("m")["ready"])
+    assert one.state()["failures"] == []
+
+
+def test_a_load_that_ended_with_its_controller_is_no_failure_where_triton_has_it(
+    one: Rounds,
+) -> None:
+    file = state.StateFile(one.path)
+    file.publish({"endpoints": []})
+    record, failed = file.records()["m"], FailedChanges(file, 0.0)
+    failed.begin("m", record.fingerprint, time.time())
+    one.restart()
+    one.until(lambda: one.state()["failures"] == [] and one.row("m")["reason"] is None)
+    assert one.triton.loads == ["m"]
+
+
+def test_a_suspect_that_takes_long_keeps_no_look(one: Rounds, tmp_path: Path) -> None:
+    with one.held("unload_dead") as asked:
+        one.until(asked.is_set)
+        one.plane.add("n", write_onnx(tmp_path / "n"))
+        one.until(lambda: one.row("n").get("ready"))
+        assert one.row("m")["ready"]
+
+
+def test_a_late_look_keeps_what_was_seen_for_a_while(
+    one: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(look, "_LOOK_S", 0.0)
+    monkeypatch.setattr(look, "_KEPT_S", 600.0)
+    with one.held("loaded") as asked:
+        one.until(asked.is_set)
+        for _ in range(3):
+            one.service.round()
+        assert one.row("m")["ready"]
+        monkeypatch.setattr(look, "_KEPT_S", -1.0)
+        one.service.round()
+        assert one.row("m")["reason"] == TRITON_AWAY
+    one.until(lambda: one.row("m")["ready"])
+
+
+def test_a_late_look_loads_nothing_twice(one: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was asked for before the load ended, and says that the model is not there."""
+    monkeypatch.setattr(look, "_LOOK_S", 0.0)
+    monkeypatch.setattr(look, "_KEPT_S", 600.0)
+    with contextlib.ExitStack() as load:
+        loading = load.enter_context(one.held("load"))
+        one.triton.ready = {}
+        one.until(loading.is_set)
+        with one.held("loaded") as asked:
+            one.until(asked.is_set)
+            load.close()
+            one.until(lambda: one.triton.ready and not one.service._jobs)
+            one.service.round()
+    one.until(lambda: one.row("m")["ready"])
+    assert one.triton.loads == ["m", "m"]
