@@ -234,6 +234,35 @@ def test_refusals_name_the_cause(one: Serving, tmp_path: Path) -> None:
     assert awaited(one.status()) is None
 
 
+@pytest.mark.parametrize(
+    "name", ["a b", "a(b", "it's", "a&b", "a;touch made", "$(touch made)", "\u00e9"]
+)
+def test_a_name_that_a_shell_reads_otherwise_reaches_no_shell(
+    one: Serving, tmp_path: Path, name: str
+) -> None:
+    """Triton puts a Python model's folder into a line for bash, unquoted."""
+    plane = one.control_plane
+    plane.add("first", write_bundle(tmp_path / "a", 101), preprocess_of(101))
+    one.wait("first", ready=True)
+    assert one.server.process is not None
+    pid = one.server.process.pid
+    plane.add(name, write_bundle(tmp_path / "b", 202), preprocess_of(202))
+    row = one.wait_reason(name, "only the letters a to z, digits and ./_+,:=@%-; add it again")
+    assert not row["ready"]
+    plane.add("next", write_bundle(tmp_path / "c", 303), preprocess_of(303))
+    one.wait("next", ready=True)
+    assert one.row("first")["ready"]
+    assert one.server.process.pid == pid
+    assert not (one.server.repository / name).exists()
+    assert list(tmp_path.rglob("made")) == list(one.server.repository.rglob("made")) == []
+
+
+def test_a_name_of_what_a_shell_reads_as_it_stands_is_served(one: Serving, tmp_path: Path) -> None:
+    plane = one.control_plane
+    plane.add("-A+b,c:d=e@f%g.1", write_bundle(tmp_path / "a", 101), preprocess_of(101))
+    one.wait("-A+b,c:d=e@f%g.1", ready=True)
+
+
 def test_nothing_to_serve_is_fine_and_a_stranger_is_left_alone(
     one: Serving, tmp_path: Path
 ) -> None:
