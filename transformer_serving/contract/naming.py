@@ -43,7 +43,7 @@ class NameRule:
     says: str
 
 
-# Of the Triton model's name: a folder with a dot before it would be ours, or outside the repository.
+# Of the Triton model's name: one with a dot before it would be a folder of ours, or outside.
 SERVED = NameRule(
     lambda name: name and not name.startswith(".") and is_unquoted(name),
     "an endpoint name must not begin with '.', nor be empty, and takes only the letters a to z, "

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from transformer_serving.contract.engine_parameters import VLLM
 from transformer_serving.contract.heads import TOKEN_ROLES
+from transformer_serving.contract.naming import is_unquoted
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.deploy.endpoint import check_name
 from transformer_serving.desk.failure import Failure

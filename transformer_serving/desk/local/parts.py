@@ -29,6 +29,8 @@ from transformer_serving.gateway.settings import WORKERS, read_settings
 
 POLL_SECONDS = 2
 GRACE_SECONDS = 30
+# Three looks of the workers.
+NOTICE_SECONDS = 3 * POLL_SECONDS
 _TRITON_EXIT_S = 1
 # With the SDK's own 240 tries and pauses of up to two minutes, a part that was started or told to
 # leave while the control plane was away would notice long after that it is back.
@@ -152,6 +154,7 @@ def _controller(state: Path, record: StackRecord) -> Launch:
         f"--state={controller_state(state)}",
         f"--poll-seconds={POLL_SECONDS}",
         f"--grace-seconds={GRACE_SECONDS}",
+        f"--notice-seconds={NOTICE_SECONDS}",
     ]
     # As NVIDIA's images say it of theirs.
     triton = {TRITON_VARIABLE: read_lock().embedded.triton}

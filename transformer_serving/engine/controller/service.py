@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from transformer_serving.contract.error_line import one_line
-from transformer_serving.engine.controller.control_plane.served import ControlPlane
+from transformer_serving.engine.controller.control_plane.served import ControlPlane, Served
 from transformer_serving.engine.controller.deployment import Deployment
 from transformer_serving.engine.controller.figures import TritonFigures
 from transformer_serving.engine.controller.files.repository import Repository
@@ -63,6 +63,7 @@ _PAUSES: Mapping[type[BaseException], Pauses] = {
     BackendDied: DIED,
     ProofFailed: DIFFERS,
 }
+_PREPARED = 32
 # A proof's fault names lengths and batches, and what to do comes after it.
 _REASON_CHARACTERS = 800
 
@@ -74,6 +75,8 @@ class ControllerSettings:
     poll_s: float
     grace_s: float
     endpoint_filter: str = "*"
+    # Until every worker knows of an update; None: the grace.
+    notice_s: float | None = None
 
 
 class Service:
@@ -99,14 +102,18 @@ class Service:
         self._figures = figures
         self._page = page
         self._rollouts = Rollouts(control_plane)
+        grace_s, notice_s = settings.grace_s, settings.notice_s
         self._deployment = Deployment(
-            control_plane, triton, repository, prover, state.commit, settings.grace_s
+            *(control_plane, triton, repository, prover, state.commit, grace_s),
+            notice_s=grace_s if notice_s is None else notice_s,
+            is_wanted=self._is_wanted,
         )
         self._wake = threading.Event()
         # The SDK's calls in a thread of their own: they may block for long. Triton's loads apart
         # from downloads, so that a slow download never delays putting a lost model back.
         self._sdk = ThreadPoolExecutor(1, "sdk")
-        self._downloads = ThreadPoolExecutor(2, "prepare")
+        # Most of its threads only wait, until the workers know of a new version.
+        self._downloads = ThreadPoolExecutor(_PREPARED, "prepare")
         self._loads = ThreadPoolExecutor(4, "load")
         self._looks = ThreadPoolExecutor(1, "look")
         self._asked: Future[dict[str, frozenset[int]] | None] | None = None
@@ -201,6 +208,10 @@ class Service:
         future = pool.submit(job)
         self._jobs[model] = future, fingerprint
         future.add_done_callback(lambda _: self._wake.set())
+
+    def _is_wanted(self, served: Served) -> bool:
+        now = (self._sync.wanted or {}).get(served.model)
+        return now is not None and now.fingerprint == served.fingerprint
 
     def _finish_jobs(self, now: float) -> None:
         for model, (future, fingerprint) in list(self._jobs.items()):
