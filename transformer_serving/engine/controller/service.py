@@ -101,7 +101,7 @@ class Service:
         self._prover = prover
         self._figures = figures
         self._page = page
-        self._rollouts = Rollouts(control_plane)
+        self._rollouts = Rollouts(control_plane, settings.endpoint_filter)
         grace_s, notice_s = settings.grace_s, settings.notice_s
         self._deployment = Deployment(
             *(control_plane, triton, repository, prover, state.commit, grace_s),
