@@ -119,7 +119,8 @@ class Service:
         self._asked: Future[dict[str, frozenset[int]] | None] | None = None
         self._jobs: dict[str, tuple[Future[None], str]] = {}
         self._sync = Sync(
-            control_plane, self._sdk, settings.poll_s, settings.endpoint_filter, _reason
+            *(control_plane, self._sdk, settings.poll_s, settings.endpoint_filter, _reason),
+            self._endpoint_of,
         )
         self._head_start_ends = time.monotonic() + (_HEAD_START_S if state.records() else 0.0)
         self._failures: dict[str, FailedChange] = {}
@@ -208,6 +209,10 @@ class Service:
         future = pool.submit(job)
         self._jobs[model] = future, fingerprint
         future.add_done_callback(lambda _: self._wake.set())
+
+    def _endpoint_of(self, model: str) -> str | None:
+        record = self._state.records().get(model)
+        return None if record is None else record.endpoint
 
     def _is_wanted(self, served: Served) -> bool:
         now = (self._sync.wanted or {}).get(served.model)
