@@ -136,7 +136,7 @@ class Deployment:
             return "what was served before serves on"
         return (
             f"bundle {record.current.bundle_version} serves on, and 'transformer-serving rollback "
-            f"{record.endpoint}' asks for it again"
+            f"{record.endpoint}' asks for it again (after a rollback: 'transformer-serving deploy')"
         )
 
     def _stage(self, served: Served, record: ModelRecord | None) -> str:
