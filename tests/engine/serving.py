@@ -56,6 +56,7 @@ def write_bundle(
     parity: bool = False,
     wrong_at: int | None = None,
     engine: str = "onnxruntime",
+    batch: int = 8,
 ) -> Path:
     """The model/ folder of a bundle as the desk makes it; `parity` gives it a parity set."""
     model = folder / "model"
@@ -68,7 +69,7 @@ def write_bundle(
         backend=backend,
         inputs=INPUTS,
         outputs=[TensorConfig("output", "FP32", (LABELS,))],
-        max_batch_size=8,
+        max_batch_size=batch,
     )
     (model / "config.pbtxt").write_text(to_text(config))
     manifest = Manifest(

@@ -11,6 +11,7 @@ from transformer_serving.engine.auxiliary_config import parse_auxiliary
 from transformer_serving.engine.endpoint_config import (
     EndpointFields,
     TensorFields,
+    check_unquoted,
     config_from_endpoint,
     contradiction,
     tuned,
@@ -174,3 +175,27 @@ def test_tuning_takes_batching_over() -> None:
     assert config.max_batch_size == 16
     assert config.dynamic_batching.max_queue_delay_microseconds == 9
     assert BUNDLE.max_batch_size == 64
+
+
+@pytest.mark.parametrize(
+    ("field", "auxiliary"),
+    [
+        ("default_model_filename", {"default_model_filename": '"my model.onnx"'}),
+        ("instance_group.0.name", {"instance_group": {"0": {"name": '"a;touch b"', "count": "1"}}}),
+        (
+            "parameters.EXECUTION_ENV_PATH",
+            {"parameters": {"EXECUTION_ENV_PATH": {"string_value": '"/e$(id)"'}}},
+        ),
+    ],
+)
+def test_what_a_shell_would_read_otherwise_is_refused(
+    field: str, auxiliary: dict[str, Any]
+) -> None:
+    platform = {"platform": '"onnxruntime_onnx"'}
+    fields = dataclasses.replace(DYNAMIC, auxiliary={**platform, **auxiliary})
+    with pytest.raises(ConfigError, match=f"field '{field}' must have only the letters"):
+        check_unquoted(config_from_endpoint(fields, name="m", files=["model.onnx"]))
+    fields = dataclasses.replace(DYNAMIC, auxiliary=platform)
+    check_unquoted(config_from_endpoint(fields, name="m", files=["model.onnx"]))
+    with pytest.raises(ConfigError, match=r"got 'my model\.onnx'"):
+        check_unquoted(config_from_endpoint(fields, name="m", files=["my model.onnx"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.engine.serving import ListedEndpoints, preprocess_of, write_bundle
+from tests.engine.serving import FIELDS, ListedEndpoints, preprocess_of, write_bundle
 from tests.engine.small_parity import small_parity_set
 from tests.engine.text_models import expected, write_onnx
 from transformer_serving.engine.controller.deployment import Deployment
@@ -41,6 +42,7 @@ class FakeTriton:
     def __init__(self, watch: Callable[[], None], accepts: Callable[[int], bool]) -> None:
         self.watch, self.accepts = watch, accepts
         self.wrong: set[int] = set()
+        self.ready: dict[str, frozenset[int]] = {}
 
     def load(self, model: str, version: int) -> None:
         self.watch()
@@ -57,7 +59,7 @@ class FakeTriton:
         return {wanted[0]: (expected(ids, mask) + [wrong, 0, 0]).astype(np.float32)}
 
     def loaded(self) -> dict[str, frozenset[int]]:
-        return {}
+        return self.ready
 
     def unload_wholly(self, model: str) -> None:
         self.watch()
@@ -86,7 +88,8 @@ class Machine:
             self.repository,
             self.prover,
             self.commit,
-            30.0,
+            *(30.0, 30.0),
+            is_wanted=lambda served: self.plane.served["m"] == served,
         )
 
     def photograph(self) -> None:
@@ -99,8 +102,8 @@ class Machine:
         self.state.commit(model, record)
         self.photograph()
 
-    def prepare(self, source: Path, code: str) -> None:
-        self.plane.add("m", source, code)
+    def prepare(self, source: Path, code: str, **options: Any) -> None:
+        self.plane.add("m", source, code, **options)
         served, record = self.plane.served["m"], self.state.records().get("m")
         self.steps.take(served, record, self.steps.fetch(served, record))
 
@@ -108,8 +111,10 @@ class Machine:
 def recovered(disk: Path) -> ModelRecord | None:
     """What the next start makes of a disk; checks that it is whole."""
     repository, state = Repository(disk / "models"), StateFile(disk / "state.json")
-    prover: Any = None
-    steps = Deployment(None, None, repository, prover, state.commit, 30.0)  # type: ignore[arg-type]
+    nothing: Any = None
+    steps = Deployment(
+        nothing, nothing, repository, nothing, state.commit, 30.0, 30.0, is_wanted=nothing
+    )
     record = state.records().get("m")
     if record is None:
         return None
@@ -140,6 +145,44 @@ def test_a_crash_at_any_moment_leaves_the_old_state_or_the_new_one(tmp_path: Pat
     assert numbers == sorted(numbers[:-1], key=lambda n: (n is not None, n or 0)) + [None]
     assert set(numbers) == {None, 101, 202}
     assert not (machine.disk / "models" / "m").exists()
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "slept_s", "served"), [(None, 150, 202), ("lost", 12, 202), ("other", 12, 101)]
+)
+def test_a_version_that_must_come_alone_waits_until_the_workers_know_of_it(
+    tmp_path: Path, meanwhile: str | None, slept_s: float, served: int
+) -> None:
+    """They ask for the old one until then; others are prepared meanwhile."""
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        turns = machine.steps._at_work
+        assert turns.acquire(blocking=False)
+        assert turns.acquire(blocking=False)
+        turns.release(2)
+        assert machine.state.records()["m"].current.number == 101
+        if len(slept) == 12 and meanwhile == "lost":
+            machine.triton.ready = {}
+        if len(slept) == 12 and meanwhile == "other":
+            machine.plane.add("m", first, preprocess_of(101))
+
+    machine = Machine(tmp_path, lambda version: True)
+    machine.steps = dataclasses.replace(machine.steps, notice_s=150.0, sleep=sleep)
+    first = write_bundle(tmp_path / "a", 101)
+    machine.prepare(first, preprocess_of(101))
+    machine.triton.ready = {"m": frozenset({101})}
+    assert slept == []
+    alone = write_bundle(tmp_path / "b", 202, scale=2.0, batch=0)
+    # Not to be batched, while the one before is.
+    fields = dataclasses.replace(FIELDS, auxiliary=None)
+    fault = pytest.raises(EngineError, match="another one was asked for")
+    with fault if meanwhile == "other" else contextlib.nullcontext():
+        machine.prepare(alone, preprocess_of(202), fields=fields)
+    assert sum(slept) == slept_s
+    assert [version.number for version in machine.state.records()["m"].versions] == [served]
+    assert recovered(machine.disk) is not None
 
 
 def test_a_crash_in_the_middle_of_a_proof_leaves_nothing_of_it(tmp_path: Path) -> None:

@@ -216,6 +216,7 @@ def test_refusals_name_the_cause(one: Serving, tmp_path: Path) -> None:
     unknown = dataclasses.replace(FIELDS, auxiliary={"max_bach_size": 1})
     plane.add("unknown", write_onnx(tmp_path / "f"), fields=unknown)
     plane.add("a/b", write_onnx(tmp_path / "g"))
+    one.wait("a/b", ready=True)
     plane.add("a_b", write_onnx(tmp_path / "h"))
     plane.add("../x", write_onnx(tmp_path / "i"))
     for endpoint, reason in (
@@ -232,6 +233,54 @@ def test_refusals_name_the_cause(one: Serving, tmp_path: Path) -> None:
     one.wait("a/b", ready=True)
     # A rollout of pods is not held up by what cannot be loaded.
     assert awaited(one.status()) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "a(b", "it's", "a&b", "a;touch made", "$(touch made)", "\u00e9"]
+)
+def test_a_name_that_a_shell_reads_otherwise_reaches_no_shell(
+    one: Serving, tmp_path: Path, name: str
+) -> None:
+    """Triton puts a Python model's folder into a line for bash, unquoted."""
+    plane = one.control_plane
+    plane.add("first", write_bundle(tmp_path / "a", 101), preprocess_of(101))
+    one.wait("first", ready=True)
+    assert one.server.process is not None
+    pid = one.server.process.pid
+    plane.add(name, write_bundle(tmp_path / "b", 202), preprocess_of(202))
+    row = one.wait_reason(name, "only the letters a to z, digits and ./_+,:=@%-; add it again")
+    assert not row["ready"]
+    plane.add("next", write_bundle(tmp_path / "c", 303), preprocess_of(303))
+    one.wait("next", ready=True)
+    assert one.row("first")["ready"]
+    assert one.server.process.pid == pid
+    assert not (one.server.repository / name).exists()
+    assert list(tmp_path.rglob("made")) == list(one.server.repository.rglob("made")) == []
+
+
+def test_who_is_served_keeps_its_triton_name(one: Serving, tmp_path: Path) -> None:
+    """Whatever the order of the alphabet: the newcomer's callers would get the answers."""
+    plane = one.control_plane
+    plane.add("a_b", write_bundle(tmp_path / "a", 101), preprocess_of(101))
+    one.wait("a_b", ready=True)
+    plane.add("a/b", write_bundle(tmp_path / "b", 202, scale=2.0), preprocess_of(202))
+    taken = "its Triton model name 'a_b' is taken by endpoint 'a_b'"
+    assert not one.wait_reason("a/b", taken)["ready"]
+    one.finish()
+    one.start()
+    since = time.time()
+    wait_until(lambda: (one.status()["controller"]["last_sync"] or 0) > since, 60)
+    assert taken in one.row("a/b")["reason"]
+    assert one.row("a_b")["versions_loaded"] == [101]
+    assert answers(one.server, "a_b", 101, 1.0)
+    plane.remove("a_b")
+    one.wait("a/b", ready=True, bundle_version=202)
+
+
+def test_a_name_of_what_a_shell_reads_as_it_stands_is_served(one: Serving, tmp_path: Path) -> None:
+    plane = one.control_plane
+    plane.add("-A+b,c:d=e@f%g.1", write_bundle(tmp_path / "a", 101), preprocess_of(101))
+    one.wait("-A+b,c:d=e@f%g.1", ready=True)
 
 
 def test_nothing_to_serve_is_fine_and_a_stranger_is_left_alone(

@@ -115,6 +115,10 @@ def test_the_bundle_before_serves_on_through_a_wrong_update(
     assert not log.except_(good), log.counts
     row = plain.rows()[endpoint]
     assert (row["ready"], row["bundle_version"], row["proof"]) == (True, number, "failed")
+    # What answers is not what is configured, and a new Triton would find that alone.
+    plain.run("deploy", str(right.folder), "--endpoint", endpoint)
+    plain.until(lambda: plain.rows()[endpoint]["reason"] is None, "the right one is asked for")
+    plain.run("deploy", str(wrong.folder), "--endpoint", endpoint, *PATIENCE, code=1)
     # Taken back, the matter ends without another proof.
     plain.run("rollback", endpoint)
     plain.until(lambda: plain.rows()[endpoint]["reason"] is None, "the reason is gone")

@@ -14,6 +14,16 @@ VERSION_HEADER = "x-bundle-version"
 # In a registered model: the bundle's files that are not for Triton, so that a rollback finds them.
 BUNDLE_FOLDER = ".bundle"
 
+# Beside letters and digits, what a shell reads as it stands. Triton 2.51 starts the process of a
+# Python model with a line for bash, in which it quotes nothing.
+UNQUOTED_MARKS = "./_+,:=@%-"
+_UNQUOTED = re.compile(rf"[A-Za-z0-9{re.escape(UNQUOTED_MARKS)}]*")
+
+
+def is_unquoted(text: str) -> bool:
+    """Whether a shell reads it as it stands."""
+    return _UNQUOTED.fullmatch(text) is not None
+
 
 def triton_model_name(serving_url: str, version: str | None = None) -> str:
     """The Triton model of an endpoint: `url`, or `url_version`; a slash becomes an underscore.
@@ -33,10 +43,11 @@ class NameRule:
     says: str
 
 
-# Of the Triton model's name: such a folder would be ours, or outside the repository.
+# Of the Triton model's name: one with a dot before it would be a folder of ours, or outside.
 SERVED = NameRule(
-    lambda name: name and not name.startswith("."),
-    "an endpoint name must not begin with '.', nor be empty",
+    lambda name: name and not name.startswith(".") and is_unquoted(name),
+    "an endpoint name must not begin with '.', nor be empty, and takes only the letters a to z, "
+    f"digits and {UNQUOTED_MARKS}; add it again under another name",
 )
 # clearml-serving 1.3.5 raises for it within its update lock.
 AUTO_UPDATED = NameRule(

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from tritonclient.grpc import model_config_pb2
 
+from transformer_serving.contract.error_line import one_line
+from transformer_serving.contract.naming import UNQUOTED_MARKS, is_unquoted
 from transformer_serving.engine.auxiliary_config import parse_auxiliary
 from transformer_serving.engine.errors import ConfigError
 from transformer_serving.engine.model_config import ModelConfig, TensorConfig, data_type, type_name
@@ -36,6 +38,8 @@ _DEFAULT_FILES = {
     "tensorrt": "model.plan",
     _OWN_BACKEND: "model.xml",
 }
+# A parameter of Triton's Python backend: the folder of the environment in which a model is run.
+_ENVIRONMENT = "EXECUTION_ENV_PATH"
 _BACKENDS = {"onnxruntime_onnx": "onnxruntime", "tensorrt_plan": "tensorrt"}
 
 
@@ -209,6 +213,23 @@ def tuned(config: ModelConfig, fields: EndpointFields) -> ModelConfig:
 def backend_of(config: ModelConfig) -> str:
     """The backend's name, also where only the platform is given."""
     return str(config.backend or _BACKENDS.get(config.platform, config.platform))
+
+
+def check_unquoted(config: ModelConfig) -> None:
+    """Raises ConfigError for a text that would end, or run code in, the shell that starts a Python
+    model: Triton 2.51 puts these into its line for bash, and quotes nothing."""
+    environment = config.parameters.get(_ENVIRONMENT)
+    words = {
+        "default_model_filename": config.default_model_filename,
+        f"parameters.{_ENVIRONMENT}": environment.string_value if environment else "",
+        **{f"instance_group.{at}.name": one.name for at, one in enumerate(config.instance_group)},
+    }
+    for field_name, text in words.items():
+        if not is_unquoted(text):
+            raise ConfigError(
+                f"field '{field_name}' must have only the letters a to z, digits and "
+                f"{UNQUOTED_MARKS}, got '{one_line(text)}'"
+            )
 
 
 def _same_backend(config: ModelConfig, value: str) -> bool:

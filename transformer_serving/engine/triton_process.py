@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes.util
 import os
-import re
 import secrets
 import sys
 import sysconfig
@@ -12,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from transformer_serving.contract.naming import UNQUOTED_MARKS, is_unquoted
 from transformer_serving.engine.errors import EngineError
 
 LOOPBACK = "127.0.0.1"
@@ -23,10 +23,10 @@ _CONTROL = "model-repository,shared-memory,statistics,trace,logging"
 # A header's name ends at its colon, so that nobody can send this one.
 _UNSENDABLE = "nobody:"
 _GRPC_NAME = "transformer-serving"
-_UNQUOTED = re.compile(r"[\w./+,:=@%-]*", re.ASCII)
 # Behind what is refused.
 UNQUOTED = (
-    "as it does not quote paths; use a folder whose path has only letters, digits and ./_+,:=@%-"
+    "as it does not quote paths; use a folder whose path has only letters, digits and "
+    f"{UNQUOTED_MARKS}"
 )
 # The metadata by which gRPC's restricted calls are let in; Triton puts the first part before it.
 KEY_HEADER = f"triton-grpc-protocol-{_GRPC_NAME}"
@@ -126,17 +126,12 @@ def nameable(path: Path, start: Path | None = None) -> Path:
     blank in one the process ends at once, and Triton waits for it without end. Raises EngineError
     where neither will do.
     """
-    if is_unquoted(path):
+    if is_unquoted(str(path)):
         return path
     relative = Path(os.path.relpath(path.resolve(), (start or Path.cwd()).resolve()))
-    if not is_unquoted(relative):
+    if not is_unquoted(str(relative)):
         raise EngineError(f"Triton loads no model from '{path}', {UNQUOTED}")
     return relative
-
-
-def is_unquoted(path: Path) -> bool:
-    """Whether a shell reads it as it stands."""
-    return _UNQUOTED.fullmatch(str(path)) is not None
 
 
 def closed_http() -> str:

@@ -18,6 +18,7 @@ from transformer_serving.contract.rollout import (
     OLD,
     PLANS,
     PROMOTE,
+    PROMOTING,
     RETURNING,
     STATES,
     Arm,
@@ -137,7 +138,7 @@ def test_what_is_promoted_may_be_rolled_back_to() -> None:
     service.wish(PROMOTE)
     rollouts.take([])
     assert service.items["endpoints"]["texts"]["model_id"] == "new"
-    service.items[STATES] = states_text({"texts": State("a1", LEAVING, by=service.state.by)})
+    service.items[STATES] = states_text({"texts": replace(service.state, phase=LEAVING)})
     service.sync("one")
     rollouts.take([])
     assert service.state.outcome == "promoted"
@@ -151,7 +152,7 @@ def test_a_tag_that_was_not_taken_is_tried_again_by_whichever_controller() -> No
     service.takes_tags = False
     rollouts = Rollouts(service)
     rollouts.take([])
-    service.items[STATES] = states_text({"texts": State("a1", LEAVING, by=service.state.by)})
+    service.items[STATES] = states_text({"texts": replace(service.state, phase=LEAVING)})
     service.sync("one")
     rollouts.take([])
     assert service.state.outcome == "promoted"
@@ -175,6 +176,49 @@ def test_of_two_controllers_one_takes_the_steps() -> None:
     assert second.shown[0]["words"] == "step 1 of 2, 10 % of the requests"
     first.take([])
     assert service.state.beat == beat + 1
+
+
+@pytest.mark.parametrize("pattern", ["others*", "texts", "texts/*"])
+def test_one_that_another_triton_serves_is_left_to_its_controller(
+    pattern: str, clock: Clock
+) -> None:
+    """Of its candidate this one would see nothing, and end it."""
+    service = Service(PLAN)
+    without = Rollouts(service, pattern)
+    without.take([])
+    assert service.written == 0
+    assert without.shown[0]["endpoint"] == "texts"
+    own = Rollouts(service, "texts*")
+    own.take([])
+    for _ in range(30):
+        clock.now += 2
+        without.take([])
+    assert service.state.by == own._own
+    assert not service.state.is_over
+
+
+def test_an_older_row_that_another_controller_puts_back_undoes_no_step() -> None:
+    """It read all rows just before this one wrote its own."""
+    service = Service(PLAN)
+    rollouts = Rollouts(service)
+    rollouts.take([])
+    service.sync("one")
+    old = service.items[STATES]
+    service.wish(PROMOTE)
+    rollouts.take([])
+    assert service.state.phase == PROMOTING
+    beat = service.state.beat
+    for undone in (old, states_text({})):
+        service.items[STATES] = undone
+        rollouts.take([])
+        assert service.state.phase == PROMOTING
+        beat += 1
+        assert service.state.beat == beat
+    # Whoever went on with it meanwhile has its word.
+    further = replace(service.state, by="other", beat=beat + 1, phase=LEAVING)
+    service.items[STATES] = states_text({"texts": further})
+    rollouts.take([])
+    assert service.state == further
 
 
 @pytest.fixture

@@ -131,7 +131,7 @@ def _added(
 ) -> _Added | Deployed:
     version = bundle.manifest.bundle_version
     limit.report(f"asking whether {endpoint} serves it already")
-    if serves(target, endpoint, bundle.manifest):
+    if serves(target, endpoint, bundle.manifest) and is_asked_for(target, endpoint, version):
         # In a rollout of this bundle that may have been the candidate's answer.
         refuse_in_rollout(target.cli, endpoint)
         target.registry().mark_served(endpoint, version)
@@ -163,9 +163,13 @@ def _waited_for(
 
 
 def until_golden(
-    target: DeployTarget, endpoint: str, manifest: Manifest, limit: TimeLimit, refusals: Refusals
-) -> None:
-    """Wait for the golden answer of exactly this bundle. Raises Failure with why none came."""
+    target: DeployTarget, endpoint: str, manifest: Manifest, limit: TimeLimit, refusals: Refusals,
+    *, advice: str | None = None,
+) -> None:  # fmt: skip
+    """Wait for the golden answer of exactly this bundle. Raises Failure with why none came.
+
+    `advice` is how to go on then, where that is not a rollback.
+    """
     reason = wait_for_golden(
         target.url(endpoint),
         manifest.golden,
@@ -175,7 +179,7 @@ def until_golden(
         key_header(target.key),
     )
     if isinstance(reason, Refused):
-        raise Failure(f"{endpoint}: {reason}")
+        raise Failure(f"{endpoint}: {reason}{f'; {advice}' if advice else ''}")
     if reason is not None:
         how = (
             "does not answer as it must"
@@ -183,9 +187,11 @@ def until_golden(
             else f"did not answer within {limit.seconds:.0f} s"
         )
         raise Failure(
-            f"{endpoint} {how}: {reason}; see "
-            "'transformer-serving status'; the bundle before comes back with "
-            f"'transformer-serving rollback {endpoint}'"
+            f"{endpoint} {how}: {reason}; see 'transformer-serving status'; "
+            + (
+                advice
+                or f"the bundle before comes back with 'transformer-serving rollback {endpoint}'"
+            )
         )
 
 
@@ -243,6 +249,18 @@ def serves(target: DeployTarget, endpoint: str, manifest: Manifest) -> bool:
         and reply.version == manifest.bundle_version
         and agrees(reply.body, manifest.golden.answer, manifest.golden.tolerance)
     )
+
+
+def is_asked_for(target: DeployTarget, endpoint: str, version: int) -> bool:
+    """Whether the endpoint is configured with a registration of the bundle.
+
+    The one that answers may be the one before: it serves on where the configured one was refused,
+    but a new worker or Triton would only find that.
+    """
+    listed = listed_endpoints(target.cli.run("model", "list")).get(endpoint, {})
+    model_id = str(listed.get("model_id"))
+    rows = target.registry().bundles(endpoint)
+    return any(row.model_id == model_id and row.bundle_version == version for row in rows)
 
 
 def check_name(endpoint: str) -> None:

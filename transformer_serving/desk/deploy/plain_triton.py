@@ -9,6 +9,7 @@ from pathlib import Path
 
 from transformer_serving.contract.engine_parameters import VLLM
 from transformer_serving.contract.heads import TOKEN_ROLES
+from transformer_serving.contract.naming import is_unquoted
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.deploy.endpoint import check_name
 from transformer_serving.desk.failure import Failure
@@ -21,7 +22,7 @@ from transformer_serving.engine.model_config import (
 )
 from transformer_serving.engine.proof.parity_set import FILE_NAME as PARITY
 from transformer_serving.engine.tokenizer_model import __file__ as tokenizer_package
-from transformer_serving.engine.triton_process import UNQUOTED, is_unquoted
+from transformer_serving.engine.triton_process import UNQUOTED
 
 _TOKENIZER_MODEL = Path(tokenizer_package).with_name("model.py")
 TEXT = "text"
@@ -52,7 +53,7 @@ def write_repository(
     for an environment whose path a shell would read otherwise.
     """
     check_name(name)
-    if environment is not None and not is_unquoted(environment.absolute()):
+    if environment is not None and not is_unquoted(str(environment.absolute())):
         raise Failure(
             f"--python-environment: Triton cannot use '{environment.absolute()}', {UNQUOTED}",
             exit_code=2,

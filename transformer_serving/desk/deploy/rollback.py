@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from transformer_serving.desk.clearml_tools.cli import listed_endpoints
 from transformer_serving.desk.deploy.endpoint import add_and_look, until_golden
-from transformer_serving.desk.deploy.registry import split
+from transformer_serving.desk.deploy.registry import Registered, split
 from transformer_serving.desk.deploy.rollout_plans import refuse_in_rollout
 from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
 from transformer_serving.desk.deploy.time_limit import TimeLimit, within
@@ -64,14 +64,15 @@ def _rollback(target: DeployTarget, endpoint: str, limit: TimeLimit) -> RolledBa
         with registry.fetched(before) as bundle:
             # Nothing is changed where its answer could not be asked for.
             target.ask(endpoint, bundle.manifest.golden.request)
-            if present is not None:
-                registry.mark_withdrawn(present)
             report(f"adding {endpoint}")
             refusals = target.refusals(before.model_id)
             add_and_look(target, bundle, endpoint, before.model_id)
             manifest = bundle.manifest
     report(f"waiting for {endpoint}")
-    until_golden(target, endpoint, manifest, limit, refusals)
+    until_golden(target, endpoint, manifest, limit, refusals, advice=_advice(endpoint, present))
+    if present is not None:
+        # Not before: where this fails, the way back to it stays open.
+        registry.mark_withdrawn(present)
     return RolledBack(
         endpoint,
         target.url(endpoint),
@@ -79,3 +80,11 @@ def _rollback(target: DeployTarget, endpoint: str, limit: TimeLimit) -> RolledBa
         present.bundle_version if present else None,
         before.model_id,
     )
+
+
+def _advice(endpoint: str, left: Registered | None) -> str:
+    """How to go on after a rollback that failed: it has already changed what is asked for."""
+    again = f"transformer-serving deploy BUNDLE --endpoint {endpoint}"
+    if left is None:
+        return f"deploy the bundle that you want with '{again}'"
+    return f"bundle {left.bundle_version} is served again with '{again}'"

@@ -30,6 +30,8 @@ from transformer_serving.gateway.settings import WORKERS, read_settings
 GRACE_SECONDS = 30
 # As the chart has it: each start of a worker makes a task in ClearML.
 KEEP_TASKS_SECONDS = 3600
+# Three looks of the workers.
+NOTICE_SECONDS = 3 * POLL_SECONDS
 _TRITON_EXIT_S = 1
 # With the SDK's own 240 tries and pauses of up to two minutes, a part that was started or told to
 # leave while the control plane was away would notice long after that it is back.
@@ -160,6 +162,7 @@ def _controller(state: Path, record: StackRecord) -> Launch:
         f"--poll-seconds={POLL_SECONDS}",
         f"--grace-seconds={GRACE_SECONDS}",
         f"--keep-tasks-seconds={KEEP_TASKS_SECONDS}",
+        f"--notice-seconds={NOTICE_SECONDS}",
     ]
     # As NVIDIA's images say it of theirs.
     triton = {TRITON_VARIABLE: read_lock().embedded.triton}

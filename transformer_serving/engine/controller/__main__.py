@@ -83,7 +83,10 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
     repository = Repository(options.repository)
     page = MetricsPage(options.triton_metrics)
     service = Service(
-        ControllerSettings(options.poll_seconds, options.grace_seconds, options.filter),
+        ControllerSettings(
+            *(options.poll_seconds, options.grace_seconds, options.filter),
+            notice_s=options.notice_seconds,
+        ),
         control_plane,
         triton,
         repository,
@@ -133,6 +136,12 @@ def _parser() -> argparse.ArgumentParser:
         default=30.0,
         type=float,
         help="seconds that the previous version serves on after an update (default 30)",
+    )
+    parser.add_argument(
+        "--notice-seconds",
+        type=float,
+        help="seconds until every worker knows of an update: so long a version that cannot be "
+        "loaded beside the previous one waits (default: --grace-seconds)",
     )
     parser.add_argument(
         "--keep-tasks-seconds",

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
+import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from transformer_serving.engine.controller.control_plane.served import ControlPlane, Served
@@ -25,8 +27,9 @@ from transformer_serving.engine.model_config import ModelConfig, from_text, to_t
 
 # One old version serves on while workers and controller notice the update; more only cost memory.
 _IN_GRACE = 1
-# Workers of the embedded stack look for changes every 2 s.
-_NOTICE_S = 6.0
+# Models that are fetched, checked and proven at a time.
+_AT_WORK = 2
+_LOOK_S = 1.0
 
 Commit = Callable[[str, ModelRecord | None], None]
 
@@ -34,7 +37,11 @@ Commit = Callable[[str, ModelRecord | None], None]
 @dataclass(frozen=True)
 class Deployment:
     """The steps behind the planned actions. `commit` makes a record (None: gone) the last good
-    state, on disk when it returns; what it does not name is deleted only afterwards."""
+    state, on disk when it returns; what it does not name is deleted only afterwards.
+
+    `grace_s` is how long an old version serves on beside the new one, `notice_s` how long it takes
+    until every worker knows of an update; `is_wanted` whether an endpoint is still to be so.
+    """
 
     control_plane: ControlPlane
     triton: Triton
@@ -42,6 +49,10 @@ class Deployment:
     prover: Prover
     commit: Commit
     grace_s: float
+    notice_s: float
+    is_wanted: Callable[[Served], bool]
+    sleep: Callable[[float], None] = time.sleep
+    _at_work: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_AT_WORK))
 
     def fetch(self, served: Served, record: ModelRecord | None) -> Version:
         """Fetch and verify an endpoint's model, for `take`; what serves is not touched."""
@@ -57,7 +68,7 @@ class Deployment:
     def take(self, served: Served, record: ModelRecord | None, fetched: Version) -> None:
         """Prove and load what was fetched. The last good state is put back on a failure."""
         new = dataclasses.replace(fetched, since=time.time())
-        with contextlib.ExitStack() as undo:
+        with self._at_work, contextlib.ExitStack() as undo:
             undo.callback(self._put_back, served.model, record)
             # From here on a record holds the files, or nobody does.
             undo.callback(self.repository.release, new.token)
@@ -137,7 +148,7 @@ class Deployment:
             return "what was served before serves on"
         return (
             f"bundle {record.current.bundle_version} serves on, and 'transformer-serving rollback "
-            f"{record.endpoint}' asks for it again"
+            f"{record.endpoint}' asks for it again (after a rollback: 'transformer-serving deploy')"
         )
 
     def _stage(self, served: Served, record: ModelRecord | None) -> str:
@@ -183,9 +194,23 @@ class Deployment:
             # Only the old version stood in the way: its files do not fit the new configuration.
             if not old or new.number in failure.versions or not failure.versions:
                 raise
-            # The old one goes as the new one comes: every worker must know of the new one by then.
-            time.sleep(min(self.grace_s, _NOTICE_S))
+            self._wait_for_workers(served, old[0])
             self._try(served, (new,), from_text(new.config))
+
+    def _wait_for_workers(self, served: Served, old: Version) -> None:
+        """The old version goes as the new one comes: by then every worker must know of the new one,
+        or it would ask for a version that is gone. Others are prepared meanwhile."""
+        self._at_work.release()
+        try:
+            for _ in range(math.ceil(self.notice_s / _LOOK_S)):
+                if not self.is_wanted(served):
+                    raise EngineError("another one was asked for while this one waited")
+                # Of one that Triton has lost meanwhile nothing is left to keep.
+                if old.number not in self.triton.loaded().get(served.model, ()):
+                    return
+                self.sleep(_LOOK_S)
+        finally:
+            self._at_work.acquire()
 
     def _try(self, served: Served, versions: Sequence[Version], config: ModelConfig) -> None:
         record = ModelRecord(

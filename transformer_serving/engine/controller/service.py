@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from transformer_serving.engine.controller.control_plane.served import ControlPlane
+from transformer_serving.engine.controller.control_plane.served import ControlPlane, Served
 from transformer_serving.engine.controller.deployment import Deployment
 from transformer_serving.engine.controller.failures import FailedChanges, reason_of
 from transformer_serving.engine.controller.faults import Faults
@@ -51,6 +51,7 @@ _TICK_S = 0.5
 # After a start, what was served before is loaded again without the first sync beside it, whose
 # import of the SDK would take the processor from it; no longer than this.
 _HEAD_START_S = 15.0
+_TAKEN = 32
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class ControllerSettings:
     poll_s: float
     grace_s: float
     endpoint_filter: str = "*"
+    # Until every worker knows of an update; None: the grace.
+    notice_s: float | None = None
 
 
 class Service:
@@ -82,23 +85,28 @@ class Service:
         self._state = state
         self._prover = prover
         self._figures, self._page = figures, page
-        self._rollouts = Rollouts(control_plane)
+        self._rollouts = Rollouts(control_plane, settings.endpoint_filter)
+        grace_s, notice_s = settings.grace_s, settings.notice_s
         self._deployment = Deployment(
-            control_plane, triton, repository, prover, state.commit, settings.grace_s
+            *(control_plane, triton, repository, prover, state.commit, grace_s),
+            notice_s=grace_s if notice_s is None else notice_s,
+            is_wanted=self._is_wanted,
         )
         self._wake = threading.Event()
         # The SDK's calls in a thread of their own: they may block for long. Downloads, updates and
         # reloads apart, so that no slow one delays putting a lost model back.
         self._sdk = ThreadPoolExecutor(1, "sdk")
         self._fetches = Fetches(self._deployment.fetch, repository.discard, self._wake.set)
-        self._takes, self._loads = ThreadPoolExecutor(2, "take"), ThreadPoolExecutor(4, "load")
+        # Most of its threads only wait, until the workers know of a new version.
+        self._takes, self._loads = ThreadPoolExecutor(_TAKEN, "take"), ThreadPoolExecutor(4, "load")
         self._faults = Faults()
         self._look = Look(triton, self._greet, self._faults)
         self._jobs: dict[str, tuple[Future[None], str]] = {}
         # When the last job of a model ended, on time.monotonic's clock.
         self._ended: dict[str, float] = {}
         self._sync = Sync(
-            control_plane, self._sdk, settings.poll_s, settings.endpoint_filter, reason_of
+            *(control_plane, self._sdk, settings.poll_s, settings.endpoint_filter, reason_of),
+            self._endpoint_of,
         )
         self._head_start_ends = time.monotonic() + (_HEAD_START_S if state.records() else 0.0)
         self._failures = FailedChanges(state, time.time())
@@ -212,6 +220,14 @@ class Service:
         future = pool.submit(job)
         self._jobs[model] = future, fingerprint
         future.add_done_callback(lambda _: self._wake.set())
+
+    def _endpoint_of(self, model: str) -> str | None:
+        record = self._state.records().get(model)
+        return None if record is None else record.endpoint
+
+    def _is_wanted(self, served: Served) -> bool:
+        now = (self._sync.wanted or {}).get(served.model)
+        return now is not None and now.fingerprint == served.fingerprint
 
     def _finish_jobs(self, now: float) -> None:
         for model, (future, fingerprint) in list(self._jobs.items()):

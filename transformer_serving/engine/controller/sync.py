@@ -24,7 +24,8 @@ _SLOW_S = 10.0
 class Sync:
     """`wanted` maps Triton models to endpoints, None before the first answer.
 
-    `last` is when it was last answered, `error` why it is not now; `reason_of` words one.
+    `last` is when it was last answered, `error` why it is not now; `reason_of` words one. `serving`
+    is the endpoint that a model was loaded for, None where it never was.
     """
 
     def __init__(
@@ -34,12 +35,14 @@ class Sync:
         poll_s: float,
         endpoint_filter: str,
         reason_of: Callable[[BaseException], str],
+        serving: Callable[[str], str | None],
     ) -> None:
         self._control_plane = control_plane
         self._pool = pool
         self._poll_s = poll_s
         self._filter = endpoint_filter
         self._reason_of = reason_of
+        self._serving = serving
         self._asked: Future[Sequence[Served]] | None = None
         self._started = float("-inf")
         self.wanted: dict[str, Served] | None = None
@@ -75,11 +78,18 @@ class Sync:
         return False
 
     def _take_up(self, endpoints: Sequence[Served]) -> None:
-        """Two addresses can mean one Triton name: the first keeps it, the other is told."""
+        """Two addresses can mean one Triton name: who is served keeps it, the other is told."""
         self.error, self.last = None, time.time()
+        before = self.wanted or {}
         wanted: dict[str, Served] = {}
         self.problems = list(self._control_plane.problems())
-        for served in sorted(endpoints, key=lambda served: served.endpoint):
+
+        def order(served: Served) -> tuple[bool, str]:
+            known = before.get(served.model)
+            owner = self._serving(served.model) if known is None else known.endpoint
+            return served.endpoint != owner, served.endpoint
+
+        for served in sorted(endpoints, key=order):
             if not fnmatch.fnmatchcase(served.endpoint, self._filter):
                 continue
             if fault := name_fault(served.model, SERVED):

@@ -1,6 +1,6 @@
 """The control plane through the ClearML SDK and clearml-serving's own reader of serving tasks.
 
-Tested by tests/engine/test_clearml.py.
+Tested by tests/engine/test_clearml.py and tests/engine/test_clearml_edge.py.
 """
 
 from __future__ import annotations
@@ -99,10 +99,9 @@ class ClearmlControlPlane:
 
     def endpoints(self) -> Sequence[Served]:
         processor = self._connected()
-        found: Mapping[str, ModelEndpoint] = processor.get_synced_endpoints()
         task = processor._task
-        if task.data is None or str(task.id) != self._serving_id:
-            raise ControlPlaneError(f"serving task {self._serving_id} could not be read")
+        with self._read_anew(task):
+            found: Mapping[str, ModelEndpoint] = processor.get_synced_endpoints()
         ours = {url: ep for url, ep in found.items() if ep.engine_type == "triton"}
         self._artifacts = dict(task.artifacts)
         self._models = _read_models(task, {ep.model_id for ep in ours.values() if ep.model_id})
@@ -190,7 +189,8 @@ class ClearmlControlPlane:
     def configuration(self, *, fresh: bool = False) -> Mapping[str, str]:
         task = self._connected()._task
         if fresh:
-            task.reload()
+            with self._read_anew(task):
+                task.reload()
         return serving_configuration.texts(task)
 
     def section(self, name: str) -> Mapping[str, Any]:
@@ -214,6 +214,17 @@ class ClearmlControlPlane:
             self._own_task.flush(wait_for_uploads=True)
             self._own_task.mark_stopped(force=True)
 
+    @contextlib.contextmanager
+    def _read_anew(self, task: Task) -> Iterator[None]:
+        """Raises ControlPlaneError where the block reads the serving task and has no answer.
+
+        The SDK tells its log alone, and goes on with what it read before.
+        """
+        before = task.data
+        yield
+        if task.data is None or task.data is before or str(task.id) != self._serving_id:
+            raise ControlPlaneError(f"serving task {self._serving_id} could not be read")
+
     def _connected(self) -> ModelRequestProcessor:
         if self._processor is None:
             ConfigWrapper.set_overrides({"api": {"http": _HTTP}})
@@ -228,7 +239,7 @@ class ClearmlControlPlane:
         if self._own_task is None:
             serving = processor._task
             project, name = serving.get_project_name(), f"{serving.name} - {self._name}"
-            own = _earlier(project, name) or Task.create(
+            own = serving_configuration.earlier(project, name) or Task.create(
                 project_name=project, task_name=name, task_type="inference"
             )
             own.mark_started(force=True)
@@ -290,12 +301,3 @@ def _read_models(task: Task, identities: set[str]) -> dict[str, _Model]:
         str(model.id): _Model(model.uri or "", model.framework or "", str(model.last_update))
         for model in answer.response.models
     }
-
-
-def _earlier(project: str, name: str) -> Task | None:
-    found = Task.query_tasks(
-        project_name=project,
-        task_name=f"^{name}$",
-        task_filter={"type": ["inference"], "order_by": ["-last_update"]},
-    )
-    return Task.get_task(task_id=str(found[0])) if found else None

@@ -1,4 +1,4 @@
-"""The serving task's configuration, item by item, and what its workers' own tasks have.
+"""The serving task's configuration, item by item, and the tasks of its workers and of ours.
 
 `tasks.edit_configuration` changes the items that it is given and no others, where the SDK and
 clearml-serving write the whole map.
@@ -67,6 +67,16 @@ def of_instances(task: Task, name: str) -> dict[str, str] | None:
         return None
     found = {str(row.id): _texts(row.configuration) for row in answer.response.tasks}
     return {identity: items[name] for identity, items in found.items() if name in items}
+
+
+def earlier(project: str, name: str) -> Task | None:
+    """The task of that name that an earlier run of ours left."""
+    found = Task.query_tasks(
+        project_name=project,
+        task_name=f"^{re.escape(name)}$",
+        task_filter={"type": ["inference"], "order_by": ["-last_update"]},
+    )
+    return Task.get_task(task_id=str(found[0])) if found else None
 
 
 def tag(task: Task, model: str, name: str) -> bool:

@@ -22,7 +22,12 @@ from transformer_serving.contract.signatures import (
     read_trusted_keys,
 )
 from transformer_serving.engine.controller.control_plane.served import Served
-from transformer_serving.engine.endpoint_config import config_from_endpoint, contradiction, tuned
+from transformer_serving.engine.endpoint_config import (
+    check_unquoted,
+    config_from_endpoint,
+    contradiction,
+    tuned,
+)
 from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.model_config import FILE_NAME as CONFIG, ModelConfig, from_text
 
@@ -46,6 +51,12 @@ def verify(served: Served, folder: Path, preprocess: bytes | None) -> Verified:
 
     Raises Refused, ConfigError or ContractError with the reason for `status`.
     """
+    verified = _verified(served, folder, preprocess)
+    check_unquoted(verified.config)
+    return verified
+
+
+def _verified(served: Served, folder: Path, preprocess: bytes | None) -> Verified:
     keys = read_trusted_keys(os.environ)
     if keys is not None:
         check_signed_manifest(folder, keys)

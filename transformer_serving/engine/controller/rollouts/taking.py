@@ -8,6 +8,7 @@ Tested by tests/stack/test_rollout.py.
 
 from __future__ import annotations
 
+import fnmatch
 import logging
 import time
 import uuid
@@ -67,8 +68,14 @@ class _Pulse:
 class Rollouts:
     """All rollouts of one serving task; `shown` is what `status` tells of them."""
 
-    def __init__(self, control_plane: ControlPlane, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        control_plane: ControlPlane,
+        endpoint_filter: str = "*",
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self._control_plane = control_plane
+        self._filter = endpoint_filter
         self._now = now
         self._own = uuid.uuid4().hex
         self._due = time.monotonic()
@@ -80,6 +87,8 @@ class Rollouts:
         self._here: frozenset[str] = frozenset()
         self._tagged: set[str] = set()
         self._lost: dict[str, float] = {}
+        # What was written last of each rollout that is this controller's.
+        self._taken: dict[str, State] = {}
         self.shown: list[dict[str, Any]] = []
 
     def take_when_due(self, pool: Executor, rows: Sequence[EndpointStatus]) -> None:
@@ -100,6 +109,7 @@ class Rollouts:
         if not self._open(self._control_plane.configuration()):
             self._told.clear()
             self._pulses.clear()
+            self._taken.clear()
             return
         # Before the rest is read, which is written back at once: in between others may write.
         self._listen()
@@ -109,18 +119,22 @@ class Rollouts:
         endpoints, canaries = map(self._control_plane.section, (_ENDPOINTS, _CANARY))
         wanted = dict(endpoints), dict(canaries)
         before = dict(states)
+        taken: dict[str, State] = {}
         for plan in plans:
-            if self._is_anothers(plan, states.get(plan.endpoint)):
+            state = self._newest(plan, states.get(plan.endpoint))
+            if self._is_anothers(plan, state):
                 continue
-            state = self._next(plan, states.get(plan.endpoint), rows, endpoints)
-            states[plan.endpoint] = replace(state, by=self._own, beat=state.beat + 1)
+            state = self._next(plan, state, rows, endpoints)
+            taken[plan.endpoint] = replace(state, by=self._own, beat=state.beat + 1)
             wanted = routes(plan, state, *wanted)
+        states |= taken
         self.shown = _shown(read_plans(items.get(PLANS)), states)
         if states != before:
             changed: dict[str, str | Mapping[str, Any]] = {STATES: states_text(states)}
             was = zip((_ENDPOINTS, _CANARY), (endpoints, canaries), wanted, strict=True)
             changed |= {name: value for name, old, value in was if value != old}
             self._control_plane.configure(changed)
+            self._taken |= taken
             self._tell(plans, before, states)
             self._tag(plans, states)
 
@@ -138,12 +152,29 @@ class Rollouts:
         """The plans that are not over, or only just."""
         plans, states = read_plans(items.get(PLANS)), read_states(items.get(STATES))
         self.shown = _shown(plans, states)
-        return [plan for plan in plans.values() if self._is_open(plan, states.get(plan.endpoint))]
+        return [
+            plan for plan in plans.values()
+            if self._is_served_here(plan) and self._is_open(plan, states.get(plan.endpoint))
+        ]  # fmt: skip
+
+    def _is_served_here(self, plan: Plan) -> bool:
+        """Both bundles: of those of another Triton this controller would only see that they are
+        not ready."""
+        names = (plan.endpoint, plan.candidate)
+        return all(fnmatch.fnmatchcase(name, self._filter) for name in names)
 
     def _is_open(self, plan: Plan, state: State | None) -> bool:
         if state is None or state.id != plan.id:
             return True
         return not state.is_over or self._now() - state.since < AFTER_S
+
+    def _newest(self, plan: Plan, state: State | None) -> State | None:
+        """All states are one item: another controller may just have put an older row back."""
+        own = self._taken.get(plan.endpoint)
+        if own is None or own.id != plan.id:
+            return state
+        is_older = state is None or state.id != plan.id or state.beat < own.beat
+        return own if is_older else state
 
     def _is_anothers(self, plan: Plan, state: State | None) -> bool:
         """Whether another controller takes its steps. It beats at each rollout on its own."""

@@ -1,0 +1,100 @@
+"""What the SDK keeps to itself, over the real SDK and control plane."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.control_plane.conftest import RunSdk, clearml_environment, clearml_home, run_sdk, server
+
+# Of tests/control_plane: a server, and scripts with the SDK.
+__all__ = ["clearml_environment", "clearml_home", "run_sdk", "server"]
+
+UNREAD = """
+    import json
+    from concurrent.futures import ThreadPoolExecutor, wait
+    import requests
+    from clearml import Task
+    from clearml.backend_api.session import Session
+    from transformer_serving.engine.controller.control_plane import clearml_edge
+    from transformer_serving.engine.controller.sync import Sync
+
+    task = Task.create(project_name="unread", task_name="served", task_type="service")
+    plane = clearml_edge.ClearmlControlPlane(task.id)
+    pool = ThreadPoolExecutor(1)
+    sync = Sync(plane, pool, 0.0, "*", str, lambda model: None)
+    refused = []
+
+    def looked():
+        sync.start_when_due(lambda: None)
+        wait([sync._asked], 60)
+        return sync.finish()
+
+    answered = Session.send_request
+
+    def send_request(self, service, action, *arguments, **options):
+        if (service, action) != ("tasks", "get_by_id") or STATUS == 200:
+            return answered(self, service, action, *arguments, **options)
+        refused.append(action)
+        answer = requests.Response()
+        answer.status_code = STATUS
+        called = {"name": "tasks.get_by_id", "requested_version": "2.23", "actual_version": "1.0"}
+        meta = {"id": "1", "trx": "1", "endpoint": called, "result_code": STATUS}
+        meta |= {"result_subcode": 100, "result_msg": "no answer today"}
+        answer._content = json.dumps({"meta": meta, "data": {}}).encode()
+        return answer
+
+    Session.send_request = send_request
+    STATUS = 200
+    assert looked() and sync.error is None
+    last = sync.last
+    STATUS = %d
+    assert not looked()
+    assert refused
+    assert "could not be read" in sync.error, sync.error
+    assert sync.last == last
+    try:
+        plane.configuration(fresh=True)
+    except clearml_edge.ControlPlaneError:
+        pass
+    else:
+        raise AssertionError("what is old is no fresh configuration")
+    STATUS = 200
+    assert looked() and sync.error is None and sync.last > last
+    assert plane.configuration(fresh=True) is not None
+    print("as it should be")
+"""
+
+NAMES = """
+    from clearml import Task
+    from transformer_serving.engine.controller.control_plane import clearml_edge
+
+    name = "served [new] (1)"
+    known = Task.get_tasks(project_name="named")
+    [serving] = [one for one in known if one.name == name] or [
+        Task.create(project_name="named", task_name=name, task_type="service")
+    ]
+    plane = clearml_edge.ClearmlControlPlane(serving.id, "triton engine team*")
+    plane.report("a line")
+    plane.close()
+    names = [one.name for one in Task.get_tasks(project_name="named")]
+    assert sorted(names) == [name, f"{name} - triton engine team*"], names
+    print("as it should be")
+"""
+
+
+@pytest.mark.parametrize("status", [400, 500])
+def test_a_serving_task_that_cannot_be_read_again_is_no_answer(
+    run_sdk: RunSdk, status: int
+) -> None:
+    """The SDK tells its log, and goes on with what it read before."""
+    done = run_sdk(UNREAD % status)
+    assert done.returncode == 0, done.stderr
+    assert "as it should be" in done.stdout
+
+
+def test_every_start_goes_on_with_the_task_of_the_one_before(run_sdk: RunSdk) -> None:
+    """Its name is no pattern, whatever is in it."""
+    for _ in range(2):
+        done = run_sdk(NAMES)
+        assert done.returncode == 0, done.stderr
+        assert "as it should be" in done.stdout
