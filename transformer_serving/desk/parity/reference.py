@@ -17,6 +17,7 @@ from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.desk.export.onnx import quiet
 from transformer_serving.desk.parity.shapes import unpadded
 from transformer_serving.desk.source.model import ModelSource
+from transformer_serving.desk.source.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,9 +68,9 @@ def reference_rows(
 
 def _pipeline(task: str, source: ModelSource, endpoint: Endpoint) -> Any:
     import torch
-    from transformers import AutoTokenizer, pipeline
+    from transformers import pipeline
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(str(source.folder))
+    tokenizer = load_tokenizer(source.folder)
     # Every pipeline that cuts asks its tokenizer where.
     tokenizer.model_max_length = endpoint.tokens.max_length
     return pipeline(
@@ -78,6 +79,7 @@ def _pipeline(task: str, source: ModelSource, endpoint: Endpoint) -> Any:
         tokenizer=tokenizer,
         device="cpu",
         dtype=torch.float32,
+        trust_remote_code=False,
     )
 
 
@@ -126,7 +128,10 @@ def _sentence_model(source: ModelSource, endpoint: Endpoint) -> Any:
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(
-        str(source.folder), device="cpu", model_kwargs={"dtype": torch.float32}
+        str(source.folder),
+        device="cpu",
+        trust_remote_code=False,
+        model_kwargs={"dtype": torch.float32},
     )
     model.max_seq_length = endpoint.tokens.max_length
     return model
@@ -152,6 +157,7 @@ def _cross_encoder(source: ModelSource, endpoint: Endpoint) -> Any:
         str(source.folder),
         device="cpu",
         max_length=endpoint.tokens.max_length,
+        trust_remote_code=False,
         model_kwargs={"dtype": torch.float32},
     )
 

@@ -179,7 +179,9 @@ def read_model_config(folder: Path) -> dict[str, Any]:
     from transformers import AutoConfig
 
     try:
-        known: dict[str, Any] = AutoConfig.from_pretrained(str(folder)).to_dict()
+        known: dict[str, Any] = AutoConfig.from_pretrained(
+            str(folder), trust_remote_code=False
+        ).to_dict()
     except (ValueError, OSError, KeyError) as error:
         raise ConversionRefused(
             f"model type '{written.get('model_type')}' is not one that the pinned transformers "

@@ -80,7 +80,8 @@ def load_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(str(folder))
+        # Unless told, the package asks on stdin whether to run the code that comes with the model.
+        return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
     # The package raises whatever its parsers do; each means that there is no tokenizer to use.
     except Exception as error:
         reason = first_line(error) or type(error).__name__
