@@ -7,9 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tokenizers import Tokenizer
+from transformers import BertForMaskedLM
 
-from tests.tiny_models import POSITIONS, save_classifier, save_encoder, save_roberta
+from tests.tiny_models import (
+    POSITIONS,
+    bert_config,
+    save_classifier,
+    save_encoder,
+    save_roberta,
+    save_tokenizer,
+)
 from transformer_serving.contract.meanings import Classification
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.model import open_source
@@ -229,6 +238,42 @@ def test_prompts_and_similarity_are_read(tmp_path: Path) -> None:
     assert (source.task, source.head) == ("sentence-embedding", "vector")
     assert source.sentence == SentenceSettings(("Pooling",), {"query": "query: "}, "query", "dot")
     assert open_source(str(model), task="rerank").head == "vector"
+
+
+@pytest.mark.parametrize("task", ["auto", "sentence-embedding", "rerank", "sentence-similarity"])
+@pytest.mark.parametrize("kind", ["SparseEncoder", "MultiVectorEncoder"])
+def test_what_is_no_embedder_is_not_made_into_one(tmp_path: Path, kind: str, task: str) -> None:
+    model = sentence_model(tmp_path, model_type=kind)
+    with pytest.raises(ConversionRefused, match=f"the model is a {kind} .* SentenceTransformer or"):
+        open_source(str(model), task=task)
+    assert open_source(str(model), task="feature-extraction").head == "token_vectors"
+
+
+def test_a_sparse_encoder_as_its_own_package_saves_it(tmp_path: Path) -> None:
+    from sentence_transformers import SparseEncoder
+
+    torch.manual_seed(7)
+    BertForMaskedLM(bert_config()).save_pretrained(str(tmp_path / "encoder"))
+    save_tokenizer(tmp_path / "encoder")
+    SparseEncoder(str(tmp_path / "encoder"), device="cpu").save(str(tmp_path / "sparse"))
+    with pytest.raises(ConversionRefused, match="the model is a SparseEncoder"):
+        open_source(str(tmp_path / "sparse"))
+    assert open_source(str(tmp_path / "sparse"), task="fill-mask").head == "masks"
+
+
+def test_a_cross_encoder_has_no_vectors(classifier: Path) -> None:
+    change(classifier / "config.json", id2label={"0": "LABEL_0"})
+    assert open_source(str(classifier), task="sentence-embedding").head == "vector"
+    change(classifier / "config.json", sentence_transformers={"version": "4.0.0"})
+    with pytest.raises(ConversionRefused, match="the model is a CrossEncoder, .* --task rerank"):
+        open_source(str(classifier), task="sentence-embedding")
+    change(classifier / "config.json", sentence_transformers=None)
+    row = {"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"}
+    (classifier / "modules.json").write_text(json.dumps([row]))
+    change(classifier / "config_sentence_transformers.json", model_type="CrossEncoder")
+    with pytest.raises(ConversionRefused, match="the model is a CrossEncoder"):
+        open_source(str(classifier), task="sentence-embedding")
+    assert open_source(str(classifier)).task == "rerank"
 
 
 def test_a_pooling_that_leaves_the_prompt_out_is_refused(tmp_path: Path) -> None:
