@@ -30,21 +30,46 @@ _LONGEST_UNASKED = 8192
 _NEW_UNASKED = 256
 # transformers' own defaults where generation_config.json is silent (5.2, configuration_utils.py).
 _TOP_K = 50
-# What would change the choice of tokens and the engine does not do, and the value that is none.
-_UNSERVED: dict[str, tuple[Any, ...]] = {
+# Of generation_config.json: what is read of it here,
+_SERVED = (
+    *("do_sample", "temperature", "top_p", "top_k", "repetition_penalty"),
+    *("eos_token_id", "max_new_tokens"),
+)
+# what changes no token of a text: a length that each request has of its own, ids that are for
+# batches and encoders, beams' own numbers, the cache, guesses that are checked, what is given back,
+_HARMLESS = (
+    *("max_length", "pad_token_id", "bos_token_id", "decoder_start_token_id"),
+    *("early_stopping", "length_penalty", "diversity_penalty", "renormalize_logits"),
+    *("use_cache", "cache_implementation", "cache_config", "prefill_chunk_size", "low_memory"),
+    *("compile_config", "disable_compile", "is_assistant", "prompt_lookup_num_tokens"),
+    *("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold"),
+    *("assistant_early_exit", "assistant_lookbehind", "target_lookbehind"),
+    *("max_matching_ngram_size", "output_attentions", "output_hidden_states", "output_scores"),
+    *("output_logits", "return_dict_in_generate", "transformers_version"),
+)
+# and the values at which a field does nothing. Any other field the engine does not do.
+_NOTHING: dict[str, tuple[Any, ...]] = {
     "num_beams": (1,),
+    "num_beam_groups": (1,),
+    "num_return_sequences": (1,),
     "no_repeat_ngram_size": (0,),
     "encoder_no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1.0,),
     "min_length": (0,),
     "min_new_tokens": (0,),
     "min_p": (0.0,),
     "typical_p": (1.0,),
+    "epsilon_cutoff": (0.0,),
+    "eta_cutoff": (0.0,),
+    "penalty_alpha": (0.0,),
+    "guidance_scale": (1.0,),
+    "remove_invalid_values": (False,),
+    "token_healing": (False,),
+    "stop_strings": ([], ""),
     "bad_words_ids": ([],),
     "suppress_tokens": ([],),
     "begin_suppress_tokens": ([],),
-    "forced_bos_token_id": (),
-    "forced_eos_token_id": (),
-    "guidance_scale": (1.0, 1),
+    "sequence_bias": ([], {}),
 }
 
 
@@ -109,9 +134,10 @@ def _check_architecture(config: Mapping[str, Any]) -> None:
 
 
 def _check_served(defaults: Mapping[str, Any]) -> None:
-    for field, nothing in _UNSERVED.items():
-        value = defaults.get(field)
-        if value is not None and value not in nothing:
+    for field, value in defaults.items():
+        if value is None or field in (*_SERVED, *_HARMLESS) or field.startswith("_"):
+            continue
+        if value not in _NOTHING.get(field, ()):
             raise ConversionRefused(
                 f"generation_config.json has '{field}', which the engine does not do, so that its "
                 "text would be another one than transformers'; take the field out"

@@ -86,8 +86,8 @@ def head_of(task: str, config: Mapping[str, Any], folder: Path) -> str:
 
 
 def _check_kind(task: str, config: Mapping[str, Any], folder: Path) -> None:
-    """What sentence-transformers is asked to load as an embedder and is none, it makes into one that
-    pools by means, with no more than a warning: parity would agree with that."""
+    """sentence-transformers makes an embedder that pools by means of whatever it is to load as
+    one, with no more than a warning: parity would agree with that."""
     kind = _sentence_kind(folder)
     if kind not in (SENTENCE_TRANSFORMER, CROSS_ENCODER):
         raise ConversionRefused(
