@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,12 @@ from transformer_serving.desk.export.cleaning import clean_onnx
 from transformer_serving.desk.export.endpoint_json import LIMITS, endpoint_of, tokens_of
 from transformer_serving.desk.export.onnx import ExportedGraph, export_onnx
 from transformer_serving.desk.failure import ConversionRefused
-from transformer_serving.desk.parity.check import ParityReport, compare, prepare_case
+from transformer_serving.desk.parity.check import (
+    ParityReport,
+    compare,
+    prepare_case,
+    refuse_when_over,
+)
 from transformer_serving.desk.source.model import ModelSource, open_source
 
 
@@ -182,3 +188,29 @@ def test_graph_accepts_any_batch_and_length(
         [output] = session.run(None, dict.fromkeys(classifier[1].inputs, rows))
         assert output.shape == (shape[0], 3)
         assert np.isfinite(output).all()
+
+
+@pytest.mark.parametrize(
+    ("task", "default"),
+    [("sentence-embedding", "document"), ("sentence-similarity", None), ("rerank", "document")],
+)
+def test_prompts_and_kept_dimensions_are_those_of_the_reference(
+    task: str, default: str | None, tmp_path: Path
+) -> None:
+    """As e5, arctic and Qwen3-Embedding have them: a prompt for queries, and one for documents."""
+    model = save_sentence_model(tmp_path / "model", tmp_path / "encoder", pooling="mean")
+    settings = model / "config_sentence_transformers.json"
+    written = {
+        "prompts": {"query": "the old piano: ", "document": "tea: "},
+        "default_prompt_name": default,
+        "truncate_dim": 20,
+    }
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), **written}))
+    source = open_source(str(model), task=task)
+    graph = export_onnx(source, tmp_path / "export.onnx")
+    assert graph.outputs[0].dims == (32,)
+    endpoint = endpoint_of(source, graph, tokens_of(source, None, ()), LIMITS)
+    assert endpoint.embedding is not None
+    assert endpoint.embedding.dimensions == 20
+    report = parity_of(source, graph, EngineFiles("onnxruntime", "fp32", (graph.path,)))
+    refuse_when_over(report)

@@ -146,7 +146,8 @@ def _scorer(source: ModelSource, endpoint: Endpoint) -> Callable[[str, Sequence[
     """Scores of one text with each of several."""
     if endpoint.head == "sequence":
         return partial(_cross_scores, _cross_encoder(source, endpoint))
-    return partial(_similarities, _sentence_model(source, endpoint))
+    model = _sentence_model(source, endpoint)
+    return partial(_similarities, model, *_encoders(model, source.task))
 
 
 def _cross_encoder(source: ModelSource, endpoint: Endpoint) -> Any:
@@ -168,9 +169,23 @@ def _cross_scores(model: Any, text: str, others: Sequence[str]) -> list[float]:
     return scores
 
 
-def _similarities(model: Any, text: str, others: Sequence[str]) -> list[float]:
-    own = model.encode_query([text], show_progress_bar=False)
-    documents = model.encode_document(list(others), batch_size=1, show_progress_bar=False)
+def _encoders(model: Any, task: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Of the one text and of the others: rerank has prompts for each side of its own, where those
+    of sentence-similarity are alike."""
+    if task == "rerank":
+        return model.encode_query, model.encode_document
+    return model.encode, model.encode
+
+
+def _similarities(
+    model: Any,
+    of_one: Callable[..., Any],
+    of_others: Callable[..., Any],
+    text: str,
+    others: Sequence[str],
+) -> list[float]:
+    own = of_one([text], show_progress_bar=False)
+    documents = of_others(list(others), batch_size=1, show_progress_bar=False)
     scores: list[float] = model.similarity(own, documents)[0].tolist()
     return scores
 

@@ -17,12 +17,16 @@ from transformer_serving.desk.source.json_files import read_json
 
 @dataclass(frozen=True)
 class SentenceSettings:
-    """`modules` are the class names after the encoder, in order; `prompts` texts by name."""
+    """`modules` are the class names after the encoder, in order; `prompts` texts by name.
+
+    `dimensions` is how many of a vector's the model's own settings keep, None for all.
+    """
 
     modules: tuple[str, ...]
     prompts: dict[str, str]
     default_prompt: str | None
     similarity: str
+    dimensions: int | None = None
 
 
 # sentence-transformers' own choice for a bare encoder.
@@ -50,6 +54,7 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
         prompts=prompts,
         default_prompt=default if default in prompts else None,
         similarity=_similarity(settings),
+        dimensions=_dimensions(settings),
     )
 
 
@@ -61,6 +66,16 @@ def _similarity(settings: dict[str, Any]) -> str:
             f"{', '.join(SIMILARITIES)} in config_sentence_transformers.json"
         )
     return written
+
+
+def _dimensions(settings: dict[str, Any]) -> int | None:
+    written = settings.get("truncate_dim")
+    if written is None or (isinstance(written, int) and written > 0):
+        return written
+    raise ConversionRefused(
+        f"truncate_dim {written!r} is no number of dimensions; correct it in "
+        "config_sentence_transformers.json"
+    )
 
 
 def _refuse_hidden_prompts(folder: Path, rows: list[Any], prompts: dict[str, str]) -> None:
