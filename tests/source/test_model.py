@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from huggingface_hub.utils import filter_repo_objects
 from tokenizers import Tokenizer
 from transformers import BertForMaskedLM
 
@@ -329,6 +331,72 @@ def test_a_module_of_sentence_transformers_may_be_a_pickle(classifier: Path) -> 
     (classifier / "modules.json").write_text('[{"path": ""}, {"path": "2_Dense"}]')
     with pytest.raises(ConversionRefused, match="'2_Dense/pytorch_model.bin' is a pickle"):
         open_source(str(classifier))
+
+
+def test_safetensors_of_another_name_do_not_stand_for_the_weights(classifier: Path) -> None:
+    (classifier / "model.safetensors").rename(classifier / "x.safetensors")
+    (classifier / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(ConversionRefused, match="'pytorch_model.bin' is a pickle"):
+        open_source(str(classifier))
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A repository as a folder, and the snapshot that what is downloaded of it comes into."""
+    repository, snapshot = tmp_path / "repository", tmp_path / "snapshot"
+
+    def download(
+        _model: str,
+        revision: str | None = None,
+        allow_patterns: list[str] | None = None,
+        ignore_patterns: list[str] | None = None,
+    ) -> str:
+        paths = [path for path in repository.rglob("*") if path.is_file()]
+        names = [path.relative_to(repository).as_posix() for path in paths]
+        for name in filter_repo_objects(
+            names, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns
+        ):
+            (snapshot / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(repository / name, snapshot / name)
+        return str(snapshot)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    return repository, snapshot
+
+
+def test_pickles_are_downloaded_for_the_folders_that_have_no_safetensors(
+    hub: tuple[Path, Path],
+) -> None:
+    repository, snapshot = hub
+    sentence_model(repository)
+    rows = json.loads((repository / "modules.json").read_text())
+    dense = {"idx": 2, "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+    (repository / "modules.json").write_text(json.dumps([*rows, dense]))
+    (repository / "2_Dense").mkdir()
+    (repository / "2_Dense" / "config.json").write_text("{}")
+    others = ("consolidated.safetensors", "original/model.pth", "pytorch_model.bin", "model.gguf")
+    for name in (*others, "2_Dense/pytorch_model.bin"):
+        (repository / name).parent.mkdir(exist_ok=True)
+        (repository / name).write_bytes(b"")
+    with pytest.raises(ConversionRefused, match=r"no '2_Dense/model\.safetensors'.*--allow-pickle"):
+        open_source("some-owner/some-model")
+    assert not (snapshot / "2_Dense" / "pytorch_model.bin").exists()
+    assert open_source("some-owner/some-model", allow_pickle=True).folder == snapshot
+    assert (snapshot / "2_Dense" / "pytorch_model.bin").exists()
+    assert not any((snapshot / name).exists() for name in others)
+
+
+def test_pickles_of_the_model_itself_are_downloaded_where_that_is_asked_for(
+    hub: tuple[Path, Path],
+) -> None:
+    repository, snapshot = hub
+    save_classifier(repository)
+    (repository / "model.safetensors").rename(repository / "pytorch_model.bin")
+    (repository / "x.safetensors").write_bytes(b"")
+    with pytest.raises(ConversionRefused, match=r"no 'model\.safetensors'.*--allow-pickle"):
+        open_source("some-owner/some-model")
+    open_source("some-owner/some-model", allow_pickle=True)
+    assert (snapshot / "pytorch_model.bin").exists()
 
 
 def test_a_cache_made_of_links_is_read(classifier: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from transformer_serving.contract.meanings import Classification
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.json_files import read_json
 from transformer_serving.desk.source.labels import read_labels
-from transformer_serving.desk.source.pickled_weights import refuse_pickles
+from transformer_serving.desk.source.pickled_weights import refuse_pickles, without_safetensors
 from transformer_serving.desk.source.sentence import (
     BARE_ENCODER,
     SentenceSettings,
@@ -23,10 +23,13 @@ from transformer_serving.desk.source.sentence import (
 from transformer_serving.desk.source.task import head_of, task_of
 from transformer_serving.desk.source.tokenizer import TokenizerFile, read_tokenizer
 
-_WEIGHTS = ("*.safetensors",)
-_PICKLED_WEIGHTS = ("*.bin",)
-# Other frameworks' copies of the same weights double a download and are never read.
-_IGNORED = ("*.bin", "*.h5", "*.msgpack", "*.ot", "*.tflite", "*.onnx", "onnx/*", "openvino/*")
+_PICKLED_WEIGHTS = "pytorch_model*.bin"
+# Other frameworks' copies of the same weights double a download and are never read, nor are those
+# in the forms of the models' own makers.
+_IGNORED = (
+    *("*.bin", "*.h5", "*.msgpack", "*.ot", "*.tflite", "*.onnx", "onnx/*", "openvino/*"),
+    *("*.pt", "*.pth", "*.ckpt", "*.gguf", "original/*", "consolidated*"),
+)
 # These families count positions from the padding id on, so the table is longer than a text may be.
 _OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "mpnet", "longformer")
 _DEFAULT_MAX_LENGTH = 512
@@ -147,13 +150,15 @@ def _download(model: str, revision: str | None, allow_pickle: bool) -> Path:
 
     try:
         folder = Path(snapshot_download(model, revision=revision, ignore_patterns=list(_IGNORED)))
-        if not any(folder.glob("*.safetensors")):
-            if not allow_pickle:
-                raise ConversionRefused(
-                    f"'{model}' has no .safetensors: its weights are pickles, and reading one runs "
-                    "what its writer put into it; where you trust the writer, say --allow-pickle"
-                )
-            patterns = [*_WEIGHTS, *_PICKLED_WEIGHTS]
+        places = [place.relative_to(folder) for place in without_safetensors(folder)]
+        if places and not allow_pickle:
+            raise ConversionRefused(
+                f"'{model}' has no '{places[0] / 'model.safetensors'}': these weights are pickles, "
+                "and reading one runs what its writer put into it; where you trust the writer, say "
+                "--allow-pickle"
+            )
+        if places:
+            patterns = [(place / _PICKLED_WEIGHTS).as_posix() for place in places]
             snapshot_download(model, revision=revision, allow_patterns=patterns)
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         if constants.HF_HUB_OFFLINE:
