@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import GenerationConfig
+from transformers import GenerationConfig, Phi3Config
 
 from tests.language_models import POSITIONS, WINDOW, save_language_model
 from transformer_serving.contract.generation import Sampling
@@ -111,6 +111,35 @@ def test_fields_that_change_no_text_pass(folder: Path) -> None:
         cache_implementation="hybrid", use_cache=False, renormalize_logits=True, stop_strings=[],
     )  # fmt: skip
     assert open_language_model(str(folder)).generation.sampling.top_k == 50
+
+
+def phi3(folder: Path, rope: dict[str, Any]) -> None:
+    (folder / "config.json").unlink()
+    Phi3Config(
+        vocab_size=300,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        max_position_embeddings=256,
+        original_max_position_embeddings=32,
+        rope_parameters={"rope_theta": 10000.0, **rope},
+        architectures=["Phi3ForCausalLM"],
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    ).save_pretrained(str(folder))
+
+
+def test_positions_end_where_longrope_changes_its_factors(folder: Path) -> None:
+    factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+    phi3(folder, {"rope_type": "longrope", **factors})
+    assert open_language_model(str(folder)).generation.max_positions == 32
+    assert open_language_model(str(folder), max_length=20).generation.max_positions == 20
+    with pytest.raises(ConversionRefused, match=r"from 2 to 32 .* \(longrope\), got 33"):
+        open_language_model(str(folder), max_length=33)
+    phi3(folder, {"rope_type": "default"})
+    assert open_language_model(str(folder)).generation.max_positions == 256
 
 
 def test_more_positions_than_the_model_has_are_refused(folder: Path) -> None:

@@ -26,6 +26,7 @@ from transformer_serving.desk.source.tokenizer import (
 ARCHITECTURES = ("ForCausalLM", "LMHeadModel")
 # The cache of longer texts needs gigabytes; who wants it says so with --max-length.
 _LONGEST_UNASKED = 8192
+_LONGROPE = "longrope"
 # What transformers' pipeline generates where nobody says how much.
 _NEW_UNASKED = 256
 # transformers' own defaults where generation_config.json is silent (5.2, configuration_utils.py).
@@ -101,8 +102,9 @@ def open_language_model(
     """Find `model` (a folder, else a Hub id) and read what serving by `engine` needs to know of it.
 
     `max_length` are the positions of prompt and new tokens together, the model's own or 8192
-    unless given. Raises ConversionRefused when the model is not found, generates no text, has
-    pickled weights that are not allowed, or asks for what the engine does not do.
+    unless given, and of a 'longrope' model those before its factors change. Raises
+    ConversionRefused when the model is not found, generates no text, has pickled weights that are
+    not allowed, or asks for what the engine does not do.
     """
     folder, found_name, found_revision = locate_model(model, revision, allow_pickle)
     refuse_pickles(folder, allowed=allow_pickle)
@@ -177,11 +179,30 @@ def _positions(config: Mapping[str, Any], max_length: int | None) -> int:
         raise ConversionRefused(
             "config.json does not say how many positions the model has; add max_position_embeddings"
         )
-    if max_length is not None and not 2 <= max_length <= own:
+    short = _positions_of_short_factors(config)
+    most = min(own, short or own)
+    if max_length is not None and not 2 <= max_length <= most:
+        why = f", whose longer texts have other rotary factors ({_LONGROPE})" if most < own else ""
         raise ConversionRefused(
-            f"--max-length must be from 2 to {own} for this model, got {max_length}"
+            f"--max-length must be from 2 to {most} for this model{why}, got {max_length}"
         )
-    return max_length or min(int(own), _LONGEST_UNASKED)
+    return max_length or min(int(most), _LONGEST_UNASKED)
+
+
+def _positions_of_short_factors(config: Mapping[str, Any]) -> int | None:
+    """A graph has one set of rotary factors, and a 'longrope' model another one for each text that
+    grows beyond its original positions: keys that were cached before would be of the first.
+
+    'dynamic' factors change beyond max_position_embeddings alone, where no text gets to.
+    """
+    written = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    # Some families have them for each type of layer.
+    for rope in (written, *(one for one in written.values() if isinstance(one, Mapping))):
+        if _LONGROPE in (rope.get("rope_type"), rope.get("type")):
+            found = rope.get("original_max_position_embeddings")
+            found = found or config.get("original_max_position_embeddings")
+            return found if isinstance(found, int) else None
+    return None
 
 
 def _eos_ids(
