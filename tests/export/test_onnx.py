@@ -8,7 +8,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from transformers import LongformerConfig, LongformerForSequenceClassification
+from transformers import (
+    LongformerConfig,
+    LongformerForSequenceClassification,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from tests.tiny_models import (
     POSITIONS,
@@ -22,7 +27,7 @@ from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import build_engine
 from transformer_serving.desk.export.cleaning import clean_onnx
 from transformer_serving.desk.export.endpoint_json import LIMITS, endpoint_of, tokens_of
-from transformer_serving.desk.export.onnx import ExportedGraph, export_onnx
+from transformer_serving.desk.export.onnx import ExportedGraph, export_onnx, tensors_of
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.parity.check import (
     ParityReport,
@@ -175,6 +180,25 @@ def test_a_model_that_cannot_be_exported_says_why_and_what_would_work(
     assert "docs/models.md" in message
     assert "bundle --from" in message
     assert capfd.readouterr().err == ""
+
+
+def test_an_encoder_with_a_decoder_is_refused_where_it_wants_more_than_tokens(
+    tmp_path: Path,
+) -> None:
+    config = T5Config(
+        vocab_size=120, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, pad_token_id=0
+    )
+    T5ForConditionalGeneration(config).save_pretrained(str(tmp_path))
+    save_tokenizer(tmp_path, token_types=False)
+    with pytest.raises(ConversionRefused, match="name --task sentence-embedding to serve"):
+        open_source(str(tmp_path))
+    source = open_source(str(tmp_path), task="feature-extraction")
+    with pytest.raises(ConversionRefused, match="'t5' does not run for task feature-extraction"):
+        tensors_of(source)
+    # What is advised runs.
+    assert tensors_of(open_source(str(tmp_path), task="sentence-embedding")).outputs[0].dims == (
+        16,
+    )
 
 
 def test_graph_accepts_any_batch_and_length(

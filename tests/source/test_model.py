@@ -278,6 +278,16 @@ def test_a_cross_encoder_has_no_vectors(classifier: Path) -> None:
     assert open_source(str(classifier)).task == "rerank"
 
 
+@pytest.mark.parametrize("module", ["WeightedLayerPooling", "LSTM", "CNN", "Own"])
+def test_a_module_that_is_not_served_is_refused(tmp_path: Path, module: str) -> None:
+    model = sentence_model(tmp_path)
+    rows = json.loads((model / "modules.json").read_text())
+    rows.insert(1, {"idx": 1, "path": "", "type": f"sentence_transformers.models.{module}"})
+    (model / "modules.json").write_text(json.dumps(rows))
+    with pytest.raises(ConversionRefused, match=f"modules.json has '{module}', which is not serve"):
+        open_source(str(model))
+
+
 def test_a_pooling_that_leaves_the_prompt_out_is_refused(tmp_path: Path) -> None:
     model = sentence_model(tmp_path, prompts={"query": "query: "})
     change(model / "1_P" / "config.json", include_prompt=False)

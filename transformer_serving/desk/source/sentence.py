@@ -29,6 +29,8 @@ class SentenceSettings:
     dimensions: int | None = None
 
 
+# Others want more than vectors and the mask, or look from token to token beside the mask.
+SERVED_MODULES = ("Pooling", "Dense", "Normalize", "LayerNorm", "Dropout")
 # sentence-transformers' own choice for a bare encoder.
 BARE_ENCODER = SentenceSettings(("Pooling",), {}, None, "cosine")
 
@@ -44,6 +46,12 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
         raise ConversionRefused(
             f"modules.json starts with '{names[0] if names else 'nothing'}'; only models that "
             "start with a Transformer module can be served"
+        )
+    unserved = [name for name in names[1:] if name not in SERVED_MODULES]
+    if unserved:
+        raise ConversionRefused(
+            f"modules.json has '{unserved[0]}', which is not served; behind the Transformer may "
+            f"stand {', '.join(SERVED_MODULES)}"
         )
     settings = read_json(folder / "config_sentence_transformers.json") or {}
     prompts = {str(name): text for name, text in (settings.get("prompts") or {}).items() if text}

@@ -49,8 +49,8 @@ def task_of(config: Mapping[str, Any], folder: Path, asked: str | None) -> str:
     if any(name.endswith(_ENCODER_DECODERS) for name in names):
         raise ConversionRefused(
             f"the model is {_named(config)}, and text of an encoder and a decoder is not served; "
-            "name --task sentence-embedding or feature-extraction to serve its vectors, or convert "
-            "a model with a head of docs/models.md"
+            "name --task sentence-embedding to serve its encoder's vectors, or convert a model "
+            "with a head of docs/models.md"
         )
     if any(_generates(name) for name in names):
         raise ConversionRefused(
