@@ -72,6 +72,26 @@ def test_the_smallest_length_of_the_files_counts(classifier: Path) -> None:
     assert open_source(str(classifier), task="sentence-embedding").max_length == 20
 
 
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "xlm-roberta", "xlnet"])
+def test_the_length_and_case_of_a_transformer_module_stand_in_its_folder(
+    tmp_path: Path, name: str
+) -> None:
+    model = sentence_model(tmp_path)
+    rows = json.loads((model / "modules.json").read_text())
+    rows[0]["path"] = "0_Transformer"
+    (model / "modules.json").write_text(json.dumps(rows))
+    (model / "0_Transformer").mkdir()
+    settings = model / "0_Transformer" / f"sentence_{name}_config.json"
+    change(settings, max_seq_length=20, do_lower_case=True)
+    assert open_source(str(model)).max_length == 20
+    assert open_source(str(model), task="feature-extraction").max_length == POSITIONS
+    change(settings, processor_kwargs={"model_max_length": 16})
+    assert open_source(str(model)).max_length == 16
+    # As there, it stands in the place of what the tokenizer says.
+    change(model / "tokenizer_config.json", model_max_length=10)
+    assert open_source(str(model)).max_length == 16
+
+
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [

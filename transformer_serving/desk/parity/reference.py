@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from preprocess.tokens import Encoded
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.desk.export.onnx import quiet
+from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.parity.shapes import unpadded
 from transformer_serving.desk.source.model import ModelSource
 from transformer_serving.desk.source.tokenizer import load_tokenizer
@@ -133,8 +134,19 @@ def _sentence_model(source: ModelSource, endpoint: Endpoint) -> Any:
         trust_remote_code=False,
         model_kwargs={"dtype": torch.float32},
     )
-    model.max_seq_length = endpoint.tokens.max_length
+    _set_length(model, endpoint)
     return model
+
+
+def _set_length(model: Any, endpoint: Endpoint) -> None:
+    """Raises ConversionRefused where the reference, left alone, would cut a text earlier."""
+    own, ours = model.max_seq_length, endpoint.tokens.max_length
+    if own is not None and own < ours:
+        raise ConversionRefused(
+            f"{SENTENCES} cuts this model's texts at {own} tokens, and the endpoint would at "
+            f"{ours}; convert with --max-length {own}"
+        )
+    model.max_seq_length = ours
 
 
 def _embedder(source: ModelSource, endpoint: Endpoint) -> Ask:
@@ -154,13 +166,14 @@ def _cross_encoder(source: ModelSource, endpoint: Endpoint) -> Any:
     import torch
     from sentence_transformers import CrossEncoder
 
-    return CrossEncoder(
+    model = CrossEncoder(
         str(source.folder),
         device="cpu",
-        max_length=endpoint.tokens.max_length,
         trust_remote_code=False,
         model_kwargs={"dtype": torch.float32},
     )
+    _set_length(model, endpoint)
+    return model
 
 
 def _cross_scores(model: Any, text: str, others: Sequence[str]) -> list[float]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transformer_serving.contract.heads import TASK_HEADS
 from transformer_serving.contract.meanings import Classification
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.json_files import read_json
@@ -18,7 +19,9 @@ from transformer_serving.desk.source.pickled_weights import refuse_pickles, with
 from transformer_serving.desk.source.sentence import (
     BARE_ENCODER,
     SentenceSettings,
+    longest_of,
     read_sentence_settings,
+    read_transformer_settings,
 )
 from transformer_serving.desk.source.task import head_of, task_of
 from transformer_serving.desk.source.tokenizer import TokenizerFile, read_tokenizer
@@ -83,7 +86,8 @@ def open_source(
     config = read_model_config(folder)
     chosen = task_of(config, folder, task)
     head = head_of(chosen, config, folder)
-    tokenizer = read_tokenizer(folder, lowercases=head == "vector")
+    by_sentences = "vector" in TASK_HEADS[chosen]
+    tokenizer = read_tokenizer(folder, lowercases=by_sentences)
     if head == "masks" and tokenizer.mask_id is None:
         raise ConversionRefused("fill-mask needs a tokenizer with a mask token; this one has none")
     labelled = head in ("sequence", "tokens")
@@ -96,7 +100,7 @@ def open_source(
         head=head,
         model_type=str(config.get("model_type", "")),
         tokenizer=tokenizer,
-        max_length=_max_length(folder, config, head, tokenizer),
+        max_length=_max_length(folder, config, tokenizer, by_sentences),
         # Where the tokenizer does not fill them, the reference does not pass them either.
         takes_token_types=token_types and "token_type_ids" in tokenizer.names,
         vocabulary=int(config.get("vocab_size") or 0),
@@ -198,17 +202,21 @@ def read_model_config(folder: Path) -> dict[str, Any]:
 
 
 def _max_length(
-    folder: Path, config: Mapping[str, Any], head: str, tokenizer: TokenizerFile
+    folder: Path, config: Mapping[str, Any], tokenizer: TokenizerFile, cut_by_sentences: bool
 ) -> int:
-    """The longest text in tokens, special tokens included: the smallest of what the files say."""
+    """The longest text in tokens, special tokens included: the smallest of what the files say.
+
+    `cut_by_sentences`: the reference is sentence-transformers, which has settings of its own.
+    """
     bounds: list[int] = []
     positions = config.get("max_position_embeddings")
     if isinstance(positions, int) and positions > 0:
         offset = config.get("model_type") in _OFFSET_POSITIONS
         bounds.append(positions - (int(config.get("pad_token_id") or 0) + 1 if offset else 0))
-    sentence = read_json(folder / "sentence_bert_config.json") or {}
-    if head == "vector" and isinstance(sentence.get("max_seq_length"), int):
-        bounds.append(sentence["max_seq_length"])
-    if tokenizer.max_length is not None:
+    # It stands in the place of the tokenizer's own.
+    sentence = longest_of(read_transformer_settings(folder)) if cut_by_sentences else None
+    if sentence is not None:
+        bounds.append(sentence)
+    elif tokenizer.max_length is not None:
         bounds.append(tokenizer.max_length)
     return min(bounds, default=_DEFAULT_MAX_LENGTH)

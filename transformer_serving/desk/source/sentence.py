@@ -31,6 +31,11 @@ class SentenceSettings:
 
 # Others want more than vectors and the mask, or look from token to token beside the mask.
 SERVED_MODULES = ("Pooling", "Dense", "Normalize", "LayerNorm", "Dropout")
+# The names that sentence-transformers tries for its Transformer module, in its order.
+_TRANSFORMER_FILES = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
 # sentence-transformers' own choice for a bare encoder.
 BARE_ENCODER = SentenceSettings(("Pooling",), {}, None, "cosine")
 
@@ -64,6 +69,29 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
         similarity=_similarity(settings),
         dimensions=_dimensions(settings),
     )
+
+
+def read_transformer_settings(folder: Path) -> dict[str, Any]:
+    """What sentence-transformers' Transformer module says of itself, in its own folder."""
+    place = folder
+    try:
+        rows = json.loads((folder / "modules.json").read_bytes())
+        first = min(rows, key=lambda row: int(row["idx"]))
+        place = folder / str(first.get("path") or "")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    found = (read_json(place / name) for name in _TRANSFORMER_FILES)
+    return next((settings for settings in found if settings), {})
+
+
+def longest_of(settings: dict[str, Any]) -> int | None:
+    """Where that module cuts a text, in tokens; None where the tokenizer alone says it."""
+    for name in ("processor_kwargs", "tokenizer_args"):
+        given = settings.get(name)
+        if isinstance(given, dict) and isinstance(given.get("model_max_length"), int):
+            return int(given["model_max_length"])
+    written = settings.get("max_seq_length")
+    return written if isinstance(written, int) else None
 
 
 def _similarity(settings: dict[str, Any]) -> str:

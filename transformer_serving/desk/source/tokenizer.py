@@ -11,7 +11,7 @@ from typing import Any
 
 from transformer_serving.contract.error_line import first_line
 from transformer_serving.desk.failure import ConversionRefused
-from transformer_serving.desk.source.json_files import read_json
+from transformer_serving.desk.source.sentence import read_transformer_settings
 
 # A tokenizer without a limit of its own says a number beyond any text.
 UNBOUNDED = 1_000_000
@@ -111,8 +111,7 @@ def _limit(length: Any) -> int | None:
 
 def _lowercase_if_asked(tokenizer: Any, folder: Path) -> None:
     """sentence-transformers lowercases by its own setting, which tokenizer.json does not hold."""
-    settings = read_json(folder / "sentence_bert_config.json") or {}
-    if not settings.get("do_lower_case"):
+    if not read_transformer_settings(folder).get("do_lower_case"):
         return
     from tokenizers import normalizers
 
