@@ -123,7 +123,7 @@ def phi3(folder: Path, rope: dict[str, Any]) -> None:
         num_attention_heads=4,
         max_position_embeddings=256,
         original_max_position_embeddings=32,
-        rope_parameters={"rope_theta": 10000.0, **rope},
+        rope_parameters=rope,  # type: ignore[arg-type]
         architectures=["Phi3ForCausalLM"],
         pad_token_id=0,
         bos_token_id=1,
@@ -133,12 +133,12 @@ def phi3(folder: Path, rope: dict[str, Any]) -> None:
 
 def test_positions_end_where_longrope_changes_its_factors(folder: Path) -> None:
     factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
-    phi3(folder, {"rope_type": "longrope", **factors})
+    phi3(folder, {"rope_type": "longrope", "rope_theta": 1e4, **factors})
     assert open_language_model(str(folder)).generation.max_positions == 32
     assert open_language_model(str(folder), max_length=20).generation.max_positions == 20
     with pytest.raises(ConversionRefused, match=r"from 2 to 32 .* \(longrope\), got 33"):
         open_language_model(str(folder), max_length=33)
-    phi3(folder, {"rope_type": "default"})
+    phi3(folder, {"rope_type": "default", "rope_theta": 1e4})
     assert open_language_model(str(folder)).generation.max_positions == 256
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from huggingface_hub.utils import filter_repo_objects
+from huggingface_hub.utils._paths import filter_repo_objects
 from tokenizers import Tokenizer
 from transformers import BertForMaskedLM
 

@@ -29,7 +29,7 @@ def build_onnxruntime(precision: str, graph: Path, folder: Path, shapes: Shapes)
     elif precision == "fp16":
         from transformer_serving.desk.builders.half_precision import overflowing_nodes, write_half
 
-        write_half(graph, target, overflowing_nodes(graph, shapes.feeds))
+        outer = write_half(graph, target, overflowing_nodes(graph, shapes.feeds))
     return EngineFiles("onnxruntime", precision, (target, *outer))
 
 
