@@ -123,7 +123,7 @@ def phi3(folder: Path, rope: dict[str, Any]) -> None:
         num_attention_heads=4,
         max_position_embeddings=256,
         original_max_position_embeddings=32,
-        rope_parameters=rope,  # type: ignore[arg-type]
+        rope_parameters=rope,
         architectures=["Phi3ForCausalLM"],
         pad_token_id=0,
         bos_token_id=1,
