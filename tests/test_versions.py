@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 import tomllib
 import yaml
+from click.testing import CliRunner
 
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.gate.onnx_limits import highest
 from transformer_serving.contract.gate.release import older
 from transformer_serving.contract.gate.vllm_engine import FIRST_RELEASE, FIRST_TRITON
+from transformer_serving.desk.cli import main
 from transformer_serving.desk.export.onnx import OPSET
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.versions.lock import LOCK_FILE, ImagePin, Lock, parse_lock, read_lock
@@ -30,7 +32,7 @@ from transformer_serving.desk.versions.matrix import (
     read_matrix,
     releases_with,
 )
-from transformer_serving.desk.versions.move import use
+from transformer_serving.desk.versions.move import Move, use
 
 ROOT = Path(__file__).parent.parent
 CLI = str(Path(sys.executable).with_name("transformer-serving"))
@@ -321,6 +323,17 @@ def test_the_commands() -> None:
     assert re.search(r"24\.10 +2\.51\.0 +10\.5\.0\.18 .* embedded", table)
     assert re.search(r"25\.09 +2\.61\.0 +10\.13\.3\.9 ~", table)
     assert "establish it: docker run --rm" in run("versions", "use", "25.07", code=2)
+
+
+@pytest.mark.parametrize("command", [("--json", "use"), ("use", "--json")])
+def test_the_move_is_printed_as_json(
+    command: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pin = read_lock().image
+    move = Move(pin, pin, ("a",))
+    monkeypatch.setattr("transformer_serving.desk.versions.move.use", lambda _release: move)
+    done = CliRunner().invoke(main, ["versions", *command, pin.release])
+    assert json.loads(done.output)["after"]["release"] == pin.release
 
 
 def run(*arguments: str, code: int = 0) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -150,6 +151,35 @@ def test_nodes_that_overflow_stay_in_fp32(tmp_path: Path) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         spoilt = answer(tmp_path / "lost.onnx", ids)
     assert not np.isfinite(spoilt).all()
+
+
+def test_weights_beside_the_graph_are_never_taken_into_one_message(
+    tiny_bundle: Path, feeds: list[Feed], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of more than 2 GiB, which no protobuf holds."""
+    whole = tiny_bundle / "model" / "model.onnx"
+    graph = tmp_path / "graph.onnx"
+    data = {"save_as_external_data": True, "location": "graph.onnx.data"}
+    onnx.save_model(onnx.load(str(whole)), str(graph), **data)  # type: ignore[arg-type]
+    wanted = logits("onnxruntime", "fp16", whole, tmp_path / "whole", feeds)
+    session = onnxruntime.InferenceSession
+
+    def from_a_file(path: Any, *given: Any, **named: Any) -> Any:
+        assert isinstance(path, str)
+        return session(path, *given, **named)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("the weights are in one message")
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", from_a_file)
+    monkeypatch.setattr("onnx.shape_inference.infer_shapes", refuse)
+    monkeypatch.setattr("onnxruntime.transformers.float16.infer_shapes", refuse)
+    monkeypatch.setattr("transformer_serving.desk.builders.half_precision._INLINE_LIMIT", 0)
+    found = logits("onnxruntime", "fp16", graph, tmp_path / "apart", feeds)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    names = sorted(path.name for path in (tmp_path / "apart").iterdir())
+    assert names == ["model.onnx", "model.onnx.data"]
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_what_a_mask_adds_is_no_overflow(tiny_bundle: Path, feeds: list[Feed]) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import shutil
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,14 +17,16 @@ from tests.tiny_models import save_classifier
 from transformer_serving.contract.endpoint import Recorded, read_endpoint
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.manifest import entry_of, read_manifest, verify_files
-from transformer_serving.desk.builders.files import EngineFiles
+from transformer_serving.desk.builders.files import EngineFiles, Shapes
+from transformer_serving.desk.builders.onnxruntime import build_onnxruntime
 from transformer_serving.desk.builders.table import open_engine
 from transformer_serving.desk.bundle import preprocess_file
 from transformer_serving.desk.bundle.folder import RENEWABLE, open_bundle
-from transformer_serving.desk.bundle.writer import renew_bundle
+from transformer_serving.desk.bundle.writer import check_target, renew_bundle
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.convert import STEPS, Converted, ConvertRequest, convert
 from transformer_serving.desk.deploy.plain_triton import write_repository
+from transformer_serving.desk.deploy.registry import registry_folder
 from transformer_serving.desk.failure import ConversionRefused, Failure
 from transformer_serving.desk.parity.shapes import infer_of
 from transformer_serving.engine.model_config import from_text
@@ -229,6 +233,76 @@ def test_another_folder_is_never_replaced(model: Path, tmp_path: Path) -> None:
     with pytest.raises(ConversionRefused, match="no bundle"):
         convert_quietly(ConvertRequest(str(model), precision="fp32"), target)
     assert (target / "thesis.txt").read_text() == "mine"
+
+
+def test_what_cannot_be_replaced_is_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    monkeypatch.chdir(inner)
+    for target in (Path("."), Path(".."), Path("../inner"), inner):
+        with pytest.raises(ConversionRefused, match="the folder that this command runs in"):
+            check_target(target)
+    check_target(Path("bundle"))
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    monkeypatch.setattr("os.path.ismount", lambda path: Path(path) == mounted)
+    with pytest.raises(ConversionRefused, match=f"name a folder inside it: --output {mounted}/bun"):
+        check_target(mounted)
+
+
+@pytest.mark.parametrize("fault", [OSError("planted"), KeyboardInterrupt()])
+def test_the_old_bundle_is_there_again_where_the_new_one_does_not_come(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
+) -> None:
+    before = open_bundle(bundle).manifest
+    rename = Path.rename
+
+    def failing(self: Path, target: Path) -> Path:
+        if self.name == "new":
+            raise fault
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(type(fault)):
+        renew_bundle(bundle)
+    assert open_bundle(bundle).manifest == before
+    assert [path.name for path in bundle.parent.iterdir()] == [bundle.name]
+
+
+def test_without_second_names_files_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on exFAT and over SMB."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", refuse)
+    graph = tmp_path / "graph.onnx"
+    graph.write_bytes(b"graph")
+    (tmp_path / "graph.onnx.data").write_bytes(b"weights")
+    (tmp_path / "out").mkdir()
+    files = build_onnxruntime("fp32", graph, tmp_path / "out", Shapes((8,), (1, 1, 1), []))
+    assert [path.name for path in files.files] == ["model.onnx", "graph.onnx.data"]
+    assert files.files[0].read_bytes() == graph.read_bytes()
+
+
+def test_beside_a_bundle_that_nobody_may_write_to_an_upload_is_put_elsewhere(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = tempfile.mkdtemp
+
+    def read_only(suffix: str | None, prefix: str | None, dir: Path | None) -> str:
+        if dir is not None:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return make(suffix, prefix)
+
+    monkeypatch.setattr("tempfile.mkdtemp", read_only)
+    with registry_folder(open_bundle(bundle)) as folder:
+        assert bundle.parent not in folder.parents
+        assert (folder / "manifest.json").is_file()
 
 
 def test_a_refused_conversion_leaves_nothing(

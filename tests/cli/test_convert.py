@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -155,3 +157,26 @@ def test_an_output_that_cannot_be_is_refused_before_any_work(
         assert "export:" not in done.output
     assert [path.name for path in taken.iterdir()] == ["notes.txt"]
     assert not (tmp_path / "b").exists()
+
+
+def test_a_conversion_that_is_ended_leaves_nothing(
+    tiny_classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left beside the target would be gigabytes."""
+
+    def end(_source: object, folder: Path) -> None:
+        (folder / "export.onnx").write_text("weights")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def unheard(*_: object) -> None:
+        raise AssertionError("SIGTERM is left to the process")
+
+    before = signal.signal(signal.SIGTERM, unheard)
+    monkeypatch.setattr("transformer_serving.desk.convert.onnx_graph", end)
+    command = ["convert", str(tiny_classifier), "--output", str(tmp_path / "bundle")]
+    try:
+        done = CliRunner().invoke(main, command)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (done.exit_code, done.output.splitlines()[-1]) == (1, "Aborted!")
+    assert list(tmp_path.iterdir()) == []

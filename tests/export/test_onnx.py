@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from transformers import LongformerConfig, LongformerForSequenceClassification
+from transformers import (
+    LongformerConfig,
+    LongformerForSequenceClassification,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from tests.tiny_models import (
     POSITIONS,
@@ -21,9 +27,14 @@ from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import build_engine
 from transformer_serving.desk.export.cleaning import clean_onnx
 from transformer_serving.desk.export.endpoint_json import LIMITS, endpoint_of, tokens_of
-from transformer_serving.desk.export.onnx import ExportedGraph, export_onnx
+from transformer_serving.desk.export.onnx import ExportedGraph, export_onnx, tensors_of
 from transformer_serving.desk.failure import ConversionRefused
-from transformer_serving.desk.parity.check import ParityReport, compare, prepare_case
+from transformer_serving.desk.parity.check import (
+    ParityReport,
+    compare,
+    prepare_case,
+    refuse_when_over,
+)
 from transformer_serving.desk.source.model import ModelSource, open_source
 
 
@@ -171,6 +182,25 @@ def test_a_model_that_cannot_be_exported_says_why_and_what_would_work(
     assert capfd.readouterr().err == ""
 
 
+def test_an_encoder_with_a_decoder_is_refused_where_it_wants_more_than_tokens(
+    tmp_path: Path,
+) -> None:
+    config = T5Config(
+        vocab_size=120, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, pad_token_id=0
+    )
+    T5ForConditionalGeneration(config).save_pretrained(str(tmp_path))
+    save_tokenizer(tmp_path, token_types=False)
+    with pytest.raises(ConversionRefused, match="name --task sentence-embedding to serve"):
+        open_source(str(tmp_path))
+    source = open_source(str(tmp_path), task="feature-extraction")
+    with pytest.raises(ConversionRefused, match="'t5' does not run for task feature-extraction"):
+        tensors_of(source)
+    # What is advised runs.
+    assert tensors_of(open_source(str(tmp_path), task="sentence-embedding")).outputs[0].dims == (
+        16,
+    )
+
+
 def test_graph_accepts_any_batch_and_length(
     classifier: tuple[ModelSource, ExportedGraph],
 ) -> None:
@@ -182,3 +212,29 @@ def test_graph_accepts_any_batch_and_length(
         [output] = session.run(None, dict.fromkeys(classifier[1].inputs, rows))
         assert output.shape == (shape[0], 3)
         assert np.isfinite(output).all()
+
+
+@pytest.mark.parametrize(
+    ("task", "default"),
+    [("sentence-embedding", "document"), ("sentence-similarity", None), ("rerank", "document")],
+)
+def test_prompts_and_kept_dimensions_are_those_of_the_reference(
+    task: str, default: str | None, tmp_path: Path
+) -> None:
+    """As e5, arctic and Qwen3-Embedding have them: a prompt for queries, and one for documents."""
+    model = save_sentence_model(tmp_path / "model", tmp_path / "encoder", pooling="mean")
+    settings = model / "config_sentence_transformers.json"
+    written = {
+        "prompts": {"query": "the old piano: ", "document": "tea: "},
+        "default_prompt_name": default,
+        "truncate_dim": 20,
+    }
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), **written}))
+    source = open_source(str(model), task=task)
+    graph = export_onnx(source, tmp_path / "export.onnx")
+    assert graph.outputs[0].dims == (32,)
+    endpoint = endpoint_of(source, graph, tokens_of(source, None, ()), LIMITS)
+    assert endpoint.embedding is not None
+    assert endpoint.embedding.dimensions == 20
+    report = parity_of(source, graph, EngineFiles("onnxruntime", "fp32", (graph.path,)))
+    refuse_when_over(report)

@@ -10,13 +10,21 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from transformers import BertForSequenceClassification
 
-from tests.tiny_models import save_classifier
+from tests.tiny_models import (
+    POSITIONS,
+    bert_config,
+    save_classifier,
+    save_sentence_model,
+    save_tokenizer,
+)
+from transformer_serving.contract.endpoint import OutputTensor
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import open_engine
 from transformer_serving.desk.export.cleaning import clean_onnx
 from transformer_serving.desk.export.endpoint_json import LIMITS, endpoint_of, tokens_of
-from transformer_serving.desk.export.onnx import export_onnx
+from transformer_serving.desk.export.onnx import GraphTensors, export_onnx
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.parity import check as parity
 from transformer_serving.desk.parity.check import (
@@ -28,6 +36,7 @@ from transformer_serving.desk.parity.check import (
     prepare_case,
     refuse_when_over,
 )
+from transformer_serving.desk.parity.reference import reference_answers
 from transformer_serving.desk.source.model import open_source
 from transformer_serving.engine.proof.parity_set import read_parity_set
 
@@ -278,3 +287,23 @@ def test_requests_cover_every_length_class_and_one_that_is_cut(model: Model) -> 
     assert longest in lengths
     assert len(set(lengths)) > 12
     assert any("text_pair" in body for body in model.case.bodies)
+
+
+@pytest.mark.parametrize("task", ["sentence-embedding", "rerank"])
+def test_a_reference_that_cuts_earlier_is_refused(task: str, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    if task == "rerank":
+        BertForSequenceClassification(bert_config(num_labels=1)).save_pretrained(str(folder))
+        save_tokenizer(folder)
+    else:
+        save_sentence_model(folder, tmp_path / "encoder", pooling="mean")
+    source = open_source(str(folder), task=task)
+    width = 1 if task == "rerank" else 32
+    output = (OutputTensor("output", "FP32", (width,)),)
+    graph = GraphTensors(("input_ids", "token_type_ids", "attention_mask"), output)
+    endpoint = endpoint_of(source, graph, tokens_of(source, None, ()), LIMITS)
+    body = {"query": "tea", "texts": ["snow"]} if task == "rerank" else {"text": "tea"}
+    assert reference_answers(source, endpoint, [body])
+    longer = replace(endpoint, tokens=replace(endpoint.tokens, max_length=POSITIONS + 1))
+    with pytest.raises(ConversionRefused, match=f"convert with --max-length {POSITIONS}"):
+        reference_answers(source, longer, [body])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import GenerationConfig, Phi3Config
 
 from tests.language_models import POSITIONS, WINDOW, save_language_model
 from transformer_serving.contract.generation import Sampling
@@ -77,6 +78,20 @@ def test_numbers_that_cannot_be_are_taken_as_unsaid(folder: Path) -> None:
         ("config.json", {"architectures": ["BertForMaskedLM"]}, "serves causal language models"),
         ("generation_config.json", {"num_beams": 4}, "has 'num_beams', which the engine"),
         ("generation_config.json", {"no_repeat_ngram_size": 2}, "'no_repeat_ngram_size'"),
+        *(
+            ("generation_config.json", {field: value}, f"has '{field}', which the engine")
+            for field, value in {
+                "sequence_bias": [[[7], -10.0]],
+                "exponential_decay_length_penalty": [10, 1.5],
+                "encoder_repetition_penalty": 1.2,
+                "stop_strings": ["."],
+                "epsilon_cutoff": 3e-4,
+                "eta_cutoff": 3e-4,
+                "top_h": 0.4,
+                "watermarking_config": {"greenlist_ratio": 0.3},
+                "a_field_of_tomorrow": 1,
+            }.items()
+        ),
     ],
 )
 def test_what_is_not_served_is_refused(
@@ -85,6 +100,46 @@ def test_what_is_not_served_is_refused(
     change(folder, name, **fields)
     with pytest.raises(ConversionRefused, match=said):
         open_language_model(str(folder))
+
+
+def test_fields_that_change_no_text_pass(folder: Path) -> None:
+    """All that transformers knows, at the values that it has where nothing is said, and more."""
+    change(folder, "generation_config.json", **GenerationConfig().to_dict())
+    change(folder, "generation_config.json", **GenerationConfig._get_default_generation_params())
+    change(
+        folder, "generation_config.json", _from_model_config=True, pad_token_id=0, max_length=4096,
+        cache_implementation="hybrid", use_cache=False, renormalize_logits=True, stop_strings=[],
+    )  # fmt: skip
+    assert open_language_model(str(folder)).generation.sampling.top_k == 50
+
+
+def phi3(folder: Path, rope: dict[str, Any]) -> None:
+    (folder / "config.json").unlink()
+    Phi3Config(
+        vocab_size=300,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        max_position_embeddings=256,
+        original_max_position_embeddings=32,
+        rope_parameters=rope,
+        architectures=["Phi3ForCausalLM"],
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    ).save_pretrained(str(folder))
+
+
+def test_positions_end_where_longrope_changes_its_factors(folder: Path) -> None:
+    factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+    phi3(folder, {"rope_type": "longrope", "rope_theta": 1e4, **factors})
+    assert open_language_model(str(folder)).generation.max_positions == 32
+    assert open_language_model(str(folder), max_length=20).generation.max_positions == 20
+    with pytest.raises(ConversionRefused, match=r"from 2 to 32 .* \(longrope\), got 33"):
+        open_language_model(str(folder), max_length=33)
+    phi3(folder, {"rope_type": "default", "rope_theta": 1e4})
+    assert open_language_model(str(folder)).generation.max_positions == 256
 
 
 def test_more_positions_than_the_model_has_are_refused(folder: Path) -> None:

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from huggingface_hub.utils._paths import filter_repo_objects
 from tokenizers import Tokenizer
+from transformers import BertForMaskedLM
 
-from tests.tiny_models import POSITIONS, save_classifier, save_encoder, save_roberta
+from tests.tiny_models import (
+    POSITIONS,
+    bert_config,
+    save_classifier,
+    save_encoder,
+    save_roberta,
+    save_tokenizer,
+)
 from transformer_serving.contract.meanings import Classification
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.model import open_source
@@ -59,6 +70,26 @@ def test_the_smallest_length_of_the_files_counts(classifier: Path) -> None:
     change(classifier / "sentence_bert_config.json", max_seq_length=20)
     assert open_source(str(classifier)).max_length == 30
     assert open_source(str(classifier), task="sentence-embedding").max_length == 20
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "xlm-roberta", "xlnet"])
+def test_the_length_and_case_of_a_transformer_module_stand_in_its_folder(
+    tmp_path: Path, name: str
+) -> None:
+    model = sentence_model(tmp_path)
+    rows = json.loads((model / "modules.json").read_text())
+    rows[0]["path"] = "0_Transformer"
+    (model / "modules.json").write_text(json.dumps(rows))
+    (model / "0_Transformer").mkdir()
+    settings = model / "0_Transformer" / f"sentence_{name}_config.json"
+    change(settings, max_seq_length=20, do_lower_case=True)
+    assert open_source(str(model)).max_length == 20
+    assert open_source(str(model), task="feature-extraction").max_length == POSITIONS
+    change(settings, processor_kwargs={"model_max_length": 16})
+    assert open_source(str(model)).max_length == 16
+    # As there, it stands in the place of what the tokenizer says.
+    change(model / "tokenizer_config.json", model_max_length=10)
+    assert open_source(str(model)).max_length == 16
 
 
 @pytest.mark.parametrize(
@@ -231,6 +262,52 @@ def test_prompts_and_similarity_are_read(tmp_path: Path) -> None:
     assert open_source(str(model), task="rerank").head == "vector"
 
 
+@pytest.mark.parametrize("task", ["auto", "sentence-embedding", "rerank", "sentence-similarity"])
+@pytest.mark.parametrize("kind", ["SparseEncoder", "MultiVectorEncoder"])
+def test_what_is_no_embedder_is_not_made_into_one(tmp_path: Path, kind: str, task: str) -> None:
+    model = sentence_model(tmp_path, model_type=kind)
+    with pytest.raises(ConversionRefused, match=f"the model is a {kind} .* SentenceTransformer or"):
+        open_source(str(model), task=task)
+    assert open_source(str(model), task="feature-extraction").head == "token_vectors"
+
+
+def test_a_sparse_encoder_as_its_own_package_saves_it(tmp_path: Path) -> None:
+    from sentence_transformers import SparseEncoder
+
+    torch.manual_seed(7)
+    BertForMaskedLM(bert_config()).save_pretrained(str(tmp_path / "encoder"))
+    save_tokenizer(tmp_path / "encoder")
+    SparseEncoder(str(tmp_path / "encoder"), device="cpu").save(str(tmp_path / "sparse"))
+    with pytest.raises(ConversionRefused, match="the model is a SparseEncoder"):
+        open_source(str(tmp_path / "sparse"))
+    assert open_source(str(tmp_path / "sparse"), task="fill-mask").head == "masks"
+
+
+def test_a_cross_encoder_has_no_vectors(classifier: Path) -> None:
+    change(classifier / "config.json", id2label={"0": "LABEL_0"})
+    assert open_source(str(classifier), task="sentence-embedding").head == "vector"
+    change(classifier / "config.json", sentence_transformers={"version": "4.0.0"})
+    with pytest.raises(ConversionRefused, match="the model is a CrossEncoder, .* --task rerank"):
+        open_source(str(classifier), task="sentence-embedding")
+    change(classifier / "config.json", sentence_transformers=None)
+    row = {"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"}
+    (classifier / "modules.json").write_text(json.dumps([row]))
+    change(classifier / "config_sentence_transformers.json", model_type="CrossEncoder")
+    with pytest.raises(ConversionRefused, match="the model is a CrossEncoder"):
+        open_source(str(classifier), task="sentence-embedding")
+    assert open_source(str(classifier)).task == "rerank"
+
+
+@pytest.mark.parametrize("module", ["WeightedLayerPooling", "LSTM", "CNN", "Own"])
+def test_a_module_that_is_not_served_is_refused(tmp_path: Path, module: str) -> None:
+    model = sentence_model(tmp_path)
+    rows = json.loads((model / "modules.json").read_text())
+    rows.insert(1, {"idx": 1, "path": "", "type": f"sentence_transformers.models.{module}"})
+    (model / "modules.json").write_text(json.dumps(rows))
+    with pytest.raises(ConversionRefused, match=f"modules.json has '{module}', which is not serve"):
+        open_source(str(model))
+
+
 def test_a_pooling_that_leaves_the_prompt_out_is_refused(tmp_path: Path) -> None:
     model = sentence_model(tmp_path, prompts={"query": "query: "})
     change(model / "1_P" / "config.json", include_prompt=False)
@@ -284,6 +361,72 @@ def test_a_module_of_sentence_transformers_may_be_a_pickle(classifier: Path) -> 
     (classifier / "modules.json").write_text('[{"path": ""}, {"path": "2_Dense"}]')
     with pytest.raises(ConversionRefused, match="'2_Dense/pytorch_model.bin' is a pickle"):
         open_source(str(classifier))
+
+
+def test_safetensors_of_another_name_do_not_stand_for_the_weights(classifier: Path) -> None:
+    (classifier / "model.safetensors").rename(classifier / "x.safetensors")
+    (classifier / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(ConversionRefused, match="'pytorch_model.bin' is a pickle"):
+        open_source(str(classifier))
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A repository as a folder, and the snapshot that what is downloaded of it comes into."""
+    repository, snapshot = tmp_path / "repository", tmp_path / "snapshot"
+
+    def download(
+        _model: str,
+        revision: str | None = None,
+        allow_patterns: list[str] | None = None,
+        ignore_patterns: list[str] | None = None,
+    ) -> str:
+        paths = [path for path in repository.rglob("*") if path.is_file()]
+        names = [path.relative_to(repository).as_posix() for path in paths]
+        for name in filter_repo_objects(
+            names, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns
+        ):
+            (snapshot / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(repository / name, snapshot / name)
+        return str(snapshot)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    return repository, snapshot
+
+
+def test_pickles_are_downloaded_for_the_folders_that_have_no_safetensors(
+    hub: tuple[Path, Path],
+) -> None:
+    repository, snapshot = hub
+    sentence_model(repository)
+    rows = json.loads((repository / "modules.json").read_text())
+    dense = {"idx": 2, "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+    (repository / "modules.json").write_text(json.dumps([*rows, dense]))
+    (repository / "2_Dense").mkdir()
+    (repository / "2_Dense" / "config.json").write_text("{}")
+    others = ("consolidated.safetensors", "original/model.pth", "pytorch_model.bin", "model.gguf")
+    for name in (*others, "2_Dense/pytorch_model.bin"):
+        (repository / name).parent.mkdir(exist_ok=True)
+        (repository / name).write_bytes(b"")
+    with pytest.raises(ConversionRefused, match=r"no '2_Dense/model\.safetensors'.*--allow-pickle"):
+        open_source("some-owner/some-model")
+    assert not (snapshot / "2_Dense" / "pytorch_model.bin").exists()
+    assert open_source("some-owner/some-model", allow_pickle=True).folder == snapshot
+    assert (snapshot / "2_Dense" / "pytorch_model.bin").exists()
+    assert not any((snapshot / name).exists() for name in others)
+
+
+def test_pickles_of_the_model_itself_are_downloaded_where_that_is_asked_for(
+    hub: tuple[Path, Path],
+) -> None:
+    repository, snapshot = hub
+    save_classifier(repository)
+    (repository / "model.safetensors").rename(repository / "pytorch_model.bin")
+    (repository / "x.safetensors").write_bytes(b"")
+    with pytest.raises(ConversionRefused, match=r"no 'model\.safetensors'.*--allow-pickle"):
+        open_source("some-owner/some-model")
+    open_source("some-owner/some-model", allow_pickle=True)
+    assert (snapshot / "pytorch_model.bin").exists()
 
 
 def test_a_cache_made_of_links_is_read(classifier: Path, tmp_path: Path) -> None:

@@ -74,7 +74,8 @@ def convert_language_model(
     check_engine_parameters(asked, source.generation)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".convert.", dir=target.parent) as scratch:
-        progress("export", f"{GENERATION}, {source.model_type}")
+        positions = source.generation.max_positions
+        progress("export", f"{GENERATION}, {source.model_type}, up to {positions} positions")
         exported = _Exported(source, export_language_model(source), asked)
         reference = Reference(source)
         case = prepare_continuations(source, reference)

@@ -5,6 +5,7 @@ Tested by tests/builders/test_table.py.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,3 +53,12 @@ class Shapes:
 
 # For engines that take any shape and for precisions that need no sample rows.
 ANY_SHAPES = Shapes(lengths=(), batch=(1, 1, 1))
+
+
+def link_or_copy(source: str | Path, target: str | Path) -> str:
+    """A second name of the same bytes, where the file system has that; shutil's copy_function."""
+    try:
+        Path(target).hardlink_to(source)
+    except OSError:
+        shutil.copyfile(source, target)
+    return str(target)

@@ -26,6 +26,9 @@ _SUMS = (
 _NORMS = ("LayerNormalization", "Softmax")
 # Intermediate tensors are asked for in parts: all at once would hold the whole run in memory.
 _OUTPUTS_A_RUN = 64
+# No protobuf is larger than 2 GiB: weights of more lie in a file beside the graph, and nothing may
+# hold both in one message.
+_INLINE_LIMIT = 1_800_000_000
 
 
 def overflowing_nodes(graph: Path, feeds: Feeds) -> tuple[str, ...]:
@@ -37,13 +40,13 @@ def overflowing_nodes(graph: Path, feeds: Feeds) -> tuple[str, ...]:
     import numpy as np
     import onnx
 
-    model = onnx.load(str(graph))
-    floats = _float_tensors(model)
+    floats = _float_tensors(graph)
+    model = onnx.load(str(graph), load_external_data=False)
     inner = [name for node in model.graph.node for name in node.output if name in floats]
     beyond: set[str] = set()
     for start in range(0, len(inner), _OUTPUTS_A_RUN):
         part = inner[start : start + _OUTPUTS_A_RUN]
-        for values in _runs(model, part, feeds):
+        for values in _runs(graph, part, feeds):
             for name, value in zip(part, values, strict=True):
                 meant = value[np.abs(value) < _MEANT_INFINITE]
                 if meant.size and float(np.abs(meant).max()) > LIMIT:
@@ -57,10 +60,22 @@ def overflowing_nodes(graph: Path, feeds: Feeds) -> tuple[str, ...]:
     )
 
 
-def _float_tensors(model: Any) -> set[str]:
+def _typed(graph: Path, *, weights: bool) -> Any:
+    """The model with the types of its inner tensors, and with its weights if asked."""
     import onnx
 
-    typed = onnx.shape_inference.infer_shapes(model).graph
+    path = graph.with_name(f".typed.{graph.name}")
+    try:
+        onnx.shape_inference.infer_shapes_path(str(graph), str(path))
+        return onnx.load(str(path), load_external_data=weights)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _float_tensors(graph: Path) -> set[str]:
+    import onnx
+
+    typed = _typed(graph, weights=False).graph
     return {
         tensor.name
         for tensor in (*typed.value_info, *typed.output)
@@ -68,12 +83,11 @@ def _float_tensors(model: Any) -> set[str]:
     }
 
 
-def _runs(model: Any, outputs: list[str], feeds: Feeds) -> Iterator[list[Any]]:
+def _runs(graph: Path, outputs: list[str], feeds: Feeds) -> Iterator[list[Any]]:
     import onnx
     import onnxruntime
 
-    watched = onnx.ModelProto()
-    watched.CopyFrom(model)
+    watched = onnx.load(str(graph), load_external_data=False)
     del watched.graph.output[:]
     watched.graph.output.extend(
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in outputs
@@ -82,9 +96,15 @@ def _runs(model: Any, outputs: list[str], feeds: Feeds) -> Iterator[list[Any]]:
     # Fused nodes would not give the tensors between them.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(
-        watched.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    # In the same folder, where the weights lie that it names.
+    path = graph.with_name(f".watched.{graph.name}")
+    try:
+        onnx.save(watched, str(path))
+        session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
+    finally:
+        path.unlink(missing_ok=True)
     taken = {node.name for node in session.get_inputs()}
     for feed in feeds:
         yield session.run(outputs, {name: row for name, row in feed.items() if name in taken})
@@ -104,20 +124,22 @@ def summing_nodes(graph: Path) -> tuple[str, ...]:
     )
 
 
-def write_half(graph: Path, target: Path, keep: Collection[str]) -> None:
-    """Write the fp32 graph as fp16 to `target`; inputs and outputs keep their types.
+def write_half(graph: Path, target: Path, keep: Collection[str]) -> tuple[Path, ...]:
+    """Write the fp32 graph as fp16 to `target`; inputs and outputs keep their types. Given back are
+    the files beside it that hold its weights, where they are many.
 
     In fp32 stay the nodes named in `keep`, the norms, and those of `summing_nodes`.
     """
-    import onnx
     from onnxruntime.transformers import float16
     from onnxruntime.transformers.onnx_model import OnnxModel
 
-    model = onnx.load(str(graph))
+    model = _typed(graph, weights=True)
     known = {name for node in model.graph.node for name in (*node.input, *node.output)}
     half = float16.convert_float_to_float16(
         model,
         keep_io_types=True,
+        # It would do so with all in one message.
+        disable_shape_infer=True,
         op_block_list=[*float16.DEFAULT_OP_BLOCK_LIST, *_NORMS],
         node_block_list=[*keep, *summing_nodes(graph)],
     )
@@ -126,7 +148,21 @@ def write_half(graph: Path, target: Path, keep: Collection[str]) -> None:
     # Its casts stand at the end; ONNX wants each node behind those that it reads.
     OnnxModel(half).topological_sort(is_deterministic=True)
     del half.graph.value_info[:]
-    target.write_bytes(half.SerializeToString(deterministic=True))
+    return _saved(half, target)
+
+
+def _saved(model: Any, target: Path) -> tuple[Path, ...]:
+    import onnx
+
+    size = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+    if size <= _INLINE_LIMIT:
+        target.write_bytes(model.SerializeToString(deterministic=True))
+        return ()
+    beside = target.with_name(f"{target.name}.data")
+    # What is there would be written behind.
+    beside.unlink(missing_ok=True)
+    onnx.save_model(model, str(target), save_as_external_data=True, location=beside.name)
+    return (beside,)
 
 
 def _drop_doubles(graph: Any) -> None:

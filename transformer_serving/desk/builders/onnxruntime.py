@@ -5,12 +5,11 @@ Tested by tests/builders/test_precisions.py.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer_serving.desk.builders.files import EngineFiles, Shapes
+from transformer_serving.desk.builders.files import EngineFiles, Shapes, link_or_copy
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,19 +29,20 @@ def build_onnxruntime(precision: str, graph: Path, folder: Path, shapes: Shapes)
     elif precision == "fp16":
         from transformer_serving.desk.builders.half_precision import overflowing_nodes, write_half
 
-        write_half(graph, target, overflowing_nodes(graph, shapes.feeds))
+        outer = write_half(graph, target, overflowing_nodes(graph, shapes.feeds))
     return EngineFiles("onnxruntime", precision, (target, *outer))
 
 
 def _copy_of_graph(graph: Path, target: Path) -> Iterator[Path]:
-    """A second name of the same bytes, and of the weights beside them, whose names it holds."""
+    """A second name of the same bytes, and of the weights beside them, whose names it holds; a copy
+    where the file system has no second names."""
     target.unlink(missing_ok=True)
-    os.link(graph, target)
+    link_or_copy(graph, target)
     for path in sorted(graph.parent.glob(f"{graph.name}.*")):
         other = target.parent / path.name
         if other != path:
             other.unlink(missing_ok=True)
-            os.link(path, other)
+            link_or_copy(path, other)
         yield other
 
 

@@ -6,7 +6,6 @@ Tested by tests/bundle/test_writer.py.
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,12 +102,3 @@ def refuse_links(path: Path) -> None:
                     f"put the file itself there: cp -rL {path} COPY",
                     exit_code=2,
                 )
-
-
-def link_or_copy(source: str | Path, target: str | Path) -> str:
-    """A second name of the same bytes, where the file system has that; shutil's copy_function."""
-    try:
-        Path(target).hardlink_to(source)
-    except OSError:
-        shutil.copyfile(source, target)
-    return str(target)

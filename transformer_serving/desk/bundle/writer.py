@@ -29,14 +29,9 @@ from transformer_serving.contract.manifest import (
     Manifest,
     entry_of,
 )
-from transformer_serving.desk.builders.files import EngineFiles
+from transformer_serving.desk.builders.files import EngineFiles, link_or_copy
 from transformer_serving.desk.bundle import preprocess_file
-from transformer_serving.desk.bundle.folder import (
-    RENEWABLE,
-    Bundle,
-    link_or_copy,
-    open_bundle,
-)
+from transformer_serving.desk.bundle.folder import RENEWABLE, Bundle, open_bundle
 from transformer_serving.desk.bundle.gate import ON_WRITING, pass_gate
 from transformer_serving.desk.bundle.triton_config import config_text
 from transformer_serving.desk.failure import ConversionRefused, Failure
@@ -106,11 +101,27 @@ def write_bundle(content: BundleContent, target: Path) -> Bundle:
 
 def check_target(target: Path) -> None:
     """Raise ConversionRefused where no bundle can be written, before there is one to write."""
+    _check_replaceable(target)
     if target.exists() and not is_bundle(target) and (target.is_file() or any(target.iterdir())):
         raise ConversionRefused(f"'{target}' exists and is no bundle; name another --output")
     above = next(folder for folder in target.absolute().parents if folder.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
         raise ConversionRefused(f"nothing can be written into '{above}'; name another --output")
+
+
+def _check_replaceable(target: Path) -> None:
+    """What a new bundle cannot be renamed to, or what would be gone from under this command."""
+    place, here = target.resolve(), Path.cwd().resolve()
+    if place == here or place in here.parents:
+        raise ConversionRefused(
+            f"'{target}' is the folder that this command runs in, or one above it, and cannot be "
+            "replaced; run it from another folder, or name one below, such as --output ./bundle"
+        )
+    if os.path.ismount(place):
+        raise ConversionRefused(
+            f"'{target}' is a mount point and cannot be replaced; name a folder inside it: "
+            f"--output {target / 'bundle'}"
+        )
 
 
 def renew_bundle(folder: Path) -> Bundle:
@@ -225,16 +236,20 @@ def _manifest(content: BundleContent, endpoint: Endpoint, files: tuple[FileEntry
 
 @contextmanager
 def _replacing(target: Path) -> Iterator[Path]:
-    """A new folder beside `target` that takes its place when the block ends without an error."""
+    """A new folder beside `target` that takes its place when the block ends without an error; what
+    was there is there again when it does not."""
     target.parent.mkdir(parents=True, exist_ok=True)
     workspace = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    fresh, old = workspace / "new", workspace / "old"
     try:
-        fresh = workspace / "new"
         fresh.mkdir()
         yield fresh
         if target.exists():
             # rename() cannot replace a folder that has files, so the old one steps aside first.
-            target.rename(workspace / "old")
+            target.rename(old)
         fresh.rename(target)
     finally:
+        # The second rename failed, or somebody ended the command between the two.
+        if old.exists() and not target.exists():
+            old.rename(target)
         shutil.rmtree(workspace, ignore_errors=True)

@@ -25,6 +25,7 @@ from transformer_serving.desk.cli.options import (
 )
 from transformer_serving.desk.cli.signing import signing
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.interruption import interruptible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,7 +74,7 @@ def convert(
     **choices: Any,
 ) -> None:  # fmt: skip
     """Turn MODEL, a folder or Hub id, into a bundle whose answers equal the reference's."""
-    with signing(output, sign_key):
+    with interruptible(), signing(output, sign_key):
         try:
             from transformer_serving.desk.convert import ConvertRequest
         except ModuleNotFoundError as error:

@@ -26,6 +26,7 @@ _MARKS = {"verified": "", "indirect": " ~", "unknown": " ?"}
 @click.pass_context
 def versions(context: click.Context, as_json: bool) -> None:
     """Show the Triton releases with their evidence, and what the kit is pinned to."""
+    context.obj = as_json
     if context.invoked_subcommand is None:
         _show(as_json=as_json)
 
@@ -83,12 +84,14 @@ def _pins(lock: Lock) -> Table:
 @versions.command()
 @click.argument("release")
 @json_option
-def use(release: str, as_json: bool) -> None:
+@click.pass_obj
+def use(group_as_json: bool, release: str, as_json: bool) -> None:
     """Move the image pin to RELEASE, such as 25.06, and say what must be rebuilt."""
     from transformer_serving.desk.versions.move import use as move_pin
 
     move = move_pin(release)
-    if as_json:
+    # 'versions --json use' asks for the same.
+    if as_json or group_as_json:
         click.echo(json.dumps(asdict(move), indent=2))
         return
     if move.before.release == move.after.release:

@@ -72,13 +72,14 @@ def train(encoder: Path, sentences: Sequence[Sentence], target: Path) -> Trained
 
     with quiet(), one_thread():
         torch.manual_seed(_SEED)
-        tokenizer = AutoTokenizer.from_pretrained(str(encoder))
+        tokenizer = AutoTokenizer.from_pretrained(str(encoder), trust_remote_code=False)
         model = AutoModelForSequenceClassification.from_pretrained(
             str(encoder),
             num_labels=len(LABELS),
             id2label=dict(enumerate(LABELS)),
             label2id={label: index for index, label in enumerate(LABELS)},
             dtype=torch.float32,
+            trust_remote_code=False,
         ).eval()
         texts = _lower_layers(model, tokenizer, [row.text for row in sentences])
         labels = torch.tensor([LABELS.index(row.label) for row in sentences])

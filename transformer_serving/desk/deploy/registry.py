@@ -19,7 +19,8 @@ from tempfile import TemporaryDirectory
 
 from transformer_serving.contract.identity import DAMAGED_ARCHIVE
 from transformer_serving.contract.naming import BUNDLE_FOLDER
-from transformer_serving.desk.bundle.folder import Bundle, link_or_copy, open_bundle
+from transformer_serving.desk.builders.files import link_or_copy
+from transformer_serving.desk.bundle.folder import Bundle, open_bundle
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.failure import Failure
 
@@ -123,10 +124,18 @@ def split(rows: Sequence[Registered], model_id: str) -> tuple[Registered | None,
     )
 
 
+def _scratch(beside: Path) -> TemporaryDirectory[str]:
+    """Beside the bundle, where second names cost nothing; elsewhere if nothing can be written."""
+    try:
+        return TemporaryDirectory(prefix=".upload-", dir=beside)
+    except OSError:
+        return TemporaryDirectory(prefix="transformer-serving-")
+
+
 @contextmanager
 def registry_folder(bundle: Bundle) -> Iterator[Path]:
     """The folder that is uploaded for a bundle: its model/, with its other files in .bundle/."""
-    with TemporaryDirectory(prefix=".upload-", dir=bundle.folder.parent) as scratch:
+    with _scratch(bundle.folder.parent) as scratch:
         folder = Path(scratch) / "model"
         shutil.copytree(bundle.model_folder, folder, copy_function=link_or_copy)
         (folder / BUNDLE_FOLDER).mkdir()

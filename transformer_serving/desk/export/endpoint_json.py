@@ -92,7 +92,7 @@ def _embedding(source: ModelSource, width: int) -> Embedding | None:
         pooling="engine",
         # The graph has normalized already where the model does.
         normalize=False,
-        dimensions=width,
+        dimensions=min(width, source.sentence.dimensions or width),
         similarity=source.sentence.similarity,
         prompts=source.sentence.prompts,
         default_prompt=source.sentence.default_prompt,

@@ -65,6 +65,7 @@ def _load(class_name: str, source: ModelSource, attention: str | None) -> Any:
         dtype=torch.float32,
         attn_implementation=attention,
         output_loading_info=True,
+        trust_remote_code=False,
     )
     # Vectors of tokens do not pass the pooler, and most encoders are saved without one.
     unused = "pooler" if class_name == "AutoModel" else None
@@ -178,6 +179,7 @@ def _vector(source: ModelSource, attention: str | None) -> tuple[list[Any], Comp
     sentence_model = SentenceTransformer(
         str(source.folder),
         device="cpu",
+        trust_remote_code=False,
         model_kwargs={"dtype": torch.float32, "attn_implementation": attention},
     )
     modules: list[Any] = list(sentence_model)

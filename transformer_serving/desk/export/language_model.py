@@ -34,6 +34,7 @@ def load_language_model(source: LanguageModelSource, attention: str | None = Non
             dtype=torch.float32,
             attn_implementation=attention,
             output_loading_info=True,
+            trust_remote_code=False,
         )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         raise ConversionRefused(

@@ -122,11 +122,21 @@ def tensors_of(source: ModelSource) -> GraphTensors:
 def outputs_of(
     source: ModelSource, module: torch.nn.Module, example: tuple[torch.Tensor, ...]
 ) -> tuple[OutputTensor, ...]:
-    """The head's outputs as Triton names them; the example's own sizes show which axes are free."""
+    """The head's outputs as Triton names them; the example's own sizes show which axes are free.
+
+    Raises ConversionRefused where the model does not run by its tokens alone.
+    """
     import torch
 
-    with torch.inference_mode():
-        results = module(*example)
+    try:
+        with torch.inference_mode():
+            results = module(*example)
+    # Whatever a model's own code does without what it wants beside tokens.
+    except Exception as error:
+        raise ConversionRefused(
+            f"model type '{source.model_type}' does not run for task {source.task} by its tokens "
+            f"alone ({root_cause(error)}); {WAY_OUT}"
+        ) from error
     head = HEADS[source.head]
     free = {"tokens", *EXTRA_ROLES}
     return tuple(

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 from preprocess.tokens import Encoded
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.desk.export.onnx import quiet
+from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.parity.shapes import unpadded
 from transformer_serving.desk.source.model import ModelSource
+from transformer_serving.desk.source.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,9 +69,9 @@ def reference_rows(
 
 def _pipeline(task: str, source: ModelSource, endpoint: Endpoint) -> Any:
     import torch
-    from transformers import AutoTokenizer, pipeline
+    from transformers import pipeline
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(str(source.folder))
+    tokenizer = load_tokenizer(source.folder)
     # Every pipeline that cuts asks its tokenizer where.
     tokenizer.model_max_length = endpoint.tokens.max_length
     return pipeline(
@@ -78,6 +80,7 @@ def _pipeline(task: str, source: ModelSource, endpoint: Endpoint) -> Any:
         tokenizer=tokenizer,
         device="cpu",
         dtype=torch.float32,
+        trust_remote_code=False,
     )
 
 
@@ -126,10 +129,24 @@ def _sentence_model(source: ModelSource, endpoint: Endpoint) -> Any:
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(
-        str(source.folder), device="cpu", model_kwargs={"dtype": torch.float32}
+        str(source.folder),
+        device="cpu",
+        trust_remote_code=False,
+        model_kwargs={"dtype": torch.float32},
     )
-    model.max_seq_length = endpoint.tokens.max_length
+    _set_length(model, endpoint)
     return model
+
+
+def _set_length(model: Any, endpoint: Endpoint) -> None:
+    """Raises ConversionRefused where the reference, left alone, would cut a text earlier."""
+    own, ours = model.max_seq_length, endpoint.tokens.max_length
+    if own is not None and own < ours:
+        raise ConversionRefused(
+            f"{SENTENCES} cuts this model's texts at {own} tokens, and the endpoint would at "
+            f"{ours}; convert with --max-length {own}"
+        )
+    model.max_seq_length = ours
 
 
 def _embedder(source: ModelSource, endpoint: Endpoint) -> Ask:
@@ -141,19 +158,22 @@ def _scorer(source: ModelSource, endpoint: Endpoint) -> Callable[[str, Sequence[
     """Scores of one text with each of several."""
     if endpoint.head == "sequence":
         return partial(_cross_scores, _cross_encoder(source, endpoint))
-    return partial(_similarities, _sentence_model(source, endpoint))
+    model = _sentence_model(source, endpoint)
+    return partial(_similarities, model, *_encoders(model, source.task))
 
 
 def _cross_encoder(source: ModelSource, endpoint: Endpoint) -> Any:
     import torch
     from sentence_transformers import CrossEncoder
 
-    return CrossEncoder(
+    model = CrossEncoder(
         str(source.folder),
         device="cpu",
-        max_length=endpoint.tokens.max_length,
+        trust_remote_code=False,
         model_kwargs={"dtype": torch.float32},
     )
+    _set_length(model, endpoint)
+    return model
 
 
 def _cross_scores(model: Any, text: str, others: Sequence[str]) -> list[float]:
@@ -162,9 +182,23 @@ def _cross_scores(model: Any, text: str, others: Sequence[str]) -> list[float]:
     return scores
 
 
-def _similarities(model: Any, text: str, others: Sequence[str]) -> list[float]:
-    own = model.encode_query([text], show_progress_bar=False)
-    documents = model.encode_document(list(others), batch_size=1, show_progress_bar=False)
+def _encoders(model: Any, task: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Of the one text and of the others: rerank has prompts for each side of its own, where those
+    of sentence-similarity are alike."""
+    if task == "rerank":
+        return model.encode_query, model.encode_document
+    return model.encode, model.encode
+
+
+def _similarities(
+    model: Any,
+    of_one: Callable[..., Any],
+    of_others: Callable[..., Any],
+    text: str,
+    others: Sequence[str],
+) -> list[float]:
+    own = of_one([text], show_progress_bar=False)
+    documents = of_others(list(others), batch_size=1, show_progress_bar=False)
     scores: list[float] = model.similarity(own, documents)[0].tolist()
     return scores
 

@@ -26,25 +26,51 @@ from transformer_serving.desk.source.tokenizer import (
 ARCHITECTURES = ("ForCausalLM", "LMHeadModel")
 # The cache of longer texts needs gigabytes; who wants it says so with --max-length.
 _LONGEST_UNASKED = 8192
+_LONGROPE = "longrope"
 # What transformers' pipeline generates where nobody says how much.
 _NEW_UNASKED = 256
 # transformers' own defaults where generation_config.json is silent (5.2, configuration_utils.py).
 _TOP_K = 50
-# What would change the choice of tokens and the engine does not do, and the value that is none.
-_UNSERVED: dict[str, tuple[Any, ...]] = {
+# Of generation_config.json: what is read of it here,
+_SERVED = (
+    *("do_sample", "temperature", "top_p", "top_k", "repetition_penalty"),
+    *("eos_token_id", "max_new_tokens"),
+)
+# what changes no token of a text: a length that each request has of its own, ids that are for
+# batches and encoders, beams' own numbers, the cache, guesses that are checked, what is given back,
+_HARMLESS = (
+    *("max_length", "pad_token_id", "bos_token_id", "decoder_start_token_id"),
+    *("early_stopping", "length_penalty", "diversity_penalty", "renormalize_logits"),
+    *("use_cache", "cache_implementation", "cache_config", "prefill_chunk_size", "low_memory"),
+    *("compile_config", "disable_compile", "is_assistant", "prompt_lookup_num_tokens"),
+    *("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold"),
+    *("assistant_early_exit", "assistant_lookbehind", "target_lookbehind"),
+    *("max_matching_ngram_size", "output_attentions", "output_hidden_states", "output_scores"),
+    *("output_logits", "return_dict_in_generate", "transformers_version"),
+)
+# and the values at which a field does nothing. Any other field the engine does not do.
+_NOTHING: dict[str, tuple[Any, ...]] = {
     "num_beams": (1,),
+    "num_beam_groups": (1,),
+    "num_return_sequences": (1,),
     "no_repeat_ngram_size": (0,),
     "encoder_no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1.0,),
     "min_length": (0,),
     "min_new_tokens": (0,),
     "min_p": (0.0,),
     "typical_p": (1.0,),
+    "epsilon_cutoff": (0.0,),
+    "eta_cutoff": (0.0,),
+    "penalty_alpha": (0.0,),
+    "guidance_scale": (1.0,),
+    "remove_invalid_values": (False,),
+    "token_healing": (False,),
+    "stop_strings": ([], ""),
     "bad_words_ids": ([],),
     "suppress_tokens": ([],),
     "begin_suppress_tokens": ([],),
-    "forced_bos_token_id": (),
-    "forced_eos_token_id": (),
-    "guidance_scale": (1.0, 1),
+    "sequence_bias": ([], {}),
 }
 
 
@@ -76,8 +102,9 @@ def open_language_model(
     """Find `model` (a folder, else a Hub id) and read what serving by `engine` needs to know of it.
 
     `max_length` are the positions of prompt and new tokens together, the model's own or 8192
-    unless given. Raises ConversionRefused when the model is not found, generates no text, has
-    pickled weights that are not allowed, or asks for what the engine does not do.
+    unless given, and of a 'longrope' model those before its factors change. Raises
+    ConversionRefused when the model is not found, generates no text, has pickled weights that are
+    not allowed, or asks for what the engine does not do.
     """
     folder, found_name, found_revision = locate_model(model, revision, allow_pickle)
     refuse_pickles(folder, allowed=allow_pickle)
@@ -109,9 +136,10 @@ def _check_architecture(config: Mapping[str, Any]) -> None:
 
 
 def _check_served(defaults: Mapping[str, Any]) -> None:
-    for field, nothing in _UNSERVED.items():
-        value = defaults.get(field)
-        if value is not None and value not in nothing:
+    for field, value in defaults.items():
+        if value is None or field in (*_SERVED, *_HARMLESS) or field.startswith("_"):
+            continue
+        if value not in _NOTHING.get(field, ()):
             raise ConversionRefused(
                 f"generation_config.json has '{field}', which the engine does not do, so that its "
                 "text would be another one than transformers'; take the field out"
@@ -151,11 +179,30 @@ def _positions(config: Mapping[str, Any], max_length: int | None) -> int:
         raise ConversionRefused(
             "config.json does not say how many positions the model has; add max_position_embeddings"
         )
-    if max_length is not None and not 2 <= max_length <= own:
+    short = _positions_of_short_factors(config)
+    most = min(own, short or own)
+    if max_length is not None and not 2 <= max_length <= most:
+        why = f", whose longer texts have other rotary factors ({_LONGROPE})" if most < own else ""
         raise ConversionRefused(
-            f"--max-length must be from 2 to {own} for this model, got {max_length}"
+            f"--max-length must be from 2 to {most} for this model{why}, got {max_length}"
         )
-    return max_length or min(int(own), _LONGEST_UNASKED)
+    return max_length or min(int(most), _LONGEST_UNASKED)
+
+
+def _positions_of_short_factors(config: Mapping[str, Any]) -> int | None:
+    """A graph has one set of rotary factors, and a 'longrope' model another one for each text that
+    grows beyond its original positions: keys that were cached before would be of the first.
+
+    'dynamic' factors change beyond max_position_embeddings alone, where no text gets to.
+    """
+    written = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    # Some families have them for each type of layer.
+    for rope in (written, *(one for one in written.values() if isinstance(one, Mapping))):
+        if _LONGROPE in (rope.get("rope_type"), rope.get("type")):
+            found = rope.get("original_max_position_embeddings")
+            found = found or config.get("original_max_position_embeddings")
+            return found if isinstance(found, int) else None
+    return None
 
 
 def _eos_ids(

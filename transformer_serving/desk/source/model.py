@@ -10,23 +10,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transformer_serving.contract.heads import TASK_HEADS
 from transformer_serving.contract.meanings import Classification
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.json_files import read_json
 from transformer_serving.desk.source.labels import read_labels
-from transformer_serving.desk.source.pickled_weights import refuse_pickles
+from transformer_serving.desk.source.pickled_weights import refuse_pickles, without_safetensors
 from transformer_serving.desk.source.sentence import (
     BARE_ENCODER,
     SentenceSettings,
+    longest_of,
     read_sentence_settings,
+    read_transformer_settings,
 )
 from transformer_serving.desk.source.task import head_of, task_of
 from transformer_serving.desk.source.tokenizer import TokenizerFile, read_tokenizer
 
-_WEIGHTS = ("*.safetensors",)
-_PICKLED_WEIGHTS = ("*.bin",)
-# Other frameworks' copies of the same weights double a download and are never read.
-_IGNORED = ("*.bin", "*.h5", "*.msgpack", "*.ot", "*.tflite", "*.onnx", "onnx/*", "openvino/*")
+_PICKLED_WEIGHTS = "pytorch_model*.bin"
+# Other frameworks' copies of the same weights double a download and are never read, nor are those
+# in the forms of the models' own makers.
+_IGNORED = (
+    *("*.bin", "*.h5", "*.msgpack", "*.ot", "*.tflite", "*.onnx", "onnx/*", "openvino/*"),
+    *("*.pt", "*.pth", "*.ckpt", "*.gguf", "original/*", "consolidated*"),
+)
 # These families count positions from the padding id on, so the table is longer than a text may be.
 _OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "mpnet", "longformer")
 _DEFAULT_MAX_LENGTH = 512
@@ -80,7 +86,8 @@ def open_source(
     config = read_model_config(folder)
     chosen = task_of(config, folder, task)
     head = head_of(chosen, config, folder)
-    tokenizer = read_tokenizer(folder, lowercases=head == "vector")
+    by_sentences = "vector" in TASK_HEADS[chosen]
+    tokenizer = read_tokenizer(folder, lowercases=by_sentences)
     if head == "masks" and tokenizer.mask_id is None:
         raise ConversionRefused("fill-mask needs a tokenizer with a mask token; this one has none")
     labelled = head in ("sequence", "tokens")
@@ -93,7 +100,7 @@ def open_source(
         head=head,
         model_type=str(config.get("model_type", "")),
         tokenizer=tokenizer,
-        max_length=_max_length(folder, config, head, tokenizer),
+        max_length=_max_length(folder, config, tokenizer, by_sentences),
         # Where the tokenizer does not fill them, the reference does not pass them either.
         takes_token_types=token_types and "token_type_ids" in tokenizer.names,
         vocabulary=int(config.get("vocab_size") or 0),
@@ -147,13 +154,15 @@ def _download(model: str, revision: str | None, allow_pickle: bool) -> Path:
 
     try:
         folder = Path(snapshot_download(model, revision=revision, ignore_patterns=list(_IGNORED)))
-        if not any(folder.glob("*.safetensors")):
-            if not allow_pickle:
-                raise ConversionRefused(
-                    f"'{model}' has no .safetensors: its weights are pickles, and reading one runs "
-                    "what its writer put into it; where you trust the writer, say --allow-pickle"
-                )
-            patterns = [*_WEIGHTS, *_PICKLED_WEIGHTS]
+        places = [place.relative_to(folder) for place in without_safetensors(folder)]
+        if places and not allow_pickle:
+            raise ConversionRefused(
+                f"'{model}' has no '{places[0] / 'model.safetensors'}': these weights are pickles, "
+                "and reading one runs what its writer put into it; where you trust the writer, say "
+                "--allow-pickle"
+            )
+        if places:
+            patterns = [(place / _PICKLED_WEIGHTS).as_posix() for place in places]
             snapshot_download(model, revision=revision, allow_patterns=patterns)
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         if constants.HF_HUB_OFFLINE:
@@ -179,7 +188,9 @@ def read_model_config(folder: Path) -> dict[str, Any]:
     from transformers import AutoConfig
 
     try:
-        known: dict[str, Any] = AutoConfig.from_pretrained(str(folder)).to_dict()
+        known: dict[str, Any] = AutoConfig.from_pretrained(
+            str(folder), trust_remote_code=False
+        ).to_dict()
     except (ValueError, OSError, KeyError) as error:
         raise ConversionRefused(
             f"model type '{written.get('model_type')}' is not one that the pinned transformers "
@@ -191,17 +202,21 @@ def read_model_config(folder: Path) -> dict[str, Any]:
 
 
 def _max_length(
-    folder: Path, config: Mapping[str, Any], head: str, tokenizer: TokenizerFile
+    folder: Path, config: Mapping[str, Any], tokenizer: TokenizerFile, cut_by_sentences: bool
 ) -> int:
-    """The longest text in tokens, special tokens included: the smallest of what the files say."""
+    """The longest text in tokens, special tokens included: the smallest of what the files say.
+
+    `cut_by_sentences`: the reference is sentence-transformers, which has settings of its own.
+    """
     bounds: list[int] = []
     positions = config.get("max_position_embeddings")
     if isinstance(positions, int) and positions > 0:
         offset = config.get("model_type") in _OFFSET_POSITIONS
         bounds.append(positions - (int(config.get("pad_token_id") or 0) + 1 if offset else 0))
-    sentence = read_json(folder / "sentence_bert_config.json") or {}
-    if head == "vector" and isinstance(sentence.get("max_seq_length"), int):
-        bounds.append(sentence["max_seq_length"])
-    if tokenizer.max_length is not None:
+    # It stands in the place of the tokenizer's own.
+    sentence = longest_of(read_transformer_settings(folder)) if cut_by_sentences else None
+    if sentence is not None:
+        bounds.append(sentence)
+    elif tokenizer.max_length is not None:
         bounds.append(tokenizer.max_length)
     return min(bounds, default=_DEFAULT_MAX_LENGTH)

@@ -14,7 +14,10 @@ from transformer_serving.desk.failure import ConversionRefused
 # *.bin is torch's older name for them; of these, the others are no weights.
 PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _NO_WEIGHTS = ("training_args.bin", "optimizer.*", "scheduler.*", "rng_state*", "openvino_*.bin")
-_SAFE = "*.safetensors"
+# What the packages look for; any other *.safetensors they leave, and read the pickle beside it.
+_SAFE = ("model.safetensors", "model.safetensors.index.json")
+# Modules of sentence-transformers with weights of their own.
+_WEIGHTY = ("Transformer", "Dense", "LayerNorm", "CNN")
 
 
 def refuse_pickles(folder: Path, *, allowed: bool) -> None:
@@ -25,14 +28,26 @@ def refuse_pickles(folder: Path, *, allowed: bool) -> None:
     """
     if allowed:
         return
-    for place in (folder, *_modules(folder)):
-        found = None if any(place.glob(_SAFE)) else next(_pickles(place), None)
+    for place in (folder, *_modules(folder).values()):
+        found = None if _is_safe(place) else next(_pickles(place), None)
         if found is not None:
             raise ConversionRefused(
                 f"'{found.relative_to(folder)}' is a pickle: reading it runs what its writer put "
                 "into it; take a model with .safetensors, or, where you trust the writer, say "
                 "--allow-pickle"
             )
+
+
+def without_safetensors(folder: Path) -> list[Path]:
+    """The model's own folder and its modules', as far as they have weights, and none there that are
+    safetensors."""
+    modules = _modules(folder)
+    weighty = [place for name, place in modules.items() if name.endswith(_WEIGHTY)]
+    return [place for place in dict.fromkeys((folder, *weighty)) if not _is_safe(place)]
+
+
+def _is_safe(place: Path) -> bool:
+    return any((place / name).is_file() for name in _SAFE)
 
 
 def _pickles(place: Path) -> Iterator[Path]:
@@ -42,14 +57,13 @@ def _pickles(place: Path) -> Iterator[Path]:
                 yield path
 
 
-def _modules(folder: Path) -> Iterator[Path]:
-    """The folders of modules.json, as far as they lie in the model's."""
+def _modules(folder: Path) -> dict[str, Path]:
+    """The folders of modules.json, as far as they lie in the model's, by number and type."""
     try:
         rows = json.loads((folder / "modules.json").read_bytes())
-        paths = [str(row["path"]) for row in rows]
-    except (OSError, ValueError, KeyError, TypeError):
-        return
-    for path in paths:
-        place = folder / path
-        if path and place.is_dir():
-            yield place
+        named = {f"{at} {row.get('type')}": str(row["path"]) for at, row in enumerate(rows)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+    return {
+        name: folder / path for name, path in named.items() if path and (folder / path).is_dir()
+    }

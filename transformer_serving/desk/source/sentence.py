@@ -17,14 +17,25 @@ from transformer_serving.desk.source.json_files import read_json
 
 @dataclass(frozen=True)
 class SentenceSettings:
-    """`modules` are the class names after the encoder, in order; `prompts` texts by name."""
+    """`modules` are the class names after the encoder, in order; `prompts` texts by name.
+
+    `dimensions` is how many of a vector's the model's own settings keep, None for all.
+    """
 
     modules: tuple[str, ...]
     prompts: dict[str, str]
     default_prompt: str | None
     similarity: str
+    dimensions: int | None = None
 
 
+# Others want more than vectors and the mask, or look from token to token beside the mask.
+SERVED_MODULES = ("Pooling", "Dense", "Normalize", "LayerNorm", "Dropout")
+# The names that sentence-transformers tries for its Transformer module, in its order.
+_TRANSFORMER_FILES = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
 # sentence-transformers' own choice for a bare encoder.
 BARE_ENCODER = SentenceSettings(("Pooling",), {}, None, "cosine")
 
@@ -41,6 +52,12 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
             f"modules.json starts with '{names[0] if names else 'nothing'}'; only models that "
             "start with a Transformer module can be served"
         )
+    unserved = [name for name in names[1:] if name not in SERVED_MODULES]
+    if unserved:
+        raise ConversionRefused(
+            f"modules.json has '{unserved[0]}', which is not served; behind the Transformer may "
+            f"stand {', '.join(SERVED_MODULES)}"
+        )
     settings = read_json(folder / "config_sentence_transformers.json") or {}
     prompts = {str(name): text for name, text in (settings.get("prompts") or {}).items() if text}
     default = settings.get("default_prompt_name")
@@ -50,7 +67,31 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
         prompts=prompts,
         default_prompt=default if default in prompts else None,
         similarity=_similarity(settings),
+        dimensions=_dimensions(settings),
     )
+
+
+def read_transformer_settings(folder: Path) -> dict[str, Any]:
+    """What sentence-transformers' Transformer module says of itself, in its own folder."""
+    place = folder
+    try:
+        rows = json.loads((folder / "modules.json").read_bytes())
+        first = min(rows, key=lambda row: int(row["idx"]))
+        place = folder / str(first.get("path") or "")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    found = (read_json(place / name) for name in _TRANSFORMER_FILES)
+    return next((settings for settings in found if settings), {})
+
+
+def longest_of(settings: dict[str, Any]) -> int | None:
+    """Where that module cuts a text, in tokens; None where the tokenizer alone says it."""
+    for name in ("processor_kwargs", "tokenizer_args"):
+        given = settings.get(name)
+        if isinstance(given, dict) and isinstance(given.get("model_max_length"), int):
+            return int(given["model_max_length"])
+    written = settings.get("max_seq_length")
+    return written if isinstance(written, int) else None
 
 
 def _similarity(settings: dict[str, Any]) -> str:
@@ -61,6 +102,16 @@ def _similarity(settings: dict[str, Any]) -> str:
             f"{', '.join(SIMILARITIES)} in config_sentence_transformers.json"
         )
     return written
+
+
+def _dimensions(settings: dict[str, Any]) -> int | None:
+    written = settings.get("truncate_dim")
+    if written is None or (isinstance(written, int) and written > 0):
+        return written
+    raise ConversionRefused(
+        f"truncate_dim {written!r} is no number of dimensions; correct it in "
+        "config_sentence_transformers.json"
+    )
 
 
 def _refuse_hidden_prompts(folder: Path, rows: list[Any], prompts: dict[str, str]) -> None:

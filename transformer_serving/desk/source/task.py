@@ -13,7 +13,7 @@ from transformer_serving.contract.heads import GENERATION, TASK_HEADS, TASKS
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.json_files import read_json
 
-CROSS_ENCODER = "CrossEncoder"
+SENTENCE_TRANSFORMER, CROSS_ENCODER = "SentenceTransformer", "CrossEncoder"
 # The end of the architecture's name in config.json, and the task it was made for.
 _ARCHITECTURES = {
     "ForSequenceClassification": "text-classification",
@@ -49,8 +49,8 @@ def task_of(config: Mapping[str, Any], folder: Path, asked: str | None) -> str:
     if any(name.endswith(_ENCODER_DECODERS) for name in names):
         raise ConversionRefused(
             f"the model is {_named(config)}, and text of an encoder and a decoder is not served; "
-            "name --task sentence-embedding or feature-extraction to serve its vectors, or convert "
-            "a model with a head of docs/models.md"
+            "name --task sentence-embedding to serve its encoder's vectors, or convert a model "
+            "with a head of docs/models.md"
         )
     if any(_generates(name) for name in names):
         raise ConversionRefused(
@@ -66,9 +66,12 @@ def task_of(config: Mapping[str, Any], folder: Path, asked: str | None) -> str:
 def head_of(task: str, config: Mapping[str, Any], folder: Path) -> str:
     """The head that answers `task`: a cross-encoder's own where the model is one.
 
-    Raises ConversionRefused when the model has no weights for the head.
+    Raises ConversionRefused when the model has no weights for the head, or is of a kind that has
+    no such vectors.
     """
     heads = TASK_HEADS[task]
+    if "vector" in heads:
+        _check_kind(task, config, folder)
     if len(heads) > 1 and "sequence" in heads:
         return "sequence" if is_cross_encoder(config, folder) else "vector"
     needed = _NEEDED_BY_HEAD.get(heads[0])
@@ -82,6 +85,24 @@ def head_of(task: str, config: Mapping[str, Any], folder: Path) -> str:
     return heads[0]
 
 
+def _check_kind(task: str, config: Mapping[str, Any], folder: Path) -> None:
+    """sentence-transformers makes an embedder that pools by means of whatever it is to load as
+    one, with no more than a warning: parity would agree with that."""
+    kind = _sentence_kind(folder)
+    if kind not in (SENTENCE_TRANSFORMER, CROSS_ENCODER):
+        raise ConversionRefused(
+            f"the model is a {kind} of sentence-transformers, and {task} is served by a "
+            f"{SENTENCE_TRANSFORMER} or {CROSS_ENCODER}; convert one of those, or name --task "
+            "feature-extraction to serve a vector of each token of its encoder"
+        )
+    if task == "sentence-embedding" and (kind == CROSS_ENCODER or _was_cross_encoder(config)):
+        raise ConversionRefused(
+            f"the model is a {CROSS_ENCODER}, which scores pairs and was not trained to give "
+            f"vectors; name --task rerank or sentence-similarity, or convert a "
+            f"{SENTENCE_TRANSFORMER}"
+        )
+
+
 def is_cross_encoder(config: Mapping[str, Any], folder: Path) -> bool:
     """Whether the model takes two texts at once and scores them."""
     if (folder / "modules.json").is_file():
@@ -93,7 +114,7 @@ def is_cross_encoder(config: Mapping[str, Any], folder: Path) -> bool:
 def _detected(config: Mapping[str, Any], folder: Path) -> str | None:
     if (folder / "modules.json").is_file():
         return "rerank" if _sentence_kind(folder) == CROSS_ENCODER else "sentence-embedding"
-    if "sentence_transformers" in config or "sbert_ce_default_activation_function" in config:
+    if _was_cross_encoder(config):
         return "rerank"
     for name in config.get("architectures") or ():
         if _generates(name):
@@ -108,9 +129,17 @@ def _generates(architecture: Any) -> bool:
     return str(architecture).endswith(_GENERATORS)
 
 
+def _was_cross_encoder(config: Mapping[str, Any]) -> bool:
+    """As releases before modules.json wrote one."""
+    return "sentence_transformers" in config or "sbert_ce_default_activation_function" in config
+
+
 def _sentence_kind(folder: Path) -> str:
+    """What sentence-transformers takes the folder for; without modules.json it reads no more."""
+    if not (folder / "modules.json").is_file():
+        return SENTENCE_TRANSFORMER
     settings = read_json(folder / "config_sentence_transformers.json") or {}
-    return str(settings.get("model_type") or "SentenceTransformer")
+    return str(settings.get("model_type") or SENTENCE_TRANSFORMER)
 
 
 def _named(config: Mapping[str, Any]) -> str:

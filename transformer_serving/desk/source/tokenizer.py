@@ -11,7 +11,7 @@ from typing import Any
 
 from transformer_serving.contract.error_line import first_line
 from transformer_serving.desk.failure import ConversionRefused
-from transformer_serving.desk.source.json_files import read_json
+from transformer_serving.desk.source.sentence import read_transformer_settings
 
 # A tokenizer without a limit of its own says a number beyond any text.
 UNBOUNDED = 1_000_000
@@ -80,7 +80,8 @@ def load_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(str(folder))
+        # Unless told, the package asks on stdin whether to run the code that comes with the model.
+        return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
     # The package raises whatever its parsers do; each means that there is no tokenizer to use.
     except Exception as error:
         reason = first_line(error) or type(error).__name__
@@ -110,8 +111,7 @@ def _limit(length: Any) -> int | None:
 
 def _lowercase_if_asked(tokenizer: Any, folder: Path) -> None:
     """sentence-transformers lowercases by its own setting, which tokenizer.json does not hold."""
-    settings = read_json(folder / "sentence_bert_config.json") or {}
-    if not settings.get("do_lower_case"):
+    if not read_transformer_settings(folder).get("do_lower_case"):
         return
     from tokenizers import normalizers
 

@@ -36,11 +36,13 @@ class RequestFailure:
 
 @dataclass(frozen=True)
 class Graph:
-    """Inputs and outputs of a loaded model; `id_limits` holds sizes of embedding tables."""
+    """Inputs and outputs of a loaded model; `id_limits` holds sizes of embedding tables, `places`
+    the most tokens that it has positions for, None where nothing says so."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     id_limits: Mapping[str, int] = field(default_factory=dict)
+    places: int | None = None
 
 
 class Runtime(Protocol):
@@ -110,7 +112,11 @@ class Executor:
         lengths = _token_lengths(arrays)
         if self._layout.mask and len(lengths) > 1:
             return RequestFailure("the inputs differ in their number of tokens", invalid=True)
-        return _position_fault(arrays, max(lengths, default=0))
+        longest, places = max(lengths, default=0), self._runtime.graph.places
+        if places is not None and longest > places:
+            reason = f"the inputs have {longest} tokens, and the model has positions for {places}"
+            return RequestFailure(reason, invalid=True)
+        return _position_fault(arrays, longest)
 
     def _id_fault(self, spec: TensorSpec, array: NDArray[Any]) -> str | None:
         """Runtimes differ on ids outside the table: an error, another row, or a wild read."""

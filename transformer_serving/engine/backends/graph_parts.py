@@ -28,7 +28,8 @@ class Parts:
 
     def __init__(self, module: GraphModule, inputs: Mapping[Node, str]) -> None:
         self._module, self._inputs = module, inputs
-        self._device = next(module.parameters()).device
+        first = next(module.parameters(), None)
+        self._device = torch.device("cpu") if first is None else first.device
 
     def until(self, wanted: Node) -> GraphModule:
         """The program as far as this value."""
@@ -53,6 +54,16 @@ class Parts:
         row: NDArray[Any] = found.reshape(-1, found.shape[-1])[0].cpu().numpy()
         outside = np.flatnonzero((row < 0) | (row >= rows))
         return row[: outside[0]] if len(outside) else row
+
+    def row_of(self, module: GraphModule, places: int, value: int) -> torch.Tensor | None:
+        """What a part gives for the places of a text without padding whose inputs are all `value`;
+        None where that is not one number a place."""
+        filled = torch.full((1, places), value, dtype=torch.int32, device=self._device)
+        ones = torch.ones_like(filled)
+        with torch.inference_mode():
+            [found] = module(*[ones if name == MASK else filled for name in self._inputs.values()])
+        fits = isinstance(found, torch.Tensor) and found.ndim in (1, 2)
+        return found.reshape(-1, places)[0] if fits and found.shape[-1] == places else None
 
     def mask_fault(self, node: Node, places: int) -> str | None:
         """None for a mask of attention that lets a token look at all of its text's and at nothing

@@ -25,6 +25,7 @@ from transformer_serving.engine.backends.exported_program import (
 )
 from transformer_serving.engine.backends.grouping import Arrays
 from transformer_serving.engine.backends.model_settings import ModelError, ModelSettings, TensorSpec
+from transformer_serving.engine.backends.text_places import places_of
 
 
 class CpuCalls:
@@ -89,6 +90,7 @@ class TorchRuntime:
             inputs=tuple(map(_spec, program.program.inputs)),
             outputs=tuple(map(_spec, program.program.outputs)),
             id_limits=program.id_limits,
+            places=places_of(program),
         )
 
     def run(self, batches: Sequence[Arrays]) -> list[Arrays | RequestFailure]:
