@@ -6,11 +6,11 @@ Tested by tests/bench/test_load.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformer_serving.desk.bench import load
+from transformer_serving.desk.bench import contact, load
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.figures import LoadFigures, figures
 from transformer_serving.desk.failure import Failure
@@ -92,37 +92,34 @@ def _payload(label: str, text: str, texts: int) -> load.Payload:
     return load.Payload(label, json.dumps({"text": content}).encode(), texts)
 
 
-def measure(bench: Bench, say: Callable[[str], None] = lambda _: None) -> list[Measured]:
-    """Run every load. Raises Failure when the endpoint does not answer a first request with 200."""
+def measure(bench: Bench, say: Callable[[str], None] = lambda _: None) -> Iterator[Measured]:
+    """Run every load, each when it is asked for: what was measured outlives what fails later.
+
+    Raises Failure when the endpoint does not answer a first request with 200, or is gone later.
+    """
     say("asking once")
     _require_answer(bench)
     say("warming up")
     widest = max(bench.concurrency)
-    load.run(bench.address, bench.payloads, load.Closed(widest, min(_WARM_UP_S, bench.seconds)))
-    measured: list[Measured] = []
+    warm_up = load.Closed(widest, min(_WARM_UP_S, bench.seconds))
+    contact.run(bench.address, bench.payloads, warm_up)
+    best = 0.0
     for clients in bench.concurrency:
         say(f"{clients} clients")
-        found = load.run(bench.address, bench.payloads, load.Closed(clients, bench.seconds))
-        measured.append(Measured(f"{clients} clients", clients, None, figures(found)))
-    best = max(row.figures.goodput for row in measured)
+        found = contact.run(bench.address, bench.payloads, load.Closed(clients, bench.seconds))
+        row = Measured(f"{clients} clients", clients, None, figures(found))
+        best = max(best, row.figures.goodput)
+        yield row
     rate = bench.rate or OPEN_SHARE * best
     if rate > 0:
         say(f"open loop, {rate:.0f} a second")
-        found = load.run(bench.address, bench.payloads, load.Open(rate, bench.seconds))
-        measured.append(Measured(f"open loop, {rate:.0f}/s", None, rate, figures(found)))
-    return measured
+        found = contact.run(bench.address, bench.payloads, load.Open(rate, bench.seconds))
+        yield Measured(f"open loop, {rate:.0f}/s", None, rate, figures(found))
 
 
 def _require_answer(bench: Bench) -> None:
     once = load.Closed(clients=1, seconds=60.0, requests=1)
-    try:
-        found = load.run(bench.address, bench.payloads[:1], once)
-    except OSError as error:
-        address = bench.address
-        raise Failure(
-            f"nothing answers at {address.host}:{address.port}: {error.strerror or error}; "
-            "see 'transformer-serving status'"
-        ) from None
+    found = contact.run(bench.address, bench.payloads[:1], once)
     status = found.exchanges[0].status if found.exchanges else load.NO_ANSWER
     if reason := kept_out(status):
         raise Failure(f"the first request got status {status}: {reason}", exit_code=2)
