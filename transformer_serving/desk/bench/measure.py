@@ -61,6 +61,10 @@ def payloads(
 
     A stream has one text.
     """
+    if body is not None and (text is not None or words or texts != 1):
+        raise Failure("--body goes without --text, --texts and --words", exit_code=2)
+    if words and text is not None:
+        raise Failure("--words goes without --text", exit_code=2)
     if stream and (texts != 1 or len(words) > 1):
         raise Failure(
             "--stream sends one text; leave out --texts, and give --words once", exit_code=2
@@ -69,15 +73,11 @@ def payloads(
         said = text or (of_words(words[0]) if words else TEXT)
         return (load.Payload("stream", json.dumps({"text": said, "stream": True}).encode()),)
     if body is not None:
-        if text is not None or words or texts != 1:
-            raise Failure("--body goes without --text, --texts and --words", exit_code=2)
         try:
             return (load.Payload(body.name, body.read_bytes()),)
         except OSError as error:
             raise Failure(f"{body} cannot be read: {error.strerror}", exit_code=2) from None
     if words:
-        if text is not None:
-            raise Failure("--words goes without --text", exit_code=2)
         return tuple(_payload(f"{count} words", of_words(count), texts) for count in words)
     return (_payload("text", text or TEXT, texts),)
 

@@ -74,8 +74,8 @@ def bench(url: str, text: str | None, texts: int, words: tuple[int, ...], body: 
     from transformer_serving.desk.bench.scaling import metrics_address, scaling
     from transformer_serving.desk.cli.progress import Phases
 
-    if stream and for_scaling:
-        raise click.UsageError("--for-scaling measures whole answers: give it without --stream")
+    if stream:
+        _check_streams(for_scaling, rate)
     sent = payloads(body, text, texts, words, stream=stream)
     wanted = Bench(
         address(url, headers, key), sent, concurrency or CONCURRENCY, rate, seconds,
@@ -111,6 +111,13 @@ def _show(
         console.print(note)
     if advice is not None:
         click.echo(advice.values())
+
+
+def _check_streams(for_scaling: bool, rate: float | None) -> None:
+    if for_scaling:
+        raise click.UsageError("--for-scaling measures whole answers: give it without --stream")
+    if rate is not None:
+        raise click.UsageError("--rate is of an open loop, and --stream has closed ones alone")
 
 
 def _bench_streams(
