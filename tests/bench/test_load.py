@@ -275,6 +275,24 @@ def test_the_command_sends_a_file(server: Server, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("content", "texts"),
+    [
+        (b'{"text": ["a", "b", "c"]}', 3),
+        (b'{"text": "a"}', 1),
+        (b'{"question": "who", "context": "me"}', 1),
+        (b"[1, 2]", 1),
+        (b"\xff no JSON", 1),
+        (b'{"a":' * 100_000, 1),
+    ],
+)
+def test_the_texts_of_a_file_are_counted(content: bytes, texts: int, tmp_path: Path) -> None:
+    body = tmp_path / "payload.json"
+    body.write_bytes(content)
+    [sent] = measure.payloads(body, None, 1, ())
+    assert (sent.label, sent.body, sent.texts) == ("payload.json", content, texts)
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("ftp://x/",), "the URL must be like"),

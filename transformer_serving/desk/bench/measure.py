@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from transformer_serving.desk.bench import contact, load
 from transformer_serving.desk.bench.connection import Address
@@ -73,10 +74,7 @@ def payloads(
         said = text or (of_words(words[0]) if words else TEXT)
         return (load.Payload("stream", json.dumps({"text": said, "stream": True}).encode()),)
     if body is not None:
-        try:
-            return (load.Payload(body.name, body.read_bytes()),)
-        except OSError as error:
-            raise Failure(f"{body} cannot be read: {error.strerror}", exit_code=2) from None
+        return (_of_file(body),)
     if words:
         return tuple(_payload(f"{count} words", of_words(count), texts) for count in words)
     return (_payload("text", text or TEXT, texts),)
@@ -85,6 +83,26 @@ def payloads(
 def of_words(count: int) -> str:
     """A text of that many words."""
     return " ".join(_WORDS[index % len(_WORDS)] for index in range(count)) + "."
+
+
+def texts_of(body: Any) -> int:
+    """How many texts a body holds; 1 where that is not said by a list at "text"."""
+    content = body.get("text") if isinstance(body, dict) else None
+    return len(content) if isinstance(content, list) else 1
+
+
+def _of_file(path: Path) -> load.Payload:
+    """The content as it is. Raises Failure (exit code 2) where it cannot be read."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise Failure(f"{path} cannot be read: {error.strerror}", exit_code=2) from None
+    try:
+        texts = texts_of(json.loads(content))
+    # It need not be JSON, and JSON nested without end is a RecursionError.
+    except (ValueError, RecursionError):
+        texts = 1
+    return load.Payload(path.name, content, texts)
 
 
 def _payload(label: str, text: str, texts: int) -> load.Payload:
