@@ -175,6 +175,7 @@ class Runner:
             "texts": len(answered) / loaded.elapsed_s,
             "capacity": capacity,
             "offered": rate,
+            "requests": len(loaded.exchanges),
             "failed": len(loaded.exchanges) - len(answered),
             "generator_cpu": loaded.cpu_s / loaded.elapsed_s,
             "padding": padding_share(before, after),
@@ -194,6 +195,7 @@ class Runner:
         return {
             "texts": len(answered) / found.elapsed_s,
             "offered": len(found.exchanges) / seconds,
+            "requests": len(found.exchanges),
             "failed": len(found.exchanges) - len(answered),
             "generator_cpu": found.cpu_s / found.elapsed_s,
             **_percentiles(answered),
