@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import overload_tables as overload_report
+from benchmarks.report import curve_points, overload_tables as overload_report
 from benchmarks.report.markdown import table as table
 from benchmarks.runs.results import MOST_FAILED, Results, Row
 from transformer_serving.contract.error_line import one_line
@@ -41,11 +41,10 @@ def everything_text(results: Results) -> str:
         if results.measured(load):
             parts.append(f"### All peers: {title}\n\n{load_tables(results, load)}")
     parts += [_overload(results), _two_endpoints(results)]
-    parts += [
-        f"![{curve['title']}](../benchmarks/results/plots/curve-{name}.png)"
-        for name, curve in results.values.get("curves", {}).items()
-        if curve["points"]
-    ]
+    for name, curve in results.values.get("curves", {}).items():
+        if curve_points.drawn(curve):
+            parts.append(f"![{curve['title']}](../benchmarks/results/plots/curve-{name}.png)")
+        parts.append(curve_points.left_out(curve))
     parts.append(_failed(results))
     return "\n\n".join(part for part in parts if part)
 

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib import pyplot
 
 from benchmarks.__main__ import main
-from benchmarks.report import plots, tables as report
+from benchmarks.report import curve_points, plots, tables as report
 from benchmarks.runs.results import Results
 from transformer_serving.desk.failure import Failure
 
@@ -132,6 +133,26 @@ def test_curves_are_drawn(tmp_path: Path) -> None:
     assert {path.name for path in written} == {
         f"{name}.{kind}" for name in ("throughput-seed", "curve-batch") for kind in ("svg", "png")
     }
+
+
+def test_points_that_were_not_answered_are_not_drawn_and_named() -> None:
+    stored = values()
+    curve = stored["curves"]["batch"]
+    one, two, four = curve["points"]
+    # As older runs have it, and as later ones do: one in a hundred may fail.
+    two["not_200"] = 1.0
+    four |= {"requests": 1000.0, "not_200": 11.0}
+    said = "Not drawn: texts 2, 4; more than 1% of the requests there were not answered with 200."
+    assert said in report.everything_text(Results(stored))
+    assert [point["at"] for point in curve_points.drawn(curve)] == [1]
+    four["not_200"] = 10.0
+    figure = plots._curve(curve)
+    assert all(list(axes.lines[0].get_xdata()) == [1, 4] for axes in figure.axes)
+    pyplot.close(figure)
+    one["not_200"] = four["not_200"] = 900.0
+    text = report.everything_text(Results(stored))
+    assert "Not drawn: texts 1, 2, 4;" in text
+    assert "curve-batch.png" not in text
 
 
 def test_a_part_without_a_stored_run_is_refused_before_it_is_measured(tmp_path: Path) -> None:
