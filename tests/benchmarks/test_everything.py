@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,15 @@ def test_times_of_measurements_with_many_refusals_are_not_shown() -> None:
     assert Results(stored).series("gateway", "seed", "p50") == [2.0]
     assert "| ± 0% | 1 % | 2.0 | 4.0 |" in report.everything_text(Results(stored))
     assert found.values["figures"][1]["rounds"][0]["p50"] == 0.5
+
+
+def test_who_was_never_answered_has_no_time() -> None:
+    stored = copy.deepcopy(values())
+    stored["overload"]["rows"][0]["after_ms"] = None
+    stored["overload"]["abandoned"][0]["next_s"] = None
+    text = report.everything_text(Results(stored))
+    assert "| 1.8 | - | 200 | 0.50 |" in text
+    assert "| 4 | 15 | 10 | 20 | 30 | - |" in text
 
 
 def test_a_part_is_renewed_with_its_own_date() -> None:
