@@ -50,7 +50,7 @@ class Results:
         self.values = values
         self.rows = {row["name"]: Row(**row) for row in values["peers"]}
         self._figures: dict[tuple[str, str], list[Measurement | None]] = {
-            (row["peer"], row["load"]): [_with_times_of_answers(found) for found in row["rounds"]]
+            (row["peer"], row["load"]): [times_of_answers(found) for found in row["rounds"]]
             for row in values["figures"]
         }
 
@@ -234,7 +234,7 @@ def _row(peer: Peer, models: Models) -> Row:
     return Row(peer.name, peer.title, engine_title(peer, models), peer.kind, computes)
 
 
-def _with_times_of_answers(found: Measurement | None) -> Measurement | None:
+def times_of_answers(found: Measurement | None) -> Measurement | None:
     """A round without its times where they are of refusals as well."""
     if found is None or found.get("failed", 0) <= MOST_FAILED * found.get("requests", 0):
         return found
