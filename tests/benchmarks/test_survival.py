@@ -20,6 +20,7 @@ from benchmarks.servers.peers import PEERS, Peer
 from benchmarks.servers.process import Unusable, tree
 from benchmarks.servers.site import open_site
 from benchmarks.studies import idle
+from benchmarks.studies.parts import demo_stack
 from benchmarks.studies.parts.worker_memory import slope
 
 
@@ -122,18 +123,40 @@ def test_what_a_killed_run_left_is_stopped_before_its_record_goes(
     said: list[str] = []
 
     def command(name: str, state: Path, *arguments: str) -> str:
-        said.append(f"{name} {state.is_dir()}")
+        said.append(f"{name} {state.relative_to(tmp_path / 'run')} {state.is_dir()}")
         if name == "up":
             raise Unusable("far enough")
         return ""
 
     monkeypatch.setattr(site, "stack_command", command)
-    (tmp_path / "run" / "stack").mkdir(parents=True)
+    for left in ("stack", "demo-stack", "clone/.stack"):
+        (tmp_path / "run" / left).mkdir(parents=True)
     for _ in range(2):
         with pytest.raises(Unusable, match="far enough"):
             open_site(tmp_path / "run", said.append, null=False, models=Models(tmp_path, {}))
     assert said == [
-        "stopping what an earlier run may have left", "down True",
-        "starting the stack", "up False",
-        "starting the stack", "up False",
+        "stopping what an earlier run may have left", "down stack True",
+        "stopping what an earlier run may have left", "down demo-stack True",
+        "stopping what an earlier run may have left", "down clone/.stack True",
+        "starting the stack", "up stack False", "down stack False",
+        "starting the stack", "up stack False", "down stack False",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", [Unusable, KeyboardInterrupt, SystemExit])
+def test_of_a_demos_stack_that_does_not_start_nothing_runs_on(
+    how: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def command(name: str, state: Path, *arguments: str) -> str:
+        said.append(f"{name} {state.name}")
+        if name == "up":
+            raise how
+        return ""
+
+    monkeypatch.setattr(demo_stack, "stack_command", command)
+    session: Any = SimpleNamespace(site=SimpleNamespace(work=tmp_path))
+    with pytest.raises(how):
+        demo_stack.DemoStack(1.0)(session, lambda line: None)
+    assert said == ["up demo-stack", "down demo-stack"]
