@@ -7,7 +7,6 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,11 +50,6 @@ class Played:
             self.most_inside = max(self.most_inside, self.inside)
             await asyncio.sleep(0.05)
             self.inside -= 1
-        if scope["path"] == "/hang":
-            # Until the caller leaves.
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            return
         status = 503 if scope["path"] == "/full" and len(self.bodies) % 2 == 0 else 200
         close = [(b"connection", b"close")] if scope["path"] == "/close" else []
         await send({"type": "http.response.start", "status": status, "headers": close})
@@ -137,65 +131,6 @@ def test_a_connection_that_the_server_closed_while_it_was_idle_is_not_sent_on() 
         address = Address.of(f"http://127.0.0.1:{port}/")
         found = load.run(address, [PAYLOAD], load.Open(2, 1, connections=1))
     assert [exchange.status for exchange in found.exchanges] == [200] * 2
-
-
-def test_what_is_not_answered_when_time_is_up_is_counted_and_not_sent(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other load goes on in the same event loop, in which more could be sent."""
-    monkeypatch.setattr(load, "_PATIENCE_S", 0.2)
-    wanted = load.Open(rate=50, seconds=0.4, connections=1)
-    found, other = load.run_together(
-        [
-            (server.address("/hang"), [load.Payload("hangs", b'"hangs"', 3)], wanted),
-            (server.address("/slow"), [PAYLOAD], load.Closed(1, 1.5)),
-        ]
-    )
-    assert {(one.label, one.texts, one.status) for one in found.exchanges} == {("hangs", 3, 0)}
-    assert len(found.exchanges) == len(load.arrivals(50, 0.4))
-    assert all(one.due <= one.sent <= one.done for one in found.exchanges)
-    assert {exchange.status for exchange in other.exchanges} == {200}
-    assert server.app.bodies.count("hangs") == 1
-
-
-@contextmanager
-def full_house(answered: int) -> Iterator[int]:
-    """The port of a server that answers the first so many connections once, and then takes one more
-    and lets all others wait to be connected."""
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    listener.listen(answered)
-
-    def serve() -> None:
-        taken = [listener.accept()[0] for _ in range(answered)]
-        # Nobody accepts any more: the kernel takes one.
-        listener.listen(0)
-        for connection in taken:
-            connection.recv(65_536)
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-            connection.close()
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        thread.join()
-        listener.close()
-
-
-def test_whoever_still_connects_when_time_is_up_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "_PATIENCE_S", 0.3)
-
-    def statuses(answered: int, kind: load.Closed | load.Open) -> list[int]:
-        with full_house(answered) as port:
-            found = load.run(Address.of(f"http://127.0.0.1:{port}/"), [PAYLOAD], kind)
-        return sorted(exchange.status for exchange in found.exchanges)
-
-    # Each client asks again when it was answered.
-    assert statuses(3, load.Closed(3, 0.7)) == [load.NO_ANSWER] * 3 + [200] * 3
-    wanted = load.Open(50, 0.4, connections=3)
-    assert statuses(0, wanted) == [load.NO_ANSWER] * len(load.arrivals(50, 0.4))
 
 
 def test_refusals_are_counted_and_are_no_answers(server: Server) -> None:

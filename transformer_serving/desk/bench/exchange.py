@@ -1,6 +1,6 @@
 """What a load is told, and what it gives back: payloads, the two kinds of loads, exchanges.
 
-Tested by tests/bench/test_load.py.
+Tested by tests/bench/test_load.py and tests/bench/test_time_limit.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ In the open loop a request's latency counts from the moment at which it was due,
 the server let it be sent then. So a server that stalls pays for all requests that its stall held
 up, not only for the one that met it ("coordinated omission").
 
-Tested by tests/bench/test_load.py.
+Tested by tests/bench/test_load.py and tests/bench/test_time_limit.py.
 """
 
 from __future__ import annotations
