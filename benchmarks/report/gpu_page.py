@@ -127,7 +127,7 @@ def _overload(found: Found | None) -> str:
         [
             row["deadline"], f"{row['capacity']:.0f}", f"{row['offered']:.0f}",
             f"{row['least']:.2f}", "-" if row["p99"] is None else f"{row['p99']:.0f}",
-            f"{row['after_ms']:.1f}",
+            _figure(row, "after_ms"),
         ]
         for row in found["rows"]
     ]  # fmt: skip

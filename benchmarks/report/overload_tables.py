@@ -58,7 +58,7 @@ def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
         str(counts.get("504", 0)),
         _ms(row["refused_p99"]),
         f"{max(0.0, row['drained_s']):.1f}",
-        f"{row['after_ms']:.0f}",
+        _ms(row["after_ms"]),
         f"{row['refusal_us']:.0f}",
         f"{row['generator_cpu']:.2f}",
     )
@@ -91,7 +91,7 @@ def _abandoned(rows: Any) -> str:
             str(row["statuses"].get("200", 0)),
             str(row["statuses"].get("503", 0)),
             str(row["statuses"].get("no answer", 0)),
-            f"{row['next_s']:.2f}",
+            "-" if row["next_s"] is None else f"{row['next_s']:.2f}",
         )
         for row in rows
     ]

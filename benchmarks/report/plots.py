@@ -13,6 +13,7 @@ from matplotlib.ticker import ScalarFormatter
 matplotlib.use("Agg")
 from matplotlib import pyplot  # the backend is chosen before
 
+from benchmarks.report import curve_points
 from benchmarks.runs.results import Results, Row
 
 _COLOURS = {"ours": "#1f6fb2", "peer": "#b0b4ba", "limit": "#e2a03f"}
@@ -42,7 +43,7 @@ def draw(results: Results, folder: Path) -> list[Path]:
             if results.classes(peer):
                 written += save(_classes(results, peer), folder / f"mixed-{peer}")
         for name, curve in results.values.get("curves", {}).items():
-            if curve["points"]:
+            if curve_points.drawn(curve):
                 written += save(_curve(curve), folder / f"curve-{name}")
     return written
 
@@ -104,7 +105,7 @@ def _classes(results: Results, peer: str) -> Any:
 
 
 def _curve(curve: Mapping[str, Any]) -> Any:
-    """Four panels over one axis: throughput, latency, CPU, memory."""
+    """Four panels over one axis: throughput, latency, CPU, memory, where it was answered."""
     panels = (
         ("texts", "texts a second"),
         ("p99", "p99, ms"),
@@ -112,12 +113,14 @@ def _curve(curve: Mapping[str, Any]) -> Any:
         ("memory_mib", "memory, MiB"),
     )
     figure, grid = pyplot.subplots(2, 2, figsize=(WIDTH, 5.0), layout="constrained", sharex=True)
-    points = curve["points"]
+    points = curve_points.drawn(curve)
     places = [point["at"] for point in points]
     for axes, (key, label) in zip(grid.flat, panels, strict=True):
-        axes.plot(places, [point[key] for point in points], marker="o", ms=3, color="#1f6fb2")
+        values = [point[key] for point in points]
+        axes.plot(places, values, marker="o", ms=3, color="#1f6fb2")
         axes.set_ylabel(label)
-        axes.set_ylim(bottom=0)
+        # By themselves the axes would end close above a line that is nearly level, and cut it.
+        axes.set_ylim(0, 1.1 * max(values) or None)
         axes.set_xscale("log", base=2)
         axes.set_xticks(places, [f"{place:g}" for place in places])
         axes.minorticks_off()

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import overload_tables as overload_report
+from benchmarks.report import curve_points, overload_tables as overload_report
 from benchmarks.report.markdown import table as table
-from benchmarks.runs.results import Results, Row
+from benchmarks.runs.results import MOST_FAILED, Results, Row
 from transformer_serving.contract.error_line import one_line
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.bench import bounds
@@ -41,11 +41,10 @@ def everything_text(results: Results) -> str:
         if results.measured(load):
             parts.append(f"### All peers: {title}\n\n{load_tables(results, load)}")
     parts += [_overload(results), _two_endpoints(results)]
-    parts += [
-        f"![{curve['title']}](../benchmarks/results/plots/curve-{name}.png)"
-        for name, curve in results.values.get("curves", {}).items()
-        if curve["points"]
-    ]
+    for name, curve in results.values.get("curves", {}).items():
+        if curve_points.drawn(curve):
+            parts.append(f"![{curve['title']}](../benchmarks/results/plots/curve-{name}.png)")
+        parts.append(curve_points.left_out(curve))
     parts.append(_failed(results))
     return "\n\n".join(part for part in parts if part)
 
@@ -106,8 +105,11 @@ def load_tables(results: Results, load: str) -> str:
 
 
 def load_table(results: Results, load: str, measured: Sequence[Row], ours: str) -> str:
-    """Peers under one load: texts a second with their spread, latencies, the ratio of `ours`."""
-    head = ("", "engine", "texts/s", "spread", "p50 ms", "p99 ms", "ours does", "at least")
+    """Peers under one load: texts a second with their spread, the share of requests that failed,
+    latencies, the ratio of `ours`."""
+    head = (
+        "", "engine", "texts/s", "spread", "failed", "p50 ms", "p99 ms", "ours does", "at least",
+    )  # fmt: skip
     rows = []
     for row in measured:
         found = results.spread(row.name, load)
@@ -119,6 +121,7 @@ def load_table(results: Results, load: str, measured: Sequence[Row], ours: str) 
                 row.engine,
                 _median(found),
                 f"± {found.share:.0%}",
+                _percent(results.failed_share(row.name, load)),
                 _median(results.spread(row.name, load, "p50"), digits=1),
                 _median(results.spread(row.name, load, "p99"), digits=1),
                 f"{ratio.median:.2f} times" if ratio else "",
@@ -126,6 +129,12 @@ def load_table(results: Results, load: str, measured: Sequence[Row], ours: str) 
             )
         )
     return table(head, rows)
+
+
+def _percent(share: float) -> str:
+    percent = 100 * share
+    digits = f"{percent:.0f}" if percent >= 10 else f"{percent:.2g}"
+    return f"{digits} %" if share else "-"
 
 
 def stage_table(results: Results) -> str:
@@ -208,6 +217,7 @@ def cpu_table(results: Results) -> str:
     note = (
         "Of a request among 128 clients, and of one at a time. The server: the processes that take "
         "the requests; with PyTorch the engine is among them. Two cores have 2,000,000 µs a second."
+        f" Measurements in which more than {MOST_FAILED:.0%} of the requests failed are left out."
     )
     return f"### Processor time of a request\n\n{note}\n\n{table(head, rows)}"
 

@@ -54,6 +54,12 @@ MAIN = (SEED, KEPT, SINGLE, BATCH, MIXED)
 LOADS = {load.name: load for load in (*MAIN, BIG, PACED)}
 
 
+def shares(clients: int, parts: int) -> list[int]:
+    """So many clients in equal parts; those left over are one more in each of the first."""
+    each, over = divmod(clients, parts)
+    return [each + (number < over) for number in range(parts)]
+
+
 def chosen(names: Sequence[str]) -> list[Load]:
     """The loads of these names, those of `make bench` without any. Raises Failure (2)."""
     return choice.chosen("load", names, LOADS) or list(MAIN)

@@ -21,6 +21,10 @@ from transformer_serving.desk.bench.figures import percentile
 
 RESULTS = Path(__file__).parent.parent / "results"
 SCHEMA = 1
+# A measurement in which a larger share of the requests failed says nothing of what an answer takes:
+# the tools' times are of refusals too, which come at once, and so is processor time a request.
+MOST_FAILED = 0.01
+_TIMES = ("mean", "p50", "p90", "p99")
 # Characters of JSON that stand on one line.
 _ROW = 400
 
@@ -37,12 +41,18 @@ class Row:
 
 
 class Results:
-    """A stored run. Figures of a pair that was not measured are None or absent, never zero."""
+    """A stored run. Figures of a pair that was not measured are None or absent, never zero.
+
+    `values` are as stored; times of measurements with more than MOST_FAILED are not read.
+    """
 
     def __init__(self, values: dict[str, Any]) -> None:
         self.values = values
         self.rows = {row["name"]: Row(**row) for row in values["peers"]}
-        self._figures = {(row["peer"], row["load"]): row["rounds"] for row in values["figures"]}
+        self._figures: dict[tuple[str, str], list[Measurement | None]] = {
+            (row["peer"], row["load"]): [times_of_answers(found) for found in row["rounds"]]
+            for row in values["figures"]
+        }
 
     @staticmethod
     def read(path: Path) -> Results:
@@ -73,8 +83,14 @@ class Results:
 
     def series(self, peer: str, load: str, figure: str = "texts") -> list[float | None]:
         """One figure a round."""
-        rounds: list[Measurement | None] = self._figures.get((peer, load), [])
+        rounds = self._figures.get((peer, load), [])
         return [None if found is None else found.get(figure) for found in rounds]
+
+    def failed_share(self, peer: str, load: str) -> float:
+        """Of the requests of all rounds; of rounds that did not store how many there were, none."""
+        rounds = [found for found in self._figures.get((peer, load), []) if found]
+        requests = sum(found.get("requests", 0) for found in rounds)
+        return sum(found["failed"] for found in rounds) / requests if requests else 0.0
 
     def spread(self, peer: str, load: str, figure: str = "texts") -> Spread | None:
         values = [value for value in self.series(peer, load, figure) if value is not None]
@@ -216,6 +232,17 @@ def engine_title(peer: Peer, models: Models) -> str:
 def _row(peer: Peer, models: Models) -> Row:
     computes = peer.engine not in (NULL, NONE)
     return Row(peer.name, peer.title, engine_title(peer, models), peer.kind, computes)
+
+
+def times_of_answers(found: Measurement | None) -> Measurement | None:
+    """A round without its times where they are of refusals as well."""
+    if found is None or found.get("failed", 0) <= MOST_FAILED * found.get("requests", 0):
+        return found
+    return {
+        name: value
+        for name, value in found.items()
+        if name not in _TIMES and not name.endswith("_us")
+    }
 
 
 def _short(found: Measurement | None) -> Measurement | None:

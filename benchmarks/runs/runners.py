@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,6 +9,7 @@ from typing import Any
 
 from benchmarks.runs import processor_time
 from benchmarks.runs.ab import ToolRun, ab
+from benchmarks.runs.engine_process import RawEngine
 from benchmarks.runs.loads import Load
 from benchmarks.runs.processor_time import is_tritons, process_seconds
 from benchmarks.runs.stages import Sums, padding_share, read_sums, stage_ms, texts_a_call
@@ -64,6 +62,8 @@ class Runner:
             return self._raw(peer, load)
         key = (peer.name, load.name)
         if key not in self.rates:
+            # What is cold answers slowly: only a second load tells how fast the peer is.
+            self._clients(peer, load, self.plan.warm_up_s)
             self.rates[key] = self._rate(peer, load, self.plan.warm_up_s)
         return _TOOLS[load.tool](self, peer, load)
 
@@ -77,31 +77,39 @@ class Runner:
 
     def _rate(self, peer: Peer, load: Load, seconds: float) -> float:
         """Requests a second that `load.clients` get answered, each waiting for its answer."""
-        kind = generator.Closed(load.clients, seconds)
-        payloads = self.mixed() if load.tool == "open" else [self._payload(peer, load)]
-        try:
-            found = generator.run(Address.of(self.url(peer)), payloads, kind)
-        except OSError as error:
-            raise Unusable(f"{peer.name}: {error}") from None
+        found = self._clients(peer, load, seconds)
         answered = sum(exchange.status == 200 for exchange in found.exchanges)
         if not answered:
             raise Unusable(f"{peer.name} answered nothing with 200 under load '{load.name}'")
         return answered / found.elapsed_s
+
+    def _clients(self, peer: Peer, load: Load, seconds: float) -> generator.Run:
+        """`load.clients` ask again and again. Raises Unusable where they cannot connect."""
+        payloads = self.mixed() if load.tool == "open" else [self._payload(peer, load)]
+        kind = generator.Closed(load.clients, seconds)
+        try:
+            return generator.run(Address.of(self.url(peer)), payloads, kind)
+        except OSError as error:
+            raise Unusable(f"{peer.name}: {error}") from None
 
     def _payload(self, peer: Peer, load: Load) -> generator.Payload:
         body = peer.body([texts.SEED] * load.texts)
         return generator.Payload(load.name, body, load.texts, peer.content_type)
 
     def _ab(self, peer: Peer, load: Load) -> Measurement:
-        rate = self.rates[peer.name, load.name]
-        requests = max(min(int(rate * self.plan.seconds), load.most), load.clients, 2)
-        return self._closed(
+        key = (peer.name, load.name)
+        wanted = int(self.rates[key] * self.plan.seconds)
+        requests = max(min(wanted, load.most), load.clients, 2)
+        found = self._closed(
             peer, load,
             lambda body: ab(
                 self.url(peer), body, requests=requests, clients=load.clients, kept=load.kept,
                 scratch=self.scratch, content_type=peer.content_type,
             ),
         )  # fmt: skip
+        # One bad moment must not make every later round too short, or too long.
+        self.rates[key] = found["texts"] / load.texts
+        return found
 
     def _wrk(self, peer: Peer, load: Load) -> Measurement:
         return self._closed(
@@ -167,6 +175,7 @@ class Runner:
             "texts": len(answered) / loaded.elapsed_s,
             "capacity": capacity,
             "offered": rate,
+            "requests": len(loaded.exchanges),
             "failed": len(loaded.exchanges) - len(answered),
             "generator_cpu": loaded.cpu_s / loaded.elapsed_s,
             "padding": padding_share(before, after),
@@ -186,6 +195,7 @@ class Runner:
         return {
             "texts": len(answered) / found.elapsed_s,
             "offered": len(found.exchanges) / seconds,
+            "requests": len(found.exchanges),
             "failed": len(found.exchanges) - len(answered),
             "generator_cpu": found.cpu_s / found.elapsed_s,
             **_percentiles(answered),
@@ -240,49 +250,6 @@ _TOOLS: Mapping[str, Callable[[Runner, Peer, Load], Measurement]] = {
     "paced": Runner._paced,
     "own": Runner._own,
 }
-
-
-class RawEngine:
-    """The process of benchmarks.runs.raw_engine."""
-
-    def __init__(self, folder: Path, scratch: Path, backend: str = "") -> None:
-        self._log = (scratch / "raw-engine.log").open("ab")
-        self._process = subprocess.Popen(
-            [
-                sys.executable, "-m", "benchmarks.runs.raw_engine", str(folder),
-                *([backend] if backend else []),
-            ],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
-        )  # fmt: skip
-        self._line()
-
-    def measure(self, batch: int, tokens: int, seconds: float) -> dict[str, float]:
-        return self._asked({"batch": batch, "tokens": tokens, "seconds": seconds})
-
-    def measure_mixed(
-        self, lengths: Sequence[int], pads: Sequence[int], seconds: float
-    ) -> dict[str, float]:
-        return self._asked({"lengths": list(lengths), "pads": list(pads), "seconds": seconds})
-
-    def _asked(self, wanted: Mapping[str, Any]) -> dict[str, float]:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(wanted) + "\n")
-        self._process.stdin.flush()
-        figures: dict[str, float] = json.loads(self._line())
-        return figures
-
-    def close(self) -> None:
-        self._process.terminate()
-        # Its pipes close too.
-        self._process.communicate()
-        self._log.close()
-
-    def _line(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise Unusable("the raw engine's process ended; see raw-engine.log")
-        return line
 
 
 def _by_label(exchanges: Sequence[generator.Exchange]) -> dict[str, list[float]]:

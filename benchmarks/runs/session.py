@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,8 @@ def bench(
     """Measure the peers under the loads, then the parts.
 
     `keep` is given what there is after every round and every part: whatever ends the run early,
-    that is not lost. A part that fails is named with its error.
+    that is not lost. A part that fails is named with its error. Raises Failure where nothing was
+    measured at all: that must not take a stored run's place.
     """
     by_ab = bool(loads or peers)
     with session(peers, plan, report, work, models, by_ab=by_ab) as opened:
@@ -106,7 +107,18 @@ def bench(
                 found.values["failed"][name] = reason(error)
                 report(f"{name} cannot be measured: {reason(error)}")
             keep(found)
+    if not _has_figures(found, parts or {}):
+        reasons = [f"{name}: {why}" for name, why in found.failed.items()]
+        raise Failure(
+            f"nothing was measured, and what is stored stays as it is; {'; '.join(reasons)}"
+        )
     return found
+
+
+def _has_figures(found: Results, parts: Iterable[str]) -> bool:
+    """Whether one of the parts, or one round of a load, could be measured."""
+    rounds = (one for row in found.values["figures"] for one in row["rounds"])
+    return any(name in found.values for name in parts) or any(one is not None for one in rounds)
 
 
 def measure(

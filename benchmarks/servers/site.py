@@ -40,6 +40,9 @@ EMPTY_ARGUMENTS = (
     "model", "add", "--engine", "custom", "--endpoint", EMPTY,
     "--preprocess", str(_RECIPES / "empty_preprocess.py"),
 )  # fmt: skip
+# Below the folder of a run: the demo's own stack, and all that a run may have started.
+DEMO_STACK = "demo-stack"
+_STACKS = ("stack", DEMO_STACK, "clone/.stack")
 _STOCK_PREPROCESS = ROOT / "examples" / "stock" / "preprocess.py"
 _AUX = {"openvino": 'backend="openvino_text"', "onnxruntime": 'platform="onnxruntime_onnx"'}
 
@@ -95,21 +98,18 @@ def open_site(
     Raises Unusable or Failure when that does not work here.
     """
     models = models or build_models(BUILD / "models", report)
-    state = work / "stack"
-    if state.is_dir():
-        # A run that was killed left it: without its record nobody could stop it, and it would be
-        # in the way of this one.
-        report("stopping what an earlier run may have left")
-        stack_command("down", state)
+    for state in (work / name for name in _STACKS):
+        if state.is_dir():
+            # A run that was killed left it: without its record nobody could stop it, and it would
+            # be in the way of this one.
+            report("stopping what an earlier run may have left")
+            stack_command("down", state)
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     report("starting the stack")
-    base = free_row(4)
-    stack_command("up", state, "--port-base", str(base))
-    environment: dict[str, str] = json.loads(stack_command("env", state, "--json"))
-    site = Site(work, models, state, environment, require_record(state).triton.http, base)
+    site = _started(work, models)
     try:
-        _deploy_all(site, f"http://127.0.0.1:{base}/serve", report, others=others)
+        _deploy_all(site, f"http://127.0.0.1:{site.port_base}/serve", report, others=others)
         if null:
             report("starting the null engine")
             tritons.copy_repository(site.repository, work / "null")
@@ -118,6 +118,19 @@ def open_site(
         close_site(site)
         raise
     return site
+
+
+def _started(work: Path, models: Models) -> Site:
+    """The site with its stack alone; what an `up` leaves that fails or is ended is stopped."""
+    state = work / "stack"
+    base = free_row(4)
+    try:
+        stack_command("up", state, "--port-base", str(base))
+        environment: dict[str, str] = json.loads(stack_command("env", state, "--json"))
+        return Site(work, models, state, environment, require_record(state).triton.http, base)
+    except BaseException:
+        stack_command("down", state)
+        raise
 
 
 def close_site(site: Site) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.runs.loads import shares
 from benchmarks.runs.session import Part, Session
 from benchmarks.servers import many_endpoints, texts, tritons
 from benchmarks.servers.process import Unusable, tree, use
@@ -25,11 +26,13 @@ _CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _LENGTHS = (8, 16, 32, 64, 128, 256, 512)
 _ENDPOINTS = (1, 2, 5, 10, 20, 50)
+_COUNTS = ("requests", "not_200")
 
 
 @dataclass(frozen=True)
 class Point:
-    """What is sent at one place of a curve: to these paths, these bodies, by so many clients."""
+    """What is sent at one place of a curve: to these paths, these bodies, by so many clients in
+    all."""
 
     at: int
     paths: tuple[str, ...]
@@ -103,33 +106,44 @@ def _measured(
         report(f"curve {curve.name}, round {number + 1} of {_ROUNDS}")
         for point in curve.points:
             rounds[point.at].append(_point(point, base, processes, seconds))
+    points = [{"at": at, **_together(rows)} for at, rows in rounds.items()]
+    return {"title": curve.title, "axis": curve.axis, "points": points}
+
+
+def _together(rows: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Of all rounds: counts as sums, of which no refusal may vanish, all else as medians."""
     return {
-        "title": curve.title,
-        "axis": curve.axis,
-        "points": [
-            {"at": at, **{key: bounds.spread([row[key] for row in rows]).median for key in rows[0]}}
-            for at, rows in rounds.items()
-        ],
+        key: sum(row[key] for row in rows)
+        if key in _COUNTS
+        else bounds.spread([row[key] for row in rows]).median
+        for key in rows[0]
     }
 
 
 def _point(
     point: Point, base: str, processes: Callable[[], list[psutil.Process]], seconds: float
 ) -> dict[str, float]:
-    kind = generator.Closed(point.clients, seconds)
     before = use(processes())
-    jobs = [(Address.of(f"{base}{path}"), point.payloads, kind) for path in point.paths]
-    found = [figures(run) for run in generator.run_together(jobs)]
+    runs = generator.run_together(
+        [
+            (Address.of(f"{base}{path}"), point.payloads, generator.Closed(clients, seconds))
+            for path, clients in zip(
+                point.paths, shares(point.clients, len(point.paths)), strict=True
+            )
+        ]
+    )
     after = use(processes())
-    answered = sum(row.texts * row.elapsed_s for row in found)
-    latencies = [row.latency for row in found if row.latency]
+    # The percentiles of all requests: each path's own would make the worst one's look like theirs.
+    exchanges = tuple(exchange for run in runs for exchange in run.exchanges)
+    found = figures(generator.Run(exchanges, max(run.elapsed_s for run in runs), runs[0].cpu_s))
     return {
-        "texts": sum(row.texts for row in found),
-        "p50": max((row.p50 for row in latencies), default=0.0),
-        "p99": max((row.p99 for row in latencies), default=0.0),
-        "cpu_ms": 1e3 * (after.cpu_s - before.cpu_s) / max(answered, 1.0),
+        "texts": found.texts,
+        "p50": found.latency.p50 if found.latency else 0.0,
+        "p99": found.latency.p99 if found.latency else 0.0,
+        "cpu_ms": 1e3 * (after.cpu_s - before.cpu_s) / max(found.texts * found.elapsed_s, 1.0),
         "memory_mib": after.memory / 2**20,
-        "not_200": float(sum(row.requests - row.statuses.get("200", 0) for row in found)),
+        "requests": float(found.requests),
+        "not_200": float(found.requests - found.statuses.get("200", 0)),
     }
 
 
@@ -144,7 +158,7 @@ def two_endpoints(session: Session, report: StepReport) -> dict[str, Any]:
     payload = (_payload([texts.SEED]),)
     points = {
         "one": Point(1, (f"/serve/{OURS}",), payload, 64),
-        "two": Point(2, (f"/serve/{OURS}", f"/serve/{OURS_AGAIN}"), payload, 32),
+        "two": Point(2, (f"/serve/{OURS}", f"/serve/{OURS_AGAIN}"), payload, 64),
     }
     found: dict[str, list[float]] = {name: [] for name in points}
     server = gateway(first=OURS_AGAIN, name="two-endpoints")(session.site, report)
@@ -197,7 +211,7 @@ def _endpoint_points(
         "endpoints", "Endpoints that are asked at the same time, 64 clients in all, null engine",
         "endpoints",
         tuple(
-            Point(n, tuple(f"/serve/{name}" for name in names[:n]), payload, max(64 // n, 1))
+            Point(n, tuple(f"/serve/{name}" for name in names[:n]), payload, 64)
             for n in _ENDPOINTS
         ),
     )  # fmt: skip

@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks.report import growth_points as points
 from benchmarks.report.growth_points import MANY, PLACES, Place
+from benchmarks.runs.loads import shares
 from benchmarks.runs.processor_samples import ProcessorSamples
 from benchmarks.runs.stages import read_sums, texts_a_call
 from benchmarks.servers import many_endpoints, texts, tritons
@@ -164,8 +165,7 @@ def measured(
 
 def _jobs(place: Place, base: str, seconds: float, pace: float | None) -> Iterator[generator.Job]:
     """The clients in equal parts over the endpoints; an open loop asks one alone."""
-    for number in range(place.endpoints):
-        clients = place.clients // place.endpoints + (number < place.clients % place.endpoints)
+    for number, clients in enumerate(shares(place.clients, place.endpoints)):
         load: generator.Closed | generator.Open = generator.Closed(clients, seconds)
         if pace is not None:
             load = generator.Open(pace, seconds, connections=place.clients)

@@ -33,6 +33,9 @@ _MIDDLE = 300
 _LEAVE_S, _GIVE_UP_S = 0.02, 1.0
 _CALLERS = 64
 _ABANDONED_S = 15.0
+_ALONE_S = 20.0
+# Who comes when the load has ended asks again after so long a pause, and gives up at last.
+_PAUSE_S, _SERVED_WITHIN_S = 0.02, 60.0
 _TEXT = texts.json_text([texts.SEED])
 _HURRIED = json.dumps({"text": texts.SEED, "timeout_ms": 2000}).encode()
 _BODIES = {"none": _TEXT, "2 s": _HURRIED}
@@ -176,14 +179,28 @@ def overloaded(
     }
 
 
-def _alone_ms(server: Running) -> float:
-    return min(_asked_s(server) for _ in range(3)) * 1e3
+def _alone_ms(server: Running) -> float | None:
+    """The shortest of three requests, one after the other; None where none got a 200."""
+    times = [_answered_s(server, _ALONE_S) for _ in range(3)]
+    return min((1e3 * took for took in times if took is not None), default=None)
 
 
-def _asked_s(server: Running) -> float:
+def _answered_s(server: Running, patience_s: float) -> float | None:
+    """Seconds of one request; None where it was not answered with 200, as when it was refused."""
     began = time.monotonic()
-    ask(f"{server.base}/serve/{OURS}", {"text": texts.SEED})
-    return time.monotonic() - began
+    reply = ask(f"{server.base}/serve/{OURS}", {"text": texts.SEED}, patience_s)
+    return time.monotonic() - began if reply.status == 200 else None
+
+
+def _served_s(server: Running, limit_s: float = _SERVED_WITHIN_S) -> float | None:
+    """Seconds until one who comes now has an answer with 200, and asks again at each refusal; None
+    where that takes longer than the limit."""
+    began = time.monotonic()
+    while (left := began + limit_s - time.monotonic()) > 0:
+        if _answered_s(server, left) is not None:
+            return time.monotonic() - began
+        time.sleep(_PAUSE_S)
+    return None
 
 
 def goodput_windows(run: generator.Run, begun: float, seconds: float) -> list[float]:
@@ -232,14 +249,14 @@ def leaving(server: Running, seconds: float, report: StepReport) -> dict[str, An
 
 
 def abandoned(server: Running, times: float, seconds: float, report: StepReport) -> dict[str, Any]:
-    """Callers that give up after 1 s, and how long the next one waits when they are gone."""
+    """Callers that give up after 1 s, and how long the next one waits for an answer then."""
     load = generator.Open(times * _MIDDLE, seconds, connections=16_384, leave_s=_GIVE_UP_S)
     report(f"callers that give up after {_GIVE_UP_S:g} s, {times:g} times capacity")
     with ThreadPoolExecutor(1) as pool:
         began = time.monotonic()
         running = pool.submit(_load, server, _TEXT, load)
         time.sleep(max(0.0, began + seconds - time.monotonic()))
-        next_s = _asked_s(server)
+        next_s = _served_s(server)
         found: LoadFigures = figures(running.result())
     row = {"times": times, "seconds": seconds, "next_s": next_s, "statuses": found.statuses}
     report(json.dumps(row))

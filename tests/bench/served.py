@@ -12,12 +12,14 @@ import uvicorn
 
 
 @contextmanager
-def served(app: Any) -> Iterator[int]:
-    """Its port."""
+def served(app: Any, keep_s: int = 5) -> Iterator[int]:
+    """Its port. Connections are closed that nobody asks on for `keep_s` after an answer."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen()
-    running = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+    running = uvicorn.Server(
+        uvicorn.Config(app, log_level="error", lifespan="off", timeout_keep_alive=keep_s)
+    )
     thread = threading.Thread(target=running.run, args=([listener],))
     thread.start()
     try:

@@ -125,6 +125,14 @@ def test_a_stall_counts_for_every_request_that_it_held_up(server: Server) -> Non
     assert len(held) > 10
 
 
+def test_a_connection_that_the_server_closed_while_it_was_idle_is_not_sent_on() -> None:
+    """Four tenths of a second lie between the two, and the server keeps no connection at all."""
+    with served(Played(), keep_s=0) as port:
+        address = Address.of(f"http://127.0.0.1:{port}/")
+        found = load.run(address, [PAYLOAD], load.Open(2, 1, connections=1))
+    assert [exchange.status for exchange in found.exchanges] == [200] * 2
+
+
 def test_refusals_are_counted_and_are_no_answers(server: Server) -> None:
     found = figures(load.run(server.address("/full"), [PAYLOAD], load.Closed(1, 60, requests=10)))
     assert found.statuses == {"200": 5, "503": 5}
@@ -199,6 +207,24 @@ def test_the_command_sends_a_file(server: Server, tmp_path: Path) -> None:
     done = run_cli(url, "-c", "1", "--seconds", "0.1", "--body", str(body), "--json")
     assert done.exit_code == 0, done.output
     assert server.app.bodies[0] == {"question": "who", "context": "me"}
+
+
+@pytest.mark.parametrize(
+    ("content", "texts"),
+    [
+        (b'{"text": ["a", "b", "c"]}', 3),
+        (b'{"text": "a"}', 1),
+        (b'{"question": "who", "context": "me"}', 1),
+        (b"[1, 2]", 1),
+        (b"\xff no JSON", 1),
+        (b'{"a":' * 100_000, 1),
+    ],
+)
+def test_the_texts_of_a_file_are_counted(content: bytes, texts: int, tmp_path: Path) -> None:
+    body = tmp_path / "payload.json"
+    body.write_bytes(content)
+    [sent] = measure.payloads(body, None, 1, ())
+    assert (sent.label, sent.body, sent.texts) == ("payload.json", content, texts)
 
 
 @pytest.mark.parametrize(

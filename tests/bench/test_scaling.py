@@ -15,11 +15,17 @@ import yaml
 from click.testing import CliRunner, Result
 
 from tests.bench.served import served
+from tests.free_ports import free_port
 from tests.kubernetes.chart import CLEARML, one, rendered
+from transformer_serving.desk.bench import load, measure
+from transformer_serving.desk.bench.measure import Bench
+from transformer_serving.desk.bench.scaling import metrics_address, scaling
 from transformer_serving.desk.cli import main
+from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import METRICS_KEY_VARIABLE
 
 TOKENS, TAKES_S = 7, 0.02
+PAYLOAD = load.Payload("one", b'{"text": "a"}')
 
 
 class Counting:
@@ -123,6 +129,13 @@ def test_an_address_without_figures_is_refused(
     done = bench(url)
     assert done.exit_code == 1
     assert said in done.output
+
+
+def test_an_endpoint_that_is_gone_is_named(url: str) -> None:
+    gone = Bench(measure.address(f"http://127.0.0.1:{free_port()}/", ()), payloads=(PAYLOAD,))
+    asked = Bench(measure.address(url, ()), (PAYLOAD,), concurrency=(1,), seconds=0.1)
+    with pytest.raises(Failure, match=f"nothing answers at 127.0.0.1:{gone.address.port}: "):
+        scaling(gone, list(measure.measure(asked)), metrics_address(url), None, 0.5)
 
 
 @pytest.mark.slow

@@ -111,5 +111,18 @@ def test_the_command(speaking: tuple[Speaking, int]) -> None:
     assert len(app.bodies[-1]["text"].split()) == 3
     shown = CliRunner().invoke(main, options)
     assert "first ms p50" in shown.output
-    refused = CliRunner().invoke(main, [*options, "--texts", "2"])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--texts", "2"), "--stream sends one text"),
+        (("--rate", "5"), "--rate is of an open loop"),
+        (("--text", "a", "--words", "50"), "--words goes without --text"),
+        (("--text", "a", "--body", "f.json"), "--body goes without --text"),
+    ],
+)
+def test_what_streams_do_not_have_is_refused(given: tuple[str, ...], said: str) -> None:
+    refused = CliRunner().invoke(main, ["bench", "http://127.0.0.1:9/", "--stream", *given])
     assert refused.exit_code == 2
+    assert said in refused.output

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib import pyplot
 
 from benchmarks.__main__ import main
-from benchmarks.report import plots, tables as report
+from benchmarks.report import curve_points, plots, tables as report
 from benchmarks.runs.results import Results
 from transformer_serving.desk.failure import Failure
 
@@ -67,7 +69,9 @@ def values() -> dict[str, Any]:
 
 def test_every_part_of_the_text_is_there() -> None:
     text = report.everything_text(Results(values()))
-    assert "| LitServe | PyTorch fp32 | 300 | ± 0% | 2.0 | 4.0 | 3.00 times | 3.00 times |" in text
+    assert (
+        "| LitServe | PyTorch fp32 | 300 | ± 0% | - | 2.0 | 4.0 | 3.00 times | 3.00 times |" in text
+    )
     assert "| real | none | 3600 | 900 | 846 | 0.94 | ≥ 0.85 | 1900 | - | 66 | 0 | 12 |" in text
     assert "| come again at once | 280 | 0.93 | 3 |" in text
     assert "| 4 | 15 | 10 | 20 | 30 | 1.25 |" in text
@@ -75,6 +79,41 @@ def test_every_part_of_the_text_is_there() -> None:
     assert "plots/curve-batch.png" in text
     assert "curve-endpoints" not in text
     assert "- mlserver: it \\| ended at its start" in text
+
+
+def test_times_of_measurements_with_many_refusals_are_not_shown() -> None:
+    """They are of refusals too, which come at once; what else is stored of such a round counts."""
+    stored = values()
+    ours, theirs = stored["figures"]
+    base = {**ours["rounds"][0], "requests": 1000, "cpu_us": 400.0, "load_us": 100.0}
+    refused = {**base, "failed": 250, "p50": 0.5, "p99": 0.6, "cpu_us": 90.0, "load_us": 30.0}
+    ours["rounds"] = [base, refused]
+    theirs["rounds"] = [{**refused, "texts": 300.0}, None]
+    found = Results(stored)
+    assert found.series("gateway", "seed", "p50") == [2.0, None]
+    assert found.series("gateway", "seed", "cpu_us") == [400.0, None]
+    assert found.series("gateway", "seed") == [900.0, 900.0]
+    text = report.everything_text(found)
+    assert "| ours, gateway | OpenVINO bf16 | 900 | ± 0% | 12 % | 2.0 | 4.0 |  |  |" in text
+    assert "| LitServe | PyTorch fp32 | 300 | ± 0% | 25 % | - | - | 3.00 times |" in text
+    assert "| ours, gateway | OpenVINO bf16 | 400 | - | - | 100 | 500 | - |" in report.cpu_table(
+        found
+    )
+    assert "LitServe" not in report.cpu_table(found)
+    # As many as a disturbed moment costs.
+    ours["rounds"] = [{**base, "failed": 10}]
+    assert Results(stored).series("gateway", "seed", "p50") == [2.0]
+    assert "| ± 0% | 1 % | 2.0 | 4.0 |" in report.everything_text(Results(stored))
+    assert found.values["figures"][1]["rounds"][0]["p50"] == 0.5
+
+
+def test_who_was_never_answered_has_no_time() -> None:
+    stored = copy.deepcopy(values())
+    stored["overload"]["rows"][0]["after_ms"] = None
+    stored["overload"]["abandoned"][0]["next_s"] = None
+    text = report.everything_text(Results(stored))
+    assert "| 1.8 | - | 200 | 0.50 |" in text
+    assert "| 4 | 15 | 10 | 20 | 30 | - |" in text
 
 
 def test_a_part_is_renewed_with_its_own_date() -> None:
@@ -104,6 +143,26 @@ def test_curves_are_drawn(tmp_path: Path) -> None:
     assert {path.name for path in written} == {
         f"{name}.{kind}" for name in ("throughput-seed", "curve-batch") for kind in ("svg", "png")
     }
+
+
+def test_points_that_were_not_answered_are_not_drawn_and_named() -> None:
+    stored = values()
+    curve = stored["curves"]["batch"]
+    one, two, four = curve["points"]
+    # As older runs have it, and as later ones do: one in a hundred may fail.
+    two["not_200"] = 1.0
+    four |= {"requests": 1000.0, "not_200": 11.0}
+    said = "Not drawn: texts 2, 4; more than 1% of the requests there were not answered with 200."
+    assert said in report.everything_text(Results(stored))
+    assert [point["at"] for point in curve_points.drawn(curve)] == [1]
+    four["not_200"] = 10.0
+    figure = plots._curve(curve)
+    assert all(list(axes.lines[0].get_xdata()) == [1, 4] for axes in figure.axes)
+    pyplot.close(figure)
+    one["not_200"] = four["not_200"] = 900.0
+    text = report.everything_text(Results(stored))
+    assert "Not drawn: texts 1, 2, 4;" in text
+    assert "curve-batch.png" not in text
 
 
 def test_a_part_without_a_stored_run_is_refused_before_it_is_measured(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given, strategies as st
 
 from benchmarks.report import gpu_page
 from benchmarks.runs.raw_engine import mixed_calls
-from benchmarks.studies.gpu import engines, needs, steps
+from benchmarks.studies.gpu import engines, needs, stacks, steps
 from benchmarks.studies.gpu.steps import DONE, FAILED, MISSING, Step, run_step
 from transformer_serving.desk.failure import Failure
 from transformer_serving.engine.backends.executor import Graph
@@ -55,6 +56,22 @@ def test_a_step_that_fails_or_takes_too_long_is_stored_with_its_reason(tmp_path:
     assert (found["state"], closed) == (FAILED, ["stack"])
     assert "more than 0.2 s" in found["values"]
     assert steps.stored(step(None), tmp_path) == found
+
+
+def test_times_of_a_stack_that_refused_are_left_out() -> None:
+    def measure(peer: Any, load: Any) -> dict[str, Any]:
+        refuses = load.name == "seed" and peer.name == "gateway"
+        figures = {"texts": 100.0, "p50": 3.0, "cpu_us": 50.0, "requests": 200}
+        return {**figures, "failed": 40 if refuses else 0}
+
+    bundle = SimpleNamespace(manifest=SimpleNamespace(precision="bf16"))
+    session: Any = SimpleNamespace(
+        runner=SimpleNamespace(plan=SimpleNamespace(rounds=2), measure=measure),
+        site=SimpleNamespace(models=SimpleNamespace(bundles={"torch_text": bundle})),
+    )
+    found = stacks.loaded(session, stacks.peers("torch_text"), quiet)["loads"]
+    assert found["seed"]["gateway"] == {"texts": 100.0, "failed": 40.0}
+    assert found["single"]["gateway"]["cpu_us"] == 50.0
 
 
 def test_a_stored_step_holds_on_this_machine_alone(tmp_path: Path) -> None:

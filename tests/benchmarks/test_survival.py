@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from benchmarks.__main__ import main
 from benchmarks.report import budgets
-from benchmarks.runs import rounds
+from benchmarks.runs import rounds, session
 from benchmarks.runs.loads import SEED, SINGLE
 from benchmarks.runs.results import Results
+from benchmarks.runs.runners import Plan
 from benchmarks.servers import site
 from benchmarks.servers.models import Models
 from benchmarks.servers.peers import PEERS, Peer
 from benchmarks.servers.process import Unusable, tree
 from benchmarks.servers.site import open_site
 from benchmarks.studies import idle
+from benchmarks.studies.parts import demo_stack
 from benchmarks.studies.parts.worker_memory import slope
+from transformer_serving.desk.failure import Failure
 
 
 class DyingRunner:
@@ -52,6 +59,49 @@ def test_a_peer_that_dies_is_named_and_the_others_are_measured() -> None:
     # Two tries under each load, then it is left alone.
     assert runner.asked.count(("app", "seed")) == 3
     assert "left" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("command", "part"),
+    [
+        (("overload", "--seconds", "1"), "overload"),
+        (("growth", "--rounds", "1"), "growth"),
+        (("all", "--rounds", "1", "--part", "two_endpoints"), "two_endpoints"),
+    ],
+)
+def test_a_run_without_a_figure_takes_no_stored_ones_place(
+    command: tuple[str, ...], part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The part fails where it looks for its stack, of which there is none here."""
+
+    @contextlib.contextmanager
+    def without_a_stack(*given: Any, **options: Any) -> Iterator[session.Session]:
+        missing: Any = SimpleNamespace(models=SimpleNamespace(title=str))
+        runner: Any = SimpleNamespace(plan=Plan(rounds=1))
+        yield session.Session(missing, {}, runner, (), {})
+
+    monkeypatch.setattr(session, "session", without_a_stack)
+    monkeypatch.setattr(session, "demo_models", lambda report: None)
+    kind = "bench-all" if command[0] == "all" else command[0]
+    stored = {"kind": kind, "peers": [], "figures": [], "failed": {}, part: {"of": "before"}}
+    path = tmp_path / f"{kind}.json"
+    path.write_text(json.dumps(stored), "utf-8")
+    with pytest.raises(Failure, match=f"nothing was measured.*; {part}: ") as failed:
+        main([*command, "--no-tables", "--out", str(tmp_path)], standalone_mode=False)
+    assert failed.value.exit_code == 1
+    assert json.loads(path.read_text("utf-8")) == stored
+    # What there is stands beside it, as of a run that was ended.
+    unfinished = Results.read(tmp_path / f"{kind}.unfinished.json")
+    assert unfinished.failed.keys() == {part}
+    assert not (tmp_path / "plots").exists()
+
+
+def test_one_part_that_was_measured_is_enough() -> None:
+    empty = {"peers": [], "figures": [{"peer": "a", "load": "seed", "rounds": [None]}]}
+    assert not session._has_figures(Results(empty), ["restart"])
+    assert session._has_figures(Results({**empty, "restart": []}), ["restart", "neighbour"])
+    rounds = {"figures": [{"peer": "a", "load": "seed", "rounds": [None, {"texts": 1.0}]}]}
+    assert session._has_figures(Results({**empty, **rounds}), [])
 
 
 def test_who_begins_changes_from_round_to_round() -> None:
@@ -122,18 +172,40 @@ def test_what_a_killed_run_left_is_stopped_before_its_record_goes(
     said: list[str] = []
 
     def command(name: str, state: Path, *arguments: str) -> str:
-        said.append(f"{name} {state.is_dir()}")
+        said.append(f"{name} {state.relative_to(tmp_path / 'run')} {state.is_dir()}")
         if name == "up":
             raise Unusable("far enough")
         return ""
 
     monkeypatch.setattr(site, "stack_command", command)
-    (tmp_path / "run" / "stack").mkdir(parents=True)
+    for left in ("stack", "demo-stack", "clone/.stack"):
+        (tmp_path / "run" / left).mkdir(parents=True)
     for _ in range(2):
         with pytest.raises(Unusable, match="far enough"):
             open_site(tmp_path / "run", said.append, null=False, models=Models(tmp_path, {}))
     assert said == [
-        "stopping what an earlier run may have left", "down True",
-        "starting the stack", "up False",
-        "starting the stack", "up False",
+        "stopping what an earlier run may have left", "down stack True",
+        "stopping what an earlier run may have left", "down demo-stack True",
+        "stopping what an earlier run may have left", "down clone/.stack True",
+        "starting the stack", "up stack False", "down stack False",
+        "starting the stack", "up stack False", "down stack False",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", [Unusable, KeyboardInterrupt, SystemExit])
+def test_of_a_demos_stack_that_does_not_start_nothing_runs_on(
+    how: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def command(name: str, state: Path, *arguments: str) -> str:
+        said.append(f"{name} {state.name}")
+        if name == "up":
+            raise how
+        return ""
+
+    monkeypatch.setattr(demo_stack, "stack_command", command)
+    session: Any = SimpleNamespace(site=SimpleNamespace(work=tmp_path))
+    with pytest.raises(how):
+        demo_stack.DemoStack(1.0)(session, lambda line: None)
+    assert said == ["up demo-stack", "down demo-stack"]

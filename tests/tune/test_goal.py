@@ -7,11 +7,14 @@ import math
 import pytest
 from hypothesis import given, strategies as some
 
-from transformer_serving.desk.bench.load import Exchange, Run
+from tests.free_ports import free_port
+from transformer_serving.desk.bench.connection import Address
+from transformer_serving.desk.bench.load import Exchange, Payload, Run
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.tune.goal import (
     MOST_CLIENTS,
     Goal,
+    Meter,
     Point,
     next_clients,
     point,
@@ -79,6 +82,15 @@ def test_on_a_machine_that_only_gets_slower_the_begin_does_not_matter(
     p99_of = sorted(times)
     found = texts_within(walked(p99_of, 1 << exponent, p99_ms), p99_ms)
     assert found == pytest.approx(texts_within(walked(p99_of, 1, p99_ms), p99_ms))
+
+
+@pytest.mark.parametrize("goal", [Goal(), Goal(50.0)])
+def test_a_gateway_that_is_gone_is_named(goal: Goal) -> None:
+    address = Address.of(f"http://127.0.0.1:{free_port()}/serve/a")
+    meter = Meter(goal, [Payload("one", b"{}")], clients=2, seconds=0.1)
+    for ask in (meter.warm_up, meter.measure):
+        with pytest.raises(Failure, match=f"nothing answers at 127.0.0.1:{address.port}: "):
+            ask(address)
 
 
 def test_between_two_counts_it_is_in_proportion() -> None:

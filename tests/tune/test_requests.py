@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as some
 
+from tests.free_ports import free_port
+from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.tune import requests
 
@@ -70,6 +72,12 @@ def test_lengths_take_the_place_of_the_golden_text() -> None:
     bodies = [json.loads(one.body) for one in found]
     assert {len(body["text"].split()) for body in bodies} == {4, 8}
     assert all(body["labels"] == ["a"] for body in bodies)
+
+
+def test_an_endpoint_that_is_gone_is_named(tmp_path: Path) -> None:
+    address = Address.of(f"http://127.0.0.1:{free_port()}/serve/a")
+    with pytest.raises(Failure, match=f"nothing answers at 127.0.0.1:{address.port}: "):
+        requests.check_answered(address, requests.of_file(file_of(tmp_path, "a text")))
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.runs.engine_process import RawEngine
 from benchmarks.runs.raw_engine import PADDED
-from benchmarks.runs.runners import RawEngine
 from benchmarks.servers.site import BUILD
 from benchmarks.servers.texts import CLASS_BOUNDS, CLASS_WEIGHTS
 from benchmarks.studies.gpu import needs

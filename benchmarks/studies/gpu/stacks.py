@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.runs import loads, processor_time
 from benchmarks.runs.loads import Load
+from benchmarks.runs.results import times_of_answers
 from benchmarks.runs.rounds import measure_rounds
 from benchmarks.runs.runners import Plan
 from benchmarks.runs.session import Session, session
@@ -112,7 +113,7 @@ def loaded(found: Session, asked: list[Peer], report: StepReport) -> dict[str, A
     outcome = measure_rounds(found.runner, asked, chosen_loads(), report)
     rows: dict[str, dict[str, Any]] = {}
     for (peer, load), rounds in outcome.figures.items():
-        there = [one for one in rounds if one is not None]
+        there = [one for one in map(times_of_answers, rounds) if one is not None]
         kept = {
             name: spread([float(one[name]) for one in there]).median
             for name in FIGURES

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.runs.session import Session
 from benchmarks.servers import texts
 from benchmarks.servers.process import tree
-from benchmarks.servers.site import stack_command
+from benchmarks.servers.site import DEMO_STACK, stack_command
 from benchmarks.studies import idle
 from transformer_serving.desk.bench import load as generator
 from transformer_serving.desk.bench.connection import Address
@@ -40,11 +40,12 @@ class DemoStack:
     seconds: float
 
     def __call__(self, session: Session, report: StepReport) -> dict[str, dict[str, float]]:
-        state = session.site.work / "demo-stack"
+        state = session.site.work / DEMO_STACK
         report(f"the demo's stack with nobody asking, {self.seconds:.0f} s")
         base = free_row(_PORTS)
-        stack_command("up", state, "--demo", "--port-base", str(base))
         try:
+            # Also of one that fails or is ended something may run.
+            stack_command("up", state, "--demo", "--port-base", str(base))
             time.sleep(_SETTLE_S)
             found = idle.measure(state, self.seconds)
             report(f"{_CALLERS} callers for {_LOAD_S:.0f} s")

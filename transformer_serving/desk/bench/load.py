@@ -4,7 +4,7 @@ In the open loop a request's latency counts from the moment at which it was due,
 the server let it be sent then. So a server that stalls pays for all requests that its stall held
 up, not only for the one that met it ("coordinated omission").
 
-Tested by tests/bench/test_load.py.
+Tested by tests/bench/test_load.py and tests/bench/test_time_limit.py.
 """
 
 from __future__ import annotations
@@ -14,78 +14,17 @@ import itertools
 import random
 import resource
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import uvloop
 
-from transformer_serving.desk.bench.connection import NO_ANSWER, Address, Connection, Done
+from transformer_serving.desk.bench.connection import NO_ANSWER, Address, Connection
+from transformer_serving.desk.bench.exchange import Closed, Exchange, Open, Payload, Run, Unsent
 from transformer_serving.desk.bench.timer import Timer, now
 
 _SEED = 11
 # After this long without an answer a request counts as not answered.
 _PATIENCE_S = 30.0
-
-
-@dataclass(frozen=True)
-class Payload:
-    """One body to send; `label` names its class in the figures, `texts` is how many it holds."""
-
-    label: str
-    body: bytes
-    texts: int = 1
-    content_type: str = "application/json"
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """One request: when it was due, sent and answered (seconds on one clock), and the status."""
-
-    label: str
-    texts: int
-    due: float
-    sent: float
-    done: float
-    status: int
-
-
-@dataclass(frozen=True)
-class Run:
-    """All exchanges of one load; `cpu_s` is what this process itself spent meanwhile."""
-
-    exchanges: tuple[Exchange, ...]
-    elapsed_s: float
-    cpu_s: float
-
-
-@dataclass(frozen=True)
-class Closed:
-    """N clients, each sending its next request when the last one is answered.
-
-    Ends after `seconds`, or after `requests` where that is given. One that has no answer after
-    `leave_s` closes its connection and goes on with another.
-    """
-
-    clients: int
-    seconds: float
-    requests: int | None = None
-    leave_s: float | None = None
-
-
-@dataclass(frozen=True)
-class Open:
-    """Requests at random moments (a Poisson process), `rate` a second on average.
-
-    At most `connections` are answered at a time; further ones wait, and their wait counts. Who
-    has no answer `leave_s` after it was sent closes its connection.
-    """
-
-    rate: float
-    seconds: float
-    connections: int = 512
-    leave_s: float | None = None
-
 
 # What is sent where, and how.
 Job = tuple[Address, Sequence[Payload], Closed | Open]
@@ -146,8 +85,18 @@ class _Load:
         self._payloads = _shuffled(address, payloads)
         self._exchanges: list[Exchange] = []
         self._connections: set[Connection] = set()
+        self._connecting: set[Unsent] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._finished = asyncio.Event()
+        self._is_over = False
+
+    def _answered(self, connection: Connection) -> None:
+        """Called after each exchange, with the connection on which it ended."""
+        raise NotImplementedError
+
+    def _unsent(self) -> Iterator[Unsent]:
+        """What would still be sent if there were time."""
+        yield from self._connecting
 
     async def _measured(self, limit_s: float, start: Callable[[], None]) -> Run:
         cpu, began = _cpu_s(), now()
@@ -157,15 +106,32 @@ class _Load:
                 await self._finished.wait()
         except TimeoutError:
             pass
-        elapsed, spent = now() - began, _cpu_s() - cpu
+        finally:
+            elapsed, spent = now() - began, _cpu_s() - cpu
+            self._end()
+        return Run(tuple(self._exchanges), elapsed, spent)
+
+    def _end(self) -> None:
+        """Nothing is sent any more; what has no answer by now, sent or not, gets none."""
+        self._is_over = True
         for connection in tuple(self._connections):
             connection.close()
         for task in self._tasks:
             task.cancel()
-        return Run(tuple(self._exchanges), elapsed, spent)
+        ended = now()
+        for one in self._unsent():
+            self._exchanges.append(
+                Exchange(one.payload.label, one.payload.texts, one.due, ended, ended, NO_ANSWER)
+            )
 
-    def _ask(self, connection: Connection, request: bytes, done: Done) -> None:
-        """Send, and leave where the answer does not come in time."""
+    def _send(self, connection: Connection, due: float, payload: Payload, request: bytes) -> None:
+        sent = now()
+
+        def done(status: int) -> None:
+            self._exchanges.append(Exchange(payload.label, payload.texts, due, sent, now(), status))
+            # Not called from here: a server that refuses at once would make this recurse.
+            asyncio.get_running_loop().call_soon(self._next, connection)
+
         if self._leave_s is None:
             connection.send(request, done)
             return
@@ -177,16 +143,33 @@ class _Load:
 
         connection.send(request, told)
 
+    def _next(self, connection: Connection) -> None:
+        # With other loads beside this one, the event loop goes on after its end.
+        if not self._is_over:
+            self._answered(connection)
+
     async def _connect(self) -> Connection:
         connection = Connection()
         await connection.open(self._address)
         self._connections.add(connection)
         return connection
 
-    def _keep(self, task: Coroutine[Any, Any, None]) -> None:
-        kept = asyncio.ensure_future(task)
+    def _open(self, unsent: Unsent) -> None:
+        """Send it on a new connection; the time of that counts, which it asked for."""
+        self._connecting.add(unsent)
+        kept = asyncio.ensure_future(self._opened_for(unsent))
         self._tasks.add(kept)
         kept.add_done_callback(self._tasks.discard)
+
+    async def _opened_for(self, unsent: Unsent) -> None:
+        try:
+            connection = await self._connect()
+        except OSError:
+            # It says NO_ANSWER to whoever sends on it.
+            connection = Connection()
+            connection.closed = True
+        self._connecting.discard(unsent)
+        self._send(connection, unsent.due, unsent.payload, unsent.request)
 
 
 class _Closed(_Load):
@@ -195,57 +178,36 @@ class _Closed(_Load):
         self._load = load
         self._left = load.requests if load.requests is not None else -1
         self._running = 0
-        self._end = 0.0
+        self._until = 0.0
 
     async def run(self) -> Run:
-        connections = [await self._connect() for _ in range(self._load.clients)]
+        try:
+            connections = [await self._connect() for _ in range(self._load.clients)]
+        except OSError:
+            self._end()
+            raise
 
         def start() -> None:
-            self._end = now() + self._load.seconds
+            self._until = now() + self._load.seconds
             self._running = len(connections)
             for connection in connections:
-                self._next(connection)
+                self._answered(connection)
 
         return await self._measured(self._load.seconds + _PATIENCE_S, start)
 
-    def _next(self, connection: Connection) -> None:
-        if self._left == 0 or now() >= self._end:
+    def _answered(self, connection: Connection) -> None:
+        if self._left == 0 or now() >= self._until:
             self._running -= 1
             if not self._running:
                 self._finished.set()
             return
         self._left -= 1
+        payload, request = next(self._payloads)
         if connection.closed:
-            self._keep(self._replace(connection))
+            self._connections.discard(connection)
+            self._open(Unsent(now(), payload, request))
         else:
-            self._send(connection)
-
-    async def _replace(self, old: Connection) -> None:
-        """A new connection's time counts: the client asked for it in order to send."""
-        self._connections.discard(old)
-        payload, request = next(self._payloads)
-        due = now()
-        try:
-            connection = await self._connect()
-        except OSError:
-            connection = old
-        self._exchange(connection, payload, request, due)
-
-    def _send(self, connection: Connection) -> None:
-        payload, request = next(self._payloads)
-        self._exchange(connection, payload, request, now())
-
-    def _exchange(
-        self, connection: Connection, payload: Payload, request: bytes, due: float
-    ) -> None:
-        sent = now()
-
-        def done(status: int) -> None:
-            self._exchanges.append(Exchange(payload.label, payload.texts, due, sent, now(), status))
-            # Not called from here: a server that refuses at once would make this recurse.
-            asyncio.get_running_loop().call_soon(self._next, connection)
-
-        self._ask(connection, request, done)
+            self._send(connection, now(), payload, request)
 
 
 class _Open(_Load):
@@ -254,7 +216,7 @@ class _Open(_Load):
         self._load = load
         self._moments = deque(arrivals(load.rate, load.seconds))
         self._expected = len(self._moments)
-        self._waiting: deque[tuple[float, Payload, bytes]] = deque()
+        self._waiting: deque[Unsent] = deque()
         self._idle: list[Connection] = []
         self._opened = 0
 
@@ -274,11 +236,17 @@ class _Open(_Load):
         finally:
             timer.close()
 
+    def _unsent(self) -> Iterator[Unsent]:
+        yield from super()._unsent()
+        yield from self._waiting
+        for moment in self._moments:
+            yield Unsent(moment, *next(self._payloads))
+
     def _due(self, timer: Timer) -> None:
         """Everything whose moment has come joins the queue; the timer is set to the next one."""
         moment = now()
         while self._moments and self._moments[0] <= moment:
-            self._waiting.append((self._moments.popleft(), *next(self._payloads)))
+            self._waiting.append(Unsent(self._moments.popleft(), *next(self._payloads)))
         self._serve()
         if self._moments:
             timer.set(self._moments[0])
@@ -287,36 +255,32 @@ class _Open(_Load):
 
     def _serve(self) -> None:
         while self._waiting:
-            if self._idle:
-                self._send(self._idle.pop(), *self._waiting.popleft())
+            connection = self._kept()
+            if connection is not None:
+                one = self._waiting.popleft()
+                self._send(connection, one.due, one.payload, one.request)
             elif self._opened < self._load.connections:
                 self._opened += 1
-                self._keep(self._open(*self._waiting.popleft()))
+                self._open(self._waiting.popleft())
             else:
                 return
 
-    async def _open(self, due: float, payload: Payload, request: bytes) -> None:
-        try:
-            connection = await self._connect()
-        except OSError:
-            # It says NO_ANSWER to whoever sends on it.
-            connection = Connection()
-            connection.closed = True
-        self._send(connection, due, payload, request)
+    def _kept(self) -> Connection | None:
+        """An idle connection that the server has not closed meanwhile."""
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.closed:
+                return connection
+            self._drop(connection)
+        return None
 
-    def _send(self, connection: Connection, due: float, payload: Payload, request: bytes) -> None:
-        sent = now()
+    def _drop(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._opened -= 1
 
-        def done(status: int) -> None:
-            self._exchanges.append(Exchange(payload.label, payload.texts, due, sent, now(), status))
-            asyncio.get_running_loop().call_soon(self._free, connection)
-
-        self._ask(connection, request, done)
-
-    def _free(self, connection: Connection) -> None:
+    def _answered(self, connection: Connection) -> None:
         if connection.closed:
-            self._connections.discard(connection)
-            self._opened -= 1
+            self._drop(connection)
         else:
             self._idle.append(connection)
         if len(self._exchanges) == self._expected:

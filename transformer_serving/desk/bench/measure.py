@@ -6,11 +6,12 @@ Tested by tests/bench/test_load.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from transformer_serving.desk.bench import load
+from transformer_serving.desk.bench import contact, load
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.figures import LoadFigures, figures
 from transformer_serving.desk.failure import Failure
@@ -61,6 +62,10 @@ def payloads(
 
     A stream has one text.
     """
+    if body is not None and (text is not None or words or texts != 1):
+        raise Failure("--body goes without --text, --texts and --words", exit_code=2)
+    if words and text is not None:
+        raise Failure("--words goes without --text", exit_code=2)
     if stream and (texts != 1 or len(words) > 1):
         raise Failure(
             "--stream sends one text; leave out --texts, and give --words once", exit_code=2
@@ -69,15 +74,8 @@ def payloads(
         said = text or (of_words(words[0]) if words else TEXT)
         return (load.Payload("stream", json.dumps({"text": said, "stream": True}).encode()),)
     if body is not None:
-        if text is not None or words or texts != 1:
-            raise Failure("--body goes without --text, --texts and --words", exit_code=2)
-        try:
-            return (load.Payload(body.name, body.read_bytes()),)
-        except OSError as error:
-            raise Failure(f"{body} cannot be read: {error.strerror}", exit_code=2) from None
+        return (_of_file(body),)
     if words:
-        if text is not None:
-            raise Failure("--words goes without --text", exit_code=2)
         return tuple(_payload(f"{count} words", of_words(count), texts) for count in words)
     return (_payload("text", text or TEXT, texts),)
 
@@ -87,42 +85,59 @@ def of_words(count: int) -> str:
     return " ".join(_WORDS[index % len(_WORDS)] for index in range(count)) + "."
 
 
+def texts_of(body: Any) -> int:
+    """How many texts a body holds; 1 where that is not said by a list at "text"."""
+    content = body.get("text") if isinstance(body, dict) else None
+    return len(content) if isinstance(content, list) else 1
+
+
+def _of_file(path: Path) -> load.Payload:
+    """The content as it is. Raises Failure (exit code 2) where it cannot be read."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise Failure(f"{path} cannot be read: {error.strerror}", exit_code=2) from None
+    try:
+        texts = texts_of(json.loads(content))
+    # It need not be JSON, and JSON nested without end is a RecursionError.
+    except (ValueError, RecursionError):
+        texts = 1
+    return load.Payload(path.name, content, texts)
+
+
 def _payload(label: str, text: str, texts: int) -> load.Payload:
     content = text if texts == 1 else [text] * texts
     return load.Payload(label, json.dumps({"text": content}).encode(), texts)
 
 
-def measure(bench: Bench, say: Callable[[str], None] = lambda _: None) -> list[Measured]:
-    """Run every load. Raises Failure when the endpoint does not answer a first request with 200."""
+def measure(bench: Bench, say: Callable[[str], None] = lambda _: None) -> Iterator[Measured]:
+    """Run every load, each when it is asked for: what was measured outlives what fails later.
+
+    Raises Failure when the endpoint does not answer a first request with 200, or is gone later.
+    """
     say("asking once")
     _require_answer(bench)
     say("warming up")
     widest = max(bench.concurrency)
-    load.run(bench.address, bench.payloads, load.Closed(widest, min(_WARM_UP_S, bench.seconds)))
-    measured: list[Measured] = []
+    warm_up = load.Closed(widest, min(_WARM_UP_S, bench.seconds))
+    contact.run(bench.address, bench.payloads, warm_up)
+    best = 0.0
     for clients in bench.concurrency:
         say(f"{clients} clients")
-        found = load.run(bench.address, bench.payloads, load.Closed(clients, bench.seconds))
-        measured.append(Measured(f"{clients} clients", clients, None, figures(found)))
-    best = max(row.figures.goodput for row in measured)
+        found = contact.run(bench.address, bench.payloads, load.Closed(clients, bench.seconds))
+        row = Measured(f"{clients} clients", clients, None, figures(found))
+        best = max(best, row.figures.goodput)
+        yield row
     rate = bench.rate or OPEN_SHARE * best
     if rate > 0:
         say(f"open loop, {rate:.0f} a second")
-        found = load.run(bench.address, bench.payloads, load.Open(rate, bench.seconds))
-        measured.append(Measured(f"open loop, {rate:.0f}/s", None, rate, figures(found)))
-    return measured
+        found = contact.run(bench.address, bench.payloads, load.Open(rate, bench.seconds))
+        yield Measured(f"open loop, {rate:.0f}/s", None, rate, figures(found))
 
 
 def _require_answer(bench: Bench) -> None:
     once = load.Closed(clients=1, seconds=60.0, requests=1)
-    try:
-        found = load.run(bench.address, bench.payloads[:1], once)
-    except OSError as error:
-        address = bench.address
-        raise Failure(
-            f"nothing answers at {address.host}:{address.port}: {error.strerror or error}; "
-            "see 'transformer-serving status'"
-        ) from None
+    found = contact.run(bench.address, bench.payloads[:1], once)
     status = found.exchanges[0].status if found.exchanges else load.NO_ANSWER
     if reason := kept_out(status):
         raise Failure(f"the first request got status {status}: {reason}", exit_code=2)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from prometheus_client.parser import text_string_to_metric_families
 
 from transformer_serving.desk import http
-from transformer_serving.desk.bench import load
+from transformer_serving.desk.bench import contact, load
 from transformer_serving.desk.bench.figures import figures
 from transformer_serving.desk.bench.measure import Bench, Measured
 from transformer_serving.desk.failure import Failure
@@ -66,7 +66,8 @@ def scaling(
     """Load the endpoint once more, with the best number of clients, and count its tokens.
 
     `metrics` is the address of /metrics, `key` one for it. Raises Failure where nothing is counted
-    there, or where others were answered too, and for a time that no text can be answered in.
+    there, where others were answered too, where the endpoint is gone, and for a time that no text
+    can be answered in.
     """
     closed = [row for row in measured if row.clients is not None]
     alone_s = _alone_s(closed)
@@ -78,7 +79,7 @@ def scaling(
         )
     clients = max(closed, key=lambda row: row.figures.goodput).clients or 1
     before = counted(metrics, key)
-    run = load.run(bench.address, bench.payloads, load.Closed(clients, bench.seconds))
+    run = contact.run(bench.address, bench.payloads, load.Closed(clients, bench.seconds))
     after = counted(metrics, key)
     answers = figures(run).statuses.get("200", 0)
     _alone(after.answers - before.answers, answers)

@@ -20,6 +20,7 @@ import httptools
 import uvloop
 
 from transformer_serving.desk.bench.connection import Address
+from transformer_serving.desk.bench.contact import no_contact
 from transformer_serving.desk.bench.figures import percentile
 from transformer_serving.desk.bench.load import Payload
 from transformer_serving.desk.bench.timer import now
@@ -118,10 +119,7 @@ def measure_streams(
         try:
             once = runner.run(_stream(address, request))
         except OSError as error:
-            raise Failure(
-                f"nothing answers at {address.host}:{address.port}: {error.strerror or error}; "
-                "see 'transformer-serving status'"
-            ) from None
+            raise no_contact(address, error) from None
         if reason := kept_out(once.status):
             raise Failure(f"the first request got status {once.status}: {reason}", exit_code=2)
         if not once.done:

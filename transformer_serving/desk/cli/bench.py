@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from transformer_serving.desk.bench.measure import Bench, Measured
+    from transformer_serving.desk.bench.scaling import Scaling
     from transformer_serving.desk.bench.streams import StreamLoad
 
 
@@ -73,8 +74,8 @@ def bench(url: str, text: str | None, texts: int, words: tuple[int, ...], body: 
     from transformer_serving.desk.bench.scaling import metrics_address, scaling
     from transformer_serving.desk.cli.progress import Phases
 
-    if stream and for_scaling:
-        raise click.UsageError("--for-scaling measures whole answers: give it without --stream")
+    if stream:
+        _check_streams(for_scaling, rate)
     sent = payloads(body, text, texts, words, stream=stream)
     wanted = Bench(
         address(url, headers, key), sent, concurrency or CONCURRENCY, rate, seconds,
@@ -83,21 +84,40 @@ def bench(url: str, text: str | None, texts: int, words: tuple[int, ...], body: 
     if stream:
         _bench_streams(wanted, concurrency, as_json, console)
         return
-    with Phases(console).phase("measuring") as phases:
-        measured = measure(wanted, phases.report)
-        advice = None
-        if for_scaling:
-            phases.report("counting tokens")
-            advice = scaling(wanted, measured, metrics_address(url), metrics_key, within_s)
+    measured: list[Measured] = []
+    advice = None
+    try:
+        with Phases(console).phase("measuring") as phases:
+            for row in measure(wanted, phases.report):
+                measured.append(row)
+            if for_scaling:
+                phases.report("counting tokens")
+                advice = scaling(wanted, measured, metrics_address(url), metrics_key, within_s)
+    finally:
+        # Also of a run that fails or is ended: what was measured holds.
+        if measured:
+            _show(measured, advice, as_json, console)
+
+
+def _show(
+    measured: Sequence[Measured], advice: Scaling | None, as_json: bool, console: Console
+) -> None:
     if as_json:
         rows = [asdict(row) for row in measured]
         click.echo(json.dumps([*rows, asdict(advice)] if advice else rows, indent=2))
-    else:
-        console.print(table(measured))
-        for note in notes(measured):
-            console.print(note)
-        if advice is not None:
-            click.echo(advice.values())
+        return
+    console.print(table(measured))
+    for note in notes(measured):
+        console.print(note)
+    if advice is not None:
+        click.echo(advice.values())
+
+
+def _check_streams(for_scaling: bool, rate: float | None) -> None:
+    if for_scaling:
+        raise click.UsageError("--for-scaling measures whole answers: give it without --stream")
+    if rate is not None:
+        raise click.UsageError("--rate is of an open loop, and --stream has closed ones alone")
 
 
 def _bench_streams(

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from transformer_serving.desk.bench import load
+from transformer_serving.desk.bench import contact, load
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.figures import percentile
 from transformer_serving.desk.failure import Failure
@@ -96,7 +96,7 @@ def texts_within(found: Sequence[Point], p99_ms: float) -> float:
 class Meter:
     """Measures an address by the goal; larger is better.
 
-    `clients` is of throughput alone, `seconds` of each load.
+    `clients` is of throughput alone, `seconds` of each load. Raises Failure when nothing answers.
     """
 
     goal: Goal
@@ -120,11 +120,8 @@ class Meter:
     def warm_up(self, address: Address) -> None:
         """Every request's length once at least, by as many clients as there will be."""
         requests = max(len(self.payloads), 4 * self.clients)
-        load.run(address, self.payloads, load.Closed(self.clients, 2 * self.seconds, requests))
+        contact.run(address, self.payloads, load.Closed(self.clients, 2 * self.seconds, requests))
 
     def _point(self, address: Address, clients: int) -> Point:
-        try:
-            run = load.run(address, self.payloads, load.Closed(clients, self.seconds))
-        except OSError as error:
-            raise Failure(f"the gateway being measured is gone: {error}") from None
+        run = contact.run(address, self.payloads, load.Closed(clients, self.seconds))
         return point(clients, run)

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_serving.desk.bench import load
+from transformer_serving.desk.bench import contact, load
 from transformer_serving.desk.bench.connection import Address
-from transformer_serving.desk.bench.measure import of_words
+from transformer_serving.desk.bench.measure import of_words, texts_of
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.tune.lengths import read_lengths, spread_evenly
 
@@ -65,15 +65,14 @@ def of_lengths(text: str, task: str, golden: Mapping[str, Any]) -> tuple[load.Pa
 
 
 def _payload(label: str, body: Any) -> load.Payload:
-    content = body.get("text") if isinstance(body, dict) else None
-    texts = len(content) if isinstance(content, list) else 1
-    return load.Payload(label, json.dumps(body).encode(), texts)
+    return load.Payload(label, json.dumps(body).encode(), texts_of(body))
 
 
 def check_answered(address: Address, payloads: Sequence[load.Payload]) -> None:
-    """Ask each once. Raises Failure (exit code 2) naming one that is not answered with 200."""
+    """Ask each once. Raises Failure: with exit code 2, naming it, for one that is not answered with
+    200."""
     clients = min(_CLIENTS, len(payloads))
-    found = load.run(
+    found = contact.run(
         address, payloads, load.Closed(clients, _PATIENCE_S, requests=len(payloads))
     )  # fmt: skip
     wrong = [one for one in found.exchanges if one.status != 200]

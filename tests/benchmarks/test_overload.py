@@ -1,0 +1,69 @@
+"""Who comes when a load has ended, before a real server that refuses for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from benchmarks.servers.table import Running
+from benchmarks.studies import overload
+from tests.bench.served import served
+
+
+class Refusing:
+    """It refuses so many requests, and then answers."""
+
+    def __init__(self) -> None:
+        self.refusals = 0
+        self.asked = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        self.asked += 1
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 503 if self.asked <= self.refusals else 200,
+                "headers": [],
+            }
+        )
+        await send({"type": "http.response.body", "body": b"{}"})
+
+
+@pytest.fixture
+def app() -> Refusing:
+    return Refusing()
+
+
+@pytest.fixture
+def server(app: Refusing) -> Iterator[Running]:
+    with served(app) as port:
+        yield Running(f"http://127.0.0.1:{port}", ())
+
+
+def test_the_next_caller_waits_for_an_answer_and_not_for_a_refusal(
+    app: Refusing, server: Running
+) -> None:
+    app.refusals = 3
+    waited = overload._served_s(server)
+    assert waited is not None
+    assert waited >= 3 * overload._PAUSE_S
+    assert app.asked == 4
+
+
+def test_a_caller_who_is_refused_all_the_time_has_no_time(app: Refusing, server: Running) -> None:
+    app.refusals = 10**6
+    assert overload._served_s(server, limit_s=0.2) is None
+    assert app.asked > 1
+    assert overload._alone_ms(server) is None
+
+
+def test_one_alone_is_timed_by_its_answers(app: Refusing, server: Running) -> None:
+    app.refusals = 2
+    alone = overload._alone_ms(server)
+    assert alone is not None
+    assert alone > 0
+    assert app.asked == 3

@@ -1,0 +1,70 @@
+"""How many requests a measurement has, by a real server whose first answers take long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.runs import ab
+from benchmarks.runs.loads import SEED
+from benchmarks.runs.runners import Plan, Runner
+from benchmarks.servers.peers import TORCH, Peer
+from benchmarks.servers.table import Running
+from tests.bench.served import served
+
+CLIENTS = 4
+LOAD = replace(SEED, clients=CLIENTS, most=40)
+PEER = Peer("slow at first", "a peer", TORCH, "peer", "slow", "/")
+KEY = (PEER.name, LOAD.name)
+PLAN = Plan(seconds=0.3, rounds=3, warm_up_s=0.2)
+
+
+class Warming:
+    """Each of its first answers takes as long as the whole warm-up and more."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.takes_s = 0.0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        self.asked += 1
+        await asyncio.sleep(0.5 if self.asked <= CLIENTS else self.takes_s)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+
+@pytest.fixture
+def app() -> Warming:
+    return Warming()
+
+
+@pytest.fixture
+def runner(app: Warming, tmp_path: Path) -> Iterator[Runner]:
+    models: Any = None
+    with served(app) as port:
+        servers = {"slow": Running(f"http://127.0.0.1:{port}", ())}
+        yield Runner(models, servers, tmp_path, PLAN)
+
+
+def test_what_is_cold_says_nothing_of_how_fast_a_peer_is(app: Warming, runner: Runner) -> None:
+    runner.measure(PEER, replace(LOAD, tool="own"))
+    # All that was answered by the cold server, of which there is no more by then.
+    assert runner.rates[KEY] > 2 * CLIENTS / PLAN.warm_up_s
+
+
+@pytest.mark.skipif(not ab.available(), reason="ab is not installed")
+def test_a_round_is_as_long_as_the_one_before_was_fast(app: Warming, runner: Runner) -> None:
+    first = runner.measure(PEER, LOAD)
+    assert first["requests"] > ab.LEAST
+    assert runner.rates[KEY] == pytest.approx(first["rate"])
+    app.takes_s = 0.1
+    slower = runner.measure(PEER, LOAD)
+    again = runner.measure(PEER, LOAD)
+    assert again["requests"] == max(int(slower["rate"] * PLAN.seconds), ab.LEAST)

@@ -1,0 +1,38 @@
+"""Sending a load where the endpoint may be gone: the failure says where it is, and what to do.
+
+Tested by tests/bench/test_contact.py.
+"""
+
+from __future__ import annotations
+
+import errno
+import resource
+from collections.abc import Sequence
+
+from transformer_serving.desk.bench import load
+from transformer_serving.desk.bench.connection import Address
+from transformer_serving.desk.failure import Failure
+
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+
+
+def run(
+    address: Address, payloads: Sequence[load.Payload], kind: load.Closed | load.Open
+) -> load.Run:
+    """Send one load. Raises Failure when nothing listens, or this process may open no more."""
+    try:
+        return load.run(address, payloads, kind)
+    except OSError as error:
+        raise no_contact(address, error) from None
+
+
+def no_contact(address: Address, error: OSError) -> Failure:
+    """What the operator is told of an error in connecting."""
+    where, reason = f"{address.host}:{address.port}", error.strerror or error
+    if error.errno in _NO_DESCRIPTORS:
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return Failure(
+            f"no more connections to {where}: {reason}; ask with fewer clients, or allow more "
+            f"than {most} files with 'ulimit -n'"
+        )
+    return Failure(f"nothing answers at {where}: {reason}; see 'transformer-serving status'")
