@@ -44,7 +44,7 @@ def preprocess_figures() -> None:
     text.gap(0.01, 1)
     text.began()
     text.ended(1)
-    text.left()
+    text.cut("disconnect")
     tell_streams_limit(64)
     _Losses().count(SENT, 1)
 

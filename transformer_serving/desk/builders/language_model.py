@@ -162,7 +162,8 @@ def open_language_model_engine(files: EngineFiles) -> Iterator[LocalEngine]:
     settings = replace(settings_of(files), max_waiting=MAX_WAITING.high)
     folder = files.files[0].parent
     try:
-        engine = Engine(lambda: OpenVinoPipeline(folder, settings), settings, lambda line: None)
+        # One that is dead refuses every call, and this process has an error to show for it.
+        engine = Engine(lambda: OpenVinoPipeline(folder, settings), settings, _unsaid, _unsaid)
     except ModelError as error:
         raise ConversionRefused(
             f"{error}, with a {NUM_KV_BLOCKS.flag} below {settings.kv_blocks} where memory is short"
@@ -171,6 +172,10 @@ def open_language_model_engine(files: EngineFiles) -> Iterator[LocalEngine]:
         yield LocalEngine(engine)
     finally:
         engine.close()
+
+
+def _unsaid(line: str) -> None:
+    """What goes to a stub's log."""
 
 
 class LocalEngine:
