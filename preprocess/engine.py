@@ -6,9 +6,9 @@ Tested by tests/gateway/test_error_rows.py and tests/gateway/test_metrics.py.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -22,7 +22,7 @@ from preprocess.rows import Row
 from preprocess.settings import PreprocessSettings
 from preprocess.stats import DEADLINE, DISCONNECT, EndpointFigures
 from preprocess.tensors import Array, Tensor
-from preprocess.threads import threads
+from preprocess.threads import renderers, threads
 from preprocess.tokens import Encoded
 from preprocess.triton.client import shared_client
 from transformer_serving.contract.endpoint import Endpoint
@@ -95,13 +95,8 @@ class Engine:
         queue, wait_s = self._queue(), self._settings.max_wait_s
         if waits:
             queue.check_wait(passage, deadline)
-        try:
+        with self._given_up(passage, len(request.pairs or request.texts)):
             return await threads.run(request.characters, encode, passage, deadline, wait_s)
-        except ServingError as error:
-            reason = _GIVEN_UP.get(error.kind.code)
-            if reason and not passage.golden:
-                queue.figures.abandoned(reason, len(request.texts))
-            raise
 
     async def render(
         self, work: Work, render: Callable[[], Any], deadline: float, passage: Passage
@@ -111,7 +106,19 @@ class Engine:
         Who was let in and computed is not refused for who else waits.
         """
         size = _CHARACTERS_A_PIECE * work.pieces
-        return await threads.run(size, render, passage, deadline, math.inf)
+        with self._given_up(passage, len(work.encoded)):
+            return await renderers.run(size, render, passage, deadline, None)
+
+    @contextmanager
+    def _given_up(self, passage: Passage, texts: int) -> Iterator[None]:
+        """Count the texts of a request that its caller or its deadline takes out meanwhile."""
+        try:
+            yield
+        except ServingError as error:
+            reason = _GIVEN_UP.get(error.kind.code)
+            if reason and not passage.golden:
+                self._queue().figures.abandoned(reason, texts)
+            raise
 
     def _queue(self) -> Coalescer:
         if self._coalescer is None:

@@ -1,4 +1,7 @@
-"""Long texts are tokenized off the event loop, in two threads; who waits for them may leave."""
+"""Long texts are tokenized off the event loop, and long answers made, in two threads each.
+
+Who waits for them may leave.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,13 @@ Result = TypeVar("Result")
 
 @dataclass(eq=False)
 class Threads:
-    """What is tokenized in threads and what waits for it, counted in characters."""
+    """What is done in threads and what waits for it, counted in characters to be tokenized."""
 
+    name: str = "tokenize"
     pace: Pace = field(default_factory=Pace)
-    _pool: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")
-    )
+
+    def __post_init__(self) -> None:
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix=self.name)
 
     async def run(
         self,
@@ -38,9 +42,10 @@ class Threads:
         work: Callable[[], Result],
         asker: Asker,
         deadline: float,
-        max_wait_s: float,
+        max_wait_s: float | None,
     ) -> Result:
-        """`work()`, in a thread when its texts are long.
+        """`work()`, in a thread when its texts are long. Where `max_wait_s` is None it is let in
+        whatever waits.
 
         `deadline` is on time.monotonic's clock. Raises ServingError `deadline` when it passes,
         `left` when the caller does, before the thread is done, `overloaded` where what waits
@@ -48,7 +53,8 @@ class Threads:
         """
         if characters <= OFF_LOOP_CHARACTERS:
             return work()
-        self._check_wait(asker, deadline, max_wait_s)
+        if max_wait_s is not None:
+            self._check_wait(asker, deadline, max_wait_s)
         job = self._pool.submit(work)
         working = asyncio.wrap_future(job)
         awaited: set[asyncio.Future[Any]] = {working}
@@ -100,5 +106,6 @@ class Threads:
             )
 
 
-# The worker's own, as cores are.
+# The worker's own, as cores are. An answer that is computed does not wait for texts that are not.
 threads = Threads()
+renderers = Threads("render")

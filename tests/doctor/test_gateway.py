@@ -108,7 +108,9 @@ def test_what_is_no_gateway() -> None:
     assert "start the gateway or correct" in found("http://127.0.0.1:9/serve")[FAILURE]
 
 
-@pytest.mark.parametrize(("status", "key"), [(500, None), (503, None), (503, ALL)])
+@pytest.mark.parametrize(
+    ("status", "key"), [(500, None), (503, None), (503, ALL)], ids=["500", "503", "503 with a key"]
+)
 def test_a_gateway_that_does_not_say_whom_it_lets_in(status: int, key: str | None) -> None:
     """A fault of the gateway, or of what stands before it, is no word that it has no keys."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from functools import partial
@@ -15,6 +16,7 @@ from preprocess.engine import Engine
 from preprocess.passage import Passage
 from preprocess.request import read_body
 from preprocess.settings import read_settings
+from preprocess.threads import THREADS, renderers, threads
 from tests.preprocess.answers.families import FAMILIES
 from tests.preprocess.answers.served import BEST, serve
 from transformer_serving.contract.errors import ServingError
@@ -59,6 +61,40 @@ async def test_a_long_answer_leaves_the_loop_and_a_short_one_does_not(task: str)
         answer = await engine.render(work, partial(render, work, threads), deadline, who)
         assert answer == endpoint.task.render(rows(task, work), work)
         assert [thread is threading.main_thread() for thread in threads] == [on_loop]
+
+
+async def test_what_is_computed_is_not_refused_for_who_else_waits() -> None:
+    """Both threads are held, for longer than the request has left by what was measured."""
+    endpoint = serve(FAMILIES["bert"], "token-classification", torch.nn.Identity())
+    engine = Engine(endpoint.endpoint, read_settings(), "endpoint", None)
+    body = BODIES["token-classification"][1]
+    request = read_body(body, endpoint.task, endpoint.endpoint.limits)
+    work = endpoint.task.encode(request, endpoint.tokenizer)
+    release, begun, deadline = (
+        threading.Event(),
+        threading.Barrier(THREADS + 1),
+        time.monotonic() + 60,
+    )
+
+    def held() -> bool:
+        begun.wait(60)
+        return release.wait(60)
+
+    for pool in (renderers, threads):
+        pool.pace.begin(1, time.monotonic() - 100)
+        pool.pace.end(1, time.monotonic(), answered=True)
+    others = [
+        asyncio.create_task(engine.render(work, held, deadline, Passage(body)))
+        for _ in range(THREADS)
+    ]
+    await asyncio.to_thread(begun.wait, 60)
+    hasty = Passage(body)
+    hasty.own_deadline = True
+    mine = asyncio.create_task(engine.render(work, lambda: "made", deadline, hasty))
+    await asyncio.sleep(0)
+    release.set()
+    assert await mine == "made"
+    assert await asyncio.gather(*others) == [True] * THREADS
 
 
 async def test_an_answer_that_is_made_too_late_is_none() -> None:
