@@ -116,7 +116,9 @@ class EndpointFigures:
         return CounterTally(labelled(requests, self._endpoint, str(status)))
 
     def _given_up_by(self, reason: str) -> tuple[Any, Any]:
-        requests = counter("abandoned_requests", "Requests given up in the queue.", _WHY)
+        requests = counter(
+            "abandoned_requests", "Requests given up before they had an answer.", _WHY
+        )
         texts = counter("abandoned_texts", "Their texts without an answer.", _WHY)
         return (
             labelled(requests, self._endpoint, reason),

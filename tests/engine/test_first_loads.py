@@ -29,6 +29,7 @@ def state(
     loaded: Mapping[str, frozenset[int]] | None,
     *,
     failed: Kind | None = None,
+    tries: int = 1,
     problem: bool = False,
     synced: bool = True,
     models: tuple[str, ...] = ("a", "b"),
@@ -37,7 +38,7 @@ def state(
     """What a controller with these models and this Triton publishes."""
     failures = {}
     if failed is not None:
-        failures["b", "f"] = FailedChange("f", "it is not there", 1.0, 1, 11.0, kind=failed)
+        failures["b", "f"] = FailedChange("f", "it is not there", 1.0, tries, 11.0, kind=failed)
     problems = [Problem("c", "c", "m", "no model of that id")] if problem else []
     records = {name: record(name) for name in models}
     rows = endpoint_rows(None, problems, records, failures, loaded, proving)
@@ -55,6 +56,9 @@ ONE, BOTH = {"a": frozenset({1})}, {"a": frozenset({1}), "b": frozenset({1})}
         state(ONE, failed=Kind.REFUSED),
         state(ONE, failed=Kind.MISSING),
         state(ONE, failed=Kind.DIED),
+        # A store may have lost it, and says the same as one that is away.
+        state(ONE, failed=Kind.UNREACHED, tries=6),
+        state(ONE, failed=Kind.AWAY, tries=4),
         state(BOTH, failed=Kind.UNREACHED),
         state(BOTH, problem=True),
         state({}, models=()),

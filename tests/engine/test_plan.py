@@ -272,6 +272,20 @@ def test_what_says_nothing_of_the_files_fetches_none(kind: Kind) -> None:
     assert plan(situation) == {"a": Reload()}
 
 
+@pytest.mark.parametrize("kind", [Kind.DIED, Kind.UNREACHED])
+def test_what_fails_again_and_again_is_fetched_now_and_then(kind: Kind) -> None:
+    """What lies here may be damaged; not each time, for where it is fetched from may be away."""
+    record = ModelRecord("a", "a", "good1", (version(1, "good1"),), "")
+    found = []
+    failure = None
+    for _ in range(6):
+        failure = failed_again(failure, "good1", "its process died", 0.0, kind=kind)
+        failures = {("a", "good1"): failure}
+        situation = Situation({"a": "good1"}, {"a": record}, failures, {}, 10_000.0)
+        found.append(plan(situation))
+    assert found == [{"a": Reload()}, {"a": Reload()}, {"a": Prepare()}] * 2
+
+
 def test_what_cannot_be_deleted_is_left_alone_for_a_while() -> None:
     record = ModelRecord("a", "a", "good1", (version(1, "good1"),), "")
     failures = {

@@ -36,6 +36,9 @@ class Places(torch.nn.Module):
         look = torch.nn.functional.embedding
         found = look(ids, self.words)
         if self.counts:
+            if self.counts == "types":
+                # Cast, so that it is no input itself.
+                return (found + look(ids.long(), self.places[:2]),)
             there = (ids != PAD).int() if self.counts == "ids" else mask
             found = found + look((there.cumsum(1) * there + PAD).long(), self.places)
         return ((found * mask[:, :, None]).sum(1),)
@@ -54,7 +57,9 @@ def program(folder: Path, rows: int, counts: str) -> LoadedProgram:
     return load_program(write_program(traceable, folder))
 
 
-@pytest.mark.parametrize(("counts", "places"), [("ids", 8), ("mask", 8), ("", None)])
+@pytest.mark.parametrize(
+    ("counts", "places"), [("ids", 8), ("mask", 8), ("", None), ("types", None)]
+)
 def test_the_places_of_a_program(tmp_path: Path, counts: str, places: int | None) -> None:
     assert places_of(program(tmp_path, 10, counts)) == places
 

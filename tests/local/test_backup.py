@@ -258,6 +258,24 @@ def test_a_large_database_is_served_first_and_looked_at_then(
     )  # fmt: skip
     assert done.returncode != 0
     assert "is damaged; lost: " in done.stderr
+    # It is not served again, nor restarted for ever: what was found stands beside it.
+    assert "is damaged; lost: " in str(health.data_fault(state))
+    with pytest.raises(StoreError, match="is damaged; lost: "):
+        Store(data)
+    [note] = data.glob("*.damaged")
+    assert str(note) in str(health.data_fault(state))
+    note.unlink()
+    Store(data).close()
+
+
+def test_what_cannot_be_read_now_ends_nothing(state: Path) -> None:
+    filled(state).close()
+    data = control_plane_data(state)
+    assert integrity.found_damage(data) is None
+    (data / DATABASE).unlink()
+    (data / DATABASE).mkdir()
+    assert integrity.found_damage(data) is None
+    assert not list(data.glob("*.damaged"))
 
 
 def test_the_pages_of_one_that_is_served_are_left_to_what_serves_it(

@@ -53,14 +53,30 @@ def test_who_keeps_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "mine\n"
-        with pytest.raises(Failure, match=f"process {holder.pid} starts or stops the stack"):
-            stack.stop(tmp_path, nothing)
+        with (
+            pytest.raises(Failure, match=f"process {holder.pid} starts or stops the stack"),
+            own_turn(tmp_path, nothing),
+        ):
+            pytest.fail("it is another's turn")
+        # Who stops it does not wait for one that may itself wait for what is stopped.
+        monkeypatch.setattr(turn, "_INSISTS_S", 0.0)
+        said: list[str] = []
+        assert stack.stop(tmp_path, said.append) == 0
+        assert f"waiting for process {holder.pid}" in said
     finally:
         holder.kill()
         holder.communicate()
     # That of a process that was killed is free.
     with own_turn(tmp_path, nothing):
         pass
+
+
+def test_a_folder_that_takes_no_lock_keeps_nobody_from_stopping(tmp_path: Path) -> None:
+    """As on a disk that is read-only now."""
+    (tmp_path / "up.lock").mkdir()
+    assert stack.stop(tmp_path, nothing) == 0
+    with pytest.raises(OSError, match="directory"), own_turn(tmp_path, nothing):
+        pytest.fail("it has no turn")
 
 
 def test_two_that_start_make_one_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

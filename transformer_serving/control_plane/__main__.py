@@ -19,7 +19,7 @@ import click
 import uvicorn
 
 from transformer_serving.control_plane.app import create_app
-from transformer_serving.control_plane.integrity import fault, is_large
+from transformer_serving.control_plane.integrity import found_damage, is_large
 from transformer_serving.control_plane.settings import SettingsError, settings_from_environment
 from transformer_serving.control_plane.store import StoreError
 
@@ -102,8 +102,9 @@ def main(host: str, port: int, data: Path) -> None:
 
 
 def _look_at_pages(data: Path) -> None:
-    """Beside what serves, which is ended where the data is damaged: it is not to grow further."""
-    why = fault(data)
+    """Beside what serves, which is ended where the data is damaged: it is not to grow further, and
+    the next start says why."""
+    why = found_damage(data)
     if why is not None:
         _log.error("%s", why)
         os.kill(os.getpid(), signal.SIGTERM)

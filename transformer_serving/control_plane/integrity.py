@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 import zipfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,8 +71,35 @@ def fault(folder: Path, *, most_bytes: int | None = None) -> str | None:
 
 
 def quick_fault(folder: Path) -> str | None:
-    """The same without a look at every page of a large database."""
-    return fault(folder, most_bytes=QUICK_BYTES)
+    """The same without a look at every page of a large database: what one found before is noted."""
+    try:
+        return _note(folder).read_text("utf-8")
+    except OSError:
+        return fault(folder, most_bytes=QUICK_BYTES)
+
+
+def found_damage(folder: Path) -> str | None:
+    """What a look at every page finds lost, noted for the next start; None also where nothing can
+    be said of them now."""
+    try:
+        lost = _lost_by_damage(folder / DATABASE)
+    except (OSError, sqlite3.Error) as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
+            return None
+        lost = f"everything in it ({error})"
+    if lost is None:
+        return None
+    note = _note(folder)
+    why = (
+        f"{folder / DATABASE} is damaged; lost: {lost}. Fix: {FIX}, or repair it and delete {note}"
+    )
+    with suppress(OSError):
+        note.write_text(why, "utf-8")
+    return why
+
+
+def _note(folder: Path) -> Path:
+    return folder / f"{DATABASE}.damaged"
 
 
 def is_large(folder: Path) -> bool:

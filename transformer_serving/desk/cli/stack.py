@@ -159,8 +159,8 @@ def down(state: str | None, as_json: bool) -> None:
 
     folder = state_directory(state)
     console = Console(stderr=as_json)
-    with console.status("stopping"):
-        swept = stack.stop(folder, lambda _: None)
+    with console.status("stopping") as shown:
+        swept = stack.stop(folder, shown.update)
     if as_json:
         values = {"state": str(folder), "running": False, "swept": swept}
         click.echo(json.dumps(values, indent=2))

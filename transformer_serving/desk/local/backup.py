@@ -18,7 +18,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,8 +110,9 @@ def _moment(data: Path, moment: Path) -> None:
                 writer.execute("ROLLBACK")
         with closing(sqlite3.connect(moment / integrity.DATABASE)) as copy:
             view.backup(copy)
-            # Without the pages of what was deleted.
-            copy.execute("VACUUM")
+            # Without the pages of what was deleted, where there is room to write them anew.
+            with suppress(sqlite3.OperationalError):
+                copy.execute("VACUUM")
 
 
 def _link(source: Path, target: Path) -> None:

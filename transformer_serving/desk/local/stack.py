@@ -210,7 +210,7 @@ def stop(state: Path, report: StepReport) -> int:
     """Stop everything in reverse order; also what a crash left. Returns processes swept up."""
     report("stopping")
     # A folder that nobody has started in is not made for the lock.
-    with own_turn(state, report) if state.is_dir() else nullcontext():
+    with own_turn(state, report, insists=True) if state.is_dir() else nullcontext():
         swept = Supervisor(state).stop()
         record = load_record(state)
         if record is not None:

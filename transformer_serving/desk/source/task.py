@@ -95,7 +95,11 @@ def _check_kind(task: str, config: Mapping[str, Any], folder: Path) -> None:
             f"{SENTENCE_TRANSFORMER} or {CROSS_ENCODER}; convert one of those, or name --task "
             "feature-extraction to serve a vector of each token of its encoder"
         )
-    if task == "sentence-embedding" and (kind == CROSS_ENCODER or _was_cross_encoder(config)):
+    # Of a folder with modules those say what it is, whatever its encoder was before.
+    crosses = kind == CROSS_ENCODER or (
+        not (folder / "modules.json").is_file() and _was_cross_encoder(config)
+    )
+    if task == "sentence-embedding" and crosses:
         raise ConversionRefused(
             f"the model is a {CROSS_ENCODER}, which scores pairs and was not trained to give "
             f"vectors; name --task rerank or sentence-similarity, or convert a "

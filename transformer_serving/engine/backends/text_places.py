@@ -49,5 +49,6 @@ def _places(parts: Parts, source: Node, rows: int) -> Iterator[int]:
         if row is None:
             continue
         outside = (row < 0) | (row >= rows)
-        if torch.any(outside):
+        # What is outside at once is no position: it is the id itself, in a table of something else.
+        if torch.any(outside) and not outside[0]:
             yield int(torch.argmax(outside.int()))

@@ -43,6 +43,7 @@ class Fetches:
             del self._coming[model]
             error = future.exception()
             if error is None:
+                self._leave(model)
                 self._come[model] = served, future.result()
             else:
                 yield served, error
@@ -56,8 +57,12 @@ class Fetches:
 
     def forget(self, wanted: Mapping[str, Served]) -> None:
         """Delete what has come and is no longer asked for."""
-        for model, (served, version) in list(self._come.items()):
+        for model, (served, _) in list(self._come.items()):
             now = wanted.get(model)
             if now is None or now.fingerprint != served.fingerprint:
-                del self._come[model]
-                self._pool.submit(self._discard, model, version.token)
+                self._leave(model)
+
+    def _leave(self, model: str) -> None:
+        if model in self._come:
+            _, version = self._come.pop(model)
+            self._pool.submit(self._discard, model, version.token)

@@ -3,7 +3,7 @@
 A pod's startup probe: Triton itself is ready with no model at all, and a rollout that counted on
 that would end the pod that serves. An endpoint that cannot be loaded holds nothing up: it would
 not be loaded in the pod before either. One whose model could not be fetched for now, or that lost
-its Triton, is waited for: the pod before may have it.
+its Triton, is waited for, but not for ever: the pod before may have it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_serving.engine.controller.records import PASSING
+from transformer_serving.engine.controller.records import Kind
 
 # Why an endpoint is not ready yet, as the state file says it; of any other reason its kind tells.
 LOADING = "loading"
 IN_PROOF = "its answers are being proven"
 TRITON_AWAY = "Triton does not answer"
 _UNDER_WAY = frozenset({LOADING, IN_PROOF, TRITON_AWAY})
+# From so many failures on, some minutes after the first, it will not come by itself: a store says
+# as little of what it has lost as of what it cannot reach, and a load that ends Triton each time
+# is one of a Triton that is away.
+_TRIED: Mapping[str, int] = {Kind.UNREACHED: 6, Kind.AWAY: 4}
 
 
 def main() -> int:
@@ -51,7 +55,9 @@ def awaited(state: Mapping[str, Any]) -> str | None:
 
 def _passes(row: Mapping[str, Any]) -> bool:
     """Whether it may come by itself; what an older controller wrote has no kind."""
-    return row["reason"] in _UNDER_WAY or row.get("failure") in PASSING
+    if row["reason"] in _UNDER_WAY:
+        return True
+    return int(row.get("tries", 1)) < _TRIED.get(row.get("failure") or "", 0)
 
 
 if __name__ == "__main__":

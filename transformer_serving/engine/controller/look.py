@@ -64,7 +64,8 @@ class Look:
             try:
                 if self.version is None:
                     self._meet(self._triton.version())
-                return self._triton.loaded()
+                # Before it is known where this runs, nothing can be told to be proven here.
+                return None if self.version is None else self._triton.loaded()
             except TritonAway:
                 self.version = None
         return None

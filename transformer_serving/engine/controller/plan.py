@@ -78,8 +78,13 @@ def _action(model: str, situation: Situation) -> Action | None:
 
 
 def _refused(model: str, fingerprint: str, situation: Situation) -> bool:
+    """Whether its files may be why: each third time also where its process died or they could not
+    be read, for what lies here may be damaged. Not each time, for the store may be away.
+    """
     failure = situation.failures.get((model, fingerprint))
-    return failure is not None and failure.kind is Kind.REFUSED
+    if failure is None or failure.kind is Kind.REFUSED:
+        return failure is not None
+    return failure.kind in (Kind.DIED, Kind.UNREACHED) and failure.tries % 3 == 0
 
 
 def _free(model: str, fingerprint: str, situation: Situation) -> bool:

@@ -167,7 +167,9 @@ def failures_from_json(rows: Any) -> dict[tuple[str, str], FailedChange]:
     try:
         for row in rows or ():
             values = {name: value for name, value in row.items() if name != "model"}
-            failure = FailedChange(**{**values, "kind": Kind(row["kind"])})
+            times = {name: float(row[name]) for name in ("at", "retry_at")}
+            kind, tries = Kind(row["kind"]), int(row["tries"])
+            failure = FailedChange(**{**values, **times, "tries": tries, "kind": kind})
             found[row["model"], failure.fingerprint] = failure
     except (AttributeError, KeyError, TypeError, ValueError):
         return {}

@@ -37,7 +37,7 @@ class EndpointStatus:
 
     `proof` is one of PROOF_STATES, of the bundle `proof_of`: the one in service, unless another's
     proof failed. The figures below it are those of a passed proof. `failure` is the kind of what
-    `reason` says, where that is a failed change.
+    `reason` says, where that is a failed change, and `tries` how often it failed.
     """
 
     endpoint: str
@@ -57,6 +57,7 @@ class EndpointStatus:
     largest_difference: float | None = None
     lowest_cosine: float | None = None
     failure: Kind | None = None
+    tries: int = 0
 
     def line(self) -> str:
         """One line for the log and the ClearML task."""
@@ -133,6 +134,7 @@ def _row(
         model_id=current.model_id if current else served.model_id if served else None,
         since=current.since if current else None,
         failure=None if first is None else first.kind,
+        tries=0 if first is None else first.tries,
         **_proof(model, current, failed, proving),
     )
 
