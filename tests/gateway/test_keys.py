@@ -283,16 +283,21 @@ def test_figures_by_key(door: Server) -> None:
 
 
 def test_the_name_stands_beside_the_request_id(door: Server) -> None:
-    for headers in (bearer(ALL), bearer(BOUND)):
-        named = {**headers, "x-request-id": f"asked-with-{headers['authorization'][-4:]}"}
+    def told() -> dict[str, str]:
+        lines = [line for line in door.log.read_text().splitlines() if "asked-with-" in line]
+        return {line["request_id"]: line["key"] for line in map(json.loads, lines)}
+
+    for key, name in ((ALL, "all"), (BOUND, "bound")):
+        asked = f"asked-with-{key[-4:]}"
         body = json.dumps({"raise": "key", "text": "kettle"})
-        door.ask("POST", "/serve/ours/2", body, {**JSON, **named})
-    lines = [
-        json.loads(line) for line in door.log.read_text().splitlines() if "asked-with-" in line
-    ]
-    assert [(line["request_id"], line["key"]) for line in lines] == [
-        (f"asked-with-{ALL[-4:]}", "all"), (f"asked-with-{BOUND[-4:]}", "bound"),
-    ]  # fmt: skip
+
+        def answers(asked: str = asked, key: str = key, body: str = body) -> bool:
+            """Of a kind of fault one a second is told, so it may have to be asked again."""
+            door.ask("POST", "/serve/ours/2", body, {**JSON, **bearer(key), "x-request-id": asked})
+            return asked in told()
+
+        wait_until(answers, 20)
+        assert told()[asked] == name
 
 
 def test_the_desk_sends_its_key(door: Server, tmp_path: Path) -> None:

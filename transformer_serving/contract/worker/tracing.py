@@ -134,7 +134,9 @@ class Tracing:
         self._queue = queue
         self._ratio = ratio
         self._callers = callers
-        self._left = callers
+        # Less than one a second is one in several: it must come together.
+        self._most = max(1.0, callers) if callers > 0 else 0.0
+        self._left = self._most
         self._filled = time.monotonic()
 
     def enter(
@@ -164,7 +166,7 @@ class Tracing:
 
     def _callers_may(self) -> bool:
         now = time.monotonic()
-        self._left = min(self._callers, self._left + (now - self._filled) * self._callers)
+        self._left = min(self._most, self._left + (now - self._filled) * self._callers)
         self._filled = now
         if self._left < 1:
             return False

@@ -94,7 +94,7 @@ class _Load:
         """Called after each exchange, with the connection on which it ended."""
         raise NotImplementedError
 
-    def _unsent(self) -> Iterator[Unsent]:
+    def unsent(self) -> Iterator[Unsent]:
         """What would still be sent if there were time."""
         yield from self._connecting
 
@@ -119,7 +119,7 @@ class _Load:
         for task in self._tasks:
             task.cancel()
         ended = now()
-        for one in self._unsent():
+        for one in self.unsent():
             self._exchanges.append(
                 Exchange(one.payload.label, one.payload.texts, one.due, ended, ended, NO_ANSWER)
             )
@@ -236,8 +236,8 @@ class _Open(_Load):
         finally:
             timer.close()
 
-    def _unsent(self) -> Iterator[Unsent]:
-        yield from super()._unsent()
+    def unsent(self) -> Iterator[Unsent]:
+        yield from super().unsent()
         yield from self._waiting
         for moment in self._moments:
             yield Unsent(moment, *next(self._payloads))

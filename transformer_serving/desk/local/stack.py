@@ -74,9 +74,11 @@ def start(
     which Triton's inference is open to every program of this machine; it is never kept, and
     neither is `watched`, which has Prometheus run beside the stack, also beside one that runs.
     """
+    # What is missing for it is said before a folder is made.
+    watchers = monitoring.chosen(os.environ) if watched else ()
     make_private(state)
     with own_turn(state, report):
-        return _start(state, ports, report, open_inference, watched)
+        return _start(state, ports, report, open_inference, watchers)
 
 
 def _start(
@@ -84,10 +86,9 @@ def _start(
     ports: Ports | None,
     report: StepReport,
     open_inference: int | None,
-    watched: bool,
+    watchers: tuple[str, ...],
 ) -> Stack:
     record = load_record(state)
-    watchers = monitoring.chosen(os.environ) if watched else ()
     supervisor = Supervisor(state)
     running = supervisor.is_up()
     why = None if running else health.data_fault(state)
