@@ -14,8 +14,7 @@ from preprocess.tracing import PassageTrace
 from transformer_serving.contract.errors import KINDS, ServingError
 from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.contract.worker.durations import OK
-from transformer_serving.contract.worker.fault_lines import Faults
-from transformer_serving.contract.worker.log_lines import trace_of
+from transformer_serving.contract.worker.fault_lines import Faults, tell
 from transformer_serving.contract.worker.request_context import current_caller, current_request
 from transformer_serving.contract.worker.tracing import Tracing
 from transformer_serving.contract.worker.watched_answers import watched_answers
@@ -192,14 +191,6 @@ def _trace_id(passage: Passage) -> str | None:
 def internal_error(error: BaseException, passage: Passage) -> ServingError:
     """The last line of defence: the caller gets a reference, the log has the trace."""
     fault = _internal.note(error)
-    reference = fault.reference
-    if fault.is_told:
-        log.error(
-            "request failed, reference %s: %s", reference, trace_of(error),
-            extra={
-                "reference": reference, "request_id": passage.request_id, "count": fault.count
-            },
-        )  # fmt: skip
-    return ServingError(
-        "internal", f"a fault of the serving code, reference {reference}; see the worker's log"
-    )
+    tell(log, fault, error, passage.request_id)
+    told = f"a fault of the serving code, reference {fault.reference}; see the worker's log"
+    return ServingError("internal", told)

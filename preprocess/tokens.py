@@ -128,18 +128,18 @@ class TokenTotal:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self._total = 0
+        self.tokens = 0
 
     def check(self, more: int) -> None:
         """Raises ServingError `too_large` where so many more would be too many."""
-        check_total(self._total + more, self.limits)
+        check_total(self.tokens + more, self.limits)
 
     def add(self, row: Encoded) -> Encoded:
         """The row, counted. Raises as check_rows does."""
         if not row.ids:
             raise _empty()
         self.check(len(row.ids))
-        self._total += len(row.ids)
+        self.tokens += len(row.ids)
         return row
 
 

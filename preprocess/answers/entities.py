@@ -131,7 +131,7 @@ class TokenClassification:
             texts.append(self._windows(piece, request, windows, total))
             rows += [total.add(row) for row in rows_of(texts[-1])]
         context = Context(texts, WordReader(windows, self._tokens.unk_id))
-        return Work(request, rows, context, sum(len(row.ids) for row in rows))
+        return Work(request, rows, context, total.tokens)
 
     def _windows(
         self, piece: tokenizers.Encoding, request: Request, windows: Windows, total: TokenTotal

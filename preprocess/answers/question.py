@@ -136,7 +136,7 @@ class QuestionAnswering:
         spans = request.parameters.top_k * len(rows)
         _check_spans(spans, self._limits)
         # Which tokens are the context's, and which a word, is looked up one by one.
-        return Work(request, rows, examples, spans + sum(len(row.ids) for row in rows))
+        return Work(request, rows, examples, spans + total.tokens)
 
     def _pairs(
         self, questions: Sequence[str], contexts: Sequence[str], windows: Windows

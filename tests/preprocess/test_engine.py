@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from preprocess.answers.work import Work
 from preprocess.engine import Engine
 from preprocess.passage import Passage
 from preprocess.request import read_body
@@ -63,18 +64,20 @@ async def test_a_long_answer_leaves_the_loop_and_a_short_one_does_not(task: str)
         assert [thread is threading.main_thread() for thread in threads] == [on_loop]
 
 
-async def test_what_is_computed_is_not_refused_for_who_else_waits() -> None:
-    """Both threads are held, for longer than the request has left by what was measured."""
+def a_long_one() -> tuple[Engine, Work, dict[str, Any]]:
+    """An engine, and a request whose answer is made in a thread."""
     endpoint = serve(FAMILIES["bert"], "token-classification", torch.nn.Identity())
-    engine = Engine(endpoint.endpoint, read_settings(), "endpoint", None)
     body = BODIES["token-classification"][1]
     request = read_body(body, endpoint.task, endpoint.endpoint.limits)
     work = endpoint.task.encode(request, endpoint.tokenizer)
-    release, begun, deadline = (
-        threading.Event(),
-        threading.Barrier(THREADS + 1),
-        time.monotonic() + 60,
-    )
+    return Engine(endpoint.endpoint, read_settings(), "endpoint", None), work, body
+
+
+async def test_what_is_computed_is_not_refused_for_who_else_waits() -> None:
+    """Both threads are held, for longer than the request has left by what was measured."""
+    engine, work, body = a_long_one()
+    release, begun = threading.Event(), threading.Barrier(THREADS + 1)
+    deadline = time.monotonic() + 60
 
     def held() -> bool:
         begun.wait(60)
@@ -98,11 +101,7 @@ async def test_what_is_computed_is_not_refused_for_who_else_waits() -> None:
 
 
 async def test_an_answer_that_is_made_too_late_is_none() -> None:
-    endpoint = serve(FAMILIES["bert"], "token-classification", torch.nn.Identity())
-    engine = Engine(endpoint.endpoint, read_settings(), "endpoint", None)
-    body = BODIES["token-classification"][1]
-    request = read_body(body, endpoint.task, endpoint.endpoint.limits)
-    work = endpoint.task.encode(request, endpoint.tokenizer)
+    engine, work, body = a_long_one()
     release = threading.Event()
     late = time.monotonic() + 0.05
     try:

@@ -55,10 +55,9 @@ def fault(folder: Path, *, most_bytes: int | None = None) -> str | None:
         lost = _lost_by_damage(path) if whole else None
         schema = 0 if lost else schema_of(folder)
     except (OSError, sqlite3.Error) as error:
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
-            # Busy or not to be opened says nothing of its pages.
+        lost, schema = _lost_with_all(error), 0
+        if lost is None:
             return f"{path} cannot be read now: {error}. Fix: {_READABLE}"
-        lost, schema = f"everything in it ({error})", 0
     if lost is not None:
         return f"{path} is damaged; lost: {lost}. Fix: {FIX}"
     if schema <= SCHEMA:
@@ -84,9 +83,7 @@ def found_damage(folder: Path) -> str | None:
     try:
         lost = _lost_by_damage(folder / DATABASE)
     except (OSError, sqlite3.Error) as error:
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
-            return None
-        lost = f"everything in it ({error})"
+        lost = _lost_with_all(error)
     if lost is None:
         return None
     note = _note(folder)
@@ -96,6 +93,12 @@ def found_damage(folder: Path) -> str | None:
     with suppress(OSError):
         note.write_text(why, "utf-8")
     return why
+
+
+def _lost_with_all(error: Exception) -> str | None:
+    """None for what says nothing of its pages: it is busy, or not to be opened."""
+    is_damage = getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
+    return f"everything in it ({error})" if is_damage else None
 
 
 def _note(folder: Path) -> Path:

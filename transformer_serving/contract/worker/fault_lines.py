@@ -9,6 +9,7 @@ Tested by tests/contract/test_fault_lines.py.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
@@ -16,6 +17,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from transformer_serving.contract.worker.log_lines import trace_of
 from transformer_serving.contract.worker.request_context import current_endpoint
 
 _EVERY_S = 1.0
@@ -65,6 +67,15 @@ class Faults:
                 self._told.popitem(last=False)
             new = self._told[place] = _Told(uuid.uuid4().hex[:12], now)
         return Fault(new.reference, True, 1 + (0 if last is None else last.missed))
+
+
+def tell(log: logging.Logger, fault: Fault, error: BaseException, request_id: str | None) -> None:
+    """Write the fault's line where one is due, with the error's trace."""
+    if fault.is_told:
+        log.error(
+            "request failed, reference %s: %s", fault.reference, trace_of(error),
+            extra={"reference": fault.reference, "request_id": request_id, "count": fault.count},
+        )  # fmt: skip
 
 
 def _place_of(error: BaseException) -> _Place:

@@ -27,7 +27,7 @@ from transformer_serving.engine.model_config import ModelConfig, from_text, to_t
 
 # One old version serves on while workers and controller notice the update; more only cost memory.
 _IN_GRACE = 1
-# Models that are fetched, checked and proven at a time.
+# Models that are proven and loaded at a time.
 _AT_WORK = 2
 _LOOK_S = 1.0
 

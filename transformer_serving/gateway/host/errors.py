@@ -19,8 +19,7 @@ from starlette.responses import Response
 
 from transformer_serving.contract.dialects import current_dialect
 from transformer_serving.contract.errors import UNKNOWN_ENDPOINT, ServingError, unknown_endpoint
-from transformer_serving.contract.worker.fault_lines import Faults
-from transformer_serving.contract.worker.log_lines import trace_of
+from transformer_serving.contract.worker.fault_lines import Faults, tell
 from transformer_serving.contract.worker.request_context import current_request_id
 
 log = logging.getLogger("transformer_serving.gateway")
@@ -89,14 +88,7 @@ def host_error_response(
         return _response("internal", "the GPU is out of memory; restarting", restart)
     if row.code != "internal":
         return _response(row.code, row.message)
-    if fault.is_told:
-        log.error(
-            "request failed, reference %s: %s", fault.reference, trace_of(error),
-            extra={
-                "reference": fault.reference, "request_id": current_request_id(),
-                "count": fault.count,
-            },
-        )  # fmt: skip
+    tell(log, fault, error, current_request_id())
     told = f"{row.message}, reference {fault.reference}; see the worker's log"
     return _response(row.code, told)
 
