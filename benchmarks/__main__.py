@@ -169,7 +169,8 @@ def generation(
 ) -> None:
     """Generated tokens a second beside the seed's recipe and the engine alone; about an hour.
 
-    A size that is left out keeps what is stored of it, with its date.
+    A size that is left out keeps what is stored of it, and so does a processor with other
+    instructions; each run has its date.
     """
     from benchmarks.report import documents, generation_tables
     from benchmarks.runs import session

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from benchmarks.report.markdown import table
@@ -29,23 +30,36 @@ _HEAD = (
     "of the engine alone", "wanted", "first token, ms (p50 / p99)", "engine alone, ms",
     "between events, ms (p50 / p99)",
 )  # fmt: skip
-# What a size that was measured in another run keeps of it.
+# What each size keeps of the run that measured it.
 _RUN = ("date", "commit", "machine", "versions", "triton", "plan")
 
 
 def joined(found: Results, stored: Results | None) -> Results:
-    """A run with the sizes that only the stored one measured, each of which keeps its own date."""
-    sizes: dict[str, Any] = {}
+    """A run beside the stored ones, each with its own date.
+
+    It takes the place of what was stored of the same size on such a processor: what one without
+    bf16 found says nothing of one that has it.
+    """
+    kept: dict[tuple[str, str], dict[str, Any]] = {}
     for run in (found,) if stored is None else (stored, found):
         own = {name: run.values[name] for name in _RUN}
         for name, size in run.values.get("generation", {}).items():
-            sizes[name] = {"run": own, **size}
-    if not sizes:
+            for one in size if isinstance(size, list) else [{"run": own, **size}]:
+                kept[name, _processor(one["run"]["machine"])] = one
+    if not kept:
         return found
-    order = [size.name for size in SIZES]
-    return Results({**found.values, "generation": dict(sorted(
-        sizes.items(), key=lambda pair: order.index(pair[0])
-    ))})  # fmt: skip
+    sizes = {
+        size.name: [one for (name, _), one in sorted(kept.items()) if name == size.name]
+        for size in SIZES
+    }
+    return Results(
+        {**found.values, "generation": {name: runs for name, runs in sizes.items() if runs}}
+    )
+
+
+def _processor(machine: Mapping[str, Any]) -> str:
+    """What decides which instructions the engines take."""
+    return " ".join((machine["cpu"], *machine["features"]))
 
 
 def text(results: Results) -> str:
@@ -58,21 +72,17 @@ def text(results: Results) -> str:
         "cache; each caller asks again as soon as its answer ended. The recipe is FastAPI with "
         "transformers' generate in fp32 and one worker; ours streams through the gateway."
     )
-    of_each = {
-        name: Results({**results.values, **size.get("run", {})}).provenance()
-        for name, size in found.items()
-    }
-    at_once = len(set(of_each.values())) == 1
-    parts = [*(set(of_each.values()) if at_once else ()), about]
-    for name, size in found.items():
-        rows = [_row(size["loads"], one, count) for one in PRECISIONS for count in STREAMS]
-        held = ", ".join(f"{one} {mib:.0f}" for one, mib in size["memory_mib"].items())
-        parts += [
-            f"### {size['title']}",
-            *(() if at_once else (of_each[name],)),
-            table(_HEAD, rows),
-            f"MiB resident of the model's process afterwards: {held}.",
-        ]
+    parts = [about]
+    for runs in found.values():
+        parts.append(f"### {runs[0]['title']}")
+        for one in runs:
+            rows = [_row(one["loads"], *which) for which in product(PRECISIONS, STREAMS)]
+            held = ", ".join(f"{name} {mib:.0f}" for name, mib in one["memory_mib"].items())
+            parts += [
+                Results({**results.values, **one["run"]}).provenance(),
+                table(_HEAD, rows),
+                f"MiB resident of the model's process afterwards: {held}.",
+            ]
     return "\n\n".join(parts)
 
 

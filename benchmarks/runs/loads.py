@@ -15,7 +15,7 @@ class Load:
 
     `tool` is ab, wrk where connections must be kept, open for the open loop of mixed lengths, or
     paced for one that offers `pace` requests a second. `raw` is the batch at which the engine alone
-    is measured beside it, None: not at all.
+    is measured beside it, None: not at all. `tokens`: of texts that have so many, not the seed's.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Load:
     raw: int | None
     only: tuple[str, ...] = ()
     pace: float = 0.0
+    tokens: int | None = None
 
     def takes(self, peer: Peer) -> bool:
         if self.only:

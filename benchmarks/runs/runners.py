@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -93,7 +94,7 @@ class Runner:
             raise Unusable(f"{peer.name}: {error}") from None
 
     def _payload(self, peer: Peer, load: Load) -> generator.Payload:
-        body = peer.body([texts.SEED] * load.texts)
+        body = peer.body([self.text(load)] * load.texts)
         return generator.Payload(load.name, body, load.texts, peer.content_type)
 
     def _ab(self, peer: Peer, load: Load) -> Measurement:
@@ -122,8 +123,8 @@ class Runner:
 
     def _closed(self, peer: Peer, load: Load, run: Callable[[Path], ToolRun]) -> Measurement:
         """What a tool's run, given the file of the body, found, and what all parts spent on it."""
-        body = self.scratch / f"{peer.body.__name__}-{load.texts}.body"
-        body.write_bytes(peer.body([texts.SEED] * load.texts))
+        body = self.scratch / f"{peer.body.__name__}-{load.name}.body"
+        body.write_bytes(peer.body([self.text(load)] * load.texts))
         before, used = self._sums(peer), self._cpu_s(peer) or 0.0
         others = processor_time.spent()
         found = run(body)
@@ -145,7 +146,7 @@ class Runner:
         if peer.engine not in self.engines:
             bundle = self.models.bundles[peer.engine]
             self.engines[peer.engine] = RawEngine(bundle.model_folder, self.scratch)
-        tokens = self.texts_by_length().count(texts.SEED)
+        tokens = self.texts_by_length().count(self.text(load))
         if peer.padded:
             buckets = self.models.bundles[peer.engine].endpoint.tokens.buckets
             tokens = next(size for size in buckets if size >= tokens)
@@ -232,6 +233,11 @@ class Runner:
         processes = self.servers[peer.server].processes()
         own = [process.pid for process in processes if not is_tritons(process.name())]
         return sum(map(process_seconds, own)) if own else None
+
+    def text(self, load: Load) -> str:
+        if load.tokens is None:
+            return texts.SEED
+        return self.texts_by_length().text(load.tokens, random.Random(load.tokens))
 
     def mixed(self) -> list[generator.Payload]:
         pairs = texts.mixed_texts(self.texts_by_length(), _LONGEST)

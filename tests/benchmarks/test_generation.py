@@ -47,12 +47,20 @@ def measured(title: str) -> dict[str, Any]:
     return {"title": title, "memory_mib": {"recipe": 900.4, "fp32": 700.0}, "loads": loads}
 
 
-def run_of(date: str, **sizes: dict[str, Any]) -> Results:
-    return Results({**values(), "date": date, "generation": sizes})
+def run_of(date: str, *features: str, **sizes: dict[str, Any]) -> Results:
+    of_all = values()
+    machine = {**of_all["machine"], "features": list(features)}
+    return Results({**of_all, "date": date, "machine": machine, "generation": sizes})
+
+
+def dates(results: Results) -> dict[str, list[str]]:
+    found = results.values["generation"]
+    return {name: [one["run"]["date"] for one in runs] for name, runs in found.items()}
 
 
 def test_the_table_says_times_and_what_was_wanted() -> None:
-    text = generation_tables.text(run_of("today", gpt2=measured("GPT-2 124M")))
+    run = generation_tables.joined(run_of("today", gpt2=measured("GPT-2 124M")), None)
+    text = generation_tables.text(run)
     assert (
         "| bf16 | 8 | 100 | 20 | 4.50 (4.00 to 5.50) | ≥ 11 | 0.90 (0.80 to 1.00) | ≥ 0.8 | 5 / 9 "
         "| 4 | 1 / 2 |" in text
@@ -63,14 +71,24 @@ def test_the_table_says_times_and_what_was_wanted() -> None:
 def test_a_size_that_was_not_measured_again_stays_with_its_date() -> None:
     first = run_of("Monday", gpt2=measured("GPT-2 124M"), qwen2=measured("Qwen2 0.5B"))
     stored = generation_tables.joined(first, None)
-    assert generation_tables.text(stored).count("Monday") == 1
+    assert generation_tables.text(stored).count("Monday") == 2
     again = generation_tables.joined(run_of("Tuesday", gpt2=measured("GPT-2 124M")), stored)
     text = generation_tables.text(again)
     assert text.index("### GPT-2 124M\n\nTuesday") < text.index("### Qwen2 0.5B\n\nMonday")
     last = generation_tables.joined(run_of("Friday", qwen2=measured("Qwen2 0.5B")), again)
-    assert [size["run"]["date"] for size in last.values["generation"].values()] == [
-        "Tuesday", "Friday",
-    ]  # fmt: skip
+    assert dates(last) == {"gpt2": ["Tuesday"], "qwen2": ["Friday"]}
+
+
+def test_another_processor_takes_no_run_from_the_stored() -> None:
+    gpt2 = measured("GPT-2 124M")
+    stored = generation_tables.joined(run_of("Monday", "avx2", gpt2=gpt2), None)
+    both = generation_tables.joined(run_of("Tuesday", "avx2", "amx_bf16", gpt2=gpt2), stored)
+    assert dates(both) == {"gpt2": ["Monday", "Tuesday"]}
+    text = generation_tables.text(both)
+    assert text.count("### GPT-2 124M") == 1
+    assert text.index("Monday") < text.index("Tuesday")
+    again = generation_tables.joined(run_of("Friday", "avx2", gpt2=gpt2), both)
+    assert dates(again) == {"gpt2": ["Friday", "Tuesday"]}
 
 
 def test_a_run_that_failed_keeps_what_was_stored() -> None:

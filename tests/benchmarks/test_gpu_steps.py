@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +15,8 @@ from hypothesis import given, strategies as st
 
 from benchmarks.report import gpu_page
 from benchmarks.runs.raw_engine import mixed_calls
+from benchmarks.runs.runners import Plan
+from benchmarks.servers import encoders
 from benchmarks.studies.gpu import engines, needs, stacks, steps
 from benchmarks.studies.gpu.steps import DONE, FAILED, MISSING, Step, run_step
 from transformer_serving.desk.failure import Failure
@@ -153,5 +157,46 @@ def test_the_page_says_what_was_run_where_and_what_was_not() -> None:
     page = gpu_page.text([stored("machine", {"lacks": {}}, gpu=gpu)], ["machine"])
     assert "NVIDIA A10, driver 560.35, compute capability 8.6" in page
     assert "no GPU" not in page
+    assert "BERT large" not in page
     assert "Every step was run." in page
     assert gpu_page.text([], steps.NAMES) == gpu_page.NONE
+
+
+def test_the_page_says_which_model_is_the_large_one() -> None:
+    parity = {"model": "large", "engine": "torch", "precision": "bf16", "difference": 0.001,
+              "tolerance": 0.03, "cosine": None}  # fmt: skip
+    page = gpu_page.text([stored("parity-torch-large", parity)], ["parity-torch-large"])
+    assert "; large: a BERT large classifier of random weights, 335 million numbers." in page
+    assert "| torch, large | bf16 | 1.0e-03 of 3e-02 |" in page
+    missing = stored("parity-torch-large", None, state=MISSING, lacks=["a GPU"])
+    assert "BERT large" not in gpu_page.text([missing], ["parity-torch-large"])
+
+
+def test_each_encoder_has_loads_of_its_own() -> None:
+    for encoder in (encoders.MINILM, encoders.LARGE):
+        names = [load.name for load in stacks.chosen_loads(encoder)]
+        assert len(set(names)) == len(names) == 4
+
+
+@pytest.mark.long
+@pytest.mark.by_hand
+def test_an_encoder_of_a_size_goes_through_the_large_steps(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On a CPU, with a small one in the large one's place."""
+    for module in (encoders, engines, stacks):
+        monkeypatch.setattr(module, "BUILD", tmp_path)
+    monkeypatch.setattr(engines, "BUNDLES", tmp_path / "bundles")
+    monkeypatch.setattr(stacks, "_PLAN", Plan(seconds=0.5, rounds=1, warm_up_s=0.2))
+    folder = partial(encoders.made, "small", encoders.Size(layers=2, width=64))
+    small = replace(encoders.LARGE, folder=folder)
+    found = engines.parity("torch", "fp32", quiet, small)
+    assert found["model"] == "large"
+    assert found["difference"] <= found["tolerance"]
+    assert folder(quiet) == folder(quiet)
+    stack = stacks.stack(quiet, small)
+    assert stack["failed"] == {}
+    assert set(stack["loads"]) == {load.name for load in stacks.chosen_loads(small)}
+    passages = stack["loads"]["passages"]
+    assert passages["gateway"]["texts"] > 0
+    assert passages["raw-padded"]["texts"] > 0

@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks.runs.engine_process import RawEngine
 from benchmarks.runs.raw_engine import PADDED
+from benchmarks.servers.encoders import MINILM, Encoder
 from benchmarks.servers.site import BUILD
 from benchmarks.servers.texts import CLASS_BOUNDS, CLASS_WEIGHTS
 from benchmarks.studies.gpu import needs
@@ -21,7 +22,6 @@ from transformer_serving.desk.bench.bounds import spread
 from transformer_serving.desk.builders.table import ENGINES
 from transformer_serving.desk.bundle.folder import Bundle, open_bundle
 from transformer_serving.desk.convert import ConvertRequest, convert
-from transformer_serving.desk.demo import encoder_folder
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.parity.check import ParityReport
 from transformer_serving.desk.step_report import StepReport
@@ -42,17 +42,19 @@ def precisions(engine: str) -> tuple[str, ...]:
     return tuple(one for one in ENGINES[engine].precisions if one != "int8")
 
 
-def parity(engine: str, precision: str, report: StepReport) -> dict[str, Any]:
-    """Convert MiniLM, and what its answers came to; a refusal is a finding, not a failure."""
-    target = BUNDLES / f"{engine}-{precision}"
+def parity(
+    engine: str, precision: str, report: StepReport, encoder: Encoder = MINILM
+) -> dict[str, Any]:
+    """Convert it, and what its answers came to; a refusal is a finding, not a failure."""
+    target = _target(engine, precision, encoder)
     shutil.rmtree(target, ignore_errors=True)
     target.parent.mkdir(parents=True, exist_ok=True)
     request = ConvertRequest(
-        str(encoder_folder()), engine=engine, precision=precision, name="all-MiniLM-L6-v2",
+        str(encoder.folder(report)), engine=engine, precision=precision, name=encoder.name,
         buckets=PADS, max_length=PADS[-1], batch=_ON_CPU if needs.gpu() else _ON_GPU,
     )  # fmt: skip
     begun = time.monotonic()
-    row: dict[str, Any] = {"engine": engine, "precision": precision}
+    row: dict[str, Any] = {"model": encoder.name, "engine": engine, "precision": precision}
     try:
         done = convert(request, target, lambda step, _: report(f"{engine} {precision}: {step}"))
     except ConversionRefused as error:
@@ -70,11 +72,15 @@ def parity(engine: str, precision: str, report: StepReport) -> dict[str, Any]:
     }
 
 
-def bundle_of(engine: str, precision: str, report: StepReport) -> Bundle:
+def _target(engine: str, precision: str, encoder: Encoder) -> Path:
+    return BUNDLES / encoder.name / f"{engine}-{precision}"
+
+
+def bundle_of(engine: str, precision: str, report: StepReport, encoder: Encoder = MINILM) -> Bundle:
     """The bundle of an earlier step, or made now. Raises ConversionRefused."""
-    target = BUNDLES / f"{engine}-{precision}"
+    target = _target(engine, precision, encoder)
     if not (target / "endpoint.json").is_file():
-        found = parity(engine, precision, report)
+        found = parity(engine, precision, report, encoder)
         if "refused" in found:
             raise ConversionRefused(found["refused"])
     return open_bundle(target)
@@ -91,9 +97,11 @@ def mixed_lengths() -> list[int]:
     return [source.randint(low, high) for low, high in classes]
 
 
-def alone(engine: str, precision: str, backend: str, report: StepReport) -> dict[str, Any]:
+def alone(
+    engine: str, precision: str, backend: str, report: StepReport, encoder: Encoder = MINILM
+) -> dict[str, Any]:
     """Milliseconds of a call and texts a second, by call; medians over rounds in turns."""
-    folder = bundle_of(engine, precision, report).model_folder
+    folder = bundle_of(engine, precision, report, encoder).model_folder
     with contextlib.ExitStack() as stack:
         calls = dict(_calls(stack.enter_context(_raw(folder, backend))))
         if engine == "torch" and needs.gpu() is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import shlex
 import subprocess
@@ -11,6 +10,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from benchmarks.runs.runners import Plan
 from benchmarks.runs.session import Session, session
 from benchmarks.runs.wrk import wrk
 from benchmarks.servers import texts
+from benchmarks.servers.encoders import LARGE, MINILM, Encoder
 from benchmarks.servers.models import TENSORRT, TORCH_TEXT, Models
 from benchmarks.servers.peers import Peer
 from benchmarks.servers.process import Child, Unusable, cpu_s, free_ports
@@ -36,7 +37,6 @@ from transformer_serving.desk.bench.bounds import spread
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.cli.repository import image_line
-from transformer_serving.desk.demo import encoder_folder
 from transformer_serving.desk.deploy.golden import ask
 from transformer_serving.desk.deploy.model_add import add_arguments
 from transformer_serving.desk.deploy.plain_triton import write_repository
@@ -62,15 +62,29 @@ def peers(engine: str) -> list[Peer]:
     ]
 
 
-def chosen_loads() -> list[Load]:
+_SHORT = (loads.SEED, loads.SINGLE, loads.BATCH, loads.MIXED)
+# What a large encoder is asked for: a passage fills a bucket, and a call of them a GPU.
+_PASSAGES = (
+    replace(loads.SEED, name="passage", tokens=256,
+            title="a text of 256 tokens, 128 clients, new connections (ab -c 128)"),
+    replace(loads.SINGLE, name="passage-single", tokens=256,
+            title="a text of 256 tokens at a time, kept connection (wrk -c 1)"),
+    replace(loads.BATCH, name="passages", tokens=256,
+            title="32 texts of 256 tokens a request, 4 clients"),
+    loads.MIXED,
+)  # fmt: skip
+LOADS = {MINILM.name: _SHORT, LARGE.name: _PASSAGES}
+
+
+def chosen_loads(encoder: Encoder) -> list[Load]:
     """`ab` and `wrk` where they are; else our own generator sends the same."""
-    found = [loads.SEED, loads.SINGLE, loads.BATCH, loads.MIXED]
+    found = list(LOADS[encoder.name])
     if needs.load_tools() is None:
         return found
     return [
         one
         if one.tool == "open"
-        else dataclasses.replace(
+        else replace(
             one, tool="own", kept=True, title=f"{one.title.partition(' (')[0]} (own generator)"
         )
         for one in found
@@ -78,25 +92,25 @@ def chosen_loads() -> list[Load]:
 
 
 @contextlib.contextmanager
-def opened(report: StepReport) -> Iterator[Session]:
-    """The embedded stack with MiniLM on engine torch at what this machine computes well."""
-    bundle = bundle_of("torch", fastest("torch"), report)
-    models = Models(encoder_folder(), {TORCH_TEXT: bundle})
+def opened(report: StepReport, encoder: Encoder = MINILM) -> Iterator[Session]:
+    """The embedded stack with the model on engine torch at what this machine computes well."""
+    bundle = bundle_of("torch", fastest("torch"), report, encoder)
+    models = Models(encoder.folder(report), {TORCH_TEXT: bundle})
     with session(
         peers(TORCH_TEXT), _PLAN, report, BUILD / "gpu" / "run", models, by_ab=False
     ) as found:
         yield found
 
 
-def stack(report: StepReport) -> dict[str, Any]:
-    with opened(report) as found, contextlib.ExitStack() as servers:
+def stack(report: StepReport, encoder: Encoder = MINILM) -> dict[str, Any]:
+    with opened(report, encoder) as found, contextlib.ExitStack() as servers:
         if found.failed:
             raise Unusable("; ".join(found.failed.values()))
         count = feeders()
         server = gateway(count, name="stack")(found.site, report)
         servers.callback(server.stop)
         found.runner.servers["gateway"] = server
-        return {"workers": count, **loaded(found, peers(TORCH_TEXT), report)}
+        return {"workers": count, **loaded(found, peers(TORCH_TEXT), report, encoder)}
 
 
 def cores() -> int:
@@ -108,9 +122,12 @@ def feeders() -> int:
     return max(1, cores() // 2)
 
 
-def loaded(found: Session, asked: list[Peer], report: StepReport) -> dict[str, Any]:
+def loaded(
+    found: Session, asked: list[Peer], report: StepReport, encoder: Encoder = MINILM
+) -> dict[str, Any]:
     """Medians by load and peer, and why something was not measured."""
-    outcome = measure_rounds(found.runner, asked, chosen_loads(), report)
+    sent = chosen_loads(encoder)
+    outcome = measure_rounds(found.runner, asked, sent, report)
     rows: dict[str, dict[str, Any]] = {}
     for (peer, load), rounds in outcome.figures.items():
         there = [one for one in map(times_of_answers, rounds) if one is not None]
@@ -120,10 +137,10 @@ def loaded(found: Session, asked: list[Peer], report: StepReport) -> dict[str, A
             if there and all(isinstance(one.get(name), int | float) for one in there)
         }
         rows.setdefault(load, {})[peer] = kept
-    titles = {load.name: load.title for load in chosen_loads()}
     return {
+        "model": encoder.title,
         "precision": next(iter(found.site.models.bundles.values())).manifest.precision,
-        "titles": titles,
+        "titles": {load.name: load.title for load in sent},
         "loads": rows,
         "failed": outcome.failed,
     }

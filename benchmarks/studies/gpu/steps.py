@@ -19,6 +19,7 @@ from typing import Any
 from benchmarks.runs.results import write_json
 from benchmarks.runs.rounds import reason
 from benchmarks.servers import choice, machine
+from benchmarks.servers.encoders import LARGE
 from benchmarks.studies.gpu import engines, needs, stacks
 from transformer_serving.contract.gate.server_facts import read_gpus
 from transformer_serving.desk.step_report import StepReport
@@ -76,11 +77,31 @@ def _engines() -> Iterator[Step]:
             )  # fmt: skip
 
 
+def _large() -> Iterator[Step]:
+    """Of a GPU alone: 128 clients of a CPU would wait for half a minute each."""
+    wanted = ("GPU", "torch on CUDA")
+
+    def parity(report: StepReport) -> Found:
+        return engines.parity("torch", engines.fastest("torch"), report, LARGE)
+
+    def alone(report: StepReport) -> Found:
+        return engines.alone("torch", engines.fastest("torch"), "", report, LARGE)
+
+    for name, title, run in (
+        ("parity-torch-large", "answers of a large encoder on engine torch", parity),
+        ("alone-torch-large", "a large encoder on engine torch alone", alone),
+        ("stack-torch-large", "the whole stack before a large encoder",
+         partial(stacks.stack, encoder=LARGE)),
+    ):  # fmt: skip
+        yield Step(name, title, wanted, run)
+
+
 STEPS = (
     Step("machine", "the machine", (), facts),
     *_parities(),
     *_engines(),
     Step("stack-torch", "the whole stack before engine torch", ("torch",), stacks.stack),
+    *_large(),
     Step("overload-torch", "four times more than engine torch can do", ("torch",), stacks.overload),
     Step("workers-torch", "gateway workers that feed engine torch", ("torch",), stacks.workers),
     *(
