@@ -82,6 +82,9 @@ def test_seeds_are_drawn_anew(endpoint: Endpoint) -> None:
         ({"messages": [{"role": "user"}]}, "invalid_field", "messages"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "invalid_field", "messages"),
         ({"messages": [{"role": "user", "content": "a" * 10_001}]}, "too_large", "messages"),
+        ({"messages": [{"role": "a" * 65, "content": "x"}]}, "invalid_field", "messages"),
+        ({"messages": [{"role": "a" * 40, "content": ""}] * 97}, "too_large", "messages"),
+        ({"messages": [{"role": "", "content": ""}] * 157}, "too_large", "messages"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
             "invalid_field", "messages",
