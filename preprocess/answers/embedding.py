@@ -28,7 +28,14 @@ from preprocess.rows import Row
 from preprocess.tensors import Array
 from preprocess.tokens import Tokenizer
 from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.meanings import Embedding
+
+# The most numbers of an answer, unless the model's own longest text has more: those of 8,192 tokens
+# of a model of width 1,024. In JSON each takes 11 bytes, so that they are 92 MB.
+MOST_NUMBERS = 1 << 23
+# As JSON so many take about as long as a piece of another task's answer.
+_NUMBERS_A_PIECE = 128
 
 # Each takes one text's token vectors, shape [tokens, width], and gives [width].
 POOLINGS: dict[str, Callable[[Array], Array]] = {
@@ -160,6 +167,8 @@ class FeatureExtraction:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._limits = endpoint.limits
+        self._width = max(1, endpoint.outputs[0].dims[-1])
+        self._most = max(MOST_NUMBERS, self._width * endpoint.tokens.max_length)
 
     def read_parameters(self, values: Mapping[str, Any]) -> FeatureParameters:
         return FeatureParameters(**read_parameters(values, self.parameters))
@@ -168,7 +177,18 @@ class FeatureExtraction:
         truncate = request.truncate
         if truncate is None:
             truncate = request.parameters.truncation
-        return Work(request, tokenizer.encode(request.texts, truncate, self._limits))
+        encoded = tokenizer.encode(request.texts, truncate, self._limits)
+        numbers = self._width * sum(len(row.ids) for row in encoded)
+        if numbers > self._most:
+            raise ServingError(
+                "too_large",
+                "the vectors of all tokens are too many numbers to answer with; send fewer texts "
+                "in a request",
+                field="text",
+                limit=self._most,
+                got=numbers,
+            )
+        return Work(request, encoded, pieces=numbers // _NUMBERS_A_PIECE)
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:
         answers = [np.ascontiguousarray(row[0], np.float32) for row in rows]

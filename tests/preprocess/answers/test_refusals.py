@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from preprocess.answers import TASKS as TASK_TABLE
+from preprocess.answers.embedding import MOST_NUMBERS
 from preprocess.request import read_body
 from tests.preprocess.answers.families import FAMILIES, MAX_LENGTH
 from tests.preprocess.answers.served import Served, endpoint_of, serve
@@ -298,6 +299,28 @@ def test_what_stands_beside_each_text_has_a_limit_for_all(task: str, one: str, m
     assert request.characters == 3000 + 10 + 30_000
     error = outcome(crosses, {one: "b" * 3000, many: ["a"] * 11})
     assert (error.kind.status, error.field, error.limit, error.got) == (413, one, 30_000, 33_000)
+
+
+def features(width: int) -> Served:
+    outputs = [{"name": "output_0", "dtype": "FP32", "dims": [-1, width]}]
+    return serve(FAMILIES["bert"], "feature-extraction", torch.nn.Identity(), outputs=outputs)
+
+
+def test_vectors_of_tokens_have_a_limit_for_all_texts() -> None:
+    """As JSON they are thousands of times as long as the request."""
+    text = "tea " * 30
+    [row] = outcome(features(8192), {"text": text})
+    numbers = 8192 * len(row.ids)
+    most = MOST_NUMBERS // numbers
+    assert len(outcome(features(8192), {"text": [text] * most})) == most
+    error = outcome(features(8192), {"text": [text] * (most + 1)})
+    assert (error.kind.status, error.field) == (413, "text")
+    assert (error.limit, error.got) == (MOST_NUMBERS, (most + 1) * numbers)
+    # What the model takes as one text is answered, however wide the model is.
+    assert len(row.ids) << 20 > MOST_NUMBERS
+    assert len(outcome(features(1 << 20), {"text": text})) == 1
+    error = outcome(features(1 << 20), {"text": [text] * 2})
+    assert (error.kind.status, error.limit) == (413, MAX_LENGTH << 20)
 
 
 def test_a_text_that_is_cut_may_have_any_number_of_tokens() -> None:
