@@ -11,11 +11,12 @@ Tested by tests/bundle/test_preprocess_file.py and tests/preprocess/test_handove
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any
 
 from preprocess.answers import TASKS
+from preprocess.answers.work import Work
 from preprocess.card import card_of
 from preprocess.dialects import Conversation, needs_engine
 from preprocess.engine import Engine
@@ -24,7 +25,8 @@ from preprocess.glance import Reach, glance_at
 from preprocess.metrics_port import open_metrics_port
 from preprocess.passage import Passage, internal_error
 from preprocess.request import read_body
-from preprocess.response import Answer, answer_response
+from preprocess.response import Answer, Reply, answer_response
+from preprocess.rows import Row
 from preprocess.settings import PreprocessSettings, read_settings
 from preprocess.tokens import shared_tokenizer
 from preprocess.triton.client import close_clients
@@ -147,8 +149,8 @@ class Preprocess:
                 return ()
             rows = await self.engine.infer(work.encoded, deadline, passage)
             if work.pieces:
-                render = partial(conversation.task.render, rows, work)
-                state["answer"] = await self.engine.render(work, render, deadline, passage)
+                make = partial(_made, conversation, rows, work)
+                state["made"] = await self.engine.render(work, make, deadline, passage)
             return rows
         except ServingError as error:
             return error.without_frames()
@@ -164,8 +166,8 @@ class Preprocess:
         if not isinstance(outcome, ServingError):
             try:
                 work = state["work"]
-                answer = state["answer"] if work.pieces else conversation.task.render(outcome, work)
-                reply = conversation.reply(answer, work)
+                made = state["made"] if work.pieces else _made(conversation, outcome, work)
+                answer, reply = made
                 headers = self.engine.departures.headers(passage)
                 response = answer_response(answer, reply, headers)
                 response.made_by = (conversation.task, outcome, work)
@@ -177,6 +179,12 @@ class Preprocess:
             except BaseException as error:
                 outcome = internal_error(error, passage)
         return conversation.refusal(outcome, self.engine.departures.headers(passage, outcome))
+
+
+def _made(conversation: Conversation, rows: Sequence[Row], work: Work) -> tuple[Any, Reply]:
+    """The answer, and what the caller is sent of it. Raises ServingError."""
+    answer = conversation.task.render(rows, work)
+    return answer, conversation.reply(answer, work)
 
 
 def close() -> None:

@@ -7,6 +7,7 @@ the engine stays as fast as it was. Nobody is refused while a call could leave a
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ _FULL = 0.86
 _MOST_RETRY_S = 3600
 # A request with more than this share of the limit brings many tokens.
 _MANY = 1 / 64
+_TOKENS, _HELD = "tokens", "held"
 
 
 @dataclass
@@ -52,6 +54,7 @@ class Admission:
     """Tokens that wait or are being computed, over all endpoints of the worker.
 
     `limit` is the most of them; a request without a deadline of its own waits `max_wait_s` at most.
+    `counts` are those of every version of this code in the process.
 
     Nobody can take all of it. An endpoint's requests get no more than what is free beside them,
     as the queues of a shared-memory switch do (Choudhury and Hahne, "Dynamic queue length
@@ -61,15 +64,18 @@ class Admission:
 
     limit: int
     max_wait_s: float
-    tokens: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
     gauge: Any = field(default_factory=waiting_tokens)
-    _held: int = 0
 
     def __post_init__(self) -> None:
         self._soon = Deferred(self._tell).soon
         tell_limit(
             "waiting_tokens_limit", "The most tokens that may wait or be computed.", self.limit
         )
+
+    @property
+    def tokens(self) -> int:
+        return self.counts[_TOKENS]
 
     def enter(self, share: Share, tokens: int, wait_s: float) -> Taken:
         """Count a request in. Raises ServingError `overloaded`; an idle worker takes anything.
@@ -95,7 +101,7 @@ class Admission:
         self._count(share, taken, -1)
 
     def _room(self, share: Share, *, many: bool) -> int:
-        free = self.limit - self._held
+        free = self.limit - self.counts[_HELD]
         return free // 2 - share.many if many else free - share.few
 
     def _count(self, share: Share, taken: Taken, sign: int) -> None:
@@ -103,8 +109,8 @@ class Admission:
             share.many += sign * taken.held
         else:
             share.few += sign * taken.held
-        self._held += sign * taken.held
-        self.tokens += sign * taken.tokens
+        self.counts[_HELD] += sign * taken.held
+        self.counts[_TOKENS] += sign * taken.tokens
         self._soon()
 
     def _tell(self) -> None:

@@ -109,7 +109,7 @@ class Coalescer:
         while the engine's call goes on for the others. So is what cannot be answered in time any
         more when its turn comes.
         """
-        ticket = Ticket.of(encoded, asker.golden, deadline)
+        ticket = Ticket.of(encoded, asker.texts, deadline, golden=asker.golden)
         if not encoded:
             return ticket.stay()
         if asker.trace is not None:
@@ -117,13 +117,13 @@ class Coalescer:
         try:
             if asker.golden:
                 # Neither refused nor counted: a health check must not turn callers away.
-                await self._wait(ticket, encoded, asker.caller)
+                await self._wait(ticket, encoded, asker)
                 return ticket.stay()
             self.check_wait(asker, deadline, encoded)
             wait_s = self.pace.wait_s(self._waiting.tokens, ticket.came)
             taken = self.admission.enter(self._share, ticket.tokens, wait_s)
             try:
-                await self._wait(ticket, encoded, asker.caller)
+                await self._wait(ticket, encoded, asker)
             finally:
                 self.admission.leave(self._share, taken)
         except Exception as error:
@@ -133,17 +133,16 @@ class Coalescer:
                 self._traced.pop(ticket, None)
         return ticket.stay()
 
-    async def _wait(
-        self, ticket: Ticket, encoded: Sequence[Encoded], caller: asyncio.Future[None] | None
-    ) -> None:
+    async def _wait(self, ticket: Ticket, encoded: Sequence[Encoded], asker: Asker) -> None:
         """Until every text has its row. Raises what the ticket failed with."""
+        caller = asker.caller
         if caller is not None:
             if caller.done():
                 self._abandon(ticket, DISCONNECT)
                 raise caller_left()
             left = partial(self._left, ticket)
             caller.add_done_callback(left)
-        ticket.stand_in(self._waiting, encoded)
+        ticket.stand_in(self._waiting, encoded, first=asker.goes_first)
         self.impatience.came(ticket.came)
         self._wake()
         # Cheaper than a timeout's context, which also has to tell its own cancellation apart.
@@ -174,7 +173,7 @@ class Coalescer:
 
     def _abandon(self, ticket: Ticket, reason: str) -> None:
         if not ticket.golden:
-            self.figures.abandoned(reason, ticket.missing)
+            self.figures.abandoned(reason, ticket.texts)
 
     def _can_end(self, text: Text) -> bool:
         """Whether a call that leaves now may answer it in time; what cannot is late already."""
@@ -199,11 +198,12 @@ class Coalescer:
         """Tells texts whose callers will stay from those whose may leave; None: all are ready.
 
         Only where what waits takes longer than callers take to leave: else they had an answer.
+        Golden ones have no caller, and whoever stands behind one would wait with it.
         """
         young_s = self.impatience.young_s(now)
         if not young_s or self.pace.wait_s(self._waiting.tokens, now) <= young_s:
             return None
-        return lambda text: text.ticket.came <= now - young_s
+        return lambda text: text.ticket.golden or text.ticket.came <= now - young_s
 
     def _wake(self) -> None:
         if self._starting or self._in_flight >= self.slots() or not len(self._waiting):

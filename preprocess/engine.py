@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -28,6 +29,7 @@ from preprocess.triton.client import shared_client
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.naming import triton_model_name
+from transformer_serving.contract.worker.process_wide import process_wide
 
 # An answer's piece takes as long as tokenizing so many characters, or longer.
 _CHARACTERS_A_PIECE = 16
@@ -39,6 +41,8 @@ class _Anybody(NamedTuple):
 
     own_deadline: bool
     golden: bool = False
+    goes_first: bool = False
+    texts: int = 0
     caller: None = None
     trace: None = None
 
@@ -93,9 +97,10 @@ class Engine:
         engine costs anything.
         """
         queue, wait_s = self._queue(), self._settings.max_wait_s
+        passage.texts = len(request.pairs or request.texts)
         if waits:
             queue.check_wait(passage, deadline)
-        with self._given_up(passage, len(request.pairs or request.texts)):
+        with self._given_up(passage):
             return await threads.run(request.characters, encode, passage, deadline, wait_s)
 
     async def render(
@@ -106,18 +111,18 @@ class Engine:
         Who was let in and computed is not refused for who else waits.
         """
         size = _CHARACTERS_A_PIECE * work.pieces
-        with self._given_up(passage, len(work.encoded)):
+        with self._given_up(passage):
             return await renderers.run(size, render, passage, deadline, None)
 
     @contextmanager
-    def _given_up(self, passage: Passage, texts: int) -> Iterator[None]:
+    def _given_up(self, passage: Passage) -> Iterator[None]:
         """Count the texts of a request that its caller or its deadline takes out meanwhile."""
         try:
             yield
         except ServingError as error:
             reason = _GIVEN_UP.get(error.kind.code)
             if reason and not passage.golden:
-                self._queue().figures.abandoned(reason, texts)
+                self._queue().figures.abandoned(reason, passage.texts)
             raise
 
     def _queue(self) -> Coalescer:
@@ -146,8 +151,9 @@ class Engine:
 
 @cache
 def admission(max_waiting_tokens: int, max_wait_s: float) -> Admission:
-    """The worker's one count of waiting tokens."""
-    return Admission(max_waiting_tokens, max_wait_s)
+    """By the worker's one count of waiting tokens."""
+    counts = process_wide("waiting_tokens", Counter[str])
+    return Admission(max_waiting_tokens, max_wait_s, counts)
 
 
 _shared: WeakValueDictionary[tuple[object, ...], Coalescer] = WeakValueDictionary()

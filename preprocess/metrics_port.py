@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 import time
+from collections.abc import Iterable
 from importlib.util import find_spec
 from math import inf
+from pathlib import Path
 from typing import Any
 
-from transformer_serving.contract.worker.process_figures import WorkerProcesses
+from transformer_serving.contract.worker.process_figures import (
+    WorkerProcesses,
+    process_runs,
+    workers_in,
+)
 from transformer_serving.contract.worker.process_wide import process_wide
 
 log = logging.getLogger("transformer_serving.preprocess")
@@ -59,10 +66,35 @@ def _registry() -> Any:
     if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
         return REGISTRY
     from prometheus_client import ProcessCollector
-    from prometheus_client.multiprocess import MultiProcessCollector
 
     registry = CollectorRegistry()
-    MultiProcessCollector(registry)
     folder = os.environ["PROMETHEUS_MULTIPROC_DIR"]
+    registry.register(_AllWorkers(folder))
     registry.register(WorkerProcesses(folder, ProcessCollector))
     return registry
+
+
+class _AllWorkers:
+    """The figures of all workers together.
+
+    Of one that was killed the counts stay, for they would fall; what it held when it was is no
+    more, and nobody else takes it out.
+    """
+
+    def __init__(self, folder: str) -> None:
+        """Raises ValueError where the folder is not there."""
+        from prometheus_client.multiprocess import MultiProcessCollector
+
+        self._folder = folder
+        self._collector = MultiProcessCollector(None, folder)
+
+    def collect(self) -> Iterable[Any]:
+        from prometheus_client.multiprocess import mark_process_dead
+
+        for number in workers_in(Path(self._folder)):
+            if not process_runs(number):
+                # Two who ask at a time both find the files.
+                with contextlib.suppress(FileNotFoundError):
+                    mark_process_dead(number, self._folder)
+        collected: Iterable[Any] = self._collector.collect()
+        return collected

@@ -29,12 +29,17 @@ _internal = Faults()
 class Asker(Protocol):
     """What threads and queue may know of a request; its record is not theirs to write.
 
+    `goes_first` is set where it stands before whoever waits; `texts` is how many the caller sent.
     `caller` is done when the caller has left, None where nobody would know; `own_deadline` is set
     where the request brought one; `trace` is None where it is not traced.
     """
 
     @property
     def golden(self) -> bool: ...
+    @property
+    def goes_first(self) -> bool: ...
+    @property
+    def texts(self) -> int: ...
     @property
     def own_deadline(self) -> bool: ...
     @property
@@ -50,8 +55,8 @@ class Passage:
     """
 
     __slots__ = (
-        "answered", "arrived", "caller", "fault", "from_gateway", "golden", "left", "own_deadline",
-        "request_id", "texts", "tokenized", "tokens", "trace", "traceparent",
+        "answered", "arrived", "caller", "fault", "from_gateway", "goes_first", "golden", "left",
+        "own_deadline", "request_id", "texts", "tokenized", "tokens", "trace", "traceparent",
     )  # fmt: skip
 
     def __init__(self, body: Any, tracing: Tracing | None = None) -> None:
@@ -59,6 +64,7 @@ class Passage:
         self.tokenized = self.left = self.answered = 0.0
         self.texts = self.tokens = 0
         self.golden: bool = getattr(body, "is_golden", False)
+        self.goes_first: bool = getattr(body, "goes_first", False)
         self.own_deadline = False
         self.fault: str | None = None
         self.caller = current_caller.get()
@@ -71,7 +77,7 @@ class Passage:
 
     def note(self, stay: Stay) -> None:
         """What the queue tells of it."""
-        self.texts, self.tokens = stay.texts, stay.tokens
+        self.tokens = stay.tokens
         self.tokenized, self.left, self.answered = stay.came, stay.left, stay.answered
 
     def stages(self) -> dict[str, float]:

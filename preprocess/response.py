@@ -6,13 +6,18 @@ from collections.abc import KeysView, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import orjson
 from starlette.responses import Response
 
 from preprocess.glance import Reach
+from preprocess.tensors import Array
 from transformer_serving.contract.dialects import OURS, Dialect
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.worker.durations import OK
+
+# Numbers of an array that are written at once, in some milliseconds.
+_PART = 1 << 16
 
 
 class Answer(Response):
@@ -68,8 +73,30 @@ def _scalars_of(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answer_body(answer: Any) -> bytes:
-    """JSON; numpy arrays become lists of numbers."""
-    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+    """JSON; numpy arrays become lists of numbers.
+
+    Writing holds the interpreter's lock, so long arrays are written in parts: between two of them
+    other threads have their turn.
+    """
+    return orjson.dumps(answer, lambda value: orjson.Fragment(_of_numpy(value)))
+
+
+def _of_numpy(value: Any) -> bytes:
+    """Raises TypeError for what is none of numpy's."""
+    if not isinstance(value, np.ndarray) or value.size <= _PART:
+        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    at_once = _PART * len(value) // value.size
+    if at_once:
+        slices = (value[at : at + at_once] for at in range(0, len(value), at_once))
+        parts = map(_inside, slices)
+    else:
+        parts = map(_of_numpy, value)
+    return b"[%b]" % b",".join(parts)
+
+
+def _inside(array: Array) -> bytes:
+    """Without the brackets around it."""
+    return _of_numpy(array)[1:-1]
 
 
 class Reply(NamedTuple):

@@ -52,7 +52,7 @@ class EndpointFigures:
         self._endpoint = endpoint
         self._requests = {status: self._answers_of(status) for status in _FROM_ZERO}
         self._abandoned = {reason: self._given_up_by(reason) for reason in (DISCONNECT, DEADLINE)}
-        self._texts = self._tally("texts", "Texts answered.")
+        self._texts = self._tally("texts", "Texts of requests answered with 200.")
         self._tokens = self._tally("tokens", "Their tokens, special ones included.")
         seconds = histogram(
             "stage_seconds", "Seconds a request spent in a stage.", ("stage",), _SECONDS
@@ -61,7 +61,7 @@ class EndpointFigures:
             (HistogramTally(_SECONDS), labelled(seconds, endpoint, stage)) for stage in STAGES
         ]
         call_texts = histogram(
-            "call_texts", "Texts that went to the engine in one call.", (), _CALL_TEXTS
+            "call_texts", "Rows of texts that went to the engine in one call.", (), _CALL_TEXTS
         )
         self._call_texts = HistogramTally(_CALL_TEXTS), labelled(call_texts, endpoint)
         self._call_tokens = self._tally("call_tokens", "Tokens sent to the engine.")
@@ -87,12 +87,12 @@ class EndpointFigures:
         self._soon()
 
     def abandoned(self, reason: str, texts: int) -> None:
-        """A request in the queue that nobody waits for any more, with texts not answered."""
+        """A request that nobody waits for any more, and how many texts it brought."""
         for figure, count in zip(self._abandoned[reason], (1, texts), strict=True):
             figure.inc(count)
 
     def call(self, texts: int, tokens: int, padding: int) -> None:
-        """One call of the engine."""
+        """One call of the engine; `texts` are rows, of which a caller's text may make many."""
         self._call_texts[0].observe(texts)
         self._call_tokens.value += tokens
         self._padding.value += padding
@@ -119,7 +119,7 @@ class EndpointFigures:
         requests = counter(
             "abandoned_requests", "Requests given up before they had an answer.", _WHY
         )
-        texts = counter("abandoned_texts", "Their texts without an answer.", _WHY)
+        texts = counter("abandoned_texts", "Their texts.", _WHY)
         return (
             labelled(requests, self._endpoint, reason),
             labelled(texts, self._endpoint, reason),

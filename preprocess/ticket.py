@@ -17,13 +17,12 @@ from preprocess.waiting import Place, WaitingTexts
 
 
 class Stay(NamedTuple):
-    """What became of a request in the queue: a row for each of its texts, in order, or an error.
+    """What became of a request in the queue: all its rows, in order, or an error.
 
     When it came, its first text left for the engine, and its last one was answered: times are
     time.monotonic's, 0.0 where it did not come so far. `tokens` counts special ones too.
     """
 
-    texts: int
     tokens: int
     came: float
     left: float
@@ -40,10 +39,13 @@ class Stay(NamedTuple):
 
 @dataclass(eq=False)
 class Ticket:
-    """A row for each text, and who waits for all of them until `deadline` (time.monotonic's)."""
+    """A row for each encoded text, and who waits for all of them until `deadline` (on
+    time.monotonic's clock). `texts` is how many the caller sent: of one there may be many rows.
+    """
 
     rows: list[Row | None]
     future: asyncio.Future[None]
+    texts: int
     golden: bool
     deadline: float
     missing: int
@@ -54,23 +56,24 @@ class Ticket:
     _places: list[Place] = field(default_factory=list)
 
     @classmethod
-    def of(cls, encoded: Sequence[Encoded], golden: bool, deadline: float) -> Ticket:
+    def of(cls, encoded: Sequence[Encoded], texts: int, deadline: float, *, golden: bool) -> Ticket:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        texts, tokens = len(encoded), sum(len(text.ids) for text in encoded)
-        return cls([None] * texts, future, golden, deadline, texts, tokens, time.monotonic())
+        rows, tokens = len(encoded), sum(len(text.ids) for text in encoded)
+        return cls([None] * rows, future, texts, golden, deadline, rows, tokens, time.monotonic())
 
     def stay(self, error: Exception | None = None) -> Stay:
         rows = [] if error else [row for row in self.rows if row is not None]
-        texts = len(self.rows)
-        return Stay(texts, self.tokens, self.came, self.left, self.answered, rows, error)
+        return Stay(self.tokens, self.came, self.left, self.answered, rows, error)
 
     @property
     def done(self) -> bool:
         return self.future.done()
 
-    def stand_in(self, queue: WaitingTexts[Text], encoded: Sequence[Encoded]) -> None:
+    def stand_in(
+        self, queue: WaitingTexts[Text], encoded: Sequence[Encoded], *, first: bool
+    ) -> None:
         texts = [Text(self, position, text) for position, text in enumerate(encoded)]
-        self._places = queue.push(texts)
+        self._places = queue.push(texts, first=first)
 
     def fail(self, queue: WaitingTexts[Text], error: Exception) -> bool:
         """Tell who waits, and take the texts out of the queue; False where it is over already."""

@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 import tokenizers
 
 from transformer_serving.contract.endpoint import Limits, Tokens
 from transformer_serving.contract.errors import ServingError
 
-_KEPT_TOKENIZERS = 8
+# The latest, kept also when nobody has them any more.
+_KEPT = 8
 
 Result = TypeVar("Result")
 # One text, or a text and its pair.
@@ -147,7 +149,8 @@ def _empty() -> ServingError:
     return ServingError("impossible", "a text has no tokens, so the model has nothing to read")
 
 
-_shared: OrderedDict[str, Any] = OrderedDict()
+_shared: WeakValueDictionary[str, Any] = WeakValueDictionary()
+_latest: OrderedDict[str, Any] = OrderedDict()
 
 
 def shared_tokenizer(
@@ -156,13 +159,15 @@ def shared_tokenizer(
     """The worker's one tokenizer of this kind and content.
 
     The host drops and rebuilds every Preprocess at any configuration change; without this each
-    rebuild would parse tokenizer.json again inside the event loop.
+    rebuild would parse tokenizer.json again inside the event loop. What serves is held by the
+    handover until its rebuild takes over, however many there are; some are kept besides.
     """
     key = f"{kind}:{hashlib.sha256(tokenizer_json).hexdigest()}:{tokens}"
-    if key not in _shared:
-        _shared[key] = kind(tokenizer_json, tokens)
-    _shared.move_to_end(key)
-    while len(_shared) > _KEPT_TOKENIZERS:
-        _shared.popitem(last=False)
-    tokenizer: Result = _shared[key]
+    tokenizer: Result | None = _shared.get(key)
+    if tokenizer is None:
+        tokenizer = _shared[key] = kind(tokenizer_json, tokens)
+    _latest[key] = tokenizer
+    _latest.move_to_end(key)
+    while len(_latest) > _KEPT:
+        _latest.popitem(last=False)
     return tokenizer

@@ -15,7 +15,8 @@ from preprocess.tokens import Encoded
 class Work(NamedTuple):
     """The rows of one request; `context` is the task's own: offsets, whose row is whose.
 
-    `pieces` is how many tokens, spans or fillings its answer is made of one by one.
+    `pieces` is how many tokens, spans or fillings its answer is made of one by one, or what takes
+    as long.
     """
 
     request: Request

@@ -7,6 +7,7 @@ model, is set aside and asked again in the background; meanwhile the others answ
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import count
@@ -24,6 +25,7 @@ from transformer_serving.contract.errors import ServingError, too_late
 
 _PROBE_EVERY_S = 0.5
 _PROBE_LIMIT_S = 2.0
+_FORGOTTEN_AFTER_S = 60.0
 _RESOLVE_EVERY_S = 5.0
 _RESOLVE_AT_MOST_EVERY_S = 1.0
 # A Triton that cannot load a version holds up an update no longer than this.
@@ -168,23 +170,27 @@ class TritonClient:
             return members[0]
         for member in members:
             if member.aside:
-                self._look_again(member)
+                self._look_again(member, model)
         left = [member for member in members if member not in tried]
         here = [member for member in left if not member.is_aside(model)]
         return min(here or left or members, key=lambda member: (member.in_flight, member.turn))
 
     def _set_aside(self, member: Member, model: Model, error: AwayError) -> None:
-        what = None if error.whole else model
-        member.aside[what] = time.monotonic() + _PROBE_EVERY_S
+        now = time.monotonic()
+        # Versions that were replaced are asked for no more, and nobody looks whether they are back.
+        for old in [old for old, due in member.aside.items() if due < now - _FORGOTTEN_AFTER_S]:
+            del member.aside[old]
+        member.aside[None if error.whole else model] = now + _PROBE_EVERY_S
         if error.whole:
             # It may have moved; but names are not asked for at every refused call.
-            oldest = time.monotonic() - (_RESOLVE_EVERY_S - _RESOLVE_AT_MOST_EVERY_S)
+            oldest = now - (_RESOLVE_EVERY_S - _RESOLVE_AT_MOST_EVERY_S)
             self._resolved = min(self._resolved, oldest)
 
-    def _look_again(self, member: Member) -> None:
+    def _look_again(self, member: Member, model: Model) -> None:
+        """Whether the server, or its model that is to be called, is back."""
         now = time.monotonic()
-        for what, due in member.aside.items():
-            if due <= now:
+        for what in (None, model):
+            if member.aside.get(what, math.inf) <= now:
                 member.aside[what] = now + _PROBE_LIMIT_S + _PROBE_EVERY_S
                 self._start(_probe(member, what))
 

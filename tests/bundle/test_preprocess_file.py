@@ -104,6 +104,25 @@ def test_old_and_new_code_count_together(write: Any) -> None:
     assert refused() == before + 2
 
 
+def test_old_and_new_code_let_in_together(write: Any) -> None:
+    """The limit of waiting tokens is the worker's, whichever code a request is of."""
+    loaded = [load(write(version, code)) for version, code in ((1, "0" * 12), (2, "1" * 12))]
+    package, other = (type(one).__mro__[1].__module__.rpartition(".")[0] for one in loaded)
+    assert package != other
+    old, new = (sys.modules[f"{name}.engine"].admission(1000, 2.0) for name in (package, other))
+    share, others = (sys.modules[f"{name}.admission"].Share() for name in (package, other))
+    taken = old.enter(share, 600, 0.0)
+    assert new.tokens == 600
+    with pytest.raises(Exception, match="too many tokens wait"):
+        new.enter(others, 600, 0.0)
+    small = new.enter(others, 10, 0.0)
+    assert REGISTRY.get_sample_value("transformer_serving_waiting_tokens") == 610
+    old.leave(share, taken)
+    new.leave(others, small)
+    assert (old.tokens, new.tokens) == (0, 0)
+    assert REGISTRY.get_sample_value("transformer_serving_waiting_tokens") == 0
+
+
 def test_new_code_runs_beside_old_and_old_code_goes(write: Any) -> None:
     old = load(write(1, "0" * 12))
     new = load(write(2, "1" * 12))

@@ -41,7 +41,12 @@ def test_one_more_label_leaves_the_size_open_for_both_versions() -> None:
     both = shared(config(3), [config(2)])
     assert both is not None
     assert list(both.output[0].dims) == [-1]
-    assert shared(config(2, max_queue_delay_us=9), [config(2)]) == config(2, max_queue_delay_us=9)
+    for changed in (
+        {"max_queue_delay_us": 9},
+        {"max_batch_size": 16},
+        {"parameters": {"intra_op_thread_count": "2", "num_streams": "1"}},
+    ):
+        assert shared(config(2, **changed), [config(2)]) == config(2, **changed)
 
 
 @pytest.mark.parametrize(
@@ -50,12 +55,33 @@ def test_one_more_label_leaves_the_size_open_for_both_versions() -> None:
         {"backend": "openvino_text"},
         {"file_name": "other.onnx"},
         {"max_batch_size": 0},
+        # Callers of the old version go on with calls as large as before.
+        {"max_batch_size": 4},
+        {"parameters": {"precision": "bf16"}},
+        {"parameters": {"max_positions": "64"}},
         {"inputs": (TensorConfig("ids", "INT32", (-1,)),)},
         {"inputs": (TensorConfig("input_ids", "INT64", (-1,)),)},
     ],
 )
 def test_versions_that_cannot_share_a_configuration(changed: dict[str, object]) -> None:
     assert shared(config(2, **changed), [config(2)]) is None
+
+
+def test_an_int8_graph_is_not_run_under_the_hint_of_a_bf16_one() -> None:
+    """Both are the same backend's, and in files of one name (docs/decisions/precisions.md)."""
+    int8, bf16 = (
+        config(backend="openvino_text", parameters={"precision": precision})
+        for precision in ("int8", "bf16")
+    )
+    assert shared(bf16, [int8]) is None
+    assert shared(int8, [bf16]) is None
+    assert shared(bf16, [bf16]) == bf16
+
+
+def test_versions_of_another_graph_optimization_share_no_configuration() -> None:
+    other = config()
+    other.optimization.graph.level = 1
+    assert shared(config(), [other]) is None
 
 
 def test_the_cause_of_a_failed_load_is_found_in_tritons_log(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from pathlib import Path
 
@@ -9,12 +10,15 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from tests.engine.serving import Serving, preprocess_of, serving, write_bundle
+from tests.engine.serving import FIELDS, Serving, preprocess_of, serving, write_bundle
 from tests.engine.test_service import IDS, answers, ready
 from tests.engine.triton_server import TritonServer, running_triton, wait_until
 from transformer_serving.engine.controller.proving.prover import PROOF_MODEL
 from transformer_serving.engine.proof.parity_set import ParitySet
 from transformer_serving.engine.proof.verdict import Infer, Proof, prove
+
+# Code that is not ours asks whatever version 1 is, and may have its endpoint's calls made smaller.
+STOCK = "class Preprocess: ...\n"
 
 
 @pytest.fixture
@@ -50,6 +54,23 @@ def test_a_bundle_is_proven_and_then_served(one: Serving, tmp_path: Path) -> Non
     # Without a parity set, or without a manifest, nothing says what is right.
     one.control_plane.add("bare", write_bundle(tmp_path / "b", 102), preprocess_of(102))
     one.wait("bare", ready=True, proof="unproven")
+
+
+def test_a_bundle_whose_calls_the_endpoint_makes_smaller_is_proven_by_such(
+    one: Serving, tmp_path: Path
+) -> None:
+    """Its parity set has batches of eight, which Triton would refuse."""
+    fields = dataclasses.replace(FIELDS, auxiliary={"max_batch_size": 4})
+    model = write_bundle(tmp_path / "a", 101, parity=True)
+    one.control_plane.add("smaller", model, STOCK, fields=fields)
+    row = one.wait("smaller", ready=True, proof="proven", proof_of=101)
+    assert row["largest_difference"] < 1e-3
+    assert one.server.client().get_model_config("smaller").config.max_batch_size == 4
+    # One that is wrong is found in them as well.
+    wrong = write_bundle(tmp_path / "b", 202, parity=True, wrong_at=16)
+    one.control_plane.add("smaller", wrong, STOCK, fields=fields)
+    row = one.wait_reason("smaller", "bundle 101 serves on")
+    assert "at 16 tokens, any batch" in row["reason"]
 
 
 def test_what_is_wrong_at_one_length_is_never_served(one: Serving, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.gateway.played_host import Processor, host_of
 from tests.preprocess.virtual_time import run
 from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.contract.rollout import NEW, OLD, Arms
-from transformer_serving.contract.worker.request_context import current_caller, golden_body
+from transformer_serving.contract.worker.request_context import current_caller, mirrored_body
 from transformer_serving.gateway.asked import Asked
 from transformer_serving.gateway.front_door import FrontDoor
 from transformer_serving.gateway.rollout.mirror import (
@@ -270,10 +270,13 @@ def test_it_takes_no_more_than_its_share_and_one_at_a_time(
 
 
 def test_only_bodies_that_can_be_asked_again_are() -> None:
-    assert golden_body({"text": "a"}) == {"text": "a"}
-    assert golden_body(b"a") == b"a"
-    assert golden_body(b"a").is_golden  # type: ignore[union-attr]
-    assert golden_body(None) is None
+    assert mirrored_body({"text": "a"}) == {"text": "a"}
+    assert mirrored_body(b"a") == b"a"
+    for body in (mirrored_body(b"a"), mirrored_body({"text": "a"})):
+        assert body.is_golden  # type: ignore[union-attr]
+        # Callers' own are not passed by what was asked before.
+        assert not hasattr(body, "goes_first")
+    assert mirrored_body(None) is None
 
 
 @pytest.fixture

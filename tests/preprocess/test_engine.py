@@ -6,20 +6,27 @@ import asyncio
 import threading
 import time
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 import torch
 
+from preprocess import Preprocess
+from preprocess.admission import Admission
 from preprocess.answers.work import Work
+from preprocess.coalesce import Coalescer
+from preprocess.dialects import Conversation
 from preprocess.engine import Engine
 from preprocess.passage import Passage
 from preprocess.request import read_body
 from preprocess.settings import read_settings
+from preprocess.tensors import Tensor
 from preprocess.threads import THREADS, renderers, threads
 from tests.preprocess.answers.families import FAMILIES
-from tests.preprocess.answers.served import BEST, serve
+from tests.preprocess.answers.served import BEST, endpoint_of, serve
 from transformer_serving.contract.errors import ServingError
 
 LONG = [("tea rain " * 15)] * 30
@@ -64,6 +71,41 @@ async def test_a_long_answer_leaves_the_loop_and_a_short_one_does_not(task: str)
         assert [thread is threading.main_thread() for thread in threads] == [on_loop]
 
 
+async def test_many_vectors_are_written_beside_the_loop_and_few_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of vectors it is their JSON that takes long."""
+    width, written = 256, []
+    outputs = [{"name": "output_0", "dtype": "FP32", "dims": [-1, width]}]
+    endpoint = endpoint_of(FAMILIES["bert"], "feature-extraction", outputs=outputs)
+    tokenizer_json = FAMILIES["bert"].tokenizer().to_str().encode()
+    served = Preprocess(endpoint.to_json().encode(), lambda: tokenizer_json)
+    served.model_endpoint = SimpleNamespace(serving_url="vectors_of_tokens", version=None)
+
+    async def ones(inputs: list[Tensor], deadline: float) -> Any:
+        return [np.ones((*inputs[0].array.shape, width), np.float32)]
+
+    figures = served.engine.departures.figures
+    served.engine._coalescer = Coalescer(endpoint, ones, Admission(10**6, 2.0), lambda: 1, figures)
+    own = Conversation.reply
+
+    def reply(self: Conversation, answer: Any, work: Work) -> Any:
+        written.append(threading.current_thread() is threading.main_thread())
+        return own(self, answer, work)
+
+    monkeypatch.setattr(Conversation, "reply", reply)
+    for text, on_loop in (("tea", True), (LONG, False)):
+        state: dict[str, Any] = {}
+        request = served.preprocess({"text": text, "truncate": True}, state)
+        response = served.postprocess(await served.process(request, state), state)
+        found = orjson.loads(response.body)
+        tokens = [len(row.ids) for row in state["work"].encoded]
+        wanted = [[[1.0] * width] * count for count in tokens]
+        assert found == (wanted[0] if on_loop else wanted)
+        assert written.pop() == on_loop
+    assert not written
+
+
 def a_long_one() -> tuple[Engine, Work, dict[str, Any]]:
     """An engine, and a request whose answer is made in a thread."""
     endpoint = serve(FAMILIES["bert"], "token-classification", torch.nn.Identity())
@@ -98,6 +140,40 @@ async def test_what_is_computed_is_not_refused_for_who_else_waits() -> None:
     release.set()
     assert await mine == "made"
     assert await asyncio.gather(*others) == [True] * THREADS
+
+
+async def test_texts_are_the_callers_however_many_rows_are_made_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the figures of answers and of what is given up, wherever that is."""
+    labels = {
+        "labels": ["contradiction", "entailment"], "problem_type": "single_label",
+        "activation": "softmax", "entailment": 1,
+    }  # fmt: skip
+    endpoint = serve(
+        FAMILIES["bert"], "zero-shot-classification", torch.nn.Identity(), classification=labels
+    )
+    engine = Engine(endpoint.endpoint, read_settings(), "rows_of_texts", None)
+    given_up: list[tuple[str, int]] = []
+    figures = engine.departures.figures
+    monkeypatch.setattr(figures, "abandoned", lambda *given: given_up.append(given))
+    body = {"text": ["tea", "rain"], "candidate_labels": ["a", "b", "c"]}
+    request = read_body(body, endpoint.task, endpoint.endpoint.limits)
+    passage, soon = Passage(body), time.monotonic() + 60
+    encode = partial(endpoint.task.encode, request, endpoint.tokenizer)
+    work = await engine.tokenize(request, encode, soon, passage)
+    assert (len(work.encoded), passage.texts) == (6, 2)
+    passage.caller = asyncio.get_running_loop().create_future()
+    passage.caller.set_result(None)
+    with pytest.raises(ServingError):
+        await engine.infer(work.encoded, soon, passage)
+    long, release = work._replace(pieces=10_000), threading.Event()
+    try:
+        with pytest.raises(ServingError):
+            await engine.render(long, lambda: release.wait(60), soon, passage)
+    finally:
+        release.set()
+    assert given_up == [("disconnect", 2), ("disconnect", 2)]
 
 
 async def test_an_answer_that_is_made_too_late_is_none() -> None:

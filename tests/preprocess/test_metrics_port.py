@@ -24,9 +24,11 @@ WORKER = """
 import sys
 from pathlib import Path
 from preprocess import Preprocess
+from preprocess.admission import Admission
 from preprocess.stats import EndpointFigures
 if sys.argv[2]:
     EndpointFigures(sys.argv[2]).abandoned("deadline", 1)
+    Admission(1000, 2.0)
 folder = Path(sys.argv[1])
 for again in range(2):
     Preprocess((folder / "endpoint.json").read_bytes(), (folder / "tokenizer.json").read_bytes)
@@ -103,6 +105,36 @@ def test_it_has_the_processes_of_all_workers(worker: Any, tmp_path: Path) -> Non
         for child in (first, second):
             assert f'process_cpu_seconds_total{{pid="{child.pid}"}}' in text
         assert text.count("# TYPE process_cpu_seconds_total") == 1
+
+
+@pytest.mark.slow
+def test_what_a_killed_worker_held_is_shown_no_more_and_its_counts_are(
+    worker: Any, tmp_path: Path
+) -> None:
+    folder, port = tmp_path / "figures", free_port()
+    folder.mkdir()
+    figures = {"PROMETHEUS_MULTIPROC_DIR": str(folder)}
+    held = "transformer_serving_waiting_tokens_limit"
+    counted = 'transformer_serving_abandoned_requests_total{endpoint="%s",reason="deadline"} 1.0'
+
+    def shown() -> tuple[float, ...]:
+        text = page(port) or ""
+        rows = (line.split() for line in text.splitlines() if line.startswith(f"{held} "))
+        return tuple(float(value) for _, value in rows)
+
+    with worker("first", port, **figures):
+        assert shown() == (1000,)
+        with worker("second", port, **figures) as second:
+            assert shown() == (2000,)
+            second.kill()
+            second.wait()
+            assert shown() == (1000,)
+    # Of both that are gone, in a third one.
+    with worker("third", port, **figures):
+        wait_until(lambda: shown() == (1000,), 60)
+        text = page(port) or ""
+        for name in ("first", "second", "third"):
+            assert counted % name in text
 
 
 @pytest.mark.slow

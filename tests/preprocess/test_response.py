@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 
-from preprocess.response import Reply, answer_body, answer_response, error_response
+from preprocess.response import _PART, Reply, answer_body, answer_response, error_response
 from transformer_serving.contract.errors import ServingError
 
 
@@ -34,3 +35,20 @@ def test_other_lists_and_errors_have_no_scalars(answer: Any) -> None:
     response = error_response(ServingError("overloaded", "too much"), {})
     assert set(response.keys()) == set()
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(3,), (2, 3), (_PART,), (_PART + 1,), (2 * _PART + 5,), (700, 384), (1, 700, 384),
+     (3, _PART + 1)],
+)  # fmt: skip
+def test_a_long_array_is_the_same_json(shape: tuple[int, ...]) -> None:
+    """Though it is written in parts."""
+    array = np.random.default_rng(5).normal(size=shape).astype(np.float32)
+    for answer in (array, [array, array], {"embedding": array, "score": array.flat[0]}):
+        assert answer_body(answer) == orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def test_what_is_no_json_is_told() -> None:
+    with pytest.raises(TypeError):
+        answer_body({"label": object()})

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import gc
 import json
+import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -114,3 +117,20 @@ def test_one_tokenizer_serves_every_rebuild(
     assert shared_tokenizer(Tokenizer, tokenizer_json, tokens) is not shared_tokenizer(
         Tokenizer, tokenizer_json, other
     )
+
+
+def test_a_tokenizer_that_serves_is_found_however_many_there_are(
+    tokenizer_json: bytes, endpoint_json: str
+) -> None:
+    """The host builds all of them anew in one order, which a list of the latest would never hit."""
+    tokens = read_endpoint(endpoint_json).tokens
+    made = [replace(tokens, max_length=length) for length in range(10, 40)]
+    serving = [shared_tokenizer(Tokenizer, tokenizer_json, one) for one in made]
+    rebuilt = [shared_tokenizer(Tokenizer, tokenizer_json, one) for one in made]
+    assert all(one is other for one, other in zip(serving, rebuilt, strict=True))
+    # Of those that nobody has any more the latest are kept.
+    gone = [weakref.ref(one) for one in serving]
+    del serving, rebuilt
+    gc.collect()
+    kept = [ref() is not None for ref in gone]
+    assert kept == [False] * 22 + [True] * 8

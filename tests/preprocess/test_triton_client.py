@@ -193,6 +193,41 @@ async def test_one_that_lacks_the_model_is_not_asked_for_it(
     client.close()
 
 
+async def test_only_what_is_asked_for_is_looked_for_again(
+    transport: str, tritons: list[TritonServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version that was replaced is asked for no more, and never back where it was lacking."""
+    here, other = tritons
+    write_model(here.repository, "retired", 2)
+    await asyncio.to_thread(load, here, "retired")
+    client = client_of(transport, here, other)
+    await asyncio.gather(*(ask(client, [9], model="retired") for _ in range(20)))
+    [lacking] = [member for member in client._members.values() if member.aside]
+    retired, own = ("retired", VERSION), lacking.server.is_ready
+    looked: list[tuple[str, int]] = []
+
+    async def is_ready(model: str, version: int) -> bool:
+        looked.append((model, version))
+        return await own(model, version)
+
+    monkeypatch.setattr(lacking.server, "is_ready", is_ready)
+    await until(lambda: not client._tasks)
+    looked.clear()
+    lacking.aside[retired] = 0.0
+    for _ in range(5):
+        assert await ask(client, [9]) == [[9, 1]]
+    await until(lambda: not client._tasks)
+    assert not looked
+    assert await ask(client, [9], model="retired") == [[9, 1]]
+    await until(lambda: not client._tasks)
+    assert looked == [retired]
+    lacking.aside[retired] = time.monotonic() - 2 * triton_client._FORGOTTEN_AFTER_S
+    with pytest.raises(ServingError):
+        await ask(client, [9], model="nothing")
+    assert set(lacking.aside) == {("nothing", VERSION)}
+    client.close()
+
+
 async def test_nobody_there_and_back_again(transport: str, tritons: list[TritonServer]) -> None:
     server = tritons[1]
     client = client_of(transport, server)

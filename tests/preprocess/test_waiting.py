@@ -137,6 +137,30 @@ def test_a_text_of_its_own_passes_a_request_of_many() -> None:
     assert waiting.due_tokens == 0
 
 
+@given(REQUESTS, LENGTHS)
+def test_who_goes_first_is_in_the_next_calls_before_all_others(
+    requests: list[list[int]], lengths: list[int]
+) -> None:
+    waiting: WaitingTexts[Item] = WaitingTexts(BUCKETS, 4)
+    pushed(waiting, requests)
+    waiting.take()
+    first = [Item(9000 + at, length) for at, length in enumerate(lengths)]
+    waiting.push(first)
+    waiting.remove(waiting.push([Item(9999, 4)], first=True))
+    urgent = [Item(10_000 + at, length) for at, length in enumerate(lengths)]
+    waiting.push(urgent, first=True)
+    left: list[Item] = []
+    while not all(item in left for item in urgent):
+        batch = waiting.take()
+        assert batch is not None
+        assert any(item in urgent for item in batch.items)
+        left += batch.items
+    while batch := waiting.take():
+        left += batch.items
+    assert all(item in left for item in first)
+    assert (len(waiting), waiting.tokens, waiting.due_tokens) == (0, 0, 0)
+
+
 def test_beside_single_texts_without_end_many_texts_get_their_part() -> None:
     """One part in PACE of what is taken, and never none for long."""
     waiting: WaitingTexts[Item] = WaitingTexts(BUCKETS, 4)
@@ -158,7 +182,8 @@ class Queue(RuleBasedStateMachine):
     """Requests come, calls leave and callers give up, in any order.
 
     A text's turn is what was taken when its request came and PACE times the tokens before it. Once
-    so much was taken, nobody can pass it any more: every call takes one of those before it, or it.
+    so much was taken, nobody can pass it any more but who goes first: every call takes one of those
+    before it, or it.
     """
 
     def __init__(self) -> None:
@@ -171,16 +196,16 @@ class Queue(RuleBasedStateMachine):
         self.taken = 0
         self.numbers = 0
 
-    @rule(lengths=LENGTHS)
-    def come(self, lengths: list[int]) -> None:
+    @rule(lengths=LENGTHS, first=st.booleans())
+    def come(self, lengths: list[int], first: bool) -> None:
         items = [Item(self.numbers + at, length) for at, length in enumerate(lengths)]
-        turn = self.taken
+        turn, pace = (-1, 0) if first else (self.taken, PACE)
         for item in items:
             self.turns[item.number], self.lengths[item.number] = turn, item.length
             self.owner[item.number] = len(self.places)
-            turn += PACE * item.length
+            turn += pace * item.length
         self.numbers += len(items)
-        self.places.append(self.queue.push(items))
+        self.places.append(self.queue.push(items, first=first))
 
     @precondition(lambda self: self.places)
     @rule(data=st.data())

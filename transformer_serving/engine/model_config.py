@@ -18,6 +18,8 @@ FILE_NAME = "config.pbtxt"
 # Triton finds the default file name through the platform; ours have none.
 _PLATFORMS = {"tensorrt": "tensorrt_plan", "onnxruntime": "onnxruntime_onnx"}
 _GPU_BACKENDS = ("tensorrt",)
+# Parameters that change how fast a model answers, but not what.
+THREAD_PARAMETERS = ("intra_op_thread_count", "inter_op_thread_count", "num_streams")
 
 
 @dataclass(frozen=True)

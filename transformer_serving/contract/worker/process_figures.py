@@ -5,7 +5,8 @@ Tested by tests/gateway/test_metrics.py and tests/preprocess/test_metrics_port.p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ class WorkerProcesses:
 
     def collect(self) -> Iterable[Any]:
         found: dict[str, Any] = {}
-        for number in sorted(self._numbers(), key=int):
+        for number in sorted(workers_in(self._folder), key=int):
             for figure in self._collector(pid=partial(str, number), registry=None).collect():
                 kept = found.setdefault(figure.name, figure)
                 samples = [
@@ -33,6 +34,19 @@ class WorkerProcesses:
                 kept.samples = samples if kept is figure else kept.samples + samples
         return found.values()
 
-    def _numbers(self) -> Iterator[str]:
-        ends = {path.stem.rsplit("_", 1)[-1] for path in self._folder.glob("*.db")}
-        return (end for end in ends if end.isdigit())
+
+def workers_in(folder: Path) -> set[str]:
+    """The numbers of all processes that have or had figures there."""
+    ends = {path.stem.rsplit("_", 1)[-1] for path in folder.glob("*.db")}
+    return {end for end in ends if end.isdigit()}
+
+
+def process_runs(number: str) -> bool:
+    """Whether a process has this number; what is no number is nobody's."""
+    try:
+        os.kill(int(number), 0)
+    except (ProcessLookupError, ValueError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True

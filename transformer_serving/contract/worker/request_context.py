@@ -76,23 +76,30 @@ current_operation: ContextVar[Operation | None] = process_wide("operation", _mak
 
 
 class GoldenBody(dict[str, object]):
-    """The body of a health check: it passes admission and is not counted.
+    """The body of a health check: it passes admission and whoever waits, and is not counted.
 
-    No caller can send one: what comes from JSON is a plain dict. Told by its attribute, because
+    No caller can send one: what comes from JSON is a plain dict. Told by its attributes, because
     packed code has its own copy of this class.
     """
 
     is_golden = True
+    goes_first = True
 
 
-class GoldenText(bytes):
+class MirroredBody(dict[str, object]):
+    """One that was asked before: it passes admission and is not counted, but waits its turn."""
+
+    is_golden = True
+
+
+class MirroredText(bytes):
     """The same of a body that is one bare text."""
 
     is_golden = True
 
 
-def golden_body(body: Any) -> GoldenBody | GoldenText | None:
+def mirrored_body(body: Any) -> MirroredBody | MirroredText | None:
     """A body that was asked before, to be asked again without being counted; None of others."""
     if isinstance(body, bytes):
-        return GoldenText(body)
-    return GoldenBody(body) if isinstance(body, dict) else None
+        return MirroredText(body)
+    return MirroredBody(body) if isinstance(body, dict) else None

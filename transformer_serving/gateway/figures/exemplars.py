@@ -21,7 +21,8 @@ from prometheus_client.utils import floatToGoString
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.contract.worker.deferred import Deferred
 from transformer_serving.contract.worker.durations import BOUNDS
-from transformer_serving.gateway.figures.folder import VARIABLE, process_runs
+from transformer_serving.contract.worker.process_figures import process_runs
+from transformer_serving.gateway.figures.folder import VARIABLE
 
 # Scrapes are further apart, and a file costs as much as some requests.
 _WITHIN_S = 2.0

@@ -14,6 +14,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from transformer_serving.contract.worker.process_figures import process_runs
+
 VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _PREFIX = "transformer-serving-figures-"
 
@@ -41,14 +43,3 @@ def figures_folder() -> Iterator[None]:
     finally:
         os.environ.pop(VARIABLE, None)
         shutil.rmtree(own, ignore_errors=True)
-
-
-def process_runs(number: str) -> bool:
-    """Whether a process has this number; what is no number is nobody's."""
-    try:
-        os.kill(int(number), 0)
-    except (ProcessLookupError, ValueError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -17,7 +17,7 @@ from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from transformer_serving.contract.replacement import replacing
-from transformer_serving.contract.worker.process_figures import WorkerProcesses
+from transformer_serving.contract.worker.process_figures import WorkerProcesses, process_runs
 from transformer_serving.gateway.figures.counted_rows import (
     COUNTER,
     HISTOGRAM,
@@ -27,7 +27,7 @@ from transformer_serving.gateway.figures.counted_rows import (
     sums,
 )
 from transformer_serving.gateway.figures.exemplars import newest_exemplars
-from transformer_serving.gateway.figures.folder import VARIABLE, process_runs
+from transformer_serving.gateway.figures.folder import VARIABLE
 
 Collected = Iterable[prometheus.Metric]
 Write = Callable[[prometheus.CollectorRegistry], bytes]

@@ -27,7 +27,7 @@ from transformer_serving.contract.worker.process_wide import process_wide
 from transformer_serving.contract.worker.request_context import (
     current_caller,
     current_endpoint,
-    golden_body,
+    mirrored_body,
 )
 from transformer_serving.gateway.asked import Asked
 from transformer_serving.gateway.host.building import preprocess_of
@@ -206,7 +206,7 @@ class Mirroring:
         preprocess = preprocess_of(self._processor(), url)
         state: dict[str, Any] = {}
         begun = time.monotonic()
-        request = preprocess.preprocess(golden_body(body), state, None)
+        request = preprocess.preprocess(mirrored_body(body), state, None)
         outcome = await preprocess.process(request, state, None)
         response = preprocess.postprocess(outcome, state, None)
         tokens = getattr(state.get("passage"), "tokens", 0)

@@ -9,17 +9,16 @@ from collections.abc import Sequence
 
 from tritonclient.grpc import model_config_pb2
 
-from transformer_serving.engine.model_config import ModelConfig
+from transformer_serving.engine.model_config import THREAD_PARAMETERS, ModelConfig
 
-# What the old version can take over from the new configuration for its last seconds.
+# What the old version can take over from the new configuration for its last seconds. Parameters are
+# no such thing: its precision, or a language model's vocabulary, is that of the files.
 _NOT_OF_THE_FILES = (
     "version_policy",
     "instance_group",
     "dynamic_batching",
     "max_batch_size",
     "model_warmup",
-    "parameters",
-    "optimization",
     "response_cache",
     "input",
     "output",
@@ -34,9 +33,7 @@ def shared(new: ModelConfig, others: Sequence[ModelConfig]) -> ModelConfig | Non
     config = model_config_pb2.ModelConfig()
     config.CopyFrom(new)
     for other in others:
-        if _files_part(new) != _files_part(other) or bool(new.max_batch_size) != bool(
-            other.max_batch_size
-        ):
+        if _files_part(new) != _files_part(other) or not _holds_calls_of(new, other):
             return None
         if not (_open(config.input, other.input) and _open(config.output, other.output)):
             return None
@@ -48,7 +45,16 @@ def _files_part(config: ModelConfig) -> ModelConfig:
     part.CopyFrom(config)
     for field in _NOT_OF_THE_FILES:
         part.ClearField(field)
+    for name in THREAD_PARAMETERS:
+        part.parameters.pop(name, None)
     return part
+
+
+def _holds_calls_of(new: ModelConfig, other: ModelConfig) -> bool:
+    """Whether the other's callers may ask as many texts at a time as before; 0: no batches."""
+    if not other.max_batch_size:
+        return not new.max_batch_size
+    return bool(new.max_batch_size >= other.max_batch_size)
 
 
 def _open(mine: Sequence[ModelConfig], theirs: Sequence[ModelConfig]) -> bool:

@@ -9,6 +9,7 @@ this Triton there is one copy more, and it is gone before the version itself is 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import logging
@@ -30,7 +31,13 @@ from transformer_serving.engine.controller.proving.proofs import Passed, Proofs
 from transformer_serving.engine.controller.records import ModelRecord, Version
 from transformer_serving.engine.controller.triton.server import RequestFailed, Triton, TritonAway
 from transformer_serving.engine.errors import EngineError
-from transformer_serving.engine.model_config import ModelConfig, from_text, to_text, with_versions
+from transformer_serving.engine.model_config import (
+    THREAD_PARAMETERS,
+    ModelConfig,
+    from_text,
+    to_text,
+    with_versions,
+)
 from transformer_serving.engine.proof.greedy import Asked, Continued, prove_greedy
 from transformer_serving.engine.proof.greedy_set import GreedySet, is_greedy_set, read_greedy_set
 from transformer_serving.engine.proof.parity_set import (
@@ -44,16 +51,14 @@ _log = logging.getLogger(__name__)
 
 # No endpoint can have it, by contract.naming's SERVED.
 PROOF_MODEL = ".proof"
-# What changes how fast an engine answers, and how many at once, but not what.
+# What changes how fast an engine answers, but not what.
 _NOT_OF_THE_ANSWERS = (
     "name",
     "version_policy",
     "instance_group",
     "dynamic_batching",
-    "max_batch_size",
     "model_warmup",
 )
-_THREADS = ("intra_op_thread_count", "inter_op_thread_count", "num_streams")
 
 
 class ProofFailed(EngineError):
@@ -79,7 +84,7 @@ def subject_of(folder: Path, config: ModelConfig) -> str:
     part.CopyFrom(config)
     for field in _NOT_OF_THE_ANSWERS:
         part.ClearField(field)
-    for name in _THREADS:
+    for name in THREAD_PARAMETERS:
         part.parameters.pop(name, None)
     manifest = hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
     return hashlib.sha256(json.dumps([manifest, to_text(part)]).encode()).hexdigest()
@@ -218,6 +223,10 @@ class Asking:
         self._away: TritonAway | None = None
         self._failed = False
 
+    @property
+    def max_batch_size(self) -> int:
+        return int(self._config.max_batch_size)
+
     def __call__(
         self, tensors: Mapping[str, NDArray[Any]], wanted: Sequence[str]
     ) -> Mapping[str, NDArray[Any]]:
@@ -256,7 +265,9 @@ class Asking:
 def _asked(found: ParitySet | GreedySet, ask: Asking) -> Proof:
     if isinstance(found, GreedySet):
         return prove_greedy(found, ask.generate).proof
-    return prove(found, ask)
+    # An endpoint's --aux-config may lower what one call holds.
+    most = min(found.max_batch_size, ask.max_batch_size)
+    return prove(dataclasses.replace(found, max_batch_size=most), ask)
 
 
 def _proof_config(version: Version) -> ModelConfig:
