@@ -72,6 +72,13 @@ def test_example_env_holds_every_variable_of_every_compose_file() -> None:
     assert read_env_file(EXAMPLE) == {row.name: row.default for row in variables()}
 
 
+def test_no_page_has_a_container_killed() -> None:
+    """Docker takes any signal of it for a stop by hand, which `unless-stopped` heeds for good."""
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        found = re.search(r"^docker (?:compose )?.*\bkill\b", page.read_text("utf-8"), re.MULTILINE)
+        assert found is None, f"{page.name}: {found and found[0]}"
+
+
 def test_every_setting_reaches_the_inference_container() -> None:
     for path in WITH_SETTINGS:
         text = path.read_text("utf-8")
