@@ -150,9 +150,9 @@ def test_a_file_that_does_not_say_where_is_told_so() -> None:
     assert "give --env-file" not in said
 
 
-def test_a_certificate_of_another_name_is_a_warning(tmp_path: Path) -> None:
-    """Callers use a name, which compose's variables do not have."""
-    pair = Authority(tmp_path).sign("front", "serving.example")
+def test_a_certificate_that_is_not_for_that_address_is_a_warning(tmp_path: Path) -> None:
+    """Callers use the name that it is for, which compose's variables do not have."""
+    pair = Authority(tmp_path).sign("front", "192.0.2.7")
     with serving(made(None), ssl_certfile=pair.cert, ssl_keyfile=pair.key) as url:
         said = of_file(**{PORT: str(urlsplit(url).port), TLS_FOLDER: "../secrets/tls"})
     assert said.keys() == {WARNING}
