@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import nbformat
@@ -26,10 +27,13 @@ def notebooks() -> list[Path]:
 def executed(path: Path, environment: Mapping[str, str]) -> Any:
     """The notebook with fresh outputs. Raises nbclient's CellExecutionError for a failing cell."""
     notebook = nbformat.read(path, as_version=4)
-    # Over a unix socket: nobody else on the machine can speak to the kernel.
-    config = Config({"KernelManager": {"transport": "ipc"}})
-    client = NotebookClient(notebook, timeout=_CELL_S, kernel_name="python3", config=config)
-    client.execute(cwd=str(path.parent), env=dict(environment))
+    with TemporaryDirectory() as folder:
+        # Over unix sockets: nobody else on the machine can speak to the kernel, which is in another
+        # folder than this process.
+        sockets = {"transport": "ipc", "ip": str(Path(folder) / "kernel")}
+        config = Config({"KernelManager": sockets})
+        client = NotebookClient(notebook, timeout=_CELL_S, kernel_name="python3", config=config)
+        client.execute(cwd=str(path.parent), env=dict(environment))
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
     notebook.metadata.pop("language_info", None)
