@@ -1,15 +1,15 @@
 """`python notebooks/execute.py`: run the notebooks against the running stack and keep the outputs.
 
-`make up` first. Metadata that changes with every run is left out, so that a second run differs
-only where the answers do.
+`make up` first. Each begins in its own folder, as where an editor opens it. Metadata that changes
+with every run is left out, so that a second run differs only where the answers do.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import nbformat
@@ -27,12 +27,13 @@ def notebooks() -> list[Path]:
 def executed(path: Path, environment: Mapping[str, str]) -> Any:
     """The notebook with fresh outputs. Raises nbclient's CellExecutionError for a failing cell."""
     notebook = nbformat.read(path, as_version=4)
-    # The commands of this environment come first, as in an activated one.
-    programs = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", "")])
-    # Over a unix socket: nobody else on the machine can speak to the kernel.
-    config = Config({"KernelManager": {"transport": "ipc"}})
-    client = NotebookClient(notebook, timeout=_CELL_S, kernel_name="python3", config=config)
-    client.execute(cwd=str(FOLDER.parent), env={**environment, "PATH": programs})
+    with TemporaryDirectory() as folder:
+        # Over unix sockets: nobody else on the machine can speak to the kernel, which is in another
+        # folder than this process.
+        sockets = {"transport": "ipc", "ip": str(Path(folder) / "kernel")}
+        config = Config({"KernelManager": sockets})
+        client = NotebookClient(notebook, timeout=_CELL_S, kernel_name="python3", config=config)
+        client.execute(cwd=str(path.parent), env=dict(environment))
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
     notebook.metadata.pop("language_info", None)

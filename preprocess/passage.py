@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from preprocess.stats import STAGES, EndpointFigures, durations
 from preprocess.ticket import Stay
 from preprocess.tracing import PassageTrace
-from transformer_serving.contract.errors import KINDS, ServingError
+from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.contract.worker.durations import OK
 from transformer_serving.contract.worker.fault_lines import Faults, tell
@@ -51,7 +51,7 @@ class Asker(Protocol):
 class Passage:
     """An Asker. Times are time.monotonic's; those after `arrived` are 0.0 until `note`.
 
-    `fault` is the code of the error that ended a stream.
+    `fault` is the error that ended a stream.
     """
 
     __slots__ = (
@@ -66,7 +66,7 @@ class Passage:
         self.golden: bool = getattr(body, "is_golden", False)
         self.goes_first: bool = getattr(body, "goes_first", False)
         self.own_deadline = False
-        self.fault: str | None = None
+        self.fault: ServingError | None = None
         self.caller = current_caller.get()
         context = current_request.get()
         self.from_gateway = context is not None
@@ -109,7 +109,7 @@ class Departures:
     ) -> dict[str, str]:
         """Count the answer, log and trace it; the headers it leaves with.
 
-        One that `goes_on` after them, a stream, is traced when it has `ended`.
+        Of one that `goes_on` after them, a stream, fault and trace are told when it has `ended`.
         """
         status = error.kind.status if error else 200
         stages = passage.stages()
@@ -136,12 +136,13 @@ class Departures:
         headers[VERSION_HEADER] = self._bundle_version
         return headers
 
-    def ended(self, passage: Passage, code: str) -> None:
-        """A stream, to be called once: it left with 200, and `code` is what it was in the end."""
-        if passage.trace is None:
-            return
-        failed = code != OK and KINDS[code].status >= _FIRST_SERVER_FAULT
-        self._trace(passage.trace, passage, 200, passage.stages(), failed=failed)
+    def ended(self, passage: Passage, error: ServingError | None) -> None:
+        """A stream, to be called once: it left with 200, and `error` is what it ended with."""
+        failed = error is not None and error.kind.status >= _FIRST_SERVER_FAULT
+        if passage.trace is not None:
+            self._trace(passage.trace, passage, 200, passage.stages(), failed=failed)
+        if error is not None and failed and not passage.golden:
+            self._log(passage, error)
 
     def again(self, error: ServingError, times: int) -> None:
         """So many more were answered with the error, by the gateway."""

@@ -13,6 +13,7 @@ import tomllib
 import yaml
 
 import preprocess.settings
+from tests.compose.stock import stock_file
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
@@ -70,6 +71,21 @@ def test_example_env_holds_every_variable_of_every_compose_file() -> None:
     }
     assert used == {row.name for row in variables()}
     assert read_env_file(EXAMPLE) == {row.name: row.default for row in variables()}
+
+
+def test_no_page_has_a_container_killed() -> None:
+    """Docker takes any signal of it for a stop by hand, which `unless-stopped` heeds for good."""
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        found = re.search(r"^docker (?:compose )?.*\bkill\b", page.read_text("utf-8"), re.MULTILINE)
+        assert found is None, f"{page.name}: {found and found[0]}"
+
+
+def test_containers_on_the_stock_file_have_the_names_that_the_runbooks_have_there() -> None:
+    page = (ROOT / "docs" / "monitoring.md").read_text("utf-8")
+    named = set(re.findall(r"\bclearml-serving-(?:inference|triton)\b", page))
+    services = stock_file()["services"]
+    assert named == {"clearml-serving-inference", "clearml-serving-triton"}
+    assert named <= {service["container_name"] for service in services.values()}
 
 
 def test_every_setting_reaches_the_inference_container() -> None:

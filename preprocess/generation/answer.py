@@ -13,12 +13,13 @@ from typing import Any
 
 from starlette.responses import StreamingResponse
 
+from transformer_serving.contract.errors import ServingError, caller_left, too_late
 from transformer_serving.contract.worker.durations import OK
 
 # For what is already on its way when the deadline comes.
 _LAST_WORDS_S = 5.0
-# Codes of errors.
-_LEFT, _DEADLINE = "left", "deadline"
+# What ended it where no event could say so; never raised.
+_LEFT, _LATE = caller_left(), too_late()
 _EVENTS = {
     "cache-control": "no-cache",
     # nginx and its like would gather events otherwise.
@@ -31,8 +32,8 @@ class StreamAnswer(StreamingResponse):
     the code `deadline` where it was that.
 
     It reads like a dict of `scalars`, as clearml-serving's metric logging does. A gateway that
-    finds its caller gone calls `close` itself. `fault` gives the code of an error event; `ended` is
-    told the code of the whole, once.
+    finds its caller gone calls `close` itself. `fault` gives the error of an error event; `ended`
+    is told once what it ended with, None where it is whole.
     """
 
     # The gateway watches the connection for as long as the answer takes.
@@ -40,27 +41,33 @@ class StreamAnswer(StreamingResponse):
 
     def __init__(
         self, events: AsyncIterator[bytes], headers: dict[str, str], scalars: Mapping[str, Any],
-        close: Callable[..., None], deadline: float, fault: Callable[[], str | None] = lambda: None,
-        ended: Callable[[str], None] = lambda code: None,
+        close: Callable[..., None], deadline: float,
+        fault: Callable[[], ServingError | None] = lambda: None,
+        ended: Callable[[ServingError | None], None] = lambda error: None,
     ) -> None:  # fmt: skip
         super().__init__(events, 200, {**headers, **_EVENTS}, "text/event-stream")
         self._scalars = scalars
         self._deadline = deadline
         self._fault = fault
-        self._ended_by = OK
+        self._ended_by: ServingError | None = None
         self._close = close
-        self._ended: Callable[[str], None] | None = ended
+        self._ended: Callable[[ServingError | None], None] | None = ended
+
+    @property
+    def error(self) -> ServingError | None:
+        return self._fault() or self._ended_by
 
     @property
     def code(self) -> str:
         """What it was in the end: its status left before the first event."""
-        return self._fault() or self._ended_by
+        error = self.error
+        return OK if error is None else error.kind.code
 
     def close(self) -> None:
-        self._close(*([_DEADLINE] if self._ended_by == _DEADLINE else []))
+        self._close(*([_LATE.kind.code] if self._ended_by is _LATE else []))
         told, self._ended = self._ended, None
         if told is not None:
-            told(self.code)
+            told(self.error)
 
     def keys(self) -> KeysView[str]:
         return self._scalars.keys()
@@ -82,12 +89,12 @@ class StreamAnswer(StreamingResponse):
                 with suppress(OSError):
                     self._ended_by = _LEFT
                     sending.result()
-                    self._ended_by = OK
+                    self._ended_by = None
             else:
-                self._ended_by = _LEFT if leaving.done() else _DEADLINE
+                self._ended_by = _LEFT if leaving.done() else _LATE
         finally:
             # Before the tasks' ends close the sequences as those of a caller that left.
-            if self._ended_by == _DEADLINE:
+            if self._ended_by is _LATE:
                 self.close()
             for task in (sending, leaving):
                 task.cancel()

@@ -33,15 +33,15 @@ async def events_of(
             if event:
                 yield event
     except ServingError as error:
-        passage.fault = error.kind.code
-        close_all(sequences, passage.fault)
+        passage.fault = error.without_frames()
+        close_all(sequences, error.kind.code)
         yield voice.fault(error)
     except ENDS:
         raise
     except BaseException as error:
         fault = internal_error(error, passage)
-        passage.fault = fault.kind.code
-        close_all(sequences, passage.fault)
+        passage.fault = fault
+        close_all(sequences, fault.kind.code)
         yield voice.fault(fault)
     finally:
         close_all(sequences)

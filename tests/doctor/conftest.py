@@ -32,14 +32,15 @@ PIN = read_lock().image
 FITTING = Plan(PIN.tensorrt, 239, "8.6")
 ACCESS, SECRET = "AN_ACCESS_KEY", "a secret of the tests"
 
-# docker that knows `--version`, `version`, `compose version`, `compose ps` and `compose exec`,
-# which runs the given Python code here, in the environment of a container.
+# docker that knows `--version`, `version`, `compose version`, `compose ps` and `exec`, which runs
+# the given Python code here, in the environment of a container: of two of inference, the second
+# has another file server where the test names one.
 # A shell's first line has no room for a Python whose path has a blank.
 DOCKER = """#!/bin/sh
 ''':'
 exec "{python}" -S "$0" "$@"
 '''
-import os, subprocess, sys
+import json, os, subprocess, sys
 arguments = sys.argv[1:]
 if arguments == ["--version"]:
     print("Docker version 28.2.2, build e6534b4")
@@ -48,10 +49,13 @@ elif arguments[0] == "version":
 elif arguments[:2] == ["compose", "version"]:
     print("Docker Compose version v{compose}")
 elif arguments[:2] == ["compose", "ps"]:
-    print("inference\\ntriton")
-elif arguments[:3] == ["compose", "exec", "-T"] and arguments[3] == "inference":
-    inside = {{**os.environ, "CLEARML_FILES_HOST": "{files}" or os.environ["CLEARML_FILES_HOST"]}}
-    sys.exit(subprocess.run(["{python}", "-S", *arguments[5:]], env=inside).returncode)
+    for name in ("demo-inference-1", "demo-inference-2", "demo-triton-1"):
+        print(json.dumps({{"Name": name, "State": "running"}}))
+elif arguments[0] == "exec" and "inference" in arguments[1]:
+    inside = dict(os.environ)
+    if arguments[1].endswith("2"):
+        inside["CLEARML_FILES_HOST"] = "{files}" or inside["CLEARML_FILES_HOST"]
+    sys.exit(subprocess.run(["{python}", "-S", *arguments[3:]], env=inside).returncode)
 else:
     sys.exit(1)
 """

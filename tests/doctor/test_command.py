@@ -6,11 +6,15 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.doctor.conftest import CLI, ROOT, Scene
+from transformer_serving.desk.doctor import clearml
+from transformer_serving.desk.doctor.finding import OK, SKIPPED, WARNING, Finding
+from transformer_serving.desk.doctor.subject import subject_of
 from transformer_serving.desk.doctor.table import CHECKS, markdown, markdown_lines
 from transformer_serving.desk.env_file import read_env_file
 from transformer_serving.desk.failure import Failure
@@ -76,6 +80,48 @@ def test_an_env_file_is_read_as_compose_reads_it(tmp_path: Path) -> None:
     assert read_env_file(path) == {
         "A": "1", "B": "x # y", "C": "z", "D": "plain", "E": "", "F": "a=b"
     }  # fmt: skip
+
+
+CLEARML = (clearml.check_api, clearml.check_credentials, clearml.check_files, clearml.check_clock)
+SERVER = (clearml.API, clearml.FILES)
+KEYS = (clearml.ACCESS, clearml.SECRET)
+
+
+@pytest.fixture
+def shell(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Finding]]:
+    """What is said of ClearML with docker/example.env, where every name of it is empty, in a shell
+    that has these variables of the scene.
+    """
+
+    def findings(*names: str) -> list[Finding]:
+        for name in (*SERVER, *KEYS):
+            monkeypatch.delenv(name, raising=False)
+        for name in names:
+            monkeypatch.setenv(name, scene.subject.environment[name])
+        file = ROOT / "docker" / "example.env"
+        subject = subject_of(scene.subject.state, env_file=file)
+        return [found for check in CLEARML for found in check(subject)]
+
+    return findings
+
+
+def test_what_a_file_leaves_empty_is_the_shells(shell: Callable[..., list[Finding]]) -> None:
+    assert [found.status for found in shell(*SERVER, *KEYS)] == [OK] * len(CLEARML)
+
+
+def test_keys_that_only_the_containers_have_are_no_failure(
+    shell: Callable[..., list[Finding]],
+) -> None:
+    api, keys, *others = shell(*SERVER)
+    assert keys.status == WARNING
+    assert "compose/secrets.yaml" in keys.fix
+    assert {found.status for found in (api, *others)} == {OK}
+
+
+def test_who_gave_a_file_is_not_told_to_give_one(shell: Callable[..., list[Finding]]) -> None:
+    for found in shell():
+        assert found.status == SKIPPED
+        assert "give --env-file" not in found.why
 
 
 def test_the_page_has_the_tables_of_the_code() -> None:

@@ -9,15 +9,18 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
 
 from tests.doctor.conftest import CLI, answering
+from tests.gateway.certificates import Authority
 from tests.gateway.played_host import Processor, host_of
 from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
 from transformer_serving.desk.doctor.finding import FAILURE, OK, SKIPPED, WARNING
-from transformer_serving.desk.doctor.gateway import SERVE, check_gateway
+from transformer_serving.desk.doctor.gateway import BIND, PORT, SERVE, TLS_FOLDER, check_gateway
 from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.http import KEY_VARIABLE
 from transformer_serving.gateway.front_door import FrontDoor
@@ -28,10 +31,12 @@ ALL, BOUND, UNKNOWN = new_key(), new_key(), new_key()
 
 
 @contextmanager
-def serving(door: FrontDoor) -> Iterator[str]:
+def serving(door: FrontDoor, **tls: Any) -> Iterator[str]:
     """Its address, as CLEARML_DEFAULT_BASE_SERVE_URL has it."""
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(door, log_config=None, lifespan="off", timeout_graceful_shutdown=5)
+    config = uvicorn.Config(
+        door, log_config=None, lifespan="off", timeout_graceful_shutdown=5, **tls
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
@@ -121,6 +126,38 @@ def test_a_gateway_that_does_not_say_whom_it_lets_in(status: int, key: str | Non
         said = found(f"{url}/serve", key)
     assert f"is not known: {url}/health/endpoints answers {status}" in said[FAILURE]
     assert "is ready at" in said[OK]
+
+
+def of_file(**variables: str) -> dict[str, str]:
+    """What is said of a file of compose's that has them."""
+    subject = Subject(Path("state"), variables, from_file=True)
+    return {one.status: f"{one.why}; {one.fix}" for one in check_gateway(subject)}
+
+
+@pytest.mark.parametrize("address", [{}, {BIND: "127.0.0.1"}, {BIND: "0.0.0.0"}])
+def test_it_is_where_compose_publishes_it(address: dict[str, str]) -> None:
+    with serving(made(None)) as url:
+        port = str(urlsplit(url).port)
+        assert of_file(**address, **{PORT: port}).keys() == {OK}
+        # One that is named goes before, such as the shell's.
+        said = of_file(**address, **{PORT: port, SERVE: "http://127.0.0.1:9/serve"})
+    assert f"{SERVE} http://127.0.0.1:9 is not reachable" in said[FAILURE]
+
+
+def test_a_file_that_does_not_say_where_is_told_so() -> None:
+    said = of_file()[SKIPPED]
+    assert f"neither the file nor the shell has {SERVE}" in said
+    assert "give --env-file" not in said
+
+
+def test_a_certificate_that_is_not_for_that_address_is_a_warning(tmp_path: Path) -> None:
+    """Callers use the name that it is for, which compose's variables do not have."""
+    pair = Authority(tmp_path).sign("front", "192.0.2.7")
+    with serving(made(None), ssl_certfile=pair.cert, ssl_keyfile=pair.key) as url:
+        said = of_file(**{PORT: str(urlsplit(url).port), TLS_FOLDER: "../secrets/tls"})
+    assert said.keys() == {WARNING}
+    assert SERVE in said[WARNING]
+    assert "SSL_CERT_FILE" in said[WARNING]
 
 
 @pytest.mark.parametrize("where", ["option", "variable", "file"])

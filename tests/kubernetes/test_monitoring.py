@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -34,6 +35,24 @@ def groups(*layers: dict[str, Any]) -> list[dict[str, Any]]:
     rule = one(rendered(CLEARML, MONITORED, *layers), "PrometheusRule", "demo")
     found: list[dict[str, Any]] = rule["spec"]["groups"]
     return found
+
+
+def test_the_runbooks_lines_name_what_is_there() -> None:
+    """Of docs/monitoring.md, by the release that it names."""
+    text = (CHART.parent.parent / "docs" / "monitoring.md").read_text("utf-8")
+    section = text.split("\n## Runbooks elsewhere\n")[1].split("\n## ")[0]
+    objects = rendered(CLEARML, name="serving")
+    for kind, name in re.findall(r"\b(deployment|service)/([a-z-]+)", section):
+        one(objects, kind.capitalize(), name)
+    labels = [
+        one(objects, "Deployment", f"serving-{part}")["spec"]["template"]["metadata"]["labels"]
+        for part in ("inference", "triton")
+    ]
+    selectors = re.findall(r"--selector ([\w./=,-]+)", section)
+    assert selectors
+    for selector in selectors:
+        wanted = dict(row.split("=") for row in selector.split(","))
+        assert any(wanted.items() <= found.items() for found in labels), selector
 
 
 def test_the_copies_are_as_they_are_made_now() -> None:

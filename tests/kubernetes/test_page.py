@@ -90,6 +90,23 @@ def test_the_values_that_are_shown_are_taken() -> None:
     )
 
 
+def test_every_key_that_is_added_is_brought_into_the_cluster() -> None:
+    """Gateway and controller know what the Secret of the values holds, and no file of a desk."""
+    own_server, _ = map(yaml.safe_load, blocks("yaml"))
+    secret = own_server["access"]["keysSecret"]
+    brings = f"kubectl create secret generic {secret} --from-file=keys.json"
+    adds = re.compile(r"keys add \S+ (?:--metrics )?--file keys\.json")
+    rests = [rest for section in TEXT.split("\n## ") for rest in adds.split(section)[1:]]
+    assert len(rests) > 1
+    for rest in rests:
+        assert brings in rest
+    objects = rendered(own_server)
+    for name in ("inference", "triton"):
+        pod = one(objects, "Deployment", f"demo-{name}")["spec"]["template"]["spec"]
+        (volume,) = [each for each in pod["volumes"] if each["name"] == "keys"]
+        assert volume["secret"]["secretName"] == secret
+
+
 def test_the_notes_after_an_install_name_what_is_there() -> None:
     notes = chart().render(
         {"local": {"enabled": True}, "access": {"open": True}}, name="demo", namespace="serving"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from scripts.alerts_table import PAGE, table
+from transformer_serving.contract.engine_parameters import ENGINE_PARAMETERS
 from transformer_serving.desk.monitoring.alerts import Alert
 from transformer_serving.desk.monitoring.rules import LIMITS, RUNBOOKS, all_alerts
 
@@ -88,6 +89,35 @@ def test_commands_of_the_runbooks_are_there() -> None:
         asked |= set(re.findall(r"\btransformer-serving ([a-z-]+)", path.read_text("utf-8")))
     assert "doctor" in asked
     assert asked <= known
+
+
+def runbooks() -> dict[str, str]:
+    return {path.name: path.read_text("utf-8") for path in (ROOT / RUNBOOKS).glob("*.md")}
+
+
+def test_runbooks_whose_lines_are_others_elsewhere_lead_to_them() -> None:
+    """With keys, TLS, other names of containers, or pods."""
+    lines = re.compile(r"docker compose|compose/|--scale|http://127\.0\.0\.1:8080")
+    found = {name for name, text in runbooks().items() if lines.search(text)}
+    assert found == {
+        name for name, text in runbooks().items() if "(../monitoring.md#runbooks-elsewhere)" in text
+    }
+    assert len(found) > 10
+
+
+def test_runbooks_change_an_engine_by_convert_and_no_file_of_a_bundle() -> None:
+    """deploy refuses a bundle whose files are not those of its manifest."""
+    for name, text in runbooks().items():
+        assert "config.pbtxt" not in text, name
+        for one in ENGINE_PARAMETERS:
+            assert f"`{one.name}`" not in text, f"{name}: {one.flag}"
+
+
+def test_a_workers_process_id_is_looked_up_in_its_container() -> None:
+    """Its label is what the process is called there; compose's `top` shows the machine's."""
+    text = runbooks()["golden-rounds-stale.md"]
+    assert "exec inference cat /proc/PID/status" in text
+    assert not any(re.search(r"compose\.yaml top\b", one) for one in runbooks().values())
 
 
 def test_figures_in_the_runbooks_are_given(given: set[str]) -> None:

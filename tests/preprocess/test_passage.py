@@ -9,9 +9,11 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, strategies as st
 
-from preprocess.passage import Passage, internal_error
+from preprocess import passage as ways
+from preprocess.passage import Departures, Passage, internal_error
 from preprocess.stats import STAGES
 from preprocess.ticket import Stay
+from transformer_serving.contract.errors import ServingError, caller_left
 from transformer_serving.contract.worker import fault_lines
 from transformer_serving.contract.worker.request_context import current_request
 
@@ -71,3 +73,42 @@ def test_a_fault_of_the_code_has_one_trace_a_second(
     for line in caplog.records:
         assert any(line.reference in message for message in told)  # type: ignore[attr-defined]
     assert len(set(told)) == 2
+
+
+def test_a_stream_that_breaks_is_on_the_line_a_second_of_its_code(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(ways, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    departures, fault = Departures("text", 7), ServingError("engine_failed", "it failed")
+
+    def broken() -> str:
+        stream = Passage({})
+        departures.headers(stream, goes_on=True)
+        departures.ended(stream, fault)
+        return stream.request_id
+
+    with caplog.at_level(logging.WARNING):
+        first = broken()
+        departures.headers(Passage({}), fault)
+        broken()
+        clock.now += 1
+        last = broken()
+    lines = [vars(row) for row in caplog.records]
+    assert [(row["request_id"], row["count"]) for row in lines] == [(first, 1), (last, 3)]
+    assert {(row["endpoint"], row["status"], row["code"]) for row in lines} == {
+        ("text", 502, "engine_failed")
+    }
+
+
+@pytest.mark.parametrize(
+    ("golden", "error"),
+    [(False, None), (False, caller_left()), (True, ServingError("engine_failed", "it failed"))],
+    ids=["whole", "left", "golden"],
+)
+def test_of_these_streams_no_line_is_written(
+    caplog: pytest.LogCaptureFixture, golden: bool, error: ServingError | None
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        Departures("text", 7).ended(Passage(SimpleNamespace(is_golden=golden)), error)
+    assert not caplog.records

@@ -24,7 +24,7 @@ from tests.preprocess.test_coalesce import (
     text,
 )
 from transformer_serving.contract.endpoint import Endpoint
-from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.errors import ServingError, caller_left, too_late
 from transformer_serving.contract.worker.otlp import Span
 from transformer_serving.contract.worker.request_context import (
     GoldenBody,
@@ -239,16 +239,19 @@ async def test_a_stream_that_a_fault_cuts_is_a_failed_span(queue: Kept) -> None:
     assert [name for name, _ in span.events] == ["first token"]
 
 
-@pytest.mark.parametrize(("code", "failed"), [("ok", False), ("left", False), ("deadline", True)])
+@pytest.mark.parametrize(
+    ("error", "failed"), [(None, False), (caller_left(), False), (too_late(), True)],
+    ids=["ok", "left", "deadline"],
+)  # fmt: skip
 def test_a_request_whose_answer_goes_on_is_a_span_until_it_has_ended(
-    queue: Kept, code: str, failed: bool
+    queue: Kept, error: ServingError | None, failed: bool
 ) -> None:
     one = passage(queue)
     one.tokenized = one.left = one.answered = one.arrived
     departures = Departures("texts", 7)
     departures.headers(one, goes_on=True)
     assert not queue.spans
-    departures.ended(one, code)
+    departures.ended(one, error)
     (own,) = called(queue, "serve texts")
     assert own.failed is failed
     assert own.attributes["http.response.status_code"] == 200

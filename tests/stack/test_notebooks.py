@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +13,7 @@ import nbformat
 import pytest
 
 from notebooks.execute import executed, notebooks
-from tests.stack.conftest import ROOT, Stack
+from tests.stack.conftest import ROOT, Stack, started
 
 pytestmark = [pytest.mark.long, pytest.mark.by_hand]
 
@@ -17,14 +21,38 @@ pytestmark = [pytest.mark.long, pytest.mark.by_hand]
 MOST_BYTES = 200_000
 
 
-@pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
-def test_a_notebook_runs_from_start_to_end(stack: Stack, path: Path) -> None:
-    environment = {
-        **stack.environment(),
-        "TRANSFORMER_SERVING_STATE": str(stack.state),
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Stack]]:
+    """A repository's folder as far as a notebook looks at it, and its stack after `make up`."""
+    folder = tmp_path_factory.mktemp("checkout")
+    (folder / "notebooks").mkdir()
+    for path in (ROOT / "pyproject.toml", *notebooks()):
+        shutil.copy(path, folder / path.relative_to(ROOT))
+    with started(folder / ".stack", "--demo") as stack:
+        yield folder, stack
+
+
+def opened(stack: Stack) -> dict[str, str]:
+    """The environment of an editor: nothing of the stack but its port, no activated environment."""
+    programs = os.environ["PATH"].split(os.pathsep)
+    own = str(Path(sys.executable).parent)
+    bare = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("CLEARML_", "TRANSFORMER_SERVING_"))
+    }
+    return {
+        **bare,
+        "PATH": os.pathsep.join(name for name in programs if name != own),
+        "CLEARML_DEFAULT_BASE_SERVE_URL": stack.url("").rstrip("/"),
         "NOTEBOOK_SECONDS": "0.3",
     }
-    found = executed(path, environment)
+
+
+@pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
+def test_a_notebook_runs_from_start_to_end(checkout: tuple[Path, Stack], path: Path) -> None:
+    folder, stack = checkout
+    found = executed(folder / path.relative_to(ROOT), opened(stack))
     kept = nbformat.read(path, as_version=4)
     assert [bool(cell.get("outputs")) for cell in found.cells] == [
         bool(cell.get("outputs")) for cell in kept.cells

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from functools import partial
 from typing import Any
 
 import pytest
 
+from preprocess.generation import answer
 from preprocess.generation.seats import seats
 from preprocess.triton.client import close_clients
 from tests.engine.triton_server import TritonServer
@@ -120,6 +122,29 @@ async def test_an_error_in_the_middle_is_an_event_and_the_end(
     assert (got, whole) == (status, error)
 
 
+async def test_a_fault_of_a_stream_is_logged(text: Asker, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        response = await text.ask({"text": "fail w30", "stream": True})
+        await served(response)
+    assert line_of(caplog) == ("text", 502, "engine_failed", response.headers["x-request-id"])
+
+
+async def test_the_deadline_of_a_caller_that_does_not_read_is_logged(
+    text: Asker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answer, "_LAST_WORDS_S", 0.0)
+    with caplog.at_level(logging.WARNING):
+        response = await text.ask({"text": "slow w30", "stream": True, "timeout_ms": 1000})
+        await served(response, reads=False)
+    assert line_of(caplog) == ("text", 504, "deadline", response.headers["x-request-id"])
+
+
+def line_of(caplog: pytest.LogCaptureFixture) -> tuple[Any, ...]:
+    """What the one line of a fault says."""
+    (line,) = [vars(row) for row in caplog.records if hasattr(row, "request_id")]
+    return tuple(line[name] for name in ("endpoint", "status", "code", "request_id"))
+
+
 async def test_a_silence_is_given_up(settings: Any, text: Asker) -> None:
     settings(TOKEN_GAP_S="0.3", FIRST_TOKEN_S="0.4")
     impatient = Asker("text", fields())
@@ -226,14 +251,16 @@ def is_unloaded(client: Any, name: str) -> bool:
     return all(row.state == "UNAVAILABLE" for row in rows if row.name == name)
 
 
-async def served(response: Any, leaves_after: int) -> None:
-    """Send it to a caller who leaves after so many messages."""
-    gone = asyncio.Event()
+async def served(response: Any, leaves_after: int | None = None, *, reads: bool = True) -> None:
+    """Send it to a caller who leaves after so many messages, or takes none and stays."""
+    gone, never = asyncio.Event(), asyncio.Event()
     messages: list[Any] = []
 
     async def send(message: Any) -> None:
         messages.append(message)
-        if len(messages) >= leaves_after:
+        if not reads:
+            await never.wait()
+        if len(messages) == leaves_after:
             gone.set()
 
     async def receive() -> Any:

@@ -86,8 +86,8 @@ def _print_request(logs: Path, names: Sequence[str], request: str, *, as_json: b
         looked = ", ".join(path.name for path in files) or "no file"
         raise Failure(
             f"no line has that request id; looked in {logs} at {looked}. Only answers of 500 and "
-            "above are logged, of each code one a second, unless the stack was started with "
-            "TRANSFORMER_SERVING_LOG_REQUESTS=1"
+            "above and streams that broke are logged, of each code one a second, unless the stack "
+            "was started with TRANSFORMER_SERVING_LOG_REQUESTS=1"
         )
 
 

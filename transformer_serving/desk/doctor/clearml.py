@@ -14,7 +14,6 @@ from transformer_serving.desk.doctor.subject import Subject
 
 API, FILES = "CLEARML_API_HOST", "CLEARML_FILES_HOST"
 ACCESS, SECRET = "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY"
-_NO_ADDRESS = "no {name}: give --env-file, or start a stack"
 # Tokens and pre-signed addresses are refused from about here on.
 _SKEW_WARNING_S, _SKEW_FAILURE_S = 5.0, 60.0
 
@@ -22,7 +21,7 @@ _SKEW_WARNING_S, _SKEW_FAILURE_S = 5.0, 60.0
 def check_api(subject: Subject) -> Findings:
     host = subject.environment.get(API)
     if not host:
-        yield skipped(_NO_ADDRESS.format(name=API))
+        yield unnamed(subject, API)
         return
     answer = _ping(host)
     if answer.status == 0:
@@ -42,6 +41,16 @@ def _ping(host: str) -> Answer:
 
 def _is_api(answer: Answer) -> bool:
     return "meta" in answer.json()
+
+
+def unnamed(subject: Subject, name: str) -> Finding:
+    """What is said where the variable `name` has no address."""
+    if not subject.from_file:
+        return skipped(f"no {name}: give --env-file, or start a stack")
+    return skipped(
+        f"neither the file nor the shell has {name}; the local profile's is put into the shell by "
+        "the second line of docs/compose.md"
+    )
 
 
 def unreachable(
@@ -66,13 +75,10 @@ def check_credentials(subject: Subject) -> Findings:
     values = [subject.environment.get(name) for name in (API, ACCESS, SECRET)]
     host, access, secret = values
     if not host:
-        yield skipped(_NO_ADDRESS.format(name=API))
+        yield unnamed(subject, API)
         return
     if not access or not secret:
-        missing = ACCESS if not access else SECRET
-        yield failure(
-            f"{missing} is not set", f"make keys in the web app and set {ACCESS}, {SECRET}"
-        )
+        yield _no_keys(subject, ACCESS if not access else SECRET)
         return
     login = base64.b64encode(f"{access}:{secret}".encode()).decode()
     answer = ask(f"{host.rstrip('/')}/auth.login", {"Authorization": f"Basic {login}"})
@@ -87,10 +93,22 @@ def check_credentials(subject: Subject) -> Findings:
         )
 
 
+def _no_keys(subject: Subject, missing: str) -> Finding:
+    if not subject.from_file:
+        return failure(
+            f"{missing} is not set", f"make keys in the web app and set {ACCESS}, {SECRET}"
+        )
+    return warning(
+        f"neither the file nor the shell has {missing}",
+        f"make keys in the web app and set {ACCESS}, {SECRET}; where compose/secrets.yaml gives "
+        "them to the containers, export them here to have them tried",
+    )
+
+
 def check_files(subject: Subject) -> Findings:
     host = subject.environment.get(FILES)
     if not host:
-        yield skipped(_NO_ADDRESS.format(name=FILES))
+        yield unnamed(subject, FILES)
     elif not host.startswith(("http://", "https://")):
         yield skipped(
             f"{urlsplit(host).scheme or 'a folder'}: is object storage, which is not asked"

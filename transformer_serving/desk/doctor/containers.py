@@ -1,6 +1,6 @@
 """Checks of Docker and compose, and of ClearML as the running containers see it.
 
-Tested by tests/compose/test_stack.py.
+Tested by tests/doctor/test_faults.py and tests/compose/test_doctor.py.
 """
 
 from __future__ import annotations
@@ -74,37 +74,41 @@ def check_compose(subject: Subject) -> Findings:
 
 def check_containers(subject: Subject) -> Findings:
     """API and file server, asked from inside every running container that names them."""
-    services = _services(subject)
-    if not services:
+    containers = _containers(subject)
+    if not containers:
         yield skipped(NO_STACK)
-    for service in services:
-        yield from _service(subject, service)
+    for container in containers:
+        yield from _container(subject, container)
 
 
-def _services(subject: Subject) -> list[str]:
-    """The running services of the compose project of this folder or of COMPOSE_FILE."""
-    listed = subject.run("docker", "compose", "ps", "--services", "--status", "running")
-    return listed.output.split() if listed.code == 0 else []
+def _containers(subject: Subject) -> list[str]:
+    """By name, those that run of the compose project of this folder or of COMPOSE_FILE."""
+    listed = subject.run("docker", "compose", "ps", "--status", "running", "--format", "json")
+    if listed.code != 0:
+        return []
+    # One on each line; what compose warns of is none.
+    rows = [row for line in listed.output.splitlines() if (row := _json(line))]
+    return sorted(str(row["Name"]) for row in rows)
 
 
-def _service(subject: Subject, service: str) -> Findings:
-    ran = subject.run("docker", "compose", "exec", "-T", service, "python3", "-I", "-c", PROBE)
+def _container(subject: Subject, container: str) -> Findings:
+    ran = subject.run("docker", "exec", container, "python3", "-I", "-c", PROBE)
     answers = _json(ran.output) if ran.code == 0 else None
     if answers is None:
-        yield skipped(f"{service}: its container has no Python to ask with")
+        yield skipped(f"{container}: it has no Python to ask with")
         return
     asked = {name: said for name, said in answers.items() if said != "unset"}
     if not asked:
-        yield skipped(f"{service}: its environment names no ClearML server")
+        yield skipped(f"{container}: its environment names no ClearML server")
     for name, said in asked.items():
-        yield _asked(service, name, str(said))
+        yield _asked(container, name, str(said))
 
 
-def _asked(service: str, name: str, said: str) -> Finding:
+def _asked(container: str, name: str, said: str) -> Finding:
     if said == "ok":
-        return ok(f"{service}: {name} answers from inside the container")
+        return ok(f"{container}: {name} answers from inside")
     return failure(
-        f"{service}: {name} is not reachable from inside the container: {said}",
+        f"{container}: {name} is not reachable from inside: {said}",
         "localhost in a container is the container: set an address that containers reach, such as "
         "http://host.docker.internal:PORT or the service's name",
     )

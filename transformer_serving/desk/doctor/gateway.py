@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from transformer_serving.desk.doctor.clearml import unreachable
+from transformer_serving.desk.doctor.clearml import unnamed, unreachable
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
 from transformer_serving.desk.doctor.http import Answer, ask
 from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.http import FORBIDDEN, KEY_VARIABLE, UNAUTHORIZED, key_header
 
 SERVE = "CLEARML_DEFAULT_BASE_SERVE_URL"
+# Of which compose/compose.yaml makes it.
+BIND, PORT = "TRANSFORMER_SERVING_BIND", "TRANSFORMER_SERVING_PORT"
+TLS_FOLDER = "TRANSFORMER_SERVING_TLS_FOLDER"
 
 
 def check_gateway(subject: Subject) -> Findings:
     serve = subject.environment.get(SERVE)
-    if not serve:
-        yield skipped(f"no {SERVE}: give --env-file, or start a stack")
+    published = None if serve else _published(subject)
+    if not serve and not published:
+        yield unnamed(subject, SERVE)
         return
-    address = serve.rstrip("/").removesuffix("/serve")
+    address = published or str(serve).rstrip("/").removesuffix("/serve")
     answer = ask(f"{address}/health/ready")
-    if answer.status == 0:
-        yield unreachable(subject, SERVE, address, answer, "the gateway")
+    if answer.distrusted and published:
+        yield _distrusted(address, answer)
+    elif answer.status == 0:
+        name = PORT if published else SERVE
+        yield unreachable(subject, name, address, answer, "the gateway")
     elif "ready" not in answer.json() and subject.running:
         yield failure(
             f"what answers at {address} is not the stack's gateway",
@@ -33,6 +40,24 @@ def check_gateway(subject: Subject) -> Findings:
     else:
         yield _ready(address, answer)
         yield _lets_in(subject, address)
+
+
+def _published(subject: Subject) -> str | None:
+    """Where compose publishes it by the variables of --env-file, None where they do not say."""
+    values = subject.environment
+    if not subject.from_file or not (values.get(BIND) or values.get(PORT)):
+        return None
+    scheme = "https" if values.get(TLS_FOLDER) else "http"
+    return f"{scheme}://{values.get(BIND) or '127.0.0.1'}:{values.get(PORT) or '8080'}"
+
+
+def _distrusted(address: str, answer: Answer) -> Finding:
+    """A certificate is seldom made for the address that is published."""
+    return warning(
+        f"no TLS with the gateway at {address}: {answer.error}",
+        f"set {SERVE} to https://HOST:PORT/serve, HOST as the certificate has it, and "
+        "SSL_CERT_FILE to an authority of your own; where callers show certificates, nothing",
+    )
 
 
 def _ready(address: str, answer: Answer) -> Finding:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +22,10 @@ _MOST = 1 << 20
 
 @dataclass(frozen=True)
 class Answer:
-    """`status` 0 when nothing answered, then `error` says why. `asked_at` is Unix time."""
+    """`status` 0 when nothing answered, then `error` says why. `asked_at` is Unix time.
+
+    `unresolved` where the host's name has no address, `distrusted` where TLS failed.
+    """
 
     status: int
     body: bytes
@@ -29,6 +33,7 @@ class Answer:
     error: str
     asked_at: float
     unresolved: bool = False
+    distrusted: bool = False
 
     def json(self) -> dict[str, Any]:
         """The JSON object of the body; empty when it is none."""
@@ -63,13 +68,16 @@ def _answer(question: Callable[[], http.HttpAnswer]) -> Answer:
     try:
         said = question()
     except http.NoAnswer as error:
-        unresolved = isinstance(error.cause, socket.gaierror)
-        return _silent(_reason(error.cause), unresolved=unresolved)
+        return _silent(
+            _reason(error.cause),
+            unresolved=isinstance(error.cause, socket.gaierror),
+            distrusted=isinstance(error.cause, ssl.SSLError),
+        )
     return Answer(said.status, said.body, dict(said.headers.items()), "", time.time())
 
 
-def _silent(error: str, *, unresolved: bool = False) -> Answer:
-    return Answer(0, b"", {}, error, time.time(), unresolved)
+def _silent(error: str, *, unresolved: bool = False, distrusted: bool = False) -> Answer:
+    return Answer(0, b"", {}, error, time.time(), unresolved, distrusted)
 
 
 def _reason(error: object) -> str:

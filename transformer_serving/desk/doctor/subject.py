@@ -40,8 +40,9 @@ class Ran:
 class Subject:
     """The fields with defaults are this machine; a test describes another one with them.
 
-    `environment` holds the variables of --env-file, of the stack and of the shell, the first
-    named first. `from_file` says whether --env-file was given: its stack is not the embedded one.
+    `environment` holds the variables of --env-file that have a value, of the stack and of the
+    shell, the first named first. `from_file` says whether --env-file was given: its stack is not
+    the embedded one.
     """
 
     state: Path
@@ -113,7 +114,8 @@ def subject_of(
     record = load_record(state)
     environment = dict(os.environ)
     if env_file is not None:
-        environment |= read_env_file(env_file)
+        # docker/example.env has each name, and compose takes an empty one for one that is not set.
+        environment |= {name: value for name, value in read_env_file(env_file).items() if value}
     elif record is not None:
         environment |= clearml_environment(record)
     key = key or environment.get(KEY_VARIABLE)

@@ -104,7 +104,7 @@ CHECKS = (
     Check(
         "credentials",
         "CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY",
-        "one is missing, or the API refuses them",
+        "one is missing, or the API refuses them; a warning where --env-file leaves one out",
         clearml.check_credentials,
     ),
     Check(
