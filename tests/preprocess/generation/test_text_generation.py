@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,8 @@ from preprocess.generation.seats import seats
 from preprocess.triton.client import close_clients
 from tests.engine.triton_server import TritonServer
 from tests.text_engine import PROMPT, Asker, asked, fields, lived, three_tokens, write_model
-from transformer_serving.contract.worker.request_context import current_caller
+from transformer_serving.contract.worker.request_context import GoldenBody, current_caller
+from transformer_serving.contract.worker.watched_answers import watched_answers
 
 pytestmark = pytest.mark.slow
 
@@ -118,6 +120,27 @@ async def test_an_error_in_the_middle_is_an_event_and_the_end(
     assert set(error) == {"code", "message", "field", "limit", "got"}
     got, whole = await text.refusal({"text": f"{word} w30"})
     assert (got, whole) == (status, error)
+
+
+@pytest.mark.parametrize(
+    ("word", "leaves_after", "status"), [("w20", 1000, 200), ("fail", 1000, 502), ("slow", 3, 499)]
+)
+async def test_a_rollout_hears_of_a_stream_when_it_has_ended(
+    text: Asker, word: str, leaves_after: int, status: int
+) -> None:
+    """By what it was in the end, and once; of golden requests it hears nothing."""
+    watched = watched_answers()
+    noted = watched["text"] = deque()
+    try:
+        body = {"text": f"{word} w30", "stream": True}
+        await served(await text.ask(GoldenBody(body)), leaves_after)
+        response = await text.ask(body)
+        assert not noted
+        await served(response, leaves_after)
+        ((told, tokens, _),) = noted
+        assert (told, tokens) == (status, 2)
+    finally:
+        watched.clear()
 
 
 async def test_a_silence_is_given_up(settings: Any, text: Asker) -> None:
