@@ -15,7 +15,11 @@ from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.contract.worker.durations import OK
 from transformer_serving.contract.worker.fault_lines import Faults, tell
-from transformer_serving.contract.worker.request_context import current_caller, current_request
+from transformer_serving.contract.worker.request_context import (
+    current_arrival,
+    current_caller,
+    current_request,
+)
 from transformer_serving.contract.worker.tracing import Tracing
 from transformer_serving.contract.worker.watched_answers import watched_answers
 
@@ -60,7 +64,8 @@ class Passage:
     )  # fmt: skip
 
     def __init__(self, body: Any, tracing: Tracing | None = None) -> None:
-        self.arrived = time.monotonic()
+        arrived = current_arrival.get()
+        self.arrived = time.monotonic() if arrived is None else arrived
         self.tokenized = self.left = self.answered = 0.0
         self.texts = self.tokens = 0
         self.golden: bool = getattr(body, "is_golden", False)
@@ -109,7 +114,8 @@ class Departures:
     ) -> dict[str, str]:
         """Count the answer, log and trace it; the headers it leaves with.
 
-        Of one that `goes_on` after them, a stream, fault and trace are told when it has `ended`.
+        Of one that `goes_on` after them, a stream, fault and trace are told when it has `ended`,
+        and only then a rollout hears of it.
         """
         status = error.kind.status if error else 200
         stages = passage.stages()
@@ -117,8 +123,8 @@ class Departures:
             self._trace(passage.trace, passage, status, stages)
         if not passage.golden:
             self.figures.request(status, passage.texts, passage.tokens, stages)
-            if (watched := self._watched.get(self._endpoint)) is not None:
-                watched.append((status, passage.tokens, sum(stages.values())))
+            if not goes_on:
+                self._watch(status, passage, stages)
             if not passage.from_gateway:
                 code = error.kind.code if error else OK
                 durations.took(
@@ -138,11 +144,20 @@ class Departures:
 
     def ended(self, passage: Passage, error: ServingError | None) -> None:
         """A stream, to be called once: it left with 200, and `error` is what it ended with."""
-        failed = error is not None and error.kind.status >= _FIRST_SERVER_FAULT
+        status, stages = 200 if error is None else error.kind.status, passage.stages()
+        failed = status >= _FIRST_SERVER_FAULT
         if passage.trace is not None:
-            self._trace(passage.trace, passage, 200, passage.stages(), failed=failed)
-        if error is not None and failed and not passage.golden:
+            self._trace(passage.trace, passage, 200, stages, failed=failed)
+        if passage.golden:
+            return
+        self._watch(status, passage, stages)
+        if error is not None and failed:
             self._log(passage, error)
+
+    def _watch(self, status: int, passage: Passage, stages: dict[str, float]) -> None:
+        """Of both bundles in a rollout, what became of each request."""
+        if (watched := self._watched.get(self._endpoint)) is not None:
+            watched.append((status, passage.tokens, sum(stages.values())))
 
     def again(self, error: ServingError, times: int) -> None:
         """So many more were answered with the error, by the gateway."""

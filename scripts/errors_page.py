@@ -39,7 +39,8 @@ Every error of ours has the same JSON body:
 
 `field`, `limit` and `got` are null where they do not apply. No error repeats anything of the
 request but a whole number that its parameter does not take, as `got`: one out of its bounds, say.
-Every answer, errors included, has `x-request-id` and `server-timing`.
+Every answer of the gateway, errors included, has `x-request-id` and `server-timing`. What is no
+HTTP, or a head that is too large or too slow, is refused before it: 400, 408 or 431 without them.
 
 """
 
@@ -89,9 +90,9 @@ clearml-serving itself decides before our code sees the request: a malformed bod
 a body of FastAPI's, bytes of a body have no limit, and an unknown endpoint is 404 with
 `{"detail": …}` that repeats its name. It has no keys, so nothing is 401 or 403. It also tells
 nobody that a caller has left: such a request stays in the queue until it is answered or its
-deadline passes, unless the server itself cancels it. Behind the gateway a path below `/serve/` that
-can name no endpoint at all is still a 404 of clearml-serving's own, and so are the errors of other
-engines.
+deadline passes, unless the server itself cancels it. Behind the gateway two are still
+clearml-serving's own, as `{"detail": …}`: 405 to a method that an endpoint does not take, such as
+`GET /serve/NAME`, and the errors of endpoints whose code is not of this kit.
 
 """
 

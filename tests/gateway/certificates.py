@@ -10,11 +10,16 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from transformer_serving.contract.replacement import replace_file
 
+PrivateKey = (
+    ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
+    | ed448.Ed448PrivateKey
+)  # fmt: skip
 _DAY = timedelta(days=1)
 _NOTHING = dict.fromkeys(
     ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment",
@@ -54,9 +59,9 @@ class Authority:
         self.cert = folder / "authority.pem"
         self.cert.write_bytes(made.public_bytes(serialization.Encoding.PEM))
 
-    def sign(self, name: str, host: str = "127.0.0.1") -> Pair:
+    def sign(self, name: str, host: str = "127.0.0.1", key: PrivateKey | None = None) -> Pair:
         """A pair named NAME.pem and NAME-key.pem, in the place of one that lay there."""
-        key = ec.generate_private_key(ec.SECP256R1())
+        key = key or ec.generate_private_key(ec.SECP256R1())
         usage = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         address = x509.IPAddress(ipaddress.ip_address(host))
         made = (
@@ -86,7 +91,7 @@ def serial(raw: bytes | None) -> int:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+    subject: x509.Name, issuer: x509.Name, key: CertificatePublicKeyTypes
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
@@ -105,7 +110,7 @@ def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
-def _pem(key: ec.EllipticCurvePrivateKey) -> str:
+def _pem(key: PrivateKey) -> str:
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

@@ -57,9 +57,11 @@ class Server:
     process: subprocess.Popen[bytes] = field(init=False)
 
     def start(self) -> Server:
+        # As from a shell, also where the tests themselves run under nohup.
+        command = ["env", "--default-signal=HUP", *self.command]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                self.command, env=self.environment, cwd=ROOT, stdout=log, stderr=log
+                command, env=self.environment, cwd=ROOT, stdout=log, stderr=log
             )
         return self
 

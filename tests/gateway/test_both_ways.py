@@ -60,6 +60,26 @@ def test_status(way: Server, method: str, path: str, status: int) -> None:
     assert way.ask(method, path, body, {"content-type": "application/json"}).status == status
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/nothing"), ("POST", "/serve/ours/2/x"), ("POST", "/serve/"), ("PUT", "//serve/a"),
+        ("GET", "/health/nothing"),
+    ],
+)  # fmt: skip
+def test_where_nothing_is_the_error_is_ours(gateway: Server, method: str, path: str) -> None:
+    reply = gateway.ask(method, path, None if method == "GET" else b"{}")
+    assert (reply.status, reply.json["code"]) == (404, "unknown_endpoint")
+    assert list(reply.json) == ["code", "message", "field", "limit", "got"]
+    assert reply.headers["x-request-id"]
+
+
+def test_a_wrong_method_is_the_hosts_to_tell(gateway: Server) -> None:
+    """As docs/api.md and docs/errors.md say."""
+    reply = gateway.ask("GET", "/serve/ours")
+    assert (reply.status, reply.headers["allow"], list(reply.json)) == (405, "POST", ["detail"])
+
+
 def test_the_openapi_names_every_status_of_ours(gateway: Server) -> None:
     document = gateway.ask("GET", "/openapi.json").json
     for path in ("/serve/{model_id}", "/serve/{model_id}/", "/serve/{model_id}/{version}"):

@@ -13,6 +13,7 @@ import pytest
 from starlette.responses import Response
 
 from tests.gateway.played_host import Ours, Processor, host_of
+from transformer_serving.gateway import shutdown
 from transformer_serving.gateway.body import incoming as body_module
 from transformer_serving.gateway.front_door import FrontDoor
 from transformer_serving.gateway.settings import GatewaySettings
@@ -199,9 +200,21 @@ async def test_sigterm_reaches_the_server_after_the_drain(term_handler: list[int
     assert term_handler == [signal.SIGTERM]
 
 
+async def test_a_sigterm_that_comes_by_two_ways_is_one(term_handler: list[int]) -> None:
+    door = Door(drain=60)
+    await started(door)
+    for _ in range(2):
+        signal.raise_signal(signal.SIGTERM)
+    assert term_handler == []
+    assert await not_ready_because(door) == "shutting down"
+
+
 @pytest.mark.parametrize(("drain", "signals"), [(0, 1), (60, 2)])
-async def test_sigterm_at_once(term_handler: list[int], drain: float, signals: int) -> None:
-    """Without a drain; and by a second SIGTERM."""
+async def test_sigterm_at_once(
+    term_handler: list[int], drain: float, signals: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a drain; and by a second SIGTERM, that is none of the same moment."""
+    monkeypatch.setattr(shutdown, "_SAME_SIGNAL_S", 0.0)
     door = Door(drain=drain)
     await started(door)
     for _ in range(signals):

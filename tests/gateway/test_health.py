@@ -38,7 +38,8 @@ def test_on_the_real_app(gateway: Server) -> None:
         "ours": "ok", "ours/2": "ok", "updated": "ok", "other": "not asked", "broken": "failed",
     }  # fmt: skip
     assert rows["broken"]["reason"].startswith("422")
-    assert gateway.ask("GET", "/health/nothing").status == 404
+    nothing = gateway.ask("GET", "/health/nothing")
+    assert (nothing.status, nothing.json["code"]) == (404, "unknown_endpoint")
     assert gateway.ask("HEAD", "/health/ready").status == 200
     for name, status in {"ours": 200, "ours/2": 200, "other": 200, "broken": 503}.items():
         reply = gateway.ask("GET", f"/health/endpoints/{name}")

@@ -24,6 +24,7 @@ import pytest
 from click.testing import CliRunner
 from fastapi import APIRouter, FastAPI
 from hypothesis import given, strategies as st
+from starlette._utils import get_route_path
 
 from tests.engine.triton_server import wait_until
 from tests.gateway.conftest import JSON, Headers, Reply, Server, Session
@@ -39,11 +40,12 @@ from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
 from transformer_serving.gateway import page
 from transformer_serving.gateway.access import KEYS_FILE, Access
+from transformer_serving.gateway.asgi import path_of
 from transformer_serving.gateway.front_door import FrontDoor
 from transformer_serving.gateway.keys import Keys, endpoint_url, keys_of
 from transformer_serving.gateway.page.files import FILES
 from transformer_serving.gateway.routes import call_of
-from transformer_serving.gateway.settings import read_settings
+from transformer_serving.gateway.settings import GENERATE_ENDPOINT, read_settings
 from transformer_serving.gateway.short_way import RequestedEndpoint
 
 ALL, BOUND, METRICS, UNKNOWN = (new_key() for _ in range(4))
@@ -114,6 +116,41 @@ def test_nothing_is_asked_without_a_key(door: Server, method: str, path: str) ->
             assert reply.status == 401
         else:
             refused(reply, "unauthorized")
+
+
+@pytest.fixture(scope="module")
+def rooted(session: Session, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Behind a proxy that takes its prefix off, as uvicorn is told."""
+    path = tmp_path_factory.mktemp("rooted") / "keys.json"
+    write(path, *ROWS)
+    settings = {KEYS_FILE.name: str(path), GENERATE_ENDPOINT.name: "ours"}
+    server = session.uvicorn("transformer_serving.gateway.app:app", **settings)
+    server.command.append("--root-path=/base")
+    try:
+        yield server.start().wait_for("/health/ready")
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "key", "status"),
+    [
+        ("GET", "/health/live", None, 200), ("GET", "/health/ready", None, 200),
+        ("GET", "/v2/health/live", None, 200), ("GET", "/v2/health/ready", None, 200),
+        ("GET", "/health/endpoints", None, 401), ("GET", "/health/endpoints", ALL, 200),
+        ("GET", "/metrics", None, 401), ("GET", "/metrics", METRICS, 200), ("GET", "/", None, 200),
+        ("GET", "/openapi.json", METRICS, 403), ("POST", "/serve/ours", None, 401),
+        ("POST", "/serve/ours", ALL, 200), ("POST", "/serve/ours", BOUND, 403),
+        ("POST", "/generate", None, 401), ("POST", "/generate", ALL, 200),
+        ("GET", "/base/health/live", None, 401), ("GET", "/base/health/live", ALL, 404),
+    ],
+)  # fmt: skip
+def test_below_a_root_path_all_is_where_it_is_elsewhere(
+    rooted: Server, method: str, path: str, key: str | None, status: int
+) -> None:
+    body = BODY if method == "POST" else None
+    headers = {**JSON, **({} if key is None else bearer(key))}
+    assert rooted.ask(method, path, body, headers).status == status
 
 
 @pytest.mark.parametrize("path", FILES)
@@ -529,17 +566,19 @@ def test_no_url_slips_by(path: str, query: bytes, root: str, method: str) -> Non
     host.app = APP
     # What is open to everybody has tests of its own.
     door = FrontDoor(host, replace(read_settings({}), page=False), keys)
+    below = get_route_path({"path": path, "root_path": root})
+    assert path_of({"path": path, "root_path": root}) == below
     for key, admits in ((BOUND, ROWS[1].admits), (METRICS, None), (UNKNOWN, None)):
         REACHED.clear()
         sent = asked(door, path, query, root, method, key)
         if admits is None:
             assert not REACHED
-            if path not in ("/health/live", "/health/ready", "/metrics"):
+            if below not in ("/health/live", "/health/ready", "/metrics"):
                 assert sent[0]["status"] == (403 if key is METRICS else 401)
         else:
             assert all(admits(url) for url in REACHED), (path, query, root, REACHED)
             allowed = sent[0]["status"] != 403
-            if allowed and not path.startswith("/health/"):
+            if allowed and not below.startswith("/health/"):
                 # What is below the gateway's own routes it answers itself, and nothing else.
                 assert bool(REACHED) != is_own(path, query, root, method)
 

@@ -6,6 +6,8 @@ import contextlib
 import re
 import socket
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
 
 import orjson
 import pytest
@@ -100,6 +102,55 @@ def test_texts_whose_deadline_passed_are_not_computed(server: Server) -> None:
     assert answer.startswith((b"HTTP/1.1 504", b"HTTP/1.1 503"))
     wait_until(lambda: figure(server, "waiting_tokens") == 0, 60)
     assert figure(server, "call_texts_sum") - computed == 1
+
+
+HOLDING = """
+import asyncio
+from pathlib import Path
+
+
+class Preprocess:
+    async def process(self, body, state, collect=None):
+        while not Path(body["until"]).exists():
+            await asyncio.sleep(0.05)
+        return {}
+"""
+
+
+def test_a_deadline_runs_while_a_change_is_taken_over(
+    server: Server, text_serving: TextServing, tmp_path: Path
+) -> None:
+    """The host holds what comes up until all that runs has ended, and then lets it go on."""
+    code, end = tmp_path / "holding.py", tmp_path / "end"
+    code.write_text(HOLDING)
+
+    def add(name: str, file: Path) -> None:
+        text_serving.session.clearml_serving(
+            "model", "add", "--engine", "custom_async", "--endpoint", name,
+            "--preprocess", str(file),
+        )  # fmt: skip
+
+    def ask() -> int:
+        return server.post("texts", {"text": "tea", "timeout_ms": 400}).status
+
+    add("holding", code)
+    end.touch()
+    wait_until(lambda: server.post("holding", {"until": str(end)}).status == 200, 120)
+    end.unlink()
+    with ThreadPoolExecutor() as pool:
+        holding = pool.submit(server.post, "holding", {"until": str(end)})
+        try:
+            add("meanwhile", text_serving.session.folder / "queued.py")
+            held: Future[int] | None = None
+            while held is None:
+                asking = pool.submit(ask)
+                held = None if wait([asking], timeout=3).done else asking
+        finally:
+            end.touch()
+        assert held.result() == 504
+        assert holding.result().status == 200
+    wait_until(lambda: server.post("meanwhile", {}).status != 404, 120)
+    assert server.post("texts", {"text": "tea"}).status == 200
 
 
 def test_a_change_of_the_configuration_waits_for_nobody_who_left(

@@ -15,7 +15,11 @@ from tests.gateway.played_host import Processor, host_of
 from tests.preprocess.virtual_time import run
 from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.contract.rollout import NEW, OLD, Arms
-from transformer_serving.contract.worker.request_context import current_caller, mirrored_body
+from transformer_serving.contract.worker.request_context import (
+    current_arrival,
+    current_caller,
+    mirrored_body,
+)
 from transformer_serving.gateway.asked import Asked
 from transformer_serving.gateway.front_door import FrontDoor
 from transformer_serving.gateway.rollout.mirror import (
@@ -61,7 +65,7 @@ class Bundle:
 
     def preprocess(self, body: Any, state: Any, collect: Any = None) -> Any:
         self.asked.append(body)
-        self.callers.append(current_caller.get())
+        self.callers.append((current_caller.get(), current_arrival.get()))
         return body
 
     async def process(self, request: Any, state: Any, collect: Any = None) -> Any:
@@ -98,13 +102,14 @@ def test_an_answer_of_the_old_bundle_is_asked_of_the_candidate_too() -> None:
     async def main() -> None:
         worker = Worker()
         current_caller.set(asyncio.get_running_loop().create_future())
+        current_arrival.set(1.0)
         worker.answered()
         # Nothing of it has run when the answer's own way goes on.
         assert worker.new.asked == []
         await asyncio.sleep(1)
         assert worker.new.asked == [{"text": "a cup"}]
         assert worker.new.asked[0].is_golden
-        assert worker.new.callers == [None]
+        assert worker.new.callers == [(None, None)]
         assert worker.old.asked == []
         worker.new.label = "B"
         worker.answered()

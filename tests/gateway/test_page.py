@@ -4,17 +4,25 @@ at them."""
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 
+from tests.browser import PROGRAM, browser
 from tests.gateway.conftest import Server, Session
+from transformer_serving.gateway import page
 from transformer_serving.gateway.page.files import FILES
 from transformer_serving.gateway.settings import PAGE
 
 ADDRESS = re.compile(rb"(?:https?:)?//[\w.-]+\.\w{2,}")
 # What names a namespace is asked for by nobody.
 NAMESPACE = b"http://www.w3.org/2000/svg"
+KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +47,7 @@ def test_a_file_as_it_is_sent(gateway: Server, path: str) -> None:
     assert headers["referrer-policy"] == "no-referrer"
     assert headers["cache-control"] == "no-cache"
     assert headers["x-request-id"]
-    kinds = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg"}
-    assert headers["content-type"].startswith(kinds[FILES[path].rpartition(".")[2]])
+    assert headers["content-type"].startswith(KINDS[FILES[path].rpartition(".")[2]])
     assert not ADDRESS.search(reply.raw.replace(NAMESPACE, b"")), "something from elsewhere"
     head = gateway.ask("HEAD", path)
     assert (head.status, head.raw) == (200, b"")
@@ -92,3 +99,49 @@ def test_without_the_setting_there_is_none(without: Server, path: str) -> None:
     assert without.ask("GET", path).status == 404
     assert without.ask("GET", "/openapi.json").status == 200
     assert without.post("ours", {"text": "a"}).status == 200
+
+
+# As clearml-serving takes them, whatever the page has of its own.
+NAMES = ("first", "main", "/main", "a/2")
+
+
+class Played(BaseHTTPRequestHandler):
+    """The page's files, and endpoints of these names."""
+
+    def do_GET(self) -> None:
+        if self.path == "/page/endpoints":
+            rows: list[Any] = [{"name": name, "card": None, "example": {}} for name in NAMES]
+            raw, kind = orjson.dumps({"endpoints": rows}), "application/json"
+        else:
+            name = FILES[self.path]
+            raw = Path(page.__file__).with_name(name).read_bytes()
+            kind = KINDS[name.rpartition(".")[2]]
+        self.send_response(200)
+        self.send_header("content-type", kind)
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(PROGRAM is None, reason="no Chromium here: apt-get install chromium")
+def test_an_endpoint_of_any_name_is_chosen(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Played) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            with browser(tmp_path) as new:
+                tab = new()
+                tab.open(f"http://127.0.0.1:{server.server_port}/")
+                for at, name in (*enumerate(NAMES), (0, NAMES[0])):
+                    tab.until(f"document.querySelectorAll('#endpoints a').length > {at}")
+                    tab.evaluate(f"document.querySelectorAll('#endpoints a')[{at}].click()")
+                    tab.until(f"document.querySelector('#name').innerText === '{name}'")
+                    tab.evaluate("document.querySelector('.skip').click()")
+                    tab.until("document.activeElement.tagName === 'MAIN'")
+                    assert tab.text("#name") == name
+                assert tab.faults == []
+        finally:
+            server.shutdown()

@@ -27,11 +27,13 @@ for (const piece of JSON.parse(process.argv[2])) {
 const { text, pace, error, isWhole } = told;
 console.log(JSON.stringify({ text, pace, error, isWhole }));
 """
-HOSTILE = "<img src=x onerror=alert(1)>\u2028 \\n\\n data: [DONE]"
+HOSTILE = "<img src=x onerror=alert(1)>\u2028\u2029 \\n\\n data: [DONE]"
 
 
 def piece(text: str, index: int = 0) -> str:
-    return f"data: {json.dumps({'index': index, 'text': text})}\n\n"
+    # As it is sent: JSON does not ask to escape what JavaScript takes for the end of a line.
+    said = json.dumps({"index": index, "text": text}, ensure_ascii=False)
+    return f"data: {said}\n\n"
 
 
 def end(tokens: int, index: int = 0) -> str:

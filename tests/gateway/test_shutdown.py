@@ -57,6 +57,24 @@ def test_a_slow_request_is_finished(running: Server) -> None:
         running.connect()
 
 
+def test_a_signal_to_the_whole_group_is_one(session: Session) -> None:
+    """As of systemd, supervisord and dumb-init: each worker hears it twice, and drains."""
+    server = session.gateway("--workers=2", TRANSFORMER_SERVING_DRAIN_SECONDS="600").start()
+    try:
+        wait_until(lambda: len(re.findall(r"worker \d+ serves", server.log.read_text())) == 2, 120)
+        for worker in server.workers():
+            worker.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGTERM)
+        for _ in range(20):
+            assert server.post("ours", {"text": "the listener is open"}).status == 200
+            time.sleep(0.1)
+        # A second one, later, still means now.
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 0
+    finally:
+        server.stop()
+
+
 def test_what_runs_for_longer_than_the_setting_says_is_cut(session: Session) -> None:
     server = session.gateway(TRANSFORMER_SERVING_GRACEFUL_SECONDS="1").start()
     try:

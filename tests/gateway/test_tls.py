@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import pty
@@ -11,17 +12,28 @@ import ssl
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import orjson
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 
 from tests.engine.triton_server import wait_until
-from tests.gateway.certificates import Authority, Pair, serial
+from tests.gateway.certificates import Authority, Pair, PrivateKey, serial
 from tests.gateway.conftest import Server, Session
+from transformer_serving.gateway.asgi import Receive, Scope, Send, send_json
+from transformer_serving.gateway.server import supervisor
+from transformer_serving.gateway.server.http import HttpServer
+from transformer_serving.gateway.server.kept_tls import KeptTls
+from transformer_serving.gateway.server.listener import listen
 from transformer_serving.gateway.server.tls import Tls
+from transformer_serving.gateway.server.worker_order import WorkerOrder
 
 BODY = orjson.dumps({"text": "a"})
 POST = b"POST /serve/ours HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
@@ -157,6 +169,101 @@ def test_a_certificate_that_is_none_changes_nothing(server: Server, authority: A
         pair.cert.write_text(whole)
 
 
+@pytest.fixture
+def alone(session: Session, tmp_path: Path) -> Iterator[tuple[Server, Authority]]:
+    """One worker, and the authority of its certificate."""
+    authority = Authority(tmp_path)
+    running = session.gateway(*authority.sign("server").gateway()).start()
+    try:
+        wait_until(lambda: is_ready(running, authority.client()), SOON_S)
+        yield running, authority
+    finally:
+        running.stop()
+
+
+def kill_the_worker(server: Server, context: ssl.SSLContext) -> None:
+    """That serves, and wait for the one after it."""
+    log = server.log.read_text()
+    (worker,) = (one for one in server.workers() if f"worker {one.pid} serves" in log)
+    worker.kill()
+    wait_until(lambda: worker not in server.workers() and is_ready(server, context), SOON_S)
+
+
+def test_a_worker_that_dies_in_the_middle_of_a_renewal_is_replaced(
+    alone: tuple[Server, Authority],
+) -> None:
+    """The key on the disk is the next one's, its certificate not there yet."""
+    server, authority = alone
+    context, pair = authority.client(), Pair(*map(Path, options_of(server)))
+    before = shown(server, context)
+    pair.key.write_text(authority.sign("next").key.read_text())
+    wait_until(lambda: "the old certificate stays" in server.log.read_text(), SOON_S)
+    kill_the_worker(server, context)
+    assert shown(server, context) == before
+
+
+def test_a_pair_that_no_worker_starts_with_takes_nobody_down(
+    alone: tuple[Server, Authority], tmp_path: Path
+) -> None:
+    """A curve that is written out, which OpenSSL and cryptography know and ring does not."""
+    server, authority = alone
+    context, pair = authority.client(), Pair(*map(Path, options_of(server)))
+    before, strange = shown(server, context), Pair(tmp_path / "s.pem", tmp_path / "s-key.pem")
+    for command in (
+        f"ecparam -name prime256v1 -genkey -noout -param_enc explicit -out {strange.key}",
+        f"req -x509 -key {strange.key} -out {strange.cert} -subj /CN=a -days 2",
+    ):
+        subprocess.run(["openssl", *command.split()], check=True, capture_output=True, timeout=60)
+    Tls(strange.cert, strange.key).check()
+    pair.key.write_text(strange.key.read_text())
+    pair.cert.write_text(strange.cert.read_text())
+    wait_until(lambda: "ended in its start" in server.log.read_text(), SOON_S)
+    kill_the_worker(server, context)
+    assert shown(server, context) == before
+    renewed = serial(ssl.PEM_cert_to_DER_cert(authority.sign("server").cert.read_text()))
+    wait_until(lambda: shown(server, context) == renewed, SOON_S)
+
+
+def test_who_is_replaced_during_a_renewal_is_renewed_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It starts with what was served with; what is newer has not been yet."""
+    made: list[Any] = []
+
+    def worker(order: WorkerOrder, tls: KeptTls | None) -> Any:
+        made.append(SimpleNamespace(pid=len(made), tls=tls, status=None, silent_seconds=0))
+        return made[-1]
+
+    monkeypatch.setattr(supervisor, "WorkerProcess", worker)
+    kept = KeptTls(Tls(*vars(Authority(tmp_path).sign("server")).values()))
+    order = WorkerOrder("app", -1, -1, -1, 16, 5.0, 10.0)
+    with socket.socket() as unused:
+        running = supervisor.Supervisor(unused, 1, order, 0.0, kept)
+        running._replace()
+        running._on_renew()
+        running._renew()
+        (old, successor) = made
+        assert (old.tls, successor.tls is kept) == (kept, False)
+        old.status, old.started, old.close = 1, True, lambda: None
+        running._replace()
+        assert made[2].tls is kept
+        assert running._outdated == [old, made[2]]
+
+
+def test_the_copies_last_whatever_becomes_of_the_files(tmp_path: Path) -> None:
+    pair = Authority(tmp_path).sign("server")
+    written = [pair.cert.read_bytes(), pair.key.read_bytes()]
+    kept = KeptTls(Tls(pair.cert, pair.key))
+    for path in (pair.cert, pair.key):
+        path.unlink()
+    kept.copy.check()
+    assert [path.read_bytes() for path in kept.copy.files()] == written
+    # Nobody but this process finds them.
+    assert all(os.fstat(number).st_nlink == 0 for number in kept.numbers)
+    with pytest.raises(ValueError, match=r"server.pem and .*No such file"):
+        KeptTls(kept.source)
+
+
 def options_of(server: Server) -> list[str]:
     return [part.partition("=")[2] for part in server.command if part.startswith("--tls")]
 
@@ -207,6 +314,74 @@ def test_a_wrong_file_is_named(tmp_path: Path) -> None:
         Tls(pair.cert, tmp_path / "nothing.pem").check()
     with pytest.raises(ValueError, match="holds no certificates"):
         Tls(pair.cert, pair.key, pair.key).check()
+
+
+TAKEN: dict[str, Callable[[], PrivateKey]] = {
+    **{
+        f"RSA of {bits} bits": partial(rsa.generate_private_key, 65537, bits)
+        for bits in (2048, 3072, 4096)
+    },
+    "ECDSA over secp256r1": partial(ec.generate_private_key, ec.SECP256R1()),
+    "ECDSA over secp384r1": partial(ec.generate_private_key, ec.SECP384R1()),
+    "Ed25519": ed25519.Ed25519PrivateKey.generate,
+}
+
+
+@pytest.mark.parametrize("kind", TAKEN)
+async def test_a_key_that_is_taken_is_one_to_serve_with(kind: str, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.sign("server", key=TAKEN[kind]())
+    tls = Tls(pair.cert, pair.key)
+    tls.check()
+    listener = listen("127.0.0.1", 0, 16)
+    port: int = listener.getsockname()[1]
+    server = HttpServer(empty, listener, backlog=16, connections=16, tls=tls)
+    server.start()
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=authority.client())
+        writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        async with asyncio.timeout(60):
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        writer.close()
+    finally:
+        server.stop()
+    async with asyncio.timeout(60):
+        await server.ended.wait()
+
+
+async def empty(scope: Scope, receive: Receive, send: Send) -> None:
+    await send_json(send, 200, {})
+
+
+NOT_TAKEN: dict[str, Callable[[], PrivateKey]] = {
+    "RSA of 2560 bits": partial(rsa.generate_private_key, 65537, 2560),
+    "RSA of 5120 bits": partial(rsa.generate_private_key, 65537, 5120),
+    "ECDSA over secp521r1": partial(ec.generate_private_key, ec.SECP521R1()),
+    "Ed448": ed448.Ed448PrivateKey.generate,
+    "RSA with an exponent below 65537": partial(rsa.generate_private_key, 3, 2048),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_TAKEN)
+def test_a_key_that_openssl_alone_can_use_is_named(kind: str, tmp_path: Path) -> None:
+    pair = Authority(tmp_path).sign("server", key=NOT_TAKEN[kind]())
+    with pytest.raises(ValueError, match=rf"server-key.pem is {kind}, which .* it takes RSA"):
+        Tls(pair.cert, pair.key).check()
+
+
+def test_a_certificate_of_the_first_version_is_named(tmp_path: Path) -> None:
+    """As openssl before 3.2 signs a request without more being said."""
+    pair = Pair(tmp_path / "old.pem", tmp_path / "old-key.pem")
+    request = tmp_path / "request.pem"
+    for command in (
+        f"req -new -newkey rsa:2048 -nodes -subj /CN=a -keyout {pair.key} -out {request}",
+        f"x509 -req -in {request} -signkey {pair.key} -out {pair.cert} -days 2",
+    ):
+        subprocess.run(["openssl", *command.split()], check=True, capture_output=True, timeout=60)
+    if x509.load_pem_x509_certificate(pair.cert.read_bytes()).version is not x509.Version.v1:
+        pytest.skip("this openssl makes none of it")
+    with pytest.raises(ValueError, match=r"old.pem is a certificate of X.509 version 1"):
+        Tls(pair.cert, pair.key).check()
 
 
 def test_a_key_with_a_passphrase_is_refused_without_asking_for_it(tmp_path: Path) -> None:

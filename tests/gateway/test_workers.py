@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,10 +22,12 @@ import psutil
 import pytest
 
 from tests.engine.triton_server import wait_until
-from tests.gateway.conftest import Server, Session
+from tests.gateway.conftest import ROOT, Server, Session
 from transformer_serving.contract.file_stamp import stamp_of
-from transformer_serving.gateway.server import worker
-from transformer_serving.gateway.server.listener import listen_on_socket
+from transformer_serving.gateway.server import command, supervisor, worker, worker_process
+from transformer_serving.gateway.server.listener import listen, listen_on_socket
+from transformer_serving.gateway.server.supervisor import Supervisor
+from transformer_serving.gateway.server.worker_order import Report, WorkerOrder
 
 # Of a worker that was killed: the limit for one that hangs is a minute.
 SOON_S = 45
@@ -138,6 +144,156 @@ def test_a_lone_worker_is_renewed_without_a_moment_that_is_not_ready(session: Se
         assert told == {("/health/ready", 200), ("/health/endpoints/ours", 200)}
     finally:
         assert server.stop() == 0
+
+
+def test_a_hangup_of_the_whole_group_is_one_renewal(session: Session) -> None:
+    """As where a terminal closes: no worker makes way before it has a successor."""
+    server = session.gateway().start().wait_for("/health/endpoints/ours")
+    told = set()
+    try:
+        (worker,) = server.workers()
+        worker.send_signal(signal.SIGHUP)
+        server.process.send_signal(signal.SIGHUP)
+        end = time.monotonic() + 120
+        while worker in server.workers():
+            assert time.monotonic() < end, server.stacks()
+            told.add(server.ask("GET", "/health/ready").status)
+        assert told == {200}
+        assert f"worker {worker.pid} makes way" in server.log.read_text()
+    finally:
+        assert server.stop() == 0
+
+
+def test_a_terminal_that_closes_means_nothing_under_nohup(session: Session) -> None:
+    server = session.gateway("--workers=2")
+    server.command.insert(0, "nohup")
+    server.start()
+    try:
+        wait_until(lambda: len(STARTED.findall(server.log.read_text())) == 2, 120)
+        before = server.workers()
+        for worker in before:
+            worker.send_signal(signal.SIGHUP)
+        server.process.send_signal(signal.SIGHUP)
+        # One that made way would take no more, and then leave.
+        for _ in range(80):
+            assert server.post("ours", {"text": "a"}).status == 200
+            time.sleep(0.1)
+        assert server.workers() == before
+        assert "makes way" not in server.log.read_text()
+    finally:
+        assert server.stop() == 0
+
+
+@pytest.fixture
+def order() -> Iterator[WorkerOrder]:
+    """For a worker that the test itself starts; its listener and its parent's pipe are open."""
+    listener = listen("127.0.0.1", 0, 16)
+    parent, ours = os.pipe()
+    yield WorkerOrder("silent", listener.fileno(), -1, parent, 16, 5.0, 10.0)
+    listener.close()
+    for number in (parent, ours):
+        os.close(number)
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_time_in_which_nothing_ran_is_nobodys_silence(
+    order: WorkerOrder, paused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container is paused for longer than a worker may be silent, or one worker is silent."""
+    now, pauses = [1000.0], [100.0] if paused else [0.25] * 400
+    clock = SimpleNamespace(
+        monotonic=lambda: now[0],
+        sleep=lambda seconds: now.__setitem__(0, now[0] + (pauses.pop() if pauses else seconds)),
+    )
+    for module in (supervisor, worker_process):
+        monkeypatch.setattr(module, "time", clock)
+    (tmp_path / "silent.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(worker_process, "MODULE", "silent")
+    with socket.socket() as unused:
+        made = Supervisor(unused, 1, order, 0.0)
+        made._replace()
+        (silent,) = made._workers
+        try:
+            while pauses:
+                made._rest()
+            made._replace()
+            assert (silent.silent_seconds < 1) is paused
+            if not paused:
+                wait_until(lambda: silent.status == -signal.SIGKILL, SOON_S)
+            assert (silent.status is None) is paused
+        finally:
+            silent.kill()
+            wait_until(lambda: silent.status is not None, SOON_S)
+            silent.close()
+
+
+ENDED_FROM_WITHIN = """
+import asyncio, atexit, sys, time
+from transformer_serving.gateway.asgi import send_json
+
+# As ClearML's own work at the exit, without its server.
+atexit.register(time.sleep, 600)
+ENDS = {"/exit": sys.exit, "/stop": lambda: asyncio.get_running_loop().stop()}
+
+
+async def app(scope, receive, send):
+    if scope["type"] == "lifespan":
+        for what in ("startup", "shutdown"):
+            await receive()
+            await send({"type": f"lifespan.{what}.complete"})
+    elif scope["path"] in ENDS:
+        ENDS[scope["path"]]()
+        await send_json(send, 200, "ended")
+    else:
+        await send_json(send, 200, "whole", before_the_end=lambda: asyncio.sleep(1))
+"""
+
+
+@pytest.mark.parametrize("path", ["/exit", "/stop"])
+def test_one_whose_loop_was_ended_from_within_leaves_at_once(
+    order: WorkerOrder, path: str, tmp_path: Path
+) -> None:
+    """What runs has its answer; nobody waits for what Python does at its exit."""
+    (tmp_path / "ended.py").write_text(ENDED_FROM_WITHIN)
+    reports, theirs = os.pipe()
+    order = replace(order, module="ended", reports=theirs)
+    process = subprocess.Popen(
+        [sys.executable, "-m", worker_process.MODULE, order.line()],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        pass_fds=(order.listener, order.parent, theirs),
+    )
+    os.close(theirs)
+    try:
+        while Report.STARTED.value not in os.read(reports, 100):
+            assert process.poll() is None
+        with socket.socket(fileno=os.dup(order.listener)) as listener:
+            address = listener.getsockname()
+        with (
+            socket.create_connection(address, SOON_S) as running,
+            socket.create_connection(address, SOON_S) as ending,
+        ):
+            running.sendall(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+            # Without the last byte, for which it waits.
+            answer = running.recv(1000)
+            ending.sendall(b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n" % path.encode())
+            while piece := running.recv(1000):
+                answer += piece
+        assert answer.endswith(b'"whole"')
+        assert process.wait(SOON_S) == 1
+    finally:
+        process.kill()
+        process.wait(SOON_S)
+        os.close(reports)
+
+
+@pytest.mark.parametrize("port", ["70000", "65536", "-1", "a"])
+def test_what_is_no_port_is_no_start(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The system takes a number modulo 65,536."""
+    with pytest.raises(SystemExit) as ended:
+        command.main([f"--port={port}"])
+    assert ended.value.code == 2
+    assert "argument --port" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("told_to_leave", [False, True])

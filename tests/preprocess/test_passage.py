@@ -15,7 +15,7 @@ from preprocess.stats import STAGES
 from preprocess.ticket import Stay
 from transformer_serving.contract.errors import ServingError, caller_left
 from transformer_serving.contract.worker import fault_lines
-from transformer_serving.contract.worker.request_context import current_request
+from transformer_serving.contract.worker.request_context import current_arrival, current_request
 
 
 @given(reached=st.integers(0, 3), steps=st.lists(st.floats(0.001, 9), min_size=3, max_size=3))
@@ -46,6 +46,16 @@ def test_the_gateways_id_is_taken_over() -> None:
     )
     alone = Passage({})
     assert (len(alone.request_id), alone.from_gateway) == (32, False)
+
+
+def test_a_request_has_arrived_when_the_gateway_had_read_it() -> None:
+    """Not when clearml-serving hands it on, which may be long after that."""
+    token = current_arrival.set(5.0)
+    try:
+        assert Passage({}).arrived == 5.0
+    finally:
+        current_arrival.reset(token)
+    assert Passage({}).arrived > 5.0
 
 
 def test_a_fault_of_the_code_has_one_trace_a_second(

@@ -18,6 +18,15 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
 
 
+def path_of(scope: Scope) -> str:
+    """Below the root path, which uvicorn's --root-path puts before every path; where it ends is as
+    the host's own routes have it (starlette's get_route_path).
+    """
+    path: str = scope["path"]
+    below = path.removeprefix(scope.get("root_path") or "")
+    return below if not below or below.startswith("/") else path
+
+
 async def send_json(
     send: Send, status: int, body: Any, headers: Headers = (), *,
     before_the_end: Callable[[], Awaitable[None]] | None = None,

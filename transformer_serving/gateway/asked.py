@@ -5,6 +5,7 @@ Tested by tests/gateway/test_front_door.py and tests/gateway/test_dialects.py.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Mapping
 from typing import Any, NamedTuple
 
@@ -12,7 +13,10 @@ from starlette.responses import Response
 
 from transformer_serving.contract.errors import ServingError, unknown_endpoint
 from transformer_serving.contract.keys import Key
-from transformer_serving.contract.worker.request_context import current_operation
+from transformer_serving.contract.worker.request_context import (
+    current_arrival,
+    current_operation,
+)
 from transformer_serving.gateway.body.json_body import Parser, says_json
 from transformer_serving.gateway.keys import check_may_ask
 from transformer_serving.gateway.routes import Call, Route, json_and_binary, named_in
@@ -48,6 +52,7 @@ class Reader:
         self, call: Call, raw: bytes, headers: Mapping[bytes, bytes], key: Key | None
     ) -> Awaitable[Asked]:
         """Awaited it raises ServingError (400, 403, 404, 413, 422)."""
+        current_arrival.set(time.monotonic())
         if call.route is not None:
             return self._routed(call, call.route, raw, headers, key)
         assert call.target is not None

@@ -17,12 +17,14 @@ from transformer_serving.contract.worker.request_context import (
 )
 from transformer_serving.contract.worker.trace_context import HEADER
 from transformer_serving.gateway.asgi import (
+    App,
     Headers,
     Message,
     Receive,
     Scope,
     Send,
     adding,
+    path_of,
     send_json,
 )
 from transformer_serving.gateway.body.incoming import Incoming, header_values
@@ -35,7 +37,7 @@ _CLOSE = (b"connection", b"close")
 _EXPECT = b"expect"
 _CUT_OFF = ServingError("malformed_body", "the body ended before it was whole")
 _CHALLENGE = (b"www-authenticate", b"Bearer")
-_UNAUTHORIZED = 401
+_UNAUTHORIZED, _NOT_FOUND = 401, 404
 _OF_THE_SENT_BODY = (b"content-encoding", b"content-length", b"transfer-encoding")
 
 
@@ -45,7 +47,7 @@ def answer_headers(identity: bytes, seconds: float) -> Headers:
 
 
 class Exchange(NamedTuple):
-    """`headers` by their name, of repeated ones the last."""
+    """`headers` by their name, of repeated ones the last; `path` is the one to go by."""
 
     scope: Scope
     receive: Receive
@@ -53,11 +55,14 @@ class Exchange(NamedTuple):
     headers: dict[bytes, bytes]
     id: bytes
     arrived: float
+    path: str
 
     @classmethod
     def of(cls, scope: Scope, receive: Receive, send: Send) -> Exchange:
         headers = header_values(scope["headers"])
-        return cls(scope, receive, send, headers, request_id(headers), time.monotonic())
+        return cls(
+            scope, receive, send, headers, request_id(headers), time.monotonic(), path_of(scope)
+        )
 
     @property
     def has_no_body(self) -> bool:
@@ -103,6 +108,22 @@ class Exchange(NamedTuple):
             return first.pop() if first else await caller.receive()
 
         return scope, receive, adding(self.send, self.answer_headers)
+
+    async def asks(self, app: App) -> bool:
+        """Let the host's app answer; False where it has nothing at the path, of which its caller is
+        not told yet.
+        """
+        send, found = adding(self.send, self.answer_headers), True
+
+        async def send_what_it_has(message: Message) -> None:
+            nonlocal found
+            if message["type"] == "http.response.start":
+                found = message["status"] != _NOT_FOUND
+            if found:
+                await send(message)
+
+        await app(self.scope, self.receive, send_what_it_has)
+        return found
 
     async def refuse(self, error: ServingError, incoming: Incoming) -> None:
         """Answer the error; where the body has not come whole, close after letting it run out."""

@@ -27,7 +27,7 @@ from transformer_serving.gateway.callers import Callers
 from transformer_serving.gateway.cards import Cards
 from transformer_serving.gateway.crowd import Crowd
 from transformer_serving.gateway.descriptions import DESCRIPTIONS
-from transformer_serving.gateway.descriptions.description import Question, tell
+from transformer_serving.gateway.descriptions.description import Question, nothing_there, tell
 from transformer_serving.gateway.exchange import Exchange
 from transformer_serving.gateway.figures.metrics import PATH as METRICS, Metrics
 from transformer_serving.gateway.figures.traffic import NOBODY, Traffic, Visit
@@ -137,7 +137,7 @@ class FrontDoor:
         exchange = Exchange.of(scope, receive, send)
         if self._shutdown.leaving:
             exchange = exchange.as_one_of_the_last()
-        call = call_of(scope) or self._by_setting(scope)
+        call = call_of(scope) or self._by_setting(exchange)
         if call is None or call.is_question or not self._settings.log_requests:
             await self._let_in(call, exchange)
             return
@@ -148,12 +148,11 @@ class FrontDoor:
             line.write()
 
     async def _let_in(self, call: Call | None, exchange: Exchange) -> None:
-        scope, send = exchange.scope, exchange.send
         if call is not None:
             exchange.enter(call.operation)
-        elif (file := self._page.file(scope)) is not None:
+        elif (file := self._page.file(exchange.scope)) is not None:
             # Nothing of it is secret, and a browser brings no key when it asks for a page.
-            await file.answer(exchange.headers, adding(send, exchange.answer_headers))
+            await file.answer(exchange.headers, adding(exchange.send, exchange.answer_headers))
             return
         if call is not None and not call.is_question:
             with self._traffic.visit(call.target, exchange.arrived) as visit:
@@ -166,17 +165,22 @@ class FrontDoor:
             return
         if call is not None:
             await self._describe(call, exchange, key)
-        elif scope["path"].startswith(PREFIX):
-            await self._health.answer(scope["path"], adding(send, exchange.answer_headers))
-        elif scope["path"] == METRICS:
-            accept = exchange.headers.get(b"accept", b"")
-            await self._metrics.answer(adding(send, exchange.answer_headers), accept)
         else:
-            await self._host.app(scope, exchange.receive, adding(send, exchange.answer_headers))
+            await self._tell_of_itself(exchange)
 
-    def _by_setting(self, scope: Scope) -> Call | None:
+    async def _tell_of_itself(self, exchange: Exchange) -> None:
+        """What names no endpoint, and is no question in a dialect."""
+        send = adding(exchange.send, exchange.answer_headers)
+        if exchange.path.startswith(PREFIX):
+            await self._health.answer(exchange.path, send)
+        elif exchange.path == METRICS:
+            await self._metrics.answer(send, exchange.headers.get(b"accept", b""))
+        elif not await exchange.asks(self._host.app):
+            await self._refuse_unread(nothing_there(), exchange)
+
+    def _by_setting(self, exchange: Exchange) -> Call | None:
         """What a path asks for whose endpoint a setting names."""
-        is_asked = scope["path"] == GENERATE and scope["method"] == "POST"
+        is_asked = exchange.path == GENERATE and exchange.scope["method"] == "POST"
         return self._generate if is_asked else None
 
     def _key_of(self, call: Call | None, exchange: Exchange) -> Key | None:
@@ -184,7 +188,7 @@ class FrontDoor:
 
         Raises ServingError (401, 403). Whom a body asks, `Reader` compares with the key.
         """
-        path = METRICS if call and call.wants_figures else exchange.scope["path"]
+        path = METRICS if call and call.wants_figures else exchange.path
         if self._keys is None or path in WITHOUT_KEY:
             return None
         key = self._keys.key_of(exchange.headers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformer_serving.contract.errors import ServingError, unknown_endpoint
+from transformer_serving.contract.errors import UNKNOWN_ENDPOINT, ServingError, unknown_endpoint
 from transformer_serving.gateway.asgi import Send, send_json
 from transformer_serving.gateway.golden_rounds import EVERY_S, GoldenRounds
 from transformer_serving.gateway.shutdown import Shutdown
@@ -15,6 +15,10 @@ OF_AN_ENDPOINT = PREFIX + _ONE
 # A result this old says nothing any more. A round may wait for a change of the configuration, which
 # waits for the requests that run, so it is far more than a round takes.
 _STALE_S = 8 * EVERY_S
+_NO_ROUTE = ServingError(
+    UNKNOWN_ENDPOINT,
+    "health is told at /health/live, /health/ready, /health/endpoints and /health/endpoints/NAME",
+)
 
 
 class Health:
@@ -40,17 +44,13 @@ class Health:
         elif name.startswith(_ONE):
             await self._endpoint(name.removeprefix(_ONE).rstrip("/"), send)
         else:
-            routes = (
-                "health routes: /health/live, /health/ready, /health/endpoints, "
-                "/health/endpoints/NAME"
-            )
-            await send_json(send, 404, {"detail": routes})
+            await _refuse(_NO_ROUTE, send)
 
     async def _endpoint(self, url: str, send: Send) -> None:
         try:
             status, row = self.of(url)
         except ServingError as error:
-            await send_json(send, error.kind.status, error.body())
+            await _refuse(error, send)
         else:
             await send_json(send, status, row)
 
@@ -88,3 +88,7 @@ class Health:
         if not sync.is_alive():
             return "the configuration's sync thread has ended"
         return None if self._rounds.first_done else "first golden requests under way"
+
+
+async def _refuse(error: ServingError, send: Send) -> None:
+    await send_json(send, error.kind.status, error.body())

@@ -33,7 +33,7 @@ class RequestTrace:
         if call.route is not None:
             self._route = call.route.path
         else:
-            self._route = GENERATE if exchange.scope["path"] == GENERATE else _SERVE
+            self._route = GENERATE if exchange.path == GENERATE else _SERVE
 
     @property
     def trace_id(self) -> str:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.fields import kind_of
-from transformer_serving.gateway.asgi import Scope
+from transformer_serving.gateway.asgi import Scope, path_of
 from transformer_serving.gateway.short_way import RequestedEndpoint, target_of
 
 # Characters of a path with its query that is kept.
@@ -180,9 +180,7 @@ _NEAR = tuple(
 
 def call_of(scope: Scope) -> Call | None:
     """None where no endpoint is asked."""
-    path: str = scope["path"]
-    if root := scope.get("root_path"):
-        path = path.removeprefix(root)
+    path = path_of(scope)
     query = scope.get("query_string") or b""
     # The same few are asked again and again; what is long is nobody's usual.
     find = _call if len(path) + len(query) <= _SHORT else _call.__wrapped__

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 
@@ -22,6 +23,10 @@ log = logging.getLogger("transformer_serving.gateway")
 LEAVE_S = 10.0
 # For engines to end what nobody waits for any more.
 _LAST_STREAMS_S = 5.0
+# Within which a SIGTERM is the one before it, come by another way: who signals a whole group of
+# processes (systemd, supervisord's stopasgroup, dumb-init) reaches a worker itself and through its
+# supervisor.
+_SAME_SIGNAL_S = 1.0
 _ENDED = ("lifespan.shutdown.complete", "lifespan.shutdown.failed")
 
 
@@ -31,7 +36,7 @@ class Shutdown:
     def __init__(self, drain_seconds: float) -> None:
         self.stopping = False
         self._makes_way = False
-        self._told = False
+        self._told_at: float | None = None
         self._drain_seconds = drain_seconds
 
     def arm(self) -> None:
@@ -51,7 +56,7 @@ class Shutdown:
 
     def leave(self) -> None:
         """Called when the app has ended: the process ends too, whoever is still waited for."""
-        if self._told:
+        if self._told_at is not None:
             last = threading.Timer(LEAVE_S, os._exit, (0,))
             last.daemon = True
             last.start()
@@ -60,7 +65,10 @@ class Shutdown:
         self, loop: asyncio.AbstractEventLoop, server: Callable[[int, FrameType | None], object]
     ) -> Callable[[int, FrameType | None], None]:
         def on_term(number: int, frame: FrameType | None) -> None:
-            self._told = True
+            before, now = self._told_at, time.monotonic()
+            if before is not None and now - before < _SAME_SIGNAL_S:
+                return
+            self._told_at = now
             # A second SIGTERM means now.
             if self.stopping or not self._drain_seconds:
                 self.stopping = True

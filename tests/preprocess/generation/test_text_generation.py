@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,8 @@ from preprocess.generation.seats import seats
 from preprocess.triton.client import close_clients
 from tests.engine.triton_server import TritonServer
 from tests.text_engine import PROMPT, Asker, asked, fields, lived, three_tokens, write_model
-from transformer_serving.contract.worker.request_context import current_caller
+from transformer_serving.contract.worker.request_context import GoldenBody, current_caller
+from transformer_serving.contract.worker.watched_answers import watched_answers
 
 pytestmark = pytest.mark.slow
 
@@ -143,6 +145,27 @@ def line_of(caplog: pytest.LogCaptureFixture) -> tuple[Any, ...]:
     """What the one line of a fault says."""
     (line,) = [vars(row) for row in caplog.records if hasattr(row, "request_id")]
     return tuple(line[name] for name in ("endpoint", "status", "code", "request_id"))
+
+
+@pytest.mark.parametrize(
+    ("word", "leaves_after", "status"), [("w20", 1000, 200), ("fail", 1000, 502), ("slow", 3, 499)]
+)
+async def test_a_rollout_hears_of_a_stream_when_it_has_ended(
+    text: Asker, word: str, leaves_after: int, status: int
+) -> None:
+    """By what it was in the end, and once; of golden requests it hears nothing."""
+    watched = watched_answers()
+    noted = watched["text"] = deque()
+    try:
+        body = {"text": f"{word} w30", "stream": True}
+        await served(await text.ask(GoldenBody(body)), leaves_after)
+        response = await text.ask(body)
+        assert not noted
+        await served(response, leaves_after)
+        ((told, tokens, _),) = noted
+        assert (told, tokens) == (status, 2)
+    finally:
+        watched.clear()
 
 
 async def test_a_silence_is_given_up(settings: Any, text: Asker) -> None:

@@ -1,4 +1,5 @@
-"""What the gateway knows of a request and preprocess wants to know: id, trace, caller, dialect.
+"""What the gateway knows of a request and preprocess wants to know: id, trace, caller, arrival,
+dialect.
 
 Tested by tests/preprocess/test_passage.py.
 """
@@ -61,6 +62,15 @@ def _make_caller() -> ContextVar[Future[None] | None]:
 # Done when the caller has left: whoever works for it may stop. Not a cancellation, which would end
 # the host's and others' code wherever it stands. None where nobody watches the connection.
 current_caller: ContextVar[Future[None] | None] = process_wide("caller", _make_caller)
+
+
+def _make_arrival() -> ContextVar[float | None]:
+    return ContextVar("transformer_serving_arrival", default=None)
+
+
+# When the body was there and read, on time.monotonic's clock: before clearml-serving hands the
+# request on, for which it waits while it takes over a change. None where no gateway read it.
+current_arrival: ContextVar[float | None] = process_wide("arrival", _make_arrival)
 
 
 # What is asked in another dialect, like `openai.embeddings`, and the bytes beside its JSON.

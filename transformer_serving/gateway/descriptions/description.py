@@ -65,11 +65,15 @@ class Plain(NamedTuple):
 Description = Callable[[Question], Awaitable[tuple[int, Any]]]
 
 
-async def nothing(question: Question) -> tuple[int, Any]:
-    raise ServingError(
+def nothing_there() -> ServingError:
+    return ServingError(
         UNKNOWN_ENDPOINT,
         "nothing is answered at this path by this method; /openapi.json has what is",
     )
+
+
+async def nothing(question: Question) -> tuple[int, Any]:
+    raise nothing_there()
 
 
 async def tell(send: Send, status: int, answer: Any, headers: Headers) -> None:

@@ -13,7 +13,7 @@ export function reader() {
 function eventOf(part) {
   const event = { name: "message", data: "" };
   for (const line of part.split("\n")) {
-    const [, field, value] = /^(event|data): ?(.*)$/.exec(line) ?? [];
+    const [, field, value] = /^(event|data): ?(.*)$/s.exec(line) ?? [];
     if (field === "event") event.name = value;
     else if (field === "data") event.data += (event.data && "\n") + value;
   }

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_serving.gateway.asgi import Scope, Send
+from transformer_serving.gateway.asgi import Scope, Send, path_of
 
 _FOLDER = Path(__file__).parent
 # Of each path its file; what is beside these is nobody's.
@@ -81,10 +81,7 @@ class PageFiles:
 
     def file(self, scope: Scope) -> PageFile | None:
         """What a path has; None where it has none, or is not asked with GET or HEAD."""
-        path: str = scope["path"]
-        if root := scope.get("root_path"):
-            path = path.removeprefix(root)
-        file = self._files.get(path)
+        file = self._files.get(path_of(scope))
         if file is None or scope["method"] == "GET":
             return file
         return file._replace(is_head=True) if scope["method"] == "HEAD" else None

@@ -6,6 +6,8 @@ import { Told, reader } from "./events.js";
 
 // A longer answer is cut for the eye; nobody reads a million numbers.
 const SHOWN = 100_000;
+// Where "Skip to the request" leads: in the address of no endpoint a slash stands as it is.
+const SKIPPED = "/main";
 const BASE = document.baseURI.replace(/#.*$/, "");
 
 let endpoints = [];
@@ -31,11 +33,11 @@ function listEndpoints() {
 }
 
 function choose() {
+  if (location.hash === `#${SKIPPED}` && chosen) return;
   const wanted = decodeURIComponent(location.hash.slice(1));
-  if (wanted === "main" && chosen) return;
   leave();
   chosen = endpoints.find(({ name }) => name === wanted) ?? endpoints[0];
-  $("main").hidden = !chosen;
+  $(SKIPPED).hidden = !chosen;
   if (!chosen) return;
   [...$("endpoints").children].forEach((row, at) => {
     if (endpoints[at] === chosen) {

@@ -25,6 +25,7 @@ from transformer_serving.contract.rollout import NEW, OLD, Arm, Arms, Plan
 from transformer_serving.contract.worker.log_lines import trace_of
 from transformer_serving.contract.worker.process_wide import process_wide
 from transformer_serving.contract.worker.request_context import (
+    current_arrival,
     current_caller,
     current_endpoint,
     mirrored_body,
@@ -162,8 +163,9 @@ class Mirroring:
 
     async def _run(self, mirror: Mirror, asked: Asked, response: Response) -> None:
         begun = time.monotonic()
-        # Of the request's own context the dialect is still wanted, its caller is not.
+        # Of the request's own context the dialect is still wanted; its caller and its time are not.
         current_caller.set(None)
+        current_arrival.set(None)
         current_endpoint.set(mirror.candidate)
         noted: Noted | None = None
         try:

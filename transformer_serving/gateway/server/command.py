@@ -16,9 +16,9 @@ from transformer_serving.contract.stop import refuse_a_stop_that_does_not_fit
 from transformer_serving.contract.worker.log_lines import write_json_lines
 from transformer_serving.gateway.access import ACCESS, check_address, read_access
 from transformer_serving.gateway.figures.folder import figures_folder
+from transformer_serving.gateway.server.kept_tls import KeptTls, kept_tls
 from transformer_serving.gateway.server.listener import BoundPath, hold, listen, listen_on_socket
 from transformer_serving.gateway.server.supervisor import Supervisor
-from transformer_serving.gateway.server.tls import Tls, checked_tls
 from transformer_serving.gateway.server.worker_order import MAKING_WAY_S, WorkerOrder
 from transformer_serving.gateway.settings import (
     DRAIN_SECONDS,
@@ -30,8 +30,9 @@ from transformer_serving.gateway.settings import (
 from transformer_serving.gateway.shutdown import LEAVE_S
 
 _APP = "transformer_serving.gateway.app"
-# Beyond all that a worker may take from SIGTERM or SIGHUP on.
+# Beyond all that a worker may take from the signal to leave on.
 _SPARE_S = 5.0
+_LAST_PORT = 65_535
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         refuse_a_stop_that_does_not_fit(os.environ, taken, beside=LEAVE_S)
         if options.uds is None or settings.grpc_port:
             check_address(access, options.host)
-        tls = checked_tls(access)
+        tls = kept_tls(access)
         if access.keys_file is not None:
             # Each worker does so itself; here it is one line and no worker is started.
             read_keys(access.keys_file)
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(_serve(options, tls, settings))
 
 
-def _serve(options: argparse.Namespace, tls: Tls | None, settings: GatewaySettings) -> int:
+def _serve(options: argparse.Namespace, tls: KeptTls | None, settings: GatewaySettings) -> int:
     grpc_port, drain_seconds = settings.grpc_port, settings.drain_seconds
     try:
         listener = (
@@ -82,11 +83,10 @@ def _serve(options: argparse.Namespace, tls: Tls | None, settings: GatewaySettin
         + settings.graceful_seconds
         + LEAVE_S
         + _SPARE_S,
-        tls=tls,
         grpc=None if held is None else _address(options.host, grpc_port),
     )
     with figures_folder():
-        status = Supervisor(listener, options.workers, order, drain_seconds).run()
+        status = Supervisor(listener, options.workers, order, drain_seconds, tls).run()
     os.close(ours)
     if held is not None:
         held.close()
@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    parser.add_argument("--port", type=int, default=8080, help="port to listen on")
+    parser.add_argument("--port", type=_port, default=8080, help="port to listen on")
     parser.add_argument("--uds", help="unix socket to listen on instead")
     parser.add_argument("--workers", type=_count, default=1, help="processes")
     parser.add_argument("--backlog", type=_count, default=2048, help="connections that may queue")
@@ -139,6 +139,14 @@ def _parser() -> argparse.ArgumentParser:
         else:
             parser.add_argument(row.flag, metavar="FILE", help=text, default=argparse.SUPPRESS)
     return parser
+
+
+def _port(text: str) -> int:
+    """What is beyond would be taken modulo 65,536 by the system."""
+    number = int(text)
+    if not 0 <= number <= _LAST_PORT:
+        raise argparse.ArgumentTypeError(f"{number} is no port: 0 to {_LAST_PORT}")
+    return number
 
 
 def _count(text: str) -> int:

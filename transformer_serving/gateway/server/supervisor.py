@@ -15,7 +15,8 @@ import socket
 import time
 from dataclasses import replace
 
-from transformer_serving.gateway.server.worker_order import WorkerOrder
+from transformer_serving.gateway.server.kept_tls import KeptTls
+from transformer_serving.gateway.server.worker_order import MAKE_WAY, WorkerOrder
 from transformer_serving.gateway.server.worker_process import WorkerProcess
 from transformer_serving.gateway.watched_files import WatchedFiles
 
@@ -23,6 +24,8 @@ log = logging.getLogger("transformer_serving.gateway")
 _ROUND_S = 0.25
 # A worker that is only short of processor time may not even give a sign of life for a while.
 _HUNG_S = 60.0
+# A round that took so much longer was none: this process was stopped or paused, and mostly all.
+_STALLED_S = 2.0
 # Before the next try where one ended in its start.
 _PAUSE_S = 1.0
 # The same of a successor, which nobody waits for: a start costs seconds of processor time.
@@ -38,13 +41,16 @@ class Supervisor:
     """
 
     def __init__(
-        self, listener: socket.socket, count: int, order: WorkerOrder, drain_seconds: float
-    ) -> None:
+        self, listener: socket.socket, count: int, order: WorkerOrder, drain_seconds: float,
+        tls: KeptTls | None = None,
+    ) -> None:  # fmt: skip
         self._listener = listener
         self._count = count
         self._order = order
         self._drain_seconds = drain_seconds
-        self._files = WatchedFiles(order.tls.files() if order.tls else ())
+        self._files = WatchedFiles(tls.source.files() if tls else ())
+        # What the newest worker that serves was started with, and what a successor will be.
+        self._proven_tls = self._newest_tls = tls
         self._workers: list[WorkerProcess] = []
         self._leaving: list[WorkerProcess] = []
         # Those that shall make way, and of the first of them the successor that is starting.
@@ -56,21 +62,35 @@ class Supervisor:
         self._told_at: float | None = None
         self._asked_to_renew = False
         self._renew_not_before = 0.0
+        self._rested = time.monotonic()
 
     def run(self) -> int:
         """Until told to stop and all workers have ended; the exit status."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
-        signal.signal(signal.SIGHUP, self._on_renew)
+        # Under nohup the end of a terminal means nothing.
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            signal.signal(signal.SIGHUP, self._on_renew)
         status = 0
         while self._told_at is None and status == 0:
             self._hear()
             status = self._replace()
             self._renew()
             self._reap()
-            time.sleep(_ROUND_S)
+            self._rest()
         self._end()
         return status
+
+    def _rest(self) -> None:
+        """Until the next round. Time in which nothing ran here, as of a container that was paused,
+        is nobody's silence and nobody's delay.
+        """
+        time.sleep(_ROUND_S)
+        before, self._rested = self._rested, time.monotonic()
+        lost = self._rested - before - _ROUND_S
+        if lost > _STALLED_S:
+            for worker in self._every():
+                worker.pardon(lost)
 
     def _on_stop(self, *_: object) -> None:
         self._told_at = self._told_at or time.monotonic()
@@ -112,20 +132,27 @@ class Supervisor:
             log.error("no worker could be started; the lines above say why")
             return _NOT_STARTED
         if time.monotonic() >= self._not_before:
-            while len(self._workers) < self._count:
-                self._workers.append(WorkerProcess(self._order))
+            self._fill_up()
         return 0
+
+    def _fill_up(self) -> None:
+        while len(self._workers) < self._count:
+            made = WorkerProcess(self._order, self._proven_tls)
+            self._workers.append(made)
+            if made.tls is not self._newest_tls:
+                self._outdated.append(made)
 
     def _renew(self) -> None:
         if self._files.changed() or self._asked_to_renew:
             self._asked_to_renew = False
-            if self._is_usable():
+            if self._read_tls():
                 # One that is starting may have read the files before they changed.
                 self._outdated = self._serving_and_starting()
         if self._successor is None:
             self._outdated = [one for one in self._outdated if one in self._workers]
             if self._outdated and time.monotonic() >= self._renew_not_before:
-                self._successor = WorkerProcess(replace(self._order, when_ready=True))
+                order = replace(self._order, when_ready=True)
+                self._successor = WorkerProcess(order, self._newest_tls)
         elif self._successor.status is not None:
             log.error(
                 "worker %d ended in its start; the old ones serve on, another is tried in %g s",
@@ -138,6 +165,7 @@ class Supervisor:
             self._successor.kill()
         elif self._successor.started:
             new, self._successor = self._successor, None
+            self._proven_tls = new.tls
             # Without one that it was for, which may have died meanwhile, it is one too many itself.
             old = next((one for one in self._outdated if one in self._workers), new)
             self._workers.append(new)
@@ -147,13 +175,14 @@ class Supervisor:
         self._workers.remove(old)
         self._leaving.append(old)
         # The other workers serve on: nobody must see this one as not ready.
-        old.tell(signal.SIGHUP)
+        old.tell(MAKE_WAY)
         log.info("worker %d makes way", old.pid)
 
-    def _is_usable(self) -> bool:
+    def _read_tls(self) -> bool:
+        """For successors; whether they can be started with what is there now."""
         try:
-            if self._order.tls is not None:
-                self._order.tls.check()
+            if self._newest_tls is not None:
+                self._newest_tls = KeptTls(self._newest_tls.source)
         except ValueError as error:
             log.error("the old certificate stays: %s", error)
             return False
@@ -177,5 +206,5 @@ class Supervisor:
             self._reap()
             if time.monotonic() - begun > self._drain_seconds:
                 self._listener.close()
-            time.sleep(_ROUND_S)
+            self._rest()
         self._listener.close()

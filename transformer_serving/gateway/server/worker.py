@@ -9,6 +9,7 @@ Tested by tests/gateway/test_workers.py.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import faulthandler
 import importlib
 import logging
@@ -20,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from granian.asgi import LifespanProtocol
 
@@ -28,6 +29,7 @@ from transformer_serving.gateway.server.handover import WorkerLoop
 from transformer_serving.gateway.server.http import HttpServer
 from transformer_serving.gateway.server.worker_order import (
     BEAT_S,
+    MAKE_WAY,
     MAKING_WAY_S,
     Report,
     WorkerOrder,
@@ -47,6 +49,8 @@ _MOST_FILES = 65_536
 # Endpoints may take minutes to be built; one that waits for its engine is not to hold a renewal up.
 _READY_S = 300.0
 _LOOK_S = 0.1
+# For the answers that are under way where the loop was ended by what ran in it.
+_LAST_ANSWERS_S = 5.0
 
 
 class Worker:
@@ -54,11 +58,13 @@ class Worker:
 
     def __init__(self, order: WorkerOrder) -> None:
         self._order = order
-        self._started = False
+        self._ports: Sequence[Port] = ()
         self._turned = time.monotonic()
 
     def run(self) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # A terminal's end, as Ctrl-C, comes to the whole group; what it means the supervisor says.
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
         for target in (self._leave_with_the_parent, self._beat):
             threading.Thread(target=target, daemon=True).start()
         # ClearML takes SIGTERM over in this import. We take it after that, or a worker would
@@ -66,7 +72,13 @@ class Worker:
         app = importlib.import_module(self._order.module).app
         loop = WorkerLoop()
         asyncio.set_event_loop(loop)
-        loop.run_until_complete(self._serve(app))
+        serving = loop.create_task(self._serve(app))
+        try:
+            loop.run_until_complete(serving)
+        except BaseException as error:
+            if not self._ports:
+                raise
+            self._leave_at_once(loop, serving, error)
 
     async def _serve(self, app: Any) -> None:
         lifespan = LifespanProtocol(app)
@@ -88,7 +100,7 @@ class Worker:
             if grpc_port is not None:
                 await grpc_port.start()
             server.start()
-            self._started = True
+            self._ports = ports
             self._order.report(Report.STARTED)
             for port in ports:
                 await port.ended.wait()
@@ -105,6 +117,31 @@ class Worker:
             app, order.grpc, read_settings(),
             graceful_seconds=order.graceful_seconds, tls=order.tls,
         )  # fmt: skip
+
+    def _leave_at_once(
+        self, loop: WorkerLoop, serving: asyncio.Task[None], error: BaseException
+    ) -> NoReturn:
+        """What ran in the loop has ended it: the host's exit_app stops it, sys.exit raises there.
+
+        Granian's threads know nothing of it and would take connections that nobody answers, for as
+        long as ClearML's work at the exit takes. That is left out, as where a worker is killed: it
+        tells last figures and the end of a task that is deleted when it is silent.
+        """
+        log.error(
+            "the event loop of worker %d was ended by what ran in it (%s), it leaves",
+            os.getpid(), type(error).__name__,
+        )  # fmt: skip
+        last = threading.Timer(2 * _LAST_ANSWERS_S, os._exit, (1,))
+        last.daemon = True
+        last.start()
+        with contextlib.suppress(BaseException):
+            loop.run_until_complete(self._last_answers(serving))
+        os._exit(1)
+
+    async def _last_answers(self, serving: asyncio.Task[None]) -> None:
+        for port in self._ports:
+            port.stop()
+        await asyncio.wait({serving}, timeout=_LAST_ANSWERS_S)
 
     def _turn(self) -> None:
         """Note, from the loop itself, that it turns."""
@@ -126,7 +163,7 @@ class Worker:
         """
         self._order.wait_for_the_parents_end()
         log.warning("the parent process has ended, worker %d leaves", os.getpid())
-        if not self._started:
+        if not self._ports:
             os._exit(1)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(self._order.leave_seconds)
@@ -146,7 +183,7 @@ def _on_signals(
 ) -> asyncio.Event:
     """Let SIGTERM stop the ports, within the seconds that requests have; set once it has come.
 
-    SIGHUP lets others take the new connections first: they serve on. It knows no drain, which
+    SIGUSR1 lets others take the new connections first: they serve on. It knows no drain, which
     shutdown.py puts before SIGTERM's handler.
     """
     loop = asyncio.get_running_loop()
@@ -169,7 +206,7 @@ def _on_signals(
             server.take_no_more()
             loop.call_later(MAKING_WAY_S, stop)
 
-    for number, answer in ((signal.SIGTERM, stop), (signal.SIGHUP, make_way)):
+    for number, answer in ((signal.SIGTERM, stop), (MAKE_WAY, make_way)):
         signal.signal(number, lambda *_, answer=answer: loop.call_soon_threadsafe(answer))
     return told
 

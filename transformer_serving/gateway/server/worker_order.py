@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import signal
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -19,6 +20,9 @@ from transformer_serving.gateway.server.tls import Tls
 BEAT_S = 1.0
 # In which the connections of one that makes way bring a request, whose answer is their last one.
 MAKING_WAY_S = 5.0
+# By which it is told so. Not SIGHUP, which comes to a whole group of processes: every worker would
+# leave, and no other be there.
+MAKE_WAY = signal.SIGUSR1
 
 
 class Report(Enum):

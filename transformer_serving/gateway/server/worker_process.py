@@ -14,6 +14,7 @@ import sys
 import time
 from dataclasses import replace
 
+from transformer_serving.gateway.server.kept_tls import KeptTls
 from transformer_serving.gateway.server.worker_order import Report, WorkerOrder
 
 log = logging.getLogger("transformer_serving.gateway")
@@ -22,17 +23,21 @@ _READ = 4096
 
 
 class WorkerProcess:
-    """Started with the order, whose `reports` is made here. `started` once it takes requests."""
+    """Started with the order, whose `reports` and `tls` are made here. `started` once it takes
+    requests.
+    """
 
-    def __init__(self, order: WorkerOrder) -> None:
+    def __init__(self, order: WorkerOrder, tls: KeptTls | None = None) -> None:
         self._reports, theirs = os.pipe()
         os.set_blocking(self._reports, False)
-        order = replace(order, reports=theirs)
+        self.tls = tls
+        order = replace(order, reports=theirs, tls=None if tls is None else tls.copy)
+        held = () if tls is None else tls.numbers
         # As this process was started: -P keeps the working folder out of the path.
         options = ["-P"] if sys.flags.safe_path else []
         self._process = subprocess.Popen(
             [sys.executable, *options, "-m", MODULE, order.line()],
-            pass_fds=(order.listener, order.parent, theirs),
+            pass_fds=(order.listener, order.parent, theirs, *held),
         )
         os.close(theirs)
         self._leave_seconds = order.leave_seconds
@@ -65,8 +70,14 @@ class WorkerProcess:
                 self._heard = time.monotonic()
                 self.started |= Report.STARTED.value in raw
 
+    def pardon(self, seconds: float) -> None:
+        """So long it could neither be heard nor leave."""
+        self._heard += seconds
+        if self._leave_by is not None:
+            self._leave_by += seconds
+
     def tell(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """To leave: with SIGTERM in order, with SIGHUP without the drain, as others serve on."""
+        """To leave: with SIGTERM in order, with MAKE_WAY without the drain, as others serve on."""
         if self._leave_by is None:
             self._leave_by = time.monotonic() + self._leave_seconds
         self._process.send_signal(number)
