@@ -6,7 +6,7 @@ Tested by tests/preprocess/generation/test_request.py.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,7 @@ from transformer_serving.contract.endpoint import Limits
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.generation import (
     LEAST_SAMPLING,
+    MAX_ROLE_CHARACTERS,
     MAX_SEED,
     Generation,
     Sampling,
@@ -45,6 +46,8 @@ _PROMPTS = ("text", "inputs", "messages")
 _FIELDS = (*_PROMPTS, "parameters", "stream", "timeout_ms")
 _MOST_STOPS, _STOP_CHARACTERS = 16, 256
 _MOST_SEQUENCES = 64
+# What a chat template writes around each message, however little that says: those in use 20 to 60.
+_MESSAGE_CHARACTERS = 64
 # A seed that is drawn is exact in every client's JSON.
 _DRAWN_BITS = 53
 
@@ -86,8 +89,14 @@ class Wanted:
     @property
     def characters(self) -> int:
         """Of all prompts together: what tokenizing will cost."""
-        rows = self.messages or ()
-        return sum(map(len, self.prompts)) + sum(len(row["content"]) for row in rows)
+        return sum(map(len, self.prompts)) + _characters(self.messages or ())
+
+    @property
+    def field(self) -> str:
+        """The one that the prompt came in."""
+        if self.messages is not None:
+            return "messages"
+        return "inputs" if self.pipeline_shape else "text"
 
     @property
     def with_prompt(self) -> bool:
@@ -209,13 +218,21 @@ def _messages(value: Any, limits: Limits) -> tuple[Message, ...]:
     if not isinstance(value, list) or not value:
         raise wrong("messages", "a list of objects with role and content", value)
     rows = tuple(map(_message, value))
-    characters = sum(len(row["content"]) for row in rows)
+    characters = _characters(rows)
     if characters > limits.max_characters:
         raise ServingError(
-            "too_large", "the messages have too many characters together", field="messages",
-            limit=limits.max_characters, got=characters,
+            "too_large",
+            "the messages have too many characters together, roles and "
+            f"{_MESSAGE_CHARACTERS} for each message included; send fewer or shorter ones",
+            field="messages", limit=limits.max_characters, got=characters,
         )  # fmt: skip
     return rows
+
+
+def _characters(messages: Sequence[Message]) -> int:
+    """Of the text that a template makes of them, about."""
+    texts = sum(len(row["role"]) + len(row["content"]) for row in messages)
+    return texts + _MESSAGE_CHARACTERS * len(messages)
 
 
 def _message(value: Any) -> Message:
@@ -228,6 +245,11 @@ def _message(value: Any) -> Message:
         raise ServingError(
             "invalid_field", "each of the 'messages' must have a role and a content of text",
             field="messages",
+        )  # fmt: skip
+    if len(role) > MAX_ROLE_CHARACTERS:
+        raise ServingError(
+            "invalid_field", "the role of a message has too many characters", field="messages",
+            limit=MAX_ROLE_CHARACTERS, got=len(role),
         )  # fmt: skip
     if not is_unicode(role + content):
         raise ServingError("invalid_field", "a message holds a lone surrogate", field="messages")
