@@ -68,7 +68,7 @@ class Conversation:
         return self.operation.write(Answered(answer, self._asked, work))
 
     def refusal(self, error: ServingError, headers: dict[str, str]) -> Answer:
-        error = self.operation.in_their_words(error)
+        error = self.operation.in_their_words(error, self._asked.body)
         return error_response(error, headers, self.operation.dialect)
 
 

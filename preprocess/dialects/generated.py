@@ -13,9 +13,15 @@ from preprocess.dialects.operation import Operation
 from preprocess.response import Reply, answer_body
 from transformer_serving.contract.heads import GENERATION
 
-_OPENAI = {"max_tokens": "max_new_tokens", "n": "num_return_sequences"}
+_OPENAI = {
+    "max_completion_tokens": "max_new_tokens", "max_tokens": "max_new_tokens",
+    "n": "num_return_sequences",
+}  # fmt: skip
 _TGI = {"inputs": "text"}
-_GENERATE = {"text_input": "text", "max_tokens": "max_new_tokens"}
+_GENERATE = {
+    "text_input": "text", "max_tokens": "max_new_tokens", "stop_words": "stop",
+    "random_seed": "seed",
+}  # fmt: skip
 
 
 def _row(name: str, names: Mapping[str, str]) -> Operation:

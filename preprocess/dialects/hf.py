@@ -24,6 +24,8 @@ _EMBEDDED = {
     "prompt_name": "prompt_name",
     "dimensions": "truncate_dim",
 }
+# Generated text is read of TGI's body, in our own field.
+_NAMES = {"inputs": "text", **_EMBEDDED}
 
 
 def _as_it_is(answered: Answered) -> Any:
@@ -105,5 +107,5 @@ def _write(answered: Answered) -> Reply:
 
 
 OPERATIONS = (
-    Operation("hf.inference", frozenset(ENDPOINT_TASKS), _read, _write, _EMBEDDED),
+    Operation("hf.inference", frozenset(ENDPOINT_TASKS), _read, _write, _NAMES),
 )  # fmt: skip

@@ -11,12 +11,13 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from preprocess.answers.work import Work
-from preprocess.parameters import Parameter, Parameters
+from preprocess.parameters import Parameter, Parameters, text
 from preprocess.request import BodyForm, check_object, refuse_unknown, wrong
 from preprocess.response import Reply
 from transformer_serving.contract.dialects import Dialect, dialect_of
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.fields import kind_of
 
 
 class Task(Protocol):
@@ -75,8 +76,11 @@ class Operation:
     needs_engine: bool = True
 
     @cached_property
-    def _theirs(self) -> dict[str, str]:
-        return {ours: theirs for theirs, ours in self.names.items()}
+    def _theirs(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for theirs, ours in self.names.items():
+            found.setdefault(ours, []).append(theirs)
+        return found
 
     @property
     def dialect(self) -> Dialect:
@@ -101,15 +105,26 @@ class Operation:
             return False
         return True
 
-    def in_their_words(self, error: ServingError) -> ServingError:
-        """The error with the field by the name that the caller knows."""
-        theirs = self._theirs.get(error.field or "")
-        if theirs is None:
+    def in_their_words(self, error: ServingError, body: Any) -> ServingError:
+        """The error with the field by the name that it has in the body as it came, or that the
+        caller knows.
+        """
+        names = self._theirs.get(error.field or "", [])
+        if not names or _is_sent(error.field or "", body):
             return error
+        theirs = next((name for name in names if _is_sent(name, body)), names[0])
         return ServingError(
             error.kind.code, error.message.replace(f"'{error.field}'", f"'{theirs}'"), field=theirs,
             limit=error.limit, got=error.got, retry_after_s=error.retry_after_s,
         )  # fmt: skip
+
+
+def _is_sent(name: str, body: Any) -> bool:
+    """Whether the body has it, or an object of it that may hold fields of ours."""
+    if not isinstance(body, Mapping):
+        return False
+    places = (body, body.get("inputs"), body.get("parameters"))
+    return any(isinstance(place, Mapping) and name in place for place in places)
 
 
 def read_fields(body: Any, allowed: Collection[str]) -> Mapping[str, Any]:
@@ -133,3 +148,17 @@ def read_flag(body: Mapping[str, Any], name: str, default: bool = False) -> bool
     if not isinstance(value, bool):
         raise wrong(name, "true or false", value)
     return value
+
+
+# An answer in events repeats a name in each of them.
+_NAME = text(512)
+
+
+def check_name(body: Mapping[str, Any], name: str) -> None:
+    """Raises ServingError where it is no name that an answer can repeat."""
+    value = body.get(name)
+    if value is not None and not _NAME.fits(value):
+        raise ServingError(
+            "invalid_field", f"field '{name}' must be {_NAME.wanted}", field=name,
+            limit=_NAME.limit, got=len(value) if isinstance(value, str) else kind_of(value),
+        )  # fmt: skip

@@ -7,10 +7,11 @@ Tested by tests/preprocess/test_dialects.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from preprocess.dialects.operation import Answered, Asked, Operation, read_fields
+from preprocess.parameters import Parameter
 from preprocess.request import BodyForm, wrong
 from preprocess.response import Reply, answer_body
 from transformer_serving.contract.errors import ServingError
@@ -29,7 +30,7 @@ def _read(asked: Asked) -> dict[str, Any]:
     own = {name: body[name] for name in ("parameters",) if body.get(name) is not None}
     for name in rows[0]:
         values = [row[name] for row in rows]
-        own[name] = values if name in form.names else _shared(name, values)
+        own[name] = values if name in form.names else _shared(name, values, asked.task.parameters)
     return own if form.first.many else _alone(own, form)
 
 
@@ -42,8 +43,12 @@ def _row(instance: Any, form: BodyForm) -> Mapping[str, Any]:
     return read_fields(instance, (*form.names, *form.beside))
 
 
-def _shared(name: str, values: list[Any]) -> Any:
+def _shared(name: str, values: list[Any], table: Sequence[Parameter]) -> Any:
     """The one value of a parameter: a request has one."""
+    parameter = next(row for row in table if row.name == name)
+    for value in values:
+        # One that nests deep, which is none, cannot be compared.
+        parameter.read({name: value})
     if any(value != values[0] for value in values):
         raise ServingError(
             "invalid_field", f"field '{name}' must be the same in every instance", field=name

@@ -166,7 +166,7 @@ class TextGeneration:
             except BaseException as error:
                 outcome = internal_error(error, passage)
         conversation: Conversation = state["conversation"]
-        refusal = conversation.operation.in_their_words(outcome)
+        refusal = conversation.operation.in_their_words(outcome, conversation.asked.body)
         headers = self.engine.departures.headers(passage, refusal)
         return error_response(refusal, headers, conversation.operation.dialect)
 

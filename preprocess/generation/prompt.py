@@ -22,12 +22,14 @@ class Prompt:
     """`ids` as the engine takes them, and how many new tokens are asked of it.
 
     `text` for an engine that tokenizes itself: one that has these ids, with the special tokens that
-    the tokenizer puts around it; None where nobody asked, or no such text was found.
+    the tokenizer puts around it; None where nobody asked, or no such text was found. `field` is the
+    one of the body that it came in.
     """
 
     ids: list[int]
     new_tokens: int
     text: str | None = None
+    field: str = "text"
 
 
 def read_prompts(
@@ -50,12 +52,12 @@ def read_prompts(
             raise ServingError(
                 "impossible",
                 "the prompt has no tokens, so the model has nothing to go on with",
-                field="text",
+                field=wanted.field,
             )
-        new = _new_tokens(len(ids), wanted.parameters.max_new_tokens, generation)
+        new = _new_tokens(len(ids), wanted, generation)
         as_sent = special and len(ids) == len(encoding.ids)
         taken = text if as_sent or not with_text else _text_of(ids, text, tokenizer)
-        prompts.append(Prompt(ids, new, taken if with_text else None))
+        prompts.append(Prompt(ids, new, taken if with_text else None, wanted.field))
     return prompts
 
 
@@ -79,15 +81,16 @@ def text_of(ids: Sequence[int], library: Any, encode: Callable[[str], Sequence[i
     return text if text and list(encode(text)) == list(ids) else None
 
 
-def _new_tokens(prompt: int, asked: int | None, generation: Generation) -> int:
+def _new_tokens(prompt: int, wanted: Wanted, generation: Generation) -> int:
     """What was asked for; the model's own number, as far as there is room, where nothing was."""
+    asked = wanted.parameters.max_new_tokens
     room = generation.max_positions - prompt
     if room < (asked or 1):
         raise ServingError(
             "too_large",
             f"the prompt's {prompt} tokens and {asked or 1} new ones are more than the model has "
             "positions for; shorten the prompt or ask for fewer",
-            field="max_new_tokens" if room > 0 else "text",
+            field="max_new_tokens" if room > 0 else wanted.field,
             limit=generation.max_positions,
             got=prompt + (asked or 1),
         )

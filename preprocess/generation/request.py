@@ -35,6 +35,7 @@ from transformer_serving.contract.endpoint import Limits
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.generation import (
     LEAST_SAMPLING,
+    MAX_ROLE_CHARACTERS,
     MAX_SEED,
     Generation,
     Sampling,
@@ -45,7 +46,6 @@ _PROMPTS = ("text", "inputs", "messages")
 _FIELDS = (*_PROMPTS, "parameters", "stream", "timeout_ms")
 _MOST_STOPS, _STOP_CHARACTERS = 16, 256
 _MOST_SEQUENCES = 64
-_ROLE_CHARACTERS = 64
 # What a chat template writes around each message, however little that says: those in use 20 to 60.
 _MESSAGE_CHARACTERS = 64
 # A seed that is drawn is exact in every client's JSON.
@@ -90,6 +90,13 @@ class Wanted:
     def characters(self) -> int:
         """Of all prompts together: what tokenizing will cost."""
         return sum(map(len, self.prompts)) + _characters(self.messages or ())
+
+    @property
+    def field(self) -> str:
+        """The one that the prompt came in."""
+        if self.messages is not None:
+            return "messages"
+        return "inputs" if self.pipeline_shape else "text"
 
     @property
     def with_prompt(self) -> bool:
@@ -239,10 +246,10 @@ def _message(value: Any) -> Message:
             "invalid_field", "each of the 'messages' must have a role and a content of text",
             field="messages",
         )  # fmt: skip
-    if len(role) > _ROLE_CHARACTERS:
+    if len(role) > MAX_ROLE_CHARACTERS:
         raise ServingError(
             "invalid_field", "the role of a message has too many characters", field="messages",
-            limit=_ROLE_CHARACTERS, got=len(role),
+            limit=MAX_ROLE_CHARACTERS, got=len(role),
         )  # fmt: skip
     if not is_unicode(role + content):
         raise ServingError("invalid_field", "a message holds a lone surrogate", field="messages")

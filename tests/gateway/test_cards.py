@@ -46,5 +46,7 @@ async def test_a_canarys_name_has_no_card_but_stands_for_several() -> None:
     door.processor._canary_route["split"] = {"endpoints": ["rerank", "rerank/2"]}
     cards, target = door.app._cards, RequestedEndpoint("split", None)
     assert list(await cards.urls_of(target)) == ["rerank", "rerank/2"]
-    with pytest.raises(ServingError, match="says nothing"):
+    with pytest.raises(ServingError, match="ask the endpoints behind it") as refused:
         await cards.of(target)
+    assert refused.value.kind.code == "impossible"
+    assert "convert" not in refused.value.message

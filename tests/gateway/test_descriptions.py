@@ -6,6 +6,7 @@ import json
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from jsonschema_rs import Draft202012Validator
@@ -13,6 +14,7 @@ from jsonschema_rs import Draft202012Validator
 from preprocess.generation.request import TextTask
 from tests.gateway.figures import read
 from tests.gateway.spoken import OLDER, Spoken, SpokenDoor
+from tests.preprocess.speaking import speaker
 from tests.text_engine import fields as text_fields
 from transformer_serving.contract.dialects import DIALECTS
 from transformer_serving.contract.endpoint import read_endpoint
@@ -98,6 +100,32 @@ async def test_parameters_of_generated_text_are_tensors_of_their_kinds(door: Spo
         "stop": "BYTES", "return_full_text": "BOOL", "num_return_sequences": "INT64",
         "truncate": "INT64", "logprobs": "BOOL", "ignore_eos": "BOOL",
     }  # fmt: skip
+
+
+class Older(Spoken):
+    """Of a kit whose cards had no schemas."""
+
+    def card(self) -> dict[str, Any]:
+        made = super().card()
+        for row in made["parameters"]:
+            del row["schema"]
+        return made
+
+
+async def test_a_card_without_schemas_has_metadata_too(door: SpokenDoor) -> None:
+    door.processor.built("rerank", Older(speaker("rerank")))
+    told = await door.ask("GET", "/v2/models/rerank")
+    assert told.status == 200
+    assert {row["datatype"] for row in told.json["inputs"]} == {"BYTES"}
+
+
+@pytest.mark.parametrize("path", ["/v2/models/split", "/tei/split/info"])
+async def test_a_canarys_name_says_whom_to_ask(door: SpokenDoor, path: str) -> None:
+    door.processor._canary_route["split"] = {"endpoints": ["rerank", "rerank/2"]}
+    told = await door.ask("GET", path)
+    assert told.status == 422
+    assert "canary" in told.json["error"]
+    assert "convert" not in told.json["error"]
 
 
 NEAR = [

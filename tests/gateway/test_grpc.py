@@ -180,6 +180,17 @@ def test_what_is_refused(stub: Any, asked: Any, status: str) -> None:
     assert error.details()
 
 
+def test_what_is_no_message_is_counted(door: Door) -> None:
+    malformed = {"code": "malformed_body"}
+    before = figure(door.server, "gateway_refused_total", **malformed)
+    with grpc.insecure_channel(door.address) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        error = refusal(lambda: call(b"\xff\xff\xff"))
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    wait_until(lambda: figure(door.server, "gateway_refused_total", **malformed) == before + 1, 60)
+    assert "DecodeError" not in door.server.log.read_text()
+
+
 def test_tritons_own_calls_are_none(client: Any) -> None:
     for act in (
         client.get_model_repository_index,

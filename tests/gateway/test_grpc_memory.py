@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import grpc
+import pytest
 from tritonclient.grpc import service_pb2 as messages, service_pb2_grpc
 
 from tests.free_ports import free_port
@@ -32,10 +33,14 @@ class Held:
     def __init__(self, total: int) -> None:
         self.bodies = body_memory(total)
         self.go = asyncio.Event()
+        self.refused: list[str] = []
 
     def check_key(self, _: Any) -> None:
         if not self.is_known:
             raise ServingError("unauthorized", "played")
+
+    def count_refusal(self, error: ServingError) -> None:
+        self.refused.append(error.kind.code)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         with self.bodies.share() as share:
@@ -157,7 +162,30 @@ async def test_a_message_of_a_stranger_is_not_read() -> None:
             stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(channel)
             error = await refused(stub.ModelInfer(large()))
             assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert app.refused == ["unauthorized"] * 4
         assert app.bodies.held == 0
+
+
+@pytest.mark.parametrize("name", ["ModelInfer", "ModelReady", "ModelMetadata", "ServerMetadata"])
+async def test_a_message_that_is_none_is_told_so(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And leaves its turn to others, and no traceback."""
+    async with (
+        asyncio.timeout(60),
+        serving(MOST) as (app, port),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        app.go.set()
+        call: Any = channel.unary_unary(SERVICE.decode() + name)
+        for raw in (b"\xff\xff\xff", b"\x0a\x05a"):
+            error = await refused(call(raw))
+            assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert "no protobuf" in (error.details() or "")
+        assert app.refused == ["malformed_body"] * 2
+        assert app.bodies.held == 0
+        await heard(port)
+    assert not [row for row in caplog.records if row.levelname == "ERROR" or row.exc_info]
 
 
 async def test_a_call_that_needs_no_key_takes_no_turn() -> None:

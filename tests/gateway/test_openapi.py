@@ -200,6 +200,65 @@ def test_the_paths_of_other_protocols(endpoint: Endpoint) -> None:
     assert len(identities) == len(set(identities))
 
 
+def text_card() -> dict[str, Any]:
+    endpoint = read_endpoint(json.dumps(text_fields()))
+    assert endpoint.generation is not None
+    made: dict[str, Any] = json.loads(json.dumps(card_of(endpoint, TextTask(endpoint.generation))))
+    return made
+
+
+EVENTS, BYTES, PLAIN = "text/event-stream", "application/octet-stream", "application/json"
+
+
+def types_of(operation: Any) -> tuple[set[str], set[str]]:
+    """Of the request and of the answer."""
+    given = operation["responses"]["200"]["content"]
+    return set(operation["requestBody"]["content"]), set(given)
+
+
+def test_every_path_says_its_media_types() -> None:
+    made = text_card()
+    paths = document(HOST, {"a": made, "b/2": made}, None)["paths"]
+    others = [path for path, row in paths.items() if "post" in row and path[:7] != "/serve/"]
+    found = {path: types_of(paths[path]["post"]) for path in others}
+    streams = {path for path, (_, given) in found.items() if EVENTS in given and PLAIN in given}
+    assert streams == {
+        f"{base}{path}" for base, below in {
+            "/v1": ("/completions", "/chat/completions"),
+            "/hf/{name}": ("", "/{version}", "/v1/chat/completions",
+                           "/{version}/v1/chat/completions"),
+            **dict.fromkeys(
+                ("/tgi/{name}", "/tgi/{name}/versions/{version}"),
+                ("", "/", "/v1/completions", "/v1/chat/completions"),
+            ),
+        }.items() for path in below
+    }  # fmt: skip
+    for path, types in found.items():
+        if path.endswith("/infer"):
+            assert types == ({PLAIN, BYTES}, {PLAIN, BYTES})
+        elif path.endswith("generate_stream"):
+            assert types == ({PLAIN}, {EVENTS})
+        elif path not in streams:
+            assert types == ({PLAIN}, {PLAIN})
+
+
+def test_no_events_where_no_text_is_generated(endpoint: Endpoint) -> None:
+    paths = document(HOST, {"a": card(endpoint)}, None)["paths"]
+    assert EVENTS not in types_of(paths["/hf/{name}"]["post"])[1]
+
+
+def test_the_path_of_a_setting_is_there_for_who_may_ask_it(endpoint: Endpoint) -> None:
+    cards = {"a": text_card(), "b": card(endpoint), "stranger": None}
+    served = document(HOST, cards, None, "a")["paths"]
+    one = served["/generate"]["post"]
+    assert types_of(one)[1] == {PLAIN, EVENTS}
+    assert one["requestBody"] == served["/serve/a"]["post"]["requestBody"]
+    assert one["operationId"] != served["/serve/a"]["post"]["operationId"]
+    assert "/generate" in document(HOST, cards, None, "stranger")["paths"]
+    for named in (None, "nobody"):
+        assert "/generate" not in document(HOST, cards, None, named)["paths"]
+
+
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda row: row.name)
 def test_every_status_of_a_dialect(dialect: Any) -> None:
     statuses = {dialect.status(ServingError(code, "")) for code in KINDS}
@@ -251,6 +310,8 @@ def test_endpoints_of_other_kinds_are_there_too(gateway: Server) -> None:
 TEXT_BODIES: tuple[Any, ...] = (
     {"text": "a"}, {"text": ["a", "b"]}, {"inputs": "a", "stream": True}, {"text": "a" * 10_001},
     {"messages": [{"role": "user", "content": "a"}]}, {"messages": []}, {"messages": [{}]}, {},
+    {"messages": [{"role": "r" * 64, "content": "a"}]},
+    {"messages": [{"role": "r" * 65, "content": "a"}]},
     {"text": "a", "truncate": True}, {"text": "a", "stream": None, "timeout_ms": 5},
     {"text": "a", "parameters": {"max_new_tokens": 3, "stop": ["a", "b"], "top_p": 0.5}},
     {"text": "a", "parameters": {"max_new_tokens": 0}}, {"text": "a", "parameters": {"top_p": 0}},

@@ -59,6 +59,13 @@ def test_a_version_answers_every_path_of_tei() -> None:
     assert len(rows) == 2 * len(of_a_name)
 
 
+@pytest.mark.parametrize(("path", "version"), [("/hf/a", None), ("/hf/a/2", "2")])
+def test_a_version_answers_a_chat_of_the_inference_api(path: str, version: str | None) -> None:
+    call = call_of(scope("POST", path + "/v1/chat/completions"))
+    assert call is not None
+    assert (call.target, call.operation) == (RequestedEndpoint("a", version), "openai.chat")
+
+
 def test_ours_needs_no_route() -> None:
     call = call_of(scope("POST", "/serve/a/2"))
     assert call is not None

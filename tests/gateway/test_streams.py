@@ -69,6 +69,23 @@ def test_an_answer_is_whole_or_comes_in_events(server: Server) -> None:
     assert (end["finish_reason"], done) == ("length", "[DONE]")
 
 
+def test_the_document_has_what_is_answered_here(door: Server) -> None:
+    paths = door.ask("GET", "/openapi.json").json["paths"]
+    parameters = {"max_new_tokens": 2}
+    for path, documented, body in (
+        ("/generate", "/generate", {"text": PROMPT, "parameters": parameters}),
+        ("/tgi/text", "/tgi/{name}", {"inputs": PROMPT, "parameters": parameters}),
+        ("/hf/text", "/hf/{name}", {"inputs": PROMPT, "parameters": parameters}),
+        ("/v1/completions", "/v1/completions", {"model": "text", "prompt": PROMPT}),
+    ):
+        types = paths[documented]["post"]["responses"]["200"]["content"]
+        for stream in (False, True):
+            raw = json.dumps({**body, "stream": stream}).encode()
+            reply = door.ask("POST", path, raw, JSON)
+            assert reply.status == 200
+            assert reply.headers["content-type"].partition(";")[0] in types
+
+
 def test_events_come_while_others_are_still_made(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
         connection.sendall(asked("/serve/text", {**SLOW, "stream": True}))

@@ -107,7 +107,7 @@ class Speaker:
             answer = conversation.task.render(rows, work)
             return orjson.loads(conversation.reply(answer, work).body)
         except ServingError as error:
-            raise conversation.operation.in_their_words(error) from None
+            raise conversation.operation.in_their_words(error, conversation._asked.body) from None
 
 
 def speaker(task: str, **changes: Any) -> Speaker:

@@ -471,6 +471,21 @@ def test_hf_gives_the_pipelines_answer_otherwise(task: str) -> None:
     assert speaker.ask("hf.inference", body) == speaker.ask(None, body)
 
 
+@pytest.mark.parametrize(
+    ("task", "inputs", "field"),
+    [
+        ("text-classification", 5, "inputs"),
+        ("fill-mask", TEA, "inputs"),
+        ("text-classification", {"text": 5}, "text"),
+        ("text-classification", {"text": TEA, "text_pair": 5}, "text_pair"),
+        ("question-answering", {"question": TEA, "context": 5}, "context"),
+    ],
+)
+def test_hf_is_told_the_field_that_was_sent(task: str, inputs: Any, field: str) -> None:
+    error = refusal(task, "hf.inference", {"inputs": inputs})
+    assert error.field == field
+
+
 # KServe V1
 
 
@@ -505,6 +520,10 @@ def test_v1_takes_bare_texts_and_parameters() -> None:
         ("question-answering", [TEA]),
         ("zero-shot-classification", [
             {"text": TEA, "candidate_labels": ["a"]}, {"text": TEA, "candidate_labels": ["b"]},
+        ]),
+        ("zero-shot-classification", [
+            {"text": TEA, "candidate_labels": orjson.loads("[" * 1000 + "]" * 1000)}
+            for _ in range(2)
         ]),
     ],
 )  # fmt: skip

@@ -31,6 +31,8 @@ MAX_SEED = 2**63 - 1
 # Temperature, top_p and repetition penalty are above it: engines hold them in 32 bits, where less
 # becomes zero, which they refuse.
 LEAST_SAMPLING = 1e-6
+# Of a message's role, which names who speaks: chat templates know of a few short words.
+MAX_ROLE_CHARACTERS = 64
 _MAX_ID = 2**31 - 1
 _MAX_IDS = 256
 

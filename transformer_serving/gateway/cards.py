@@ -29,6 +29,13 @@ class Cards:
         kind = await self._short_way.kind_of(target)
         if kind is Kind.UNKNOWN:
             raise unknown_endpoint()
+        urls = self._short_way.urls_of(target)
+        if urls and list(urls) != [endpoint_url(target)]:
+            raise ServingError(
+                "impossible",
+                "the name is a canary's and has nothing to say of itself; ask the endpoints behind "
+                "it, by their own names",
+            )
         card = self._card(endpoint_url(target)) if kind is Kind.OURS else None
         if card is None:
             raise ServingError(

@@ -114,13 +114,12 @@ class FrontDoor:
 
     def check_key(self, headers: Mapping[bytes, bytes]) -> None:
         """Of a caller of gRPC, before its message is read. Raises ServingError (401)."""
-        if self._keys is None:
-            return
-        try:
+        if self._keys is not None:
             self._keys.key_of(headers)
-        except ServingError as error:
-            self._metrics.refused(error.kind.code)
-            raise
+
+    def count_refusal(self, error: ServingError) -> None:
+        """Of a call of gRPC that does not come to be a request."""
+        self._metrics.refused(error.kind.code)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -215,7 +214,9 @@ class FrontDoor:
         await self._refuse(error.without_frames(), exchange, incoming, visit)
 
     async def _describe(self, call: Call, exchange: Exchange, key: Key | None) -> None:
-        question = Question(call.target, key, self._cards, self._health, self._metrics, self._host)
+        by_setting = self._generate and self._generate.target
+        about = (self._cards, self._health, self._metrics, self._host, by_setting)
+        question = Question(call.target, key, *about)
         try:
             status, body = await DESCRIPTIONS[call.operation or ""](question)
         except ServingError as error:

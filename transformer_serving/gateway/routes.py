@@ -27,7 +27,8 @@ class Route:
     stands in field `named_in` of the body.
 
     `binary` says that bytes may follow the JSON, whose length `inference-header-content-length`
-    then gives. `summary` and `media_type`, that of its answer, are for the OpenAPI document.
+    then gives, in the answer too. `summary`, `media_type`, that of its answer, and `streams`, that
+    generated text comes in events where `stream` is true, are for the OpenAPI document.
     """
 
     method: str
@@ -37,6 +38,7 @@ class Route:
     binary: bool = False
     summary: str = ""
     media_type: str = "application/json"
+    streams: bool = False
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -73,12 +75,12 @@ def _tgi(base: str) -> tuple[Route, ...]:
     """Those of text-generation-inference's server, which has OpenAI's chat beside its own."""
     events = "text/event-stream"
     return (
-        Route("POST", base, "tgi.root"),
-        Route("POST", f"{base}/", "tgi.root"),
+        Route("POST", base, "tgi.root", streams=True),
+        Route("POST", f"{base}/", "tgi.root", streams=True),
         Route("POST", f"{base}/generate", "tgi.generate"),
         Route("POST", f"{base}/generate_stream", "tgi.generate_stream", media_type=events),
-        Route("POST", f"{base}/v1/completions", "openai.completions"),
-        Route("POST", f"{base}/v1/chat/completions", "openai.chat"),
+        Route("POST", f"{base}/v1/completions", "openai.completions", streams=True),
+        Route("POST", f"{base}/v1/chat/completions", "openai.chat", streams=True),
         Route("GET", f"{base}/health", "tgi.health", media_type="text/plain"),
     )
 
@@ -99,8 +101,8 @@ ROUTES = (
     Route("GET", "/openapi.json", "ours.openapi", summary="This document"),
     Route("GET", "/page/endpoints", "ours.endpoints", summary="What the page at / shows"),
     Route("POST", "/v1/embeddings", "openai.embeddings", named_in="model"),
-    Route("POST", "/v1/completions", "openai.completions", named_in="model"),
-    Route("POST", "/v1/chat/completions", "openai.chat", named_in="model"),
+    Route("POST", "/v1/completions", "openai.completions", named_in="model", streams=True),
+    Route("POST", "/v1/chat/completions", "openai.chat", named_in="model", streams=True),
     Route("GET", "/v1/models", "openai.models"),
     Route("GET", "/v2", "v2.server"),
     Route("GET", "/v2/health/live", "v2.live"),
@@ -117,9 +119,10 @@ ROUTES = (
     Route("POST", "/v1/models/{name}/{version}:predict", "v1.predict"),
     Route("POST", "/v1/rerank", "cohere.rerank_v1", named_in="model"),
     Route("POST", "/v2/rerank", "cohere.rerank_v2", named_in="model"),
-    Route("POST", "/hf/{name}", "hf.inference"),
-    Route("POST", "/hf/{name}/{version}", "hf.inference"),
-    Route("POST", "/hf/{name}/v1/chat/completions", "openai.chat"),
+    Route("POST", "/hf/{name}", "hf.inference", streams=True),
+    Route("POST", "/hf/{name}/{version}", "hf.inference", streams=True),
+    Route("POST", "/hf/{name}/v1/chat/completions", "openai.chat", streams=True),
+    Route("POST", "/hf/{name}/{version}/v1/chat/completions", "openai.chat", streams=True),
     *_generate("/v2/models/{name}"),
     *_generate("/v2/models/{name}/versions/{version}"),
     *_tgi("/tgi/{name}"),

@@ -8,10 +8,12 @@ Tested by tests/preprocess/generation/test_voices.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Rows
+from collections.abc import Mapping, Sequence as Rows
+from types import NoneType
 from typing import Any
 
-from preprocess.dialects.operation import Asked, given, read_fields, read_flag
+from preprocess.dialects.operation import Asked, check_name, given, read_fields, read_flag
+from preprocess.generation.dialects.sampling import as_vllm
 from preprocess.generation.dialects.tgi import one_text, refuse_others
 from preprocess.generation.sequence import Piece, Sequence
 from preprocess.generation.voice import Spoken, event
@@ -29,8 +31,15 @@ _TAKEN = {
     },
     "max_tokens": "max_new_tokens", "random_seed": "seed", "stop_words": "stop",
 }  # fmt: skip
-_OWN = ("exclude_input_in_output", "stream")
-_FIELDS = ("id", "text_input", "parameters", "stream", *_TAKEN, *_OWN)
+# What this engine does not have, and the values that ask for nothing, as TensorRT-LLM's own
+# examples do with "".
+_LACKS: Mapping[str, tuple[Any, ...]] = {
+    "bad_words": (None, "", []), "beam_width": (None, 1), "frequency_penalty": (None, 0),
+    "presence_penalty": (None, 0),
+}  # fmt: skip
+_END, _PAD = "end_id", "pad_id"
+_OWN = ("exclude_input_in_output", "stream", _END, _PAD)
+_FIELDS = ("id", "text_input", "parameters", *_TAKEN, *_OWN, *_LACKS)
 
 
 def read_whole(asked: Asked) -> dict[str, Any]:
@@ -44,25 +53,43 @@ def read_stream(asked: Asked) -> dict[str, Any]:
 def _read(asked: Asked, *, stream: bool) -> dict[str, Any]:
     """Parameters may stand in `parameters` or beside it; `stream` is the path's to say."""
     body = read_fields(asked.body, _FIELDS)
-    if not isinstance(body.get("id"), str | None):
-        raise wrong("id", "a string", body["id"])
+    check_name(body, "id")
     inner = body.get("parameters")
     if not isinstance(inner, dict | None):
         raise wrong("parameters", "an object", inner)
-    beside = {name: body[name] for name in (*_TAKEN, *_OWN) if name in body}
+    beside = {name: body[name] for name in (*_TAKEN, *_OWN, *_LACKS) if name in body}
     parameters = {**beside, **(inner or {})}
-    refuse_others(parameters, (*_TAKEN, *_OWN), {})
+    refuse_others(parameters, (*_TAKEN, *_OWN), _LACKS)
+    _check_ids(parameters, asked)
     read_flag(parameters, "stream")
     without = read_flag(parameters, "exclude_input_in_output")
+    if parameters.get("stop_words") in ("", []):
+        del parameters["stop_words"]
     own = given(parameters, _TAKEN)
-    if own.get("temperature") == 0:
-        own = {**own, "do_sample": False}
-        del own["temperature"]
+    as_vllm(own)
     return {
         "text": one_text(body, "text_input"),
         "parameters": {**own, "return_full_text": not (without or stream)},
         "stream": stream,
     }
+
+
+def _check_ids(parameters: Mapping[str, Any], asked: Asked) -> None:
+    """Of the tokens that TensorRT-LLM is told: that of the end must be the model's own, and with
+    that of padding, which one text has none of, nothing is done.
+    """
+    for name in (_END, _PAD):
+        if type(parameters.get(name)) not in (int, NoneType):
+            raise wrong(name, "a whole number", parameters[name])
+    end, generation = parameters.get(_END), asked.endpoint.generation
+    ids = () if generation is None else generation.eos_ids
+    if end is not None and end not in ids:
+        raise ServingError(
+            "impossible",
+            f"parameter '{_END}' is no token that the model ends a text with; leave it out, and "
+            "name other ends as texts in 'stop_words'",
+            field=_END, limit=", ".join(map(str, ids)) or None,
+        )  # fmt: skip
 
 
 class GenerateVoice:

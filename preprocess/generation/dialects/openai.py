@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from preprocess.dialects.operation import Asked, given, read_fields, read_flag
+from preprocess.dialects.operation import Asked, check_name, given, read_fields, read_flag
+from preprocess.generation.dialects.sampling import as_vllm
 from preprocess.request import wrong
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.generation import MAX_SEED
@@ -75,24 +76,16 @@ def _read(body: Mapping[str, Any], *, echo: bool, logprobs: bool) -> dict[str, A
             raise ServingError(
                 "impossible", f"field '{name}' is not supported; leave it out", field=name
             )
-    if not isinstance(body.get("model"), str | None):
-        raise wrong("model", "a string", body["model"])
+    check_name(body, "model")
     _check_stream_options(body)
-    parameters = given(body, _TAKEN)
-    temperature = parameters.get("temperature")
-    parameters["do_sample"] = not _is_zero(temperature)
-    if _is_zero(temperature):
-        del parameters["temperature"]
+    parameters = {"do_sample": True, **given(body, _TAKEN)}
+    as_vllm(parameters)
     seed = parameters.get("seed")
     if type(seed) is int and -MAX_SEED - 1 <= seed < 0:
         # Any of 64 bits, there.
         parameters["seed"] = seed + MAX_SEED + 1
     parameters |= {"return_full_text": echo, "logprobs": logprobs}
     return {"parameters": parameters, "stream": read_flag(body, "stream")}
-
-
-def _is_zero(value: Any) -> bool:
-    return type(value) in (int, float) and value == 0
 
 
 def _check_stream_options(body: Mapping[str, Any]) -> None:

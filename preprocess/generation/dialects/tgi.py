@@ -9,9 +9,11 @@ Tested by tests/preprocess/generation/test_voices.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence as Rows
+from types import MappingProxyType
 from typing import Any
 
 from preprocess.dialects.operation import Asked, given, read_fields, read_flag
+from preprocess.generation.dialects.sampling import as_tgi
 from preprocess.generation.sequence import Piece, Sequence, Token
 from preprocess.generation.voice import Spoken, ending_of, event
 from preprocess.request import wrong
@@ -36,8 +38,8 @@ _SEVERAL = "num_return_sequences"
 _OWN = ("details", _SEVERAL)
 # Where an answer, or a stream, is of one text.
 _LACKS_OF_ONE = {**_LACKS, _SEVERAL: (None, 1)}
-# Who gives one of these means to sample, as its router takes it.
-_OF_SAMPLING = ("temperature", "top_k", "top_p")
+# Of what is refused, whose default it is and how that is turned off.
+_ADVICE = {"typical_p": "langchain's HuggingFaceEndpoint sends it unless typical_p is None"}
 
 
 def read_whole(asked: Asked) -> dict[str, Any]:
@@ -70,11 +72,10 @@ def _read(
     if not isinstance(parameters, dict | None):
         raise wrong("parameters", "an object", parameters)
     parameters = parameters or {}
-    refuse_others(parameters, (*_TAKEN, *_OWN), lacks)
+    refuse_others(parameters, (*_TAKEN, *_OWN), lacks, _ADVICE)
     details = read_flag(parameters, "details")
     own = given(parameters, {**_TAKEN, _SEVERAL: _SEVERAL})
-    if any(name in own for name in _OF_SAMPLING):
-        own.setdefault("do_sample", True)
+    as_tgi(own)
     own.setdefault("return_full_text", full_text)
     own["logprobs"] = details or stream
     return own
@@ -90,13 +91,19 @@ def one_text(body: Mapping[str, Any], name: str) -> Any:
 
 
 def refuse_others(
-    parameters: Mapping[str, Any], taken: Rows[str], lacks: Mapping[str, tuple[Any, ...]]
+    parameters: Mapping[str, Any],
+    taken: Rows[str],
+    lacks: Mapping[str, tuple[Any, ...]],
+    advice: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Raises ServingError (400) for a parameter that nobody knows, (422) for what is not here."""
+    """Raises ServingError (400) for a parameter that nobody knows, (422) for what is not here, with
+    the `advice` that there is.
+    """
     for name, value in parameters.items():
         if name in lacks and value not in lacks[name]:
+            told = f"; {advice[name]}" if name in advice else ""
             raise ServingError(
-                "impossible", f"parameter '{name}' is not supported; leave it out", field=name
+                "impossible", f"parameter '{name}' is not supported; leave it out{told}", field=name
             )
         if name not in lacks and name not in taken:
             raise ServingError(

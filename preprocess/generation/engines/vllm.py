@@ -46,7 +46,7 @@ def request(prompt: Prompt, options: Options, stop: tuple[str, ...]) -> Streamed
             "impossible",
             "the endpoint's engine takes a text, and none gives these tokens, special ones "
             "included; leave out 'truncate', or shorten the prompt yourself",
-            field="text",
+            field=prompt.field,
         )
     return StreamedRequest(
         "",

@@ -11,6 +11,7 @@ from hypothesis import given, strategies as st
 from preprocess.generation.chat import render_chat
 from preprocess.generation.prompt import Prompt, read_prompts
 from preprocess.generation.request import TextTask, Wanted, read_wanted
+from preprocess.threads import OFF_LOOP_CHARACTERS
 from preprocess.tokens import Tokenizer
 from tests.text_engine import TEMPLATE, fields, tokenizer
 from transformer_serving.contract.endpoint import Endpoint, read_endpoint
@@ -99,6 +100,16 @@ def test_a_body_that_is_none_is_refused(
     assert (refusal.value.kind.code, refusal.value.field) == (code, field)
 
 
+def test_a_conversation_counts_by_roles_and_messages_too(endpoint: Endpoint) -> None:
+    """What many of little make is rendered and tokenized beside the loop, as a long text is."""
+    few = read({"messages": [{"role": "user", "content": PROMPT}]}, endpoint)
+    assert 0 < few.characters < OFF_LOOP_CHARACTERS
+    many = read({"messages": [{"role": "u", "content": ""}] * 100}, endpoint)
+    assert OFF_LOOP_CHARACTERS < many.characters <= endpoint.limits.max_characters
+    roles = read({"messages": [{"role": "r" * 64, "content": ""}] * 50}, endpoint)
+    assert roles.characters - 50 * 64 == 50 * 64
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -176,6 +187,15 @@ def test_what_has_no_room_is_told_both_numbers(
 def test_a_prompt_without_tokens_is_impossible(endpoint: Endpoint) -> None:
     with pytest.raises(ServingError, match="no tokens"):
         prompts({"text": ""}, endpoint)
+
+
+@pytest.mark.parametrize("field", ["text", "inputs", "messages"])
+def test_a_prompt_is_named_by_the_field_that_it_came_in(endpoint: Endpoint, field: str) -> None:
+    for text in ("", " ".join(["w20"] * 64)):
+        prompt = [{"role": "user", "content": text}] if field == "messages" else text
+        with pytest.raises(ServingError) as refusal:
+            prompts({field: prompt}, endpoint)
+        assert refusal.value.field == field
 
 
 CHAT = [

@@ -153,7 +153,11 @@ async def test_stop_and_eos_are_both_stop(text: Asker) -> None:
     [
         ({"max_tokens": 0}, 400, "max_tokens"),
         ({"max_tokens": 33}, 400, "max_tokens"),
+        ({"max_completion_tokens": 0}, 400, "max_completion_tokens"),
         ({"n": 0}, 400, "n"),
+        ({"model": "m" * 513}, 400, "model"),
+        ({"model": 1}, 400, "model"),
+        ({"prompt": "w20 " * 64}, 413, "prompt"),
         ({"prompt": [1, 2]}, 400, "prompt"),
         ({"prompt": None}, 400, "prompt"),
         ({"suffix": "x"}, 422, "suffix"),
@@ -172,6 +176,14 @@ async def test_errors_are_openais(
     got, error = await text.refusal(body, COMPLETIONS)
     assert (got, error["error"]["param"]) == (status, field)
     assert set(error["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_a_chats_errors_name_what_a_chat_has(text: Asker) -> None:
+    for messages, status in (("w20 " * 64, 413), ("", 422), (None, 400)):
+        said = None if messages is None else [{"role": "user", "content": messages}]
+        got, error = await text.refusal({**GREEDY, "messages": said}, CHAT)
+        assert (got, error["error"]["param"]) == (status, "messages")
+        assert "'text'" not in error["error"]["message"]
 
 
 async def test_an_error_in_openais_stream_is_its_last_event(text: Asker) -> None:
@@ -229,6 +241,29 @@ async def test_errors_are_tgis(text: Asker, parameters: dict[str, Any], status: 
     got, error = await text.refusal(body, "tgi.generate")
     assert (got, error["error_type"]) == (status, "validation")
     assert set(error) == {"error", "error_type"}
+
+
+@pytest.mark.parametrize("operation", ["tgi.root", "tgi.generate", "hf.inference"])
+async def test_langchains_own_default_is_told_its_option(text: Asker, operation: str) -> None:
+    """HuggingFaceEndpoint as it is made with an address alone."""
+    parameters: dict[str, Any] = {
+        "max_new_tokens": 3, "top_k": None, "top_p": 0.95, "typical_p": 0.95, "temperature": 0.8,
+        "repetition_penalty": None, "return_full_text": False, "truncate": None, "stop": [],
+        "seed": None, "do_sample": False, "watermark": False,
+    }  # fmt: skip
+    status, error = await text.refusal({"inputs": PROMPT, "parameters": parameters}, operation)
+    assert status == 422
+    assert "typical_p is None" in error["error"]
+    parameters["typical_p"] = None
+    assert await text.answer({"inputs": PROMPT, "parameters": parameters}, operation)
+
+
+@pytest.mark.parametrize("operation", ["tgi.root", "tgi.generate", "hf.inference"])
+async def test_the_prompts_field_is_the_one_that_was_sent(text: Asker, operation: str) -> None:
+    for inputs in (5, "", "w20 " * 64):
+        _, error = await text.refusal({"inputs": inputs}, operation)
+        assert "field inputs" in error["error"]
+        assert "text" not in error["error"].split("(")[1]
 
 
 async def test_tgi_is_overloaded_with_429_and_fails_in_its_stream(text: Asker) -> None:
@@ -357,3 +392,46 @@ async def test_tritons_generate(text: Asker) -> None:
     assert "text_input" in error["error"]
     failed = await text.events({"text_input": "fail w30"}, "v2.generate_stream")
     assert failed[-1]["code"] == "engine_failed"
+
+
+@pytest.mark.parametrize("inside", [False, True])
+async def test_tensorrts_own_example_is_answered(text: Asker, inside: bool) -> None:
+    given = {"max_tokens": 3, "bad_words": "", "stop_words": "", "pad_id": 2, "end_id": 3}
+    others: list[dict[str, Any]] = [
+        {}, {"stop_words": [], "bad_words": []}, {"beam_width": 1, "bad_words": None},
+    ]  # fmt: skip
+    for more in others:
+        parameters = {**given, **more}
+        body = {"text_input": PROMPT, **({"parameters": parameters} if inside else parameters)}
+        answer = await text.answer(body, "v2.generate")
+        assert answer["text_output"] == PROMPT + NEXT
+    stopped = {"text_input": PROMPT, **given, "stop_words": ["w21"]}
+    assert (await text.answer(stopped, "v2.generate"))["text_output"] == PROMPT + " w20 "
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "named"),
+    [
+        ({"bad_words": "tea"}, 422, "bad_words"),
+        ({"bad_words": ["tea"]}, 422, "bad_words"),
+        ({"beam_width": 2}, 422, "beam_width"),
+        ({"end_id": 2}, 422, "end_id, limit 3"),
+        ({"end_id": "</s>"}, 400, "end_id"),
+        ({"pad_id": []}, 400, "pad_id"),
+        ({"stop_words": ["a"] * 17}, 400, "stop_words"),
+        ({"stop": ["a"] * 17}, 400, "stop"),
+        ({"random_seed": -1}, 400, "random_seed"),
+        ({"seed": -1}, 400, "seed"),
+        ({"max_tokens": 0}, 400, "max_tokens"),
+        ({"max_new_tokens": 0}, 400, "max_new_tokens"),
+        ({"id": "i" * 513}, 400, "id"),
+        ({"nothing": 1}, 400, ""),
+    ],
+)
+async def test_what_generate_refuses_by_the_name_that_was_sent(
+    text: Asker, more: dict[str, Any], status: int, named: str
+) -> None:
+    got, error = await text.refusal({"text_input": PROMPT, **more}, "v2.generate")
+    assert got == status
+    assert not named or f"(field {named}" in error["error"]
+    assert "tea" not in error["error"]

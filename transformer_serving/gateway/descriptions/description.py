@@ -22,7 +22,7 @@ KIT = "transformer-serving"
 
 class Question(NamedTuple):
     """A GET of another protocol: `target` is None where it names no endpoint, `key` where the
-    gateway has none, `host` the host's module.
+    gateway has none, `host` the host's module, `by_setting` the endpoint that POST /generate asks.
     """
 
     target: RequestedEndpoint | None
@@ -31,6 +31,7 @@ class Question(NamedTuple):
     health: Health
     metrics: Metrics
     host: Any = None
+    by_setting: RequestedEndpoint | None = None
 
     @property
     def endpoint(self) -> RequestedEndpoint:

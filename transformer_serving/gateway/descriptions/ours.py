@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from transformer_serving.gateway.descriptions.description import Question
+from transformer_serving.gateway.keys import endpoint_url
 from transformer_serving.gateway.openapi.bodies import example
 from transformer_serving.gateway.openapi.document import document
 
@@ -23,4 +24,6 @@ async def endpoints(question: Question) -> tuple[int, Any]:
 
 async def openapi(question: Question) -> tuple[int, Any]:
     cards = await question.cards.listed(question.key)
-    return 200, document(question.host.app.openapi(), cards, question.key)
+    named = question.by_setting
+    generates = None if named is None else endpoint_url(named)
+    return 200, document(question.host.app.openapi(), cards, question.key, generates)

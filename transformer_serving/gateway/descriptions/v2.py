@@ -38,8 +38,10 @@ async def model(question: Question) -> tuple[int, Any]:
     target = question.endpoint
     card = await question.cards.of(target)
     inputs = [_tensor(field["name"], "string") for field in card["fields"]]
+    # Cards of older kits have no schema of a parameter.
     inputs += [
-        _tensor(row["name"], row["schema"].get("type", "string")) for row in card["parameters"]
+        _tensor(row["name"], row.get("schema", {}).get("type", "string"))
+        for row in card["parameters"]
     ]
     return 200, {
         "name": target.model,

@@ -11,6 +11,7 @@ import asyncio
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # no stubs wanted
 
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.gateway.body.memory import refusal
@@ -27,7 +28,9 @@ class Reading:
         self._running: set[asyncio.Task[Any]] = set()
 
     async def message(self, context: grpc.aio.ServicerContext) -> Any:
-        """The call's message. Raises ServingError (400, 503) where it does not come in time."""
+        """The call's message. Raises ServingError (400, 503) where it does not come in time, or is
+        none.
+        """
         try:
             async with asyncio.timeout(self._seconds):
                 await self._turns.acquire()
@@ -46,7 +49,12 @@ class Reading:
                 f"{BODY_STALL_SECONDS.name} sets how long is waited",
                 limit=f"{self._seconds:g} s",
             )
-        message = task.result()
+        try:
+            message = task.result()
+        except DecodeError:
+            raise ServingError(
+                "malformed_body", "the message is no protobuf of this call's request"
+            ) from None
         if message is grpc.aio.EOF:
             raise ServingError("malformed_body", "the call ended without a message")
         return message

@@ -52,6 +52,9 @@ class Door(Protocol):
     def check_key(self, headers: Mapping[bytes, bytes]) -> None:
         """Raises ServingError (401)."""
 
+    def count_refusal(self, error: ServingError) -> None:
+        """Of a call that does not come to be a request."""
+
 
 class Call(NamedTuple):
     """`path` is what HTTP is asked, `write` makes the message of an answer with these statuses.
@@ -151,6 +154,7 @@ class Service:
                     message = await self._reading.message(context)
                 asked = self._asked(call, message, headers, share, context.time_remaining())
             except ServingError as error:
+                self._app.count_refusal(error)
                 kind = error.kind
                 if kind.retry_after_s is not None:
                     context.set_trailing_metadata((("retry-after", str(kind.retry_after_s)),))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from transformer_serving.contract.generation import MAX_ROLE_CHARACTERS
 from transformer_serving.contract.heads import GENERATION
 
 Schema = dict[str, Any]
@@ -59,7 +60,7 @@ def _forms(card: Card) -> Iterable[Schema]:
     if card["task"] == GENERATION:
         message = {
             "type": "object",
-            "properties": {"role": {"type": "string"}},
+            "properties": {"role": {"type": "string", "maxLength": MAX_ROLE_CHARACTERS}},
             "required": ["role", "content"],
         }
         messages = {"type": "array", "items": message, "minItems": 1}

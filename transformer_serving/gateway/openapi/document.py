@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from transformer_serving.contract.dialects import OURS, dialect_of
+from transformer_serving.contract.dialects import OURS, Dialect, dialect_of
 from transformer_serving.contract.heads import GENERATION
 from transformer_serving.contract.keys import Key
 from transformer_serving.gateway.keys import WITHOUT_KEY
@@ -23,7 +23,7 @@ from transformer_serving.gateway.openapi.responses import (
     not_ready,
     responses,
 )
-from transformer_serving.gateway.routes import ROUTES, Route
+from transformer_serving.gateway.routes import GENERATE, ROUTES, Route
 
 Card = Mapping[str, Any]
 Cards = Mapping[str, Card | None]
@@ -32,6 +32,7 @@ Paths = dict[str, dict[str, Any]]
 _TITLE = "transformer-serving"
 _ANYTHING: dict[str, Any] = {}
 _OF_THE_HOST = "clearml-serving"
+_JSON, _EVENTS, _BYTES = "application/json", "text/event-stream", "application/octet-stream"
 _HEALTH = (
     ("/health/live", "Whether the worker runs", (200,)),
     ("/health/ready", "Whether requests should be sent to the worker", (200, 503)),
@@ -44,9 +45,12 @@ _SCHEMES = {
 }
 
 
-def document(host: Mapping[str, Any], cards: Cards, key: Key | None) -> dict[str, Any]:
+def document(
+    host: Mapping[str, Any], cards: Cards, key: Key | None, generates: str | None = None
+) -> dict[str, Any]:
     """`cards` by the name of the endpoint, None of those that have none; `key` is the one that
-    asked, None where the gateway has none. `host` is clearml-serving's own document.
+    asked, None where the gateway has none. `host` is clearml-serving's own document, `generates`
+    the endpoint that POST /generate asks, where a setting names one.
     """
     is_bound = key is not None and key.endpoints is not None
     made = copy.deepcopy(dict(host))
@@ -58,7 +62,10 @@ def document(host: Mapping[str, Any], cards: Cards, key: Key | None) -> dict[str
     if key is not None:
         components["securitySchemes"] = _SCHEMES
         made["security"] = [{name: []} for name in _SCHEMES]
-    paths = {**_endpoints(cards), **_routes(cards), **_health(cards, is_bound=is_bound)}
+    paths = {
+        **_endpoints(cards), **_generate(cards, generates), **_routes(cards),
+        **_health(cards, is_bound=is_bound),
+    }  # fmt: skip
     if key is None:
         paths["/metrics"] = {"get": _metrics()}
     made["paths"] = paths if is_bound else paths | _host_paths(general)
@@ -66,10 +73,18 @@ def document(host: Mapping[str, Any], cards: Cards, key: Key | None) -> dict[str
 
 
 def _endpoints(cards: Cards) -> Paths:
-    return {
-        f"/serve/{quote(name)}": {"post": _of_the_host(name) if card is None else _own(name, card)}
-        for name, card in cards.items()
-    }
+    return {f"/serve/{quote(name)}": {"post": _serve(name, card)} for name, card in cards.items()}
+
+
+def _generate(cards: Cards, named: str | None) -> Paths:
+    """The path of the endpoint that a setting names, for those who may ask it."""
+    if named is None or named not in cards:
+        return {}
+    return {GENERATE: {"post": {**_serve(named, cards[named]), "operationId": GENERATE}}}
+
+
+def _serve(name: str, card: Card | None) -> dict[str, Any]:
+    return _of_the_host(name) if card is None else _own(name, card)
 
 
 def _own(name: str, card: Card) -> dict[str, Any]:
@@ -86,7 +101,7 @@ def _own(name: str, card: Card) -> dict[str, Any]:
 def _answers(task: str) -> dict[str, Any]:
     found = responses(answer_schema(task))
     if task == GENERATION:
-        found["200"]["content"]["text/event-stream"] = {}
+        found["200"]["content"][_EVENTS] = {}
     return found
 
 
@@ -111,7 +126,9 @@ def _routes(cards: Cards) -> Paths:
     for route in ROUTES:
         names = _names(route, cards)
         if names or (route.method == "GET" and "{" not in route.path):
-            paths.setdefault(route.path, {})[route.method.lower()] = _routed(route, names)
+            streams = route.streams and GENERATION in (_task(cards[name]) for name in names)
+            operation = _routed(route, names, streams=streams)
+            paths.setdefault(route.path, {})[route.method.lower()] = operation
     return paths
 
 
@@ -126,22 +143,20 @@ def _names(route: Route, cards: Cards) -> list[str]:
     ]
 
 
-def _routed(route: Route, names: list[str]) -> dict[str, Any]:
+def _task(card: Card | None) -> str:
+    return "" if card is None else card["task"]
+
+
+def _routed(route: Route, names: list[str], *, streams: bool) -> dict[str, Any]:
     dialect = dialect_of(route.operation)
     made: dict[str, Any] = {
         "operationId": f"{route.operation} {route.method} {route.path}",
         "tags": ["gateway" if dialect is OURS else dialect.name],
         "summary": route.summary or route.operation.replace(".", ": "),
-        "responses": responses(_ANYTHING, dialect),
+        "responses": _told(route, dialect, streams=streams),
     }
-    if (no := not_ready(route.operation)) is not None:
-        made["responses"]["503"] = no
     if route.path in WITHOUT_KEY:
         made["security"] = []
-        for status in ("401", "403"):
-            made["responses"].pop(status, None)
-    if route.media_type != "application/json":
-        made["responses"]["200"]["content"] = {route.media_type: {}}
     values = zip(*(name.split("/") for name in names), strict=True) if "{" in route.path else ()
     found = [
         _in_path(named, sorted(set(one)))
@@ -150,15 +165,33 @@ def _routed(route: Route, names: list[str]) -> dict[str, Any]:
     if found:
         made["parameters"] = found
     if route.method == "POST":
-        schema: dict[str, Any] = {"type": "object"}
-        if route.named_in is not None:
-            schema["required"] = [route.named_in]
-            schema["properties"] = {route.named_in: {"type": "string", "enum": names}}
-        made["requestBody"] = {
-            "required": True,
-            "content": {"application/json": {"schema": schema}},
-        }
+        made["requestBody"] = _taken(route, names)
     return made
+
+
+def _told(route: Route, dialect: Dialect, *, streams: bool) -> dict[str, Any]:
+    """The answers by their status; of what is no JSON the type alone."""
+    found = responses(_ANYTHING, dialect)
+    if (no := not_ready(route.operation)) is not None:
+        found["503"] = no
+    if route.path in WITHOUT_KEY:
+        for status in ("401", "403"):
+            found.pop(status, None)
+    types = [route.media_type, *[_EVENTS] * streams, *[_BYTES] * route.binary]
+    content = found["200"]["content"]
+    found["200"]["content"] = {name: content.get(name, {}) for name in types}
+    return found
+
+
+def _taken(route: Route, names: list[str]) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object"}
+    if route.named_in is not None:
+        schema["required"] = [route.named_in]
+        schema["properties"] = {route.named_in: {"type": "string", "enum": names}}
+    content: dict[str, Any] = {_JSON: {"schema": schema}}
+    if route.binary:
+        content[_BYTES] = {"schema": {"type": "string", "format": "binary"}}
+    return {"required": True, "content": content}
 
 
 def _in_path(name: str, values: list[str]) -> dict[str, Any]:

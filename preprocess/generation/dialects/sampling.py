@@ -1,0 +1,47 @@
+"""What other servers are told of sampling, in our parameters, which are changed in their place.
+
+Tested by tests/preprocess/generation/test_sampling.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+# None of them says anything where the likeliest token is taken.
+_OF_SAMPLING = ("temperature", "top_k", "top_p")
+
+
+def as_vllm(own: dict[str, Any]) -> None:
+    """Who sends one of them samples. A temperature of 0 takes the likeliest token, and a `top_k` of
+    -1 leaves every token in.
+    """
+    if _is(own.get("top_k"), -1):
+        own["top_k"] = 0
+    if _is(own.get("temperature"), 0):
+        del own["temperature"]
+        own["do_sample"] = False
+    elif _any(own):
+        own.setdefault("do_sample", True)
+
+
+def as_tgi(own: dict[str, Any]) -> None:
+    """Who sends one of them samples where it changes anything, also with `do_sample` false, and
+    else takes the likeliest token: NextTokenChooser of its server/text_generation_server/utils.
+    """
+    if _any(own) and own.get("do_sample", False) is False:
+        top_p = own.get("top_p", 1)
+        # What is no number stays, to be refused.
+        own["do_sample"] = (
+            own.get("temperature", 1) != 1
+            or own.get("top_k", 0) != 0
+            or (type(top_p) in (int, float) and top_p < 1)
+        )
+
+
+def _any(own: dict[str, Any]) -> bool:
+    return any(name in own for name in _OF_SAMPLING)
+
+
+def _is(value: Any, number: int) -> bool:
+    """Whether it is that number; false is no 0."""
+    return type(value) in (int, float) and value == number

@@ -1,0 +1,128 @@
+"""Whether to sample, as the servers whose dialects are spoken would have it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from preprocess.dialects.operation import Asked
+from preprocess.generation.dialects import WAYS
+from preprocess.generation.request import TextTask, read_wanted
+from tests.text_engine import PROMPT, fields
+from transformer_serving.contract.endpoint import Endpoint, read_endpoint
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.generation import Sampling
+
+TGI = ("tgi.root", "tgi.generate", "tgi.generate_stream", "hf.inference")
+GENERATE = ("v2.generate", "v2.generate_stream")
+OPENAI = ("openai.completions", "openai.chat")
+
+
+def endpoint_of(*, samples: bool) -> Endpoint:
+    """One whose model samples by itself, or takes the likeliest token."""
+    usual = {**fields()["generation"]["sampling"], "do_sample": samples}
+    return read_endpoint(json.dumps(fields(sampling=usual)))
+
+
+def sampling(operation: str, body: dict[str, Any], *, samples: bool = False) -> Sampling:
+    """Of a body in that dialect."""
+    endpoint = endpoint_of(samples=samples)
+    assert endpoint.generation is not None
+    task = TextTask(endpoint.generation)
+    own = WAYS[operation].read(Asked(body, b"", task, endpoint))
+    return read_wanted(own, task, endpoint.limits).parameters.sampling
+
+
+def of_tgi(operation: str, parameters: dict[str, Any], *, samples: bool = False) -> Sampling:
+    return sampling(operation, {"inputs": PROMPT, "parameters": parameters}, samples=samples)
+
+
+@pytest.mark.parametrize("operation", TGI)
+@pytest.mark.parametrize("samples", [False, True])
+@pytest.mark.parametrize(
+    ("parameters", "wanted"),
+    [
+        ({"temperature": 0.8}, True),
+        ({"temperature": 0.8, "do_sample": False}, True),
+        ({"temperature": 0.8, "do_sample": None}, True),
+        ({"temperature": 1.0}, False),
+        ({"temperature": 1, "do_sample": True}, True),
+        ({"top_k": 5}, True),
+        ({"top_k": 0}, False),
+        ({"top_p": 0.95, "do_sample": False}, True),
+        ({"top_p": 1, "temperature": 1}, False),
+        ({"do_sample": True}, True),
+        ({"do_sample": False}, False),
+        ({"typical_p": None, "temperature": None}, None),
+        ({"seed": 3}, None),
+    ],
+)
+def test_tgi_samples_where_a_value_changes_anything(
+    operation: str, samples: bool, parameters: dict[str, Any], wanted: bool | None
+) -> None:
+    """None: as the model does."""
+    found = of_tgi(operation, parameters, samples=samples)
+    assert found.do_sample is (samples if wanted is None else wanted)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field"),
+    [
+        ({"temperature": 0.8, "do_sample": 0}, "do_sample"),
+        ({"temperature": "0.8"}, "temperature"),
+        ({"top_p": "0.8"}, "top_p"),
+        ({"top_p": [[]]}, "top_p"),
+        ({"top_k": -1}, "top_k"),
+    ],
+)
+def test_what_is_no_number_stays_to_be_refused(parameters: dict[str, Any], field: str) -> None:
+    with pytest.raises(ServingError) as refusal:
+        of_tgi("tgi.generate", parameters)
+    assert (refusal.value.kind.code, refusal.value.field) == ("invalid_field", field)
+
+
+@pytest.mark.parametrize("operation", GENERATE)
+@pytest.mark.parametrize("samples", [False, True])
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize(
+    ("parameters", "wanted"),
+    [
+        ({"temperature": 0.8}, True),
+        ({"temperature": 1.0}, True),
+        ({"top_p": 0.9}, True),
+        ({"top_k": 5}, True),
+        ({"temperature": 0}, False),
+        ({"temperature": 0.0, "top_p": 0.9}, False),
+        ({"temperature": 0.8, "do_sample": False}, False),
+        ({"random_seed": 3}, None),
+        ({"temperature": None}, None),
+    ],
+)
+def test_generate_samples_without_do_sample(
+    operation: str, samples: bool, inside: bool, parameters: dict[str, Any], wanted: bool | None
+) -> None:
+    """As its clients mean it, which have no such parameter to send."""
+    body = {"text_input": PROMPT, **({"parameters": parameters} if inside else parameters)}
+    found = sampling(operation, body, samples=samples)
+    assert found.do_sample is (samples if wanted is None else wanted)
+
+
+def test_false_is_no_temperature() -> None:
+    with pytest.raises(ServingError) as refusal:
+        sampling("v2.generate", {"text_input": PROMPT, "temperature": False})
+    assert refusal.value.field == "temperature"
+
+
+@pytest.mark.parametrize("operation", [*OPENAI, *GENERATE])
+def test_vllms_minus_one_leaves_every_token_in(operation: str) -> None:
+    prompts = {"prompt": PROMPT, "messages": [{"role": "user", "content": PROMPT}]}
+    name = {"openai.completions": "prompt", "openai.chat": "messages"}.get(operation, "text_input")
+    body = {name: prompts.get(name, PROMPT)}
+    found = sampling(operation, {**body, "top_k": -1})
+    assert (found.top_k, found.do_sample) == (0, True)
+    for wrong in (-2, -1.5, "all"):
+        with pytest.raises(ServingError) as refusal:
+            sampling(operation, {**body, "top_k": wrong})
+        assert refusal.value.field == "top_k"
