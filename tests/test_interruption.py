@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -30,6 +32,14 @@ def test_cleaning_up_is_not_interrupted(number: signal.Signals) -> None:
     with undisturbed():
         os.kill(os.getpid(), number)
     assert signal.getsignal(number) == before
+
+
+def test_nor_what_it_starts() -> None:
+    """A terminal's Ctrl-C is for the command's children, too."""
+    asks = "import signal; print(signal.getsignal(signal.SIGINT) == signal.SIG_IGN)"
+    with undisturbed():
+        said = subprocess.run([sys.executable, "-c", asks], capture_output=True, check=True)
+    assert said.stdout == b"True\n"
 
 
 def test_after_nohup_a_closed_terminal_interrupts_nothing() -> None:

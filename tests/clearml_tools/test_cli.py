@@ -1,10 +1,16 @@
-"""What clearml-serving's command line prints of an upload that the file server did not take."""
+"""Uploads by clearml-serving that the file server did not take, and one that was ended."""
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pytest
 
-from transformer_serving.desk.clearml_tools.cli import upload_refusal
+from tests.doctor.conftest import answering
+from transformer_serving.desk.clearml_tools import cli
+from transformer_serving.desk.clearml_tools.cli import ClearmlCli, upload_refusal
+from transformer_serving.desk.interruption import interruptible
 
 HEAD = "Uploading model file 'model' to http://127.0.0.1:8008/bundles/a\n"
 TAIL = "Model created and registered, new Model ID=df8f27aaebf5415ab39d83a2a9c883ff\n"
@@ -25,3 +31,34 @@ ENVELOPE = '{"meta":{"result_code":500,"result_subcode":4,"result_msg":"insuffic
 )
 def test_an_upload_that_was_not_taken_is_told(line: str, said: str | None) -> None:
     assert upload_refusal(HEAD + line + TAIL) == said
+
+
+# Packs as the SDK does, and is interrupted by its own hand when that is done.
+PACKING = """
+import os, signal, tempfile, time
+_, packed = tempfile.mkstemp(prefix="model_package.", suffix=".zip")
+open(os.environ["TOLD"], "w").write(packed)
+os.kill(os.getppid(), signal.SIGTERM)
+time.sleep(600)
+"""
+
+
+def test_an_upload_that_is_ended_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "packing.py").write_text(PACKING)
+    temporary, told = tmp_path / "temporary", tmp_path / "told"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(cli, "_COMMAND", "packing")
+    with answering(lambda path: (200, b"", {})) as address:
+        tool = ClearmlCli(
+            {
+                "CLEARML_API_HOST": address, "PYTHONPATH": str(tmp_path), "TOLD": str(told),
+                "TMPDIR": str(temporary),
+            }
+        )  # fmt: skip
+        with pytest.raises(KeyboardInterrupt), interruptible():
+            tool.upload_model("a 1", "texts", tmp_path, f"{address}/a")
+    assert Path(told.read_text()).is_relative_to(temporary)
+    assert list(temporary.iterdir()) == []

@@ -79,7 +79,9 @@ def test_a_plan_of_another_tensorrt_is_refused_by_all_four_parts(
 def test_a_plan_of_another_gpu_is_refused(tmp_path: Path, endpoint_fields: dict[str, Any]) -> None:
     other = build(dataclasses.replace(FITTING, capability="7.5"))
     manifest = plan_bundle(tmp_path, endpoint_fields, other)
-    assert "compute capability 7.5, the image pin 24.10 has 8.6" in first(manifest, tmp_path)
+    said = first(manifest, tmp_path)
+    assert "compute capability 7.5, the image pin 24.10 has 8.6; convert again on this GPU" in said
+    assert "hardware_compatibility" not in said
     # Also where only the manifest states it.
     hidden = build(dataclasses.replace(FITTING, capability="9.9"))
     manifest = plan_bundle(tmp_path, endpoint_fields, hidden, compute_capability="7.5")

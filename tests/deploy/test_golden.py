@@ -98,6 +98,7 @@ def test_nothing_is_changed_where_the_gateway_does_not_let_in(status: int, tmp_p
             text=True, check=False, timeout=120,
             env={
                 **os.environ, "CLEARML_API_HOST": "http://127.0.0.1:9",
+                "CLEARML_API_ACCESS_KEY": "k", "CLEARML_API_SECRET_KEY": "s",
                 "CLEARML_FILES_HOST": "http://127.0.0.1:9", "CLEARML_SERVING_TASK_ID": "0" * 32,
                 "CLEARML_DEFAULT_BASE_SERVE_URL": url.removesuffix("/any"),
                 "HOME": str(tmp_path), "TRANSFORMER_SERVING_KEY": "ts_secret",

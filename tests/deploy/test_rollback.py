@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.deploy.played import NAME, Target
 from tests.stack.small_bundles import Parts, write_small
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.deploy import endpoint, rollback
-from transformer_serving.desk.deploy.golden import Refused, Reply
+from transformer_serving.desk.deploy.endpoint import Deployed
+from transformer_serving.desk.deploy.golden import Differs, Refused
 from transformer_serving.desk.deploy.registry import SERVED, WITHDRAWN, Registered, split
+from transformer_serving.desk.deploy.rollback import RolledBack
 from transformer_serving.desk.failure import Failure
 
 
-def row(number: int, *tags: str) -> Registered:
-    return Registered(f"m{number}", number, "http://files/x.zip", tags)
+def row(number: int, *tags: str, version: int | None = None) -> Registered:
+    return Registered(f"m{number}", version or number, "http://files/x.zip", tags)
 
 
 def test_the_newest_older_one_that_was_served() -> None:
@@ -30,111 +29,153 @@ def test_the_newest_older_one_that_was_served() -> None:
     assert split(rows, "m1") == (rows[4], None)
 
 
+def test_one_of_the_same_bundle_is_none_to_go_back_to() -> None:
+    again = [row(3, SERVED, version=2), row(2, SERVED)]
+    assert split(again, "m3") == (again[0], None)
+    rows = [*again, row(1, SERVED)]
+    assert split(rows, "m3") == (rows[0], rows[2])
+
+
 def test_an_endpoint_added_by_hand_goes_to_the_newest_that_was_served() -> None:
     rows = [row(2), row(1, SERVED)]
     assert split(rows, "a model of somebody's own") == (None, rows[1])
     assert split([], "m1") == (None, None)
 
 
-class Target:
-    """An endpoint whose front door gives one bundle's golden answer, whatever is configured."""
-
-    key = None
-    triton = None
-
-    def __init__(self, folder: Path, configured: str, **bundles: Bundle) -> None:
-        self.lock = folder / "deploy.lock"
-        self.cli = self
-        self.configured = configured
-        self.bundles_of = bundles
-        self.tags = dict.fromkeys(bundles, SERVED)
-        self.answering = bundles[configured]
-
-    def url(self, name: str) -> str:
-        return f"http://front/{name}"
-
-    def ask(self, name: str, request: Any) -> Reply:
-        manifest = self.answering.manifest
-        return Reply(200, manifest.golden.answer, manifest.bundle_version)
-
-    def run(self, *command: str) -> str:
-        assert command == ("model", "list")
-        rows = {"texts": {"model_id": self.configured}}
-        return f"Endpoints:\n{json.dumps(rows)}\nModel Monitoring:\n"
-
-    def refusals(self, model_id: str) -> Any:
-        return SimpleNamespace(reason=lambda: None)
-
-    def registry(self) -> Target:
-        return self
-
-    def bundles(self, name: str) -> list[Registered]:
-        return [
-            Registered(model, bundle.manifest.bundle_version, "", (self.tags[model],))
-            for model, bundle in reversed(self.bundles_of.items())
-        ]
-
-    @contextmanager
-    def fetched(self, row: Registered) -> Iterator[Bundle]:
-        yield self.bundles_of[row.model_id]
-
-    def mark_served(self, name: str, version: int) -> None:
-        pass
-
-    def mark_withdrawn(self, row: Registered) -> None:
-        self.tags[row.model_id] = WITHDRAWN
-
-    def add(self, target: Any, bundle: Bundle, name: str, model_id: str) -> None:
-        self.configured = model_id
+@pytest.fixture
+def bundles(tmp_path: Path) -> dict[str, Bundle]:
+    return {name: write_small(tmp_path / name, Parts(revision=name)) for name in "abc"}
 
 
 @pytest.fixture
-def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Target:
+def play(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Commands of a target are the desk's own, but for what needs a stack."""
+
+    def begin(target: Target) -> Target:
+        for module in (endpoint, rollback):
+            monkeypatch.setattr(module, "refuse_in_rollout", lambda cli, name: None)
+            monkeypatch.setattr(module, "add_and_look", target.add)
+        monkeypatch.setattr(endpoint, "upload", target.upload)
+        monkeypatch.setattr(endpoint, "wait_for_golden", lambda *arguments: None)
+        return target
+
+    return begin
+
+
+@pytest.fixture
+def target(tmp_path: Path, bundles: dict[str, Bundle], play: Any) -> Target:
     """B is configured, after A."""
-    a, b = (write_small(tmp_path / name, Parts(revision=name)) for name in "ab")
-    target = Target(tmp_path, "b", a=a, b=b)
-    for module in (endpoint, rollback):
-        monkeypatch.setattr(module, "refuse_in_rollout", lambda cli, name: None)
-        monkeypatch.setattr(module, "add_and_look", target.add)
-    monkeypatch.setattr(endpoint, "wait_for_golden", lambda *arguments: None)
-    return target
+    played: Target = play(Target(tmp_path, "b", a=bundles["a"], b=bundles["b"]))
+    return played
 
 
-def deployed(target: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> bool:
-    def upload(target: Any, bundle: Bundle, endpoint: str) -> str:
-        target.bundles_of["new"], target.tags["new"] = bundle, ""
-        return "new"
-
-    monkeypatch.setattr(endpoint, "upload", upload)
-    bundle = target.bundles_of[name]
-    return endpoint.deploy(target, bundle, "texts", timeout_s=60, report=lambda _: None).changed
+def deploy(target: Any, bundle: Bundle) -> Deployed:
+    return endpoint.deploy(target, bundle, NAME, timeout_s=60, report=lambda _: None)
 
 
-def test_what_answers_and_is_not_configured_is_added_again(
-    target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def go_back(target: Any) -> RolledBack:
+    return rollback.rollback(target, NAME, timeout_s=60, report=lambda _: None)
+
+
+def test_what_answers_and_is_not_configured_is_added_again(target: Target) -> None:
     """A answers on where B was refused: a new worker or Triton would find B alone."""
-    assert not deployed(target, "b", monkeypatch)
-    target.answering = target.bundles_of["a"]
-    assert deployed(target, "a", monkeypatch)
-    assert target.configured == "new"
+    assert not deploy(target, target.bundle("b")).changed
+    target.answering = target.bundle("a")
+    assert deploy(target, target.bundle("a")).changed
+    assert target.configured == "uploaded2"
+
+
+def test_a_bundle_that_was_deployed_again_is_left_whole(target: Target) -> None:
+    """It is registered twice, where the endpoint did not answer for a moment, and goes as one."""
+    target.answering = None
+    again = deploy(target, target.bundle("b"))
+    assert (again.changed, target.tags) == (True, {"a": SERVED, "b": SERVED, "uploaded2": SERVED})
+    done = go_back(target)
+    assert done.model_id == "a"
+    assert (done.bundle_version, done.withdrawn_version) == (
+        target.bundle("a").manifest.bundle_version,
+        target.bundle("b").manifest.bundle_version,
+    )
+    assert target.tags == {"a": SERVED, "b": WITHDRAWN, "uploaded2": WITHDRAWN}
+    target.answering = target.bundle("a")
+    deploy(target, write_small(target.lock.parent / "next", Parts(revision="next")))
+    assert go_back(target).model_id == "a"
+
+
+def test_the_only_bundle_there_ever_was_has_none_before_it(
+    tmp_path: Path, bundles: dict[str, Bundle], play: Any
+) -> None:
+    target = play(Target(tmp_path, "b", b=bundles["b"]))
+    target.answering = None
+    deploy(target, bundles["b"])
+    with pytest.raises(Failure, match="served no other bundle before this one") as refused:
+        go_back(target)
+    assert refused.value.exit_code == 2
+
+
+def test_what_came_to_answer_after_its_deploy_gave_up_is_gone_back_to(
+    target: Target, bundles: dict[str, Bundle]
+) -> None:
+    target.kept.models.rows[0]["tags"] = []
+    deploy(target, bundles["c"])
+    assert target.tags == {"a": SERVED, "b": SERVED, "uploaded2": SERVED}
+    assert go_back(target).model_id == "b"
+
+
+@pytest.mark.parametrize("answering", ["a", None])
+def test_what_never_answered_is_not(
+    target: Target, bundles: dict[str, Bundle], answering: str | None
+) -> None:
+    """Also where the one before B answers on."""
+    target.kept.models.rows[0]["tags"] = []
+    target.answering = bundles[answering] if answering else None
+    deploy(target, bundles["c"])
+    assert go_back(target).model_id == "a"
+
+
+def test_a_withdrawn_bundle_that_a_worker_still_answers_from_stays_withdrawn(
+    target: Target, bundles: dict[str, Bundle]
+) -> None:
+    target.answering = bundles["b"]
+    go_back(target)
+    deploy(target, bundles["c"])
+    assert target.tags == {"a": SERVED, "b": WITHDRAWN, "uploaded2": SERVED}
+
+
+@pytest.mark.parametrize("reason", [Differs("its numbers by 1"), "nothing answers"])
+def test_a_deploy_that_fails_names_a_rollback_where_there_is_one(
+    target: Target, bundles: dict[str, Bundle], play: Any, monkeypatch: pytest.MonkeyPatch,
+    reason: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(endpoint, "wait_for_golden", lambda *arguments: reason)
+    back = f"the bundle before comes back with 'transformer-serving rollback {NAME}'"
+    with pytest.raises(Failure, match=f"{reason}; look: its state; {back}$"):
+        deploy(target, bundles["c"])
+    first = play(Target(target.lock.parent))
+    monkeypatch.setattr(endpoint, "wait_for_golden", lambda *arguments: reason)
+    for _ in range(2):
+        with pytest.raises(Failure, match=f"{reason}; look: its state") as failed:
+            deploy(first, bundles["c"])
+        assert "rollback" not in str(failed.value)
+        longer = str(failed.value).endswith("; try again with a longer --timeout")
+        assert longer == (not isinstance(reason, Differs))
 
 
 def test_a_rollback_that_fails_withdraws_nothing_and_says_how_to_go_on(
-    target: Any, monkeypatch: pytest.MonkeyPatch
+    target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reasons: list[str | None] = [Refused("it is not served"), "no answer"]
     monkeypatch.setattr(endpoint, "wait_for_golden", lambda *arguments: reasons.pop(0))
-    number = target.bundles_of["b"].manifest.bundle_version
+    number = target.bundle("b").manifest.bundle_version
     how = f"bundle {number} is served again with 'transformer-serving deploy BUNDLE --endpoint"
     while reasons:
         target.configured = "b"
         with pytest.raises(Failure, match=how) as failed:
-            rollback.rollback(target, "texts", timeout_s=60, report=lambda _: None)
+            go_back(target)
         assert "transformer-serving rollback" not in str(failed.value)
         assert target.tags == {"a": SERVED, "b": SERVED}
     reasons.append(None)
     target.configured = "b"
-    done = rollback.rollback(target, "texts", timeout_s=60, report=lambda _: None)
+    done = go_back(target)
     assert (done.model_id, done.withdrawn_version) == ("a", number)
     assert target.tags == {"a": SERVED, "b": WITHDRAWN}

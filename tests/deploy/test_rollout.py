@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
-from contextlib import nullcontext
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,12 +16,26 @@ from typing import Any, cast
 
 import pytest
 
-from transformer_serving.contract.rollout import ABORT, HOLDING, OVER, RETURNING, Plan, State
-from transformer_serving.desk.deploy import rollout
+from tests.deploy.played import NAME, Target
+from tests.stack.small_bundles import Parts, write_small
+from transformer_serving.contract.rollout import (
+    ABORT,
+    HOLDING,
+    OVER,
+    RETURNING,
+    Allowed,
+    Plan,
+    State,
+)
+from transformer_serving.desk.deploy import rollout, taking_out
+from transformer_serving.desk.deploy.registry import SERVED
 from transformer_serving.desk.deploy.rollout import Cost, check_steps, mirrored_share
 from transformer_serving.desk.deploy.rollout_plans import Rollout
+from transformer_serving.desk.deploy.taking_out import taken_out_again
 from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
+from transformer_serving.desk.deploy.time_limit import within
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.interruption import interruptible
 
 PLAN = Plan("a1", "texts", 77, "new", "old", (1.0, 100.0), 60.0)
 HELD = State("a1", HOLDING, 0)
@@ -82,21 +101,20 @@ def test_texts_are_not_mirrored() -> None:
 
 
 class Cli:
-    """The service's endpoints; `stuck` takes none out."""
+    """The service's endpoints; `meanwhile` happens while one is taken out."""
 
     environment: dict[str, str] = {}
 
-    def __init__(self, *endpoints: str, stuck: bool = False) -> None:
+    def __init__(self, *endpoints: str, meanwhile: Callable[[], None] = lambda: None) -> None:
         self.endpoints = list(endpoints)
-        self.stuck = stuck
+        self.meanwhile = meanwhile
 
-    def run(self, *command: str) -> str:
+    def run(self, *command: str, timeout_s: float) -> str:
         if command == ("model", "list"):
             rows = {name: {"model_id": "m"} for name in self.endpoints}
-            return f"Info: endpoints\n{json.dumps(rows)}"
+            return f"Endpoints:\n{json.dumps(rows)}\nModel Monitoring:\n"
         assert command[:3] == ("model", "remove", "--endpoint")
-        if self.stuck:
-            raise Failure("played")
+        self.meanwhile()
         self.endpoints.remove(command[3])
         return ""
 
@@ -105,16 +123,18 @@ def target_of(tmp_path: Path, cli: Cli) -> DeployTarget:
     return DeployTarget(cast("Any", cli), "http://f", "http://s", tmp_path / "deploy.lock")
 
 
+@pytest.mark.parametrize("locked", [True, False])
 @pytest.mark.parametrize("ended", [KeyboardInterrupt(), Failure("no answer", exit_code=2)])
 def test_a_candidate_nobody_knows_of_is_taken_out_again(
-    tmp_path: Path, ended: BaseException, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ended: BaseException, locked: bool
 ) -> None:
-    monkeypatch.setattr(rollout, "listed_endpoints", lambda said: json.loads(said.split("\n")[1]))
     cli = Cli("texts", PLAN.candidate)
     target = target_of(tmp_path, cli)
-    lock = one_at_a_time(target.lock)
-    with pytest.raises(type(ended)) as raised, rollout._taken_out_again(target, PLAN, lock):
-        raise ended
+    with ExitStack() as held:
+        if locked:
+            held.enter_context(one_at_a_time(target.lock))
+        with pytest.raises(type(ended)) as raised, taken_out_again(target, PLAN, locked=locked):
+            raise ended
     assert cli.endpoints == ["texts"]
     if isinstance(raised.value, Failure):
         assert "no answer; the candidate is taken out again, texts is as it was" in str(
@@ -123,17 +143,85 @@ def test_a_candidate_nobody_knows_of_is_taken_out_again(
         assert raised.value.exit_code == 2
 
 
-def test_one_that_stays_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout, "listed_endpoints", lambda said: json.loads(said.split("\n")[1]))
-    target = target_of(tmp_path, Cli("texts", PLAN.candidate, stuck=True))
+def test_one_that_stays_is_named(tmp_path: Path) -> None:
+    def stuck() -> None:
+        raise Failure("played")
+
+    target = target_of(tmp_path, Cli("texts", PLAN.candidate, meanwhile=stuck))
+    how = "it was ended; played; the candidate texts/77 is left: transformer-serving remove texts"
+    with pytest.raises(Failure, match=how), taken_out_again(target, PLAN):
+        raise KeyboardInterrupt
+    gone = target_of(tmp_path, Cli("texts", meanwhile=stuck))
+    with pytest.raises(KeyboardInterrupt), taken_out_again(gone, PLAN):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_who_ends_it_once_more_leaves_no_candidate(tmp_path: Path, number: signal.Signals) -> None:
+    cli = Cli("texts", PLAN.candidate, meanwhile=lambda: os.kill(os.getpid(), number))
+    target = target_of(tmp_path, cli)
+    with pytest.raises(KeyboardInterrupt), interruptible(), taken_out_again(target, PLAN):
+        raise KeyboardInterrupt
+    assert cli.endpoints == ["texts"]
+
+
+def until_the_alarm() -> None:
+    """As long as there is one."""
+    while signal.getitimer(signal.ITIMER_REAL)[0]:
+        time.sleep(0.01)
+
+
+def fail(*_: object) -> None:
+    raise Failure("no answer")
+
+
+def last() -> None:
+    time.sleep(60)
+
+
+@pytest.mark.parametrize(
+    ("work", "says"), [(fail, "no answer; "), (last, "did not end within 0 s; it was ")]
+)
+def test_the_alarm_does_not_end_taking_out(
+    tmp_path: Path, work: Callable[[], None], says: str
+) -> None:
+    cli = Cli("texts", PLAN.candidate, meanwhile=until_the_alarm)
     with (
-        pytest.raises(Failure, match="is left: transformer-serving remove texts/77"),
-        rollout._taken_out_again(target, PLAN, nullcontext()),
+        pytest.raises(Failure, match=f"{says}.*taken out again, texts is as it was"),
+        within(0, "the candidate", lambda _: None, look="here"),
+        taken_out_again(target_of(tmp_path, cli), PLAN),
     ):
-        raise KeyboardInterrupt
-    gone = target_of(tmp_path, Cli("texts", stuck=True))
-    with pytest.raises(KeyboardInterrupt), rollout._taken_out_again(gone, PLAN, nullcontext()):
-        raise KeyboardInterrupt
+        work()
+    assert cli.endpoints == ["texts"]
+
+
+def test_another_deploy_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taking_out, "_PATIENCE_S", 0.0)
+    target = target_of(tmp_path, Cli("texts", PLAN.candidate))
+    how = "another deploy of this machine did not end .* is left: transformer-serving remove texts"
+    with target.lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(Failure, match=how), taken_out_again(target, PLAN):
+            raise KeyboardInterrupt
+
+
+def test_what_came_to_answer_after_its_deploy_gave_up_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rollout takes its place as a deploy does, and what it leaves may be gone back to."""
+    old, new = (write_small(tmp_path / name, Parts(revision=name)) for name in ("old", "new"))
+    target: Any = Target(tmp_path, "m", m=old)
+    target.kept.models.rows[0]["tags"] = []
+    monkeypatch.setattr(rollout, "refuse_in_rollout", lambda cli, name: None)
+    monkeypatch.setattr(rollout, "upload", fail)
+    with pytest.raises(Failure, match="no answer"):
+        rollout.start(
+            target, new, NAME, steps=(1, 100), hold_s=1, allowed=Allowed(), timeout_s=60,
+            report=lambda _: None, tell=lambda _: None,
+        )  # fmt: skip
+    assert target.tags == {"m": SERVED}
 
 
 def watched(states: list[State | None], monkeypatch: pytest.MonkeyPatch, plan: Plan) -> list[str]:
@@ -150,7 +238,8 @@ def watched(states: list[State | None], monkeypatch: pytest.MonkeyPatch, plan: P
     monkeypatch.setattr(rollout, "wish", lambda _, name, wanted: said.append(f"{wanted} {name}"))
     monkeypatch.setattr("time.sleep", lambda _: None)
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    said += [found.line for found in rollout.watch(cast("Any", SimpleNamespace(cli=None)), plan)]
+    target: Any = SimpleNamespace(cli=None, look="its state")
+    said += [found.line for found in rollout.watch(target, plan)]
     return said
 
 
@@ -163,5 +252,6 @@ def test_a_wish_that_another_writer_undid_is_said_again(monkeypatch: pytest.Monk
 
 def test_without_a_controller_it_is_not_watched_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     beats = [State("a1", beat=at) for at in range(20)]
-    with pytest.raises(Failure, match="no controller has looked at the rollout of texts for 600"):
+    how = "no controller has looked at the rollout of texts for 600 s; look: its state;"
+    with pytest.raises(Failure, match=how):
         watched([*beats, *[beats[-1]] * 20], monkeypatch, PLAN)

@@ -13,11 +13,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.doctor.conftest import CLI, answering
 from tests.stack.small_bundles import write_small
+from transformer_serving.desk.deploy import endpoint
 from transformer_serving.desk.deploy.time_limit import within
 from transformer_serving.desk.failure import Failure
 
@@ -83,7 +86,7 @@ def test_a_server_that_hangs_in_the_middle_of_an_upload(tmp_path: Path) -> None:
     with answering_daemon(slow_after_a_login()) as address:
         said = deploy(tmp_path, address)
     assert "it was uploading x" in said
-    assert not [row for row in commands() if "clearml_command" in row and "0" * 32 in row]
+    assert not [row for row in commands() if "clearml_tools.command" in row and "0" * 32 in row]
 
 
 @contextmanager
@@ -129,19 +132,35 @@ def test_the_alarm_is_off_afterwards_and_nothing_takes_it_for_its_own() -> None:
 
     with (
         pytest.raises(Failure, match="x did not end within 0 s; it was starting"),
-        within(0.1, "x", lambda _: None),
+        within(0.1, "x", lambda _: None, look="here"),
     ):
         stubborn()
-    with within(0.1, "x", lambda _: None):
+    with within(0.1, "x", lambda _: None, look="here"):
         pass
     time.sleep(1.5)
+
+
+def test_an_upload_has_all_of_a_commands_time(tmp_path: Path) -> None:
+    given: list[float] = []
+
+    class Cli:
+        def upload_model(self, *_: object, timeout_s: float) -> str:
+            given.append(timeout_s)
+            return "m"
+
+    registry = SimpleNamespace(has_address=lambda model_id: True)
+    target: Any = SimpleNamespace(cli=Cli(), files_host="http://f", registry=lambda: registry)
+    bundle = write_small(tmp_path / "bundle")
+    with within(5_000, "x", lambda _: None, look="here") as limit:
+        assert endpoint.upload(target, bundle, "x", limit) == "m"
+    assert given[0] > 4_000
 
 
 def test_in_another_thread_the_time_that_is_left_is_known() -> None:
     seen: list[float] = []
 
     def work() -> None:
-        with within(30, "x", lambda _: None) as limit:
+        with within(30, "x", lambda _: None, look="here") as limit:
             seen.append(limit.left())
 
     thread = threading.Thread(target=work)

@@ -126,6 +126,13 @@ def test_a_version_is_translated_into_the_release_that_has_it() -> None:
     assert "TensorRT 8.6.1.2 is in release 23.04, 23.05" in found.fix
 
 
+def test_a_plan_of_another_gpu_is_converted_there() -> None:
+    """There is no option that makes one for other GPUs, too."""
+    (text,) = (text for name, text, _ in TEXTS if name == "compute-capability")
+    (found,) = explain(text)
+    assert found.fix == "convert again on this kind of GPU"
+
+
 def test_what_is_not_known_is_not_explained() -> None:
     for text in ("", "E1120 something else", "Version tag does not match", "compute 8.6"):
         assert not list(explain(text))

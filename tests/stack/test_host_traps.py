@@ -64,8 +64,10 @@ class Forgetful(ClearmlCli):
     lost: list[str] = field(default_factory=list)
     times: int = 1
 
-    def upload_model(self, name: str, project: str, folder: Path, destination: str) -> str:
-        model = super().upload_model(name, project, folder, destination)
+    def upload_model(
+        self, name: str, project: str, folder: Path, destination: str, *, timeout_s: float = 60
+    ) -> str:
+        model = super().upload_model(name, project, folder, destination, timeout_s=timeout_s)
         if len(self.lost) < self.times:
             self.lost.append(model)
             address = f"{destination}/uploading_file"

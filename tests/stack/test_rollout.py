@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import subprocess
+import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.stack.conftest import CLI, ROOT, Stack
+from tests.stack.desk import served
 from tests.stack.load import Log, Seen, load
 from tests.stack.small_bundles import TEXT, Parts, answer_of, write_small
 
@@ -263,4 +265,25 @@ def test_what_cannot_be_rolled_out_is_refused_with_the_fix(guarded: Guarded) -> 
     broken = write_small(guarded.folder / "broken", Parts(engine="openvino", broken=True)).folder
     said = run("rollout", str(broken), "--endpoint", NAME, "--timeout", "60", code=1)
     assert "taken out again" in said
+    assert not guarded.wrong()
+
+
+def test_one_that_is_ended_before_it_begins_leaves_no_candidate(guarded: Guarded) -> None:
+    """Also where who ends it does so again and again."""
+    broken = write_small(guarded.folder / "ended", Parts(engine="openvino", broken=True))
+    candidate = f"{NAME}/{broken.manifest.bundle_version}"
+    with subprocess.Popen(
+        [CLI, "rollout", str(broken.folder), "--endpoint", NAME, *STEPS, "--timeout", "600",
+         "--state", str(guarded.stack.state)],
+        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    ) as begun:  # fmt: skip
+        guarded.stack.until(lambda: candidate in served(guarded.stack), "the candidate is added")
+        while begun.poll() is None:
+            begun.send_signal(signal.SIGTERM)
+            time.sleep(0.1)
+        assert begun.stderr is not None
+        assert "is left" not in begun.stderr.read()
+    # The last one may have come when nothing was left to do but to leave.
+    assert begun.returncode in (1, -signal.SIGTERM)
+    assert candidate not in served(guarded.stack)
     assert not guarded.wrong()

@@ -91,5 +91,4 @@ def _gpu(
     yield (
         f"file '{name}' was built for GPUs of compute capability {built}, {server.name} has {own}; "
         "convert again on this GPU"
-        + (", or with hardware_compatibility ampere+" if parts(own) >= _AMPERE else "")
     )

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.failure import Failure
@@ -30,7 +32,10 @@ class ClearmlCli:
     environment: Mapping[str, str]
     serving_id: str | None = None
 
-    def run(self, *arguments: str) -> str:
+    def run(
+        self, *arguments: str, timeout_s: float = _TIMEOUT_S,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> str:  # fmt: skip
         """Run one command; its output. Raises Failure with the last line when it fails."""
         ClearmlApi(self.environment).wait()
         service = ["--id", self.serving_id] if self.serving_id else []
@@ -38,17 +43,17 @@ class ClearmlCli:
         try:
             done = subprocess.run(
                 command,
-                env={**os.environ, **self.environment},
+                env={**os.environ, **self.environment, **variables},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
-                timeout=_TIMEOUT_S,
+                timeout=timeout_s,
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
             raise Failure(
-                f"clearml-serving {arguments[0]} did not end within {_TIMEOUT_S} s; look: "
-                "transformer-serving doctor"
+                f"clearml-serving {' '.join(arguments[:2])} did not end within {timeout_s:.0f} s; "
+                "look: transformer-serving doctor"
             ) from error
         output = done.stdout + done.stderr
         if done.returncode or "\nError" in f"\n{output}":
@@ -59,17 +64,23 @@ class ClearmlCli:
     def create_service(self, name: str) -> str:
         return _find(rf"id={_ID}", self.run("create", "--name", name), "the service's id")
 
-    def upload_model(self, name: str, project: str, folder: Path, destination: str) -> str:
+    def upload_model(
+        self, name: str, project: str, folder: Path, destination: str, *,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> str:  # fmt: skip
         """Upload a model folder; its model id.
 
         `destination` must be new for every upload: clearml-serving names an upload by its file
         alone, and a second one of that name would replace the first one's bytes. Raises Failure
         with the file server's words where it did not take the file.
         """
-        output = self.run(
-            "model", "upload", "--name", name, "--project", project, "--framework", "onnx",
-            "--path", str(folder), "--destination", destination,
-        )  # fmt: skip
+        # The SDK packs the folder into a file there, which stays where the command is killed.
+        with TemporaryDirectory(prefix="transformer-serving-") as scratch:
+            output = self.run(
+                "model", "upload", "--name", name, "--project", project, "--framework", "onnx",
+                "--path", str(folder), "--destination", destination, timeout_s=timeout_s,
+                variables={"TMPDIR": scratch},
+            )  # fmt: skip
         model_id = _find(rf"Model ID={_ID}", output, "the model's id")
         refusal = upload_refusal(output)
         if refusal is not None:

@@ -1,6 +1,6 @@
 """`bundle` and `adopt`: the bundle of an engine that was brought.
 
-Tested by tests/own_engine/test_writer.py.
+Tested by tests/own_engine/test_writer.py and tests/cli/test_ended.py.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from transformer_serving.desk.cli.options import (
 )
 from transformer_serving.desk.cli.signing import signing
 from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.interruption import interruptible
 
 if TYPE_CHECKING:
     from transformer_serving.desk.builders.call_sizes import Range
@@ -67,7 +68,7 @@ def bundle(source: Path, output: Path, output_: str | None, sign_key: Path | Non
     """Make a bundle of an engine that you already have."""
     from transformer_serving.desk.own_engine.writer import write_own_bundle
 
-    with signing(output, sign_key):
+    with interruptible(), signing(output, sign_key):
         done = write_own_bundle(own_engine(source, wanted=output_, **given), output)
         _say(done, output, as_json=as_json)
 
@@ -88,7 +89,7 @@ def adopt(endpoint: str, output: Path, sign_key: Path | None, state: str | None,
     from transformer_serving.desk.own_engine.adoption import served_model
     from transformer_serving.desk.own_engine.writer import write_own_bundle
 
-    with signing(output, sign_key):
+    with interruptible(), signing(output, sign_key):
         with served_model(endpoint, state_directory(state)) as model:
             own = own_engine(model.file, tensors=model.tensors, name=endpoint, **given)
             done = write_own_bundle(own, output)

@@ -1,6 +1,6 @@
 """`deploy`, `rollback` and `remove`: what an endpoint serves, on the stack or a ClearML server.
 
-Tested by tests/stack/test_desk_folder.py.
+Tested by tests/stack/test_desk_folder.py and tests/cli/test_ended.py.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ def deploy(bundle: Path, endpoint: str, timeout_s: float, keep: int, key: str | 
     from transformer_serving.desk.bundle.folder import open_bundle
     from transformer_serving.desk.deploy.endpoint import deploy as deploy_bundle
     from transformer_serving.desk.deploy.time_limit import since_start
+    from transformer_serving.desk.interruption import interruptible
 
     opened = open_bundle(bundle)  # what is no bundle is refused before the stack is asked for
     target = replace(deploy_target(state), key=key)
     console = Console(stderr=as_json)
-    with console.status("deploying") as line:
+    with interruptible(), console.status("deploying") as line:
         done = deploy_bundle(
             target, opened, endpoint, timeout_s=timeout_s, keep=keep, spent_s=since_start(),
             report=lambda step: line.update(step),
@@ -71,10 +72,11 @@ def rollback(endpoint: str, timeout_s: float, key: str | None, state: str | None
 
     from transformer_serving.desk.deploy.rollback import rollback as rollback_endpoint
     from transformer_serving.desk.deploy.time_limit import since_start
+    from transformer_serving.desk.interruption import interruptible
 
     target = replace(deploy_target(state), key=key)
     console = Console(stderr=as_json)
-    with console.status("rolling back") as line:
+    with interruptible(), console.status("rolling back") as line:
         done = rollback_endpoint(
             target, endpoint, timeout_s=timeout_s, spent_s=since_start(),
             report=lambda step: line.update(step),
@@ -95,8 +97,10 @@ def rollback(endpoint: str, timeout_s: float, key: str | None, state: str | None
 def remove(endpoint: str, forget: bool, state: str | None, as_json: bool) -> None:
     """Take ENDPOINT out of service; its bundles stay in the model registry."""
     from transformer_serving.desk.deploy.endpoint import remove as remove_endpoint
+    from transformer_serving.desk.interruption import interruptible
 
-    done = remove_endpoint(deploy_target(state), endpoint, forget=forget)
+    with interruptible():
+        done = remove_endpoint(deploy_target(state), endpoint, forget=forget)
     if as_json:
         click.echo(json.dumps(asdict(done), indent=2))
         return
@@ -136,7 +140,8 @@ def _named_target(state: Path) -> DeployTarget:
         missing = ", ".join(name for name in TARGET_VARIABLES if not os.environ.get(name))
         raise Failure(
             f"no stack in {state}; start one with 'transformer-serving up', or name its folder "
-            f"with --state or {STATE_VARIABLE}; for a ClearML server of your own set {missing}",
+            f"with --state or {STATE_VARIABLE}; for a ClearML server of your own set {missing}, "
+            "as clearml.conf is not read for them",
             exit_code=2,
         )
     return target

@@ -1,6 +1,7 @@
 """From a bundle to an endpoint that answers: upload, add, look again, wait for golden.
 
-Tested by tests/stack/test_clearml_commands.py and tests/deploy/test_time_limit.py.
+Tested by tests/stack/test_clearml_commands.py, tests/deploy/test_rollback.py and
+tests/deploy/test_time_limit.py.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from dataclasses import dataclass
 
 from transformer_serving.contract.gate.refusals import refusals as reasons_against
 from transformer_serving.contract.gate.server_facts import MISSING, ServerFacts, installed
-from transformer_serving.contract.golden import agrees
 from transformer_serving.contract.manifest import Manifest
 from transformer_serving.contract.naming import DEPLOYED, name_fault
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.cli import listed_endpoints
 from transformer_serving.desk.deploy.golden import Differs, Refused, wait_for_golden
 from transformer_serving.desk.deploy.model_add import add_arguments
+from transformer_serving.desk.deploy.present import is_asked_for, is_golden, note_served
 from transformer_serving.desk.deploy.refusals import Refusals
 from transformer_serving.desk.deploy.registry import registry_folder, split
 from transformer_serving.desk.deploy.rollout_plans import refuse_in_rollout
@@ -77,7 +78,8 @@ def deploy(
     """
     check_name(endpoint)
     check_triton(target, bundle)
-    with within(timeout_s, f"deploying {endpoint}", report, spent=spent_s) as limit:
+    what = f"deploying {endpoint}"
+    with within(timeout_s, what, report, look=target.look, spent=spent_s) as limit:
         return _waited_for(target, _added(target, bundle, endpoint, limit), limit, keep)
 
 
@@ -95,7 +97,8 @@ def deploy_together(
     begun: list[_Added | Deployed] = []
     done: list[Deployed] = []
     failures: list[Failure] = []
-    with within(timeout_s, f"deploying {' and '.join(bundles)}", report, advice=_AGAIN) as limit:
+    what = f"deploying {' and '.join(bundles)}"
+    with within(timeout_s, what, report, look=target.look, advice=_AGAIN) as limit:
         for name, bundle in bundles.items():
             with _noted(failures):
                 begun.append(_added(target, bundle, name, limit))
@@ -118,12 +121,13 @@ def _noted(failures: list[Failure]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Added:
-    """An endpoint that was added and has yet to answer."""
+    """An endpoint that was added and has yet to answer; `way_back` from it, None: there is none."""
 
     endpoint: str
     manifest: Manifest
     model_id: str
     refusals: Refusals
+    way_back: str | None
 
 
 def _added(
@@ -131,7 +135,8 @@ def _added(
 ) -> _Added | Deployed:
     version = bundle.manifest.bundle_version
     limit.report(f"asking whether {endpoint} serves it already")
-    if serves(target, endpoint, bundle.manifest) and is_asked_for(target, endpoint, version):
+    reply = target.ask(endpoint, bundle.manifest.golden.request)
+    if is_golden(reply, bundle.manifest) and is_asked_for(target, endpoint, version):
         # In a rollout of this bundle that may have been the candidate's answer.
         refuse_in_rollout(target.cli, endpoint)
         target.registry().mark_served(endpoint, version)
@@ -140,12 +145,21 @@ def _added(
     with one_at_a_time(target.lock):
         limit.report(f"asking whether {endpoint} is in a rollout")
         refuse_in_rollout(target.cli, endpoint)
+        limit.report(f"noting what {endpoint} serves until now")
+        note_served(target, endpoint, reply)
         limit.report(f"uploading {endpoint}")
-        model_id = upload(target, bundle, endpoint)
+        model_id = upload(target, bundle, endpoint, limit)
         limit.report(f"adding {endpoint}")
-        refusals = target.refusals(model_id)
+        way_back, refusals = _way_back(target, endpoint, model_id), target.refusals(model_id)
         add_and_look(target, bundle, endpoint, model_id)
-    return _Added(endpoint, bundle.manifest, model_id, refusals)
+    return _Added(endpoint, bundle.manifest, model_id, refusals, way_back)
+
+
+def _way_back(target: DeployTarget, endpoint: str, model_id: str) -> str | None:
+    _, before = split(target.registry().bundles(endpoint), model_id)
+    if before is None:
+        return None
+    return f"the bundle before comes back with 'transformer-serving rollback {endpoint}'"
 
 
 def _waited_for(
@@ -155,7 +169,7 @@ def _waited_for(
         return added
     endpoint, version = added.endpoint, added.manifest.bundle_version
     limit.report(f"waiting for {endpoint}")
-    until_golden(target, endpoint, added.manifest, limit, added.refusals)
+    until_golden(target, endpoint, added.manifest, limit, added.refusals, way_back=added.way_back)
     limit.report(f"noting that {endpoint} was served")
     target.registry().mark_served(endpoint, version)
     forgotten = 0 if keep is None else forget_older(target, endpoint, added.model_id, keep)
@@ -164,11 +178,11 @@ def _waited_for(
 
 def until_golden(
     target: DeployTarget, endpoint: str, manifest: Manifest, limit: TimeLimit, refusals: Refusals,
-    *, advice: str | None = None,
+    *, advice: str | None = None, way_back: str | None = None,
 ) -> None:  # fmt: skip
     """Wait for the golden answer of exactly this bundle. Raises Failure with why none came.
 
-    `advice` is how to go on then, where that is not a rollback.
+    `advice` is how to go on then; `way_back` is, too, and stands in a refusal already.
     """
     reason = wait_for_golden(
         target.url(endpoint),
@@ -178,21 +192,17 @@ def until_golden(
         refusals.reason,
         key_header(target.key),
     )
+    if reason is None:
+        return
+    look = f"look: {target.look}"
     if isinstance(reason, Refused):
-        raise Failure(f"{endpoint}: {reason}{f'; {advice}' if advice else ''}")
-    if reason is not None:
-        how = (
-            "does not answer as it must"
-            if isinstance(reason, Differs)
-            else f"did not answer within {limit.seconds:.0f} s"
-        )
-        raise Failure(
-            f"{endpoint} {how}: {reason}; see 'transformer-serving status'; "
-            + (
-                advice
-                or f"the bundle before comes back with 'transformer-serving rollback {endpoint}'"
-            )
-        )
+        said = [f"{endpoint}: {reason}", advice]
+    elif isinstance(reason, Differs):
+        said = [f"{endpoint} does not answer as it must: {reason}", look, advice or way_back]
+    else:
+        why = f"{endpoint} did not answer within {limit.seconds:.0f} s: {reason}"
+        said = [why, look, advice or way_back or limit.advice]
+    raise Failure("; ".join(part for part in said if part))
 
 
 def remove(target: DeployTarget, endpoint: str, *, forget: bool = False) -> Removed:
@@ -238,31 +248,6 @@ def _forget(target: DeployTarget, models: list[str]) -> int:
     return len(unused)
 
 
-def serves(target: DeployTarget, endpoint: str, manifest: Manifest) -> bool:
-    """Whether the endpoint gives the bundle's golden answer from the bundle's version right now.
-
-    Raises Failure (exit code 2) where the front door does not let in.
-    """
-    reply = target.ask(endpoint, manifest.golden.request)
-    return (
-        reply.status == 200
-        and reply.version == manifest.bundle_version
-        and agrees(reply.body, manifest.golden.answer, manifest.golden.tolerance)
-    )
-
-
-def is_asked_for(target: DeployTarget, endpoint: str, version: int) -> bool:
-    """Whether the endpoint is configured with a registration of the bundle.
-
-    The one that answers may be the one before: it serves on where the configured one was refused,
-    but a new worker or Triton would only find that.
-    """
-    listed = listed_endpoints(target.cli.run("model", "list")).get(endpoint, {})
-    model_id = str(listed.get("model_id"))
-    rows = target.registry().bundles(endpoint)
-    return any(row.model_id == model_id and row.bundle_version == version for row in rows)
-
-
 def check_name(endpoint: str) -> None:
     if fault := name_fault(endpoint, DEPLOYED):
         raise Failure(fault, exit_code=2)
@@ -280,9 +265,10 @@ def check_triton(target: DeployTarget, bundle: Bundle) -> None:
         raise Failure(f"{bundle.folder} is not served from here: {refusal.message}", exit_code=2)
 
 
-def upload(target: DeployTarget, bundle: Bundle, endpoint: str) -> str:
+def upload(target: DeployTarget, bundle: Bundle, endpoint: str, limit: TimeLimit) -> str:
     """The id of a model that has its file's address.
 
+    However large it is, only the command's time ends it.
     clearml-serving writes the model's project and its address at one time, each from what it read
     before, so that on a busy machine the address may be lost.
     """
@@ -291,7 +277,9 @@ def upload(target: DeployTarget, bundle: Bundle, endpoint: str) -> str:
     for _ in range(_UPLOAD_TRIES):
         destination = f"{target.files_host.rstrip('/')}/bundles/{uuid.uuid4().hex}"
         with registry_folder(bundle) as folder:
-            model_id = target.cli.upload_model(name, PROJECT, folder, destination)
+            model_id = target.cli.upload_model(
+                name, PROJECT, folder, destination, timeout_s=limit.after_alarm()
+            )
         if registry.has_address(model_id):
             return model_id
         registry.forget(model_id)

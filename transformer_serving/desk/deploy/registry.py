@@ -84,8 +84,11 @@ class ModelRegistry:
                 self._tag(row, SERVED, WITHDRAWN)
                 return
 
-    def mark_withdrawn(self, row: Registered) -> None:
-        self._tag(row, WITHDRAWN, SERVED)
+    def mark_withdrawn(self, endpoint: str, version: int) -> None:
+        """In all its registrations: a bundle that was deployed again has several."""
+        for row in self.bundles(endpoint):
+            if row.bundle_version == version:
+                self._tag(row, WITHDRAWN, SERVED)
 
     def _tag(self, row: Registered, tag: str, instead_of: str) -> None:
         tags = [*(name for name in row.tags if name not in (tag, instead_of)), tag]
@@ -111,17 +114,18 @@ class ModelRegistry:
 
 
 def split(rows: Sequence[Registered], model_id: str) -> tuple[Registered | None, Registered | None]:
-    """The present registration and the newest older one that was served, from newest to oldest.
+    """The present registration and the newest older one of another bundle that was served, of rows
+    from newest to oldest.
 
     What was rolled back from has lost its mark, so a second rollback goes one further, and one
     after a new deploy does not meet the bundle that was withdrawn.
     """
     at = next((at for at, row in enumerate(rows) if row.model_id == model_id), None)
-    older = rows if at is None else rows[at + 1 :]
-    return (
-        None if at is None else rows[at],
-        next((row for row in older if SERVED in row.tags), None),
-    )
+    if at is None:
+        return None, next((row for row in rows if SERVED in row.tags), None)
+    present = rows[at]
+    others = (row for row in rows[at + 1 :] if row.bundle_version != present.bundle_version)
+    return present, next((row for row in others if SERVED in row.tags), None)
 
 
 def _scratch(beside: Path) -> TemporaryDirectory[str]:

@@ -39,7 +39,8 @@ def rollback(
     to go back to (exit code 2), or the earlier bundle did not come to answer within `timeout_s`,
     which all of it together may take.
     """
-    with within(timeout_s, f"rolling {endpoint} back", report, spent=spent_s) as limit:
+    what = f"rolling {endpoint} back"
+    with within(timeout_s, what, report, look=target.look, spent=spent_s) as limit:
         return _rollback(target, endpoint, limit)
 
 
@@ -72,7 +73,7 @@ def _rollback(target: DeployTarget, endpoint: str, limit: TimeLimit) -> RolledBa
     until_golden(target, endpoint, manifest, limit, refusals, advice=_advice(endpoint, present))
     if present is not None:
         # Not before: where this fails, the way back to it stays open.
-        registry.mark_withdrawn(present)
+        registry.mark_withdrawn(endpoint, present.bundle_version)
     return RolledBack(
         endpoint,
         target.url(endpoint),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +21,7 @@ from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.cli import listed_canaries, listed_endpoints
 from transformer_serving.desk.deploy.endpoint import add_and_look, check_name, check_triton, upload
 from transformer_serving.desk.deploy.golden import wait_for_golden
+from transformer_serving.desk.deploy.present import note_served
 from transformer_serving.desk.deploy.refusals import Refusals
 from transformer_serving.desk.deploy.rollout_plans import (
     Rollout,
@@ -29,6 +29,7 @@ from transformer_serving.desk.deploy.rollout_plans import (
     refuse_in_rollout,
     write,
 )
+from transformer_serving.desk.deploy.taking_out import taken_out_again
 from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
 from transformer_serving.desk.deploy.time_limit import TimeLimit, within
 from transformer_serving.desk.failure import Failure
@@ -38,7 +39,7 @@ from transformer_serving.desk.step_report import StepReport
 _LOOK_S = 1.0
 # The least that compares anything: a step beside the old bundle, and the last.
 _FEWEST_STEPS = 2
-# Kept of the time limit, to take out again what does not answer.
+# Kept of the time limit, to take out again in it what does not answer; it may last longer.
 _TAKING_OUT_S = 10.0
 # More than a Triton takes to come back with its models on most machines.
 _SILENT_S = 600.0
@@ -142,25 +143,28 @@ def start(
     check_triton(target, bundle)
     mirror = mirrored_share(bundle, mirror, shadow=shadow)
     steps = (100.0,) if shadow else check_steps(steps)
-    with within(timeout_s, f"the candidate for {endpoint}", report, spent=spent_s) as limit:
+    what = f"the candidate for {endpoint}"
+    with within(timeout_s, what, report, look=target.look, spent=spent_s) as limit:
         limit.report("waiting for another deploy of this machine to end")
         with one_at_a_time(target.lock):
             old_model_id, listed = _checked(target, bundle, endpoint)
             candidate = candidate_name(endpoint, bundle.manifest.bundle_version)
             size, free = _engine_bytes(bundle), _free(target)
             _afforded(Cost(candidate, listed, size, free, mirror, shadow), tell)
+            limit.report(f"noting what {endpoint} serves until now")
+            note_served(target, endpoint, target.ask(endpoint, bundle.manifest.golden.request))
             limit.report(f"uploading the candidate for {endpoint}")
             plan = Plan(
                 uuid.uuid4().hex, endpoint, bundle.manifest.bundle_version,
-                upload(target, bundle, endpoint), old_model_id, tuple(steps), hold_s, allowed,
-                mirror=mirror, shadow=shadow,
+                upload(target, bundle, endpoint, limit), old_model_id, tuple(steps), hold_s,
+                allowed, mirror=mirror, shadow=shadow,
             )  # fmt: skip
             refusals = target.refusals(plan.model_id)
-            with _taken_out_again(target, plan, nullcontext()):
+            with taken_out_again(target, plan, locked=True):
                 limit.report(f"adding the candidate {plan.candidate}")
                 version = str(plan.bundle_version)
                 add_and_look(target, bundle, endpoint, plan.model_id, version=version)
-        with _taken_out_again(target, plan, one_at_a_time(target.lock)):
+        with taken_out_again(target, plan):
             _wait_for(target, bundle, plan, limit, refusals)
             limit.report("writing the plan")
             with one_at_a_time(target.plans_lock):
@@ -168,35 +172,6 @@ def start(
                 refuse_in_rollout(target.cli, endpoint)
                 write(target.cli, plan)
     return Rollout(plan, None)
-
-
-@contextmanager
-def _taken_out_again(
-    target: DeployTarget, plan: Plan, lock: AbstractContextManager[None]
-) -> Iterator[None]:
-    """Where the block does not end well: nobody else knows of the candidate yet.
-
-    `lock` is taken for that; who holds the target's already gives another.
-    """
-    try:
-        yield
-    except BaseException as ended:
-        words = str(ended) or "it was ended"
-        try:
-            with lock:
-                if plan.candidate in listed_endpoints(target.cli.run("model", "list")):
-                    target.cli.run("model", "remove", "--endpoint", plan.candidate)
-        except Failure:
-            raise Failure(
-                f"{words}; the candidate {plan.candidate} is left: "
-                f"transformer-serving remove {plan.candidate}"
-            ) from ended
-        if isinstance(ended, Failure):
-            raise Failure(
-                f"{words}; the candidate is taken out again, {plan.endpoint} is as it was",
-                exit_code=ended.exit_code,
-            ) from None
-        raise
 
 
 def _checked(target: DeployTarget, bundle: Bundle, endpoint: str) -> tuple[str, int]:
@@ -294,7 +269,7 @@ def watch(target: DeployTarget, plan: Plan) -> Iterator[Rollout]:
         if time.monotonic() - heard > _SILENT_S:
             raise Failure(
                 f"no controller has looked at the rollout of {plan.endpoint} for {_SILENT_S:.0f} "
-                "s; look: transformer-serving status; what was asked for is done when one is back"
+                f"s; look: {target.look}; what was asked for is done when one is back"
             )
         shown = (now.state.phase, now.state.step, now.state.says) if now.state else None
         if shown != last:

@@ -1,16 +1,18 @@
 """Where to deploy: the ClearML tools, file server and front door of one stack, and its lock.
 
-Tested by tests/stack/test_clearml_commands.py and tests/stack/test_desk_folder.py.
+Tested by tests/stack/test_clearml_commands.py, tests/stack/test_desk_folder.py and
+tests/deploy/test_target.py.
 """
 
 from __future__ import annotations
 
 import fcntl
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
@@ -20,12 +22,16 @@ from transformer_serving.desk.deploy.registry import ModelRegistry
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import kept_out, key_header
 
-# What names a serving service, its file server and its front door, where there is no stack.
+# What names a ClearML server, a serving service and its front door, where there is no stack.
 TARGET_VARIABLES = (
-    "CLEARML_SERVING_TASK_ID",
+    "CLEARML_API_HOST",
+    "CLEARML_API_ACCESS_KEY",
+    "CLEARML_API_SECRET_KEY",
     "CLEARML_FILES_HOST",
+    "CLEARML_SERVING_TASK_ID",
     "CLEARML_DEFAULT_BASE_SERVE_URL",
 )
+_LOOK_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,13 @@ class DeployTarget:
         """Of who writes a rollout's plan, which waits for no deploy."""
         return self.lock.with_name("rollouts.lock")
 
+    @property
+    def look(self) -> str:
+        """Where the state of its endpoints stands: `status` knows the embedded stack alone."""
+        if self.triton is not None:
+            return "transformer-serving status"
+        return "/var/lib/transformer-serving/controller.json in the Triton container"
+
     def url(self, endpoint: str) -> str:
         return f"{self.serve_url.rstrip('/')}/{endpoint}"
 
@@ -67,18 +80,39 @@ class DeployTarget:
 
 def target_of(environment: Mapping[str, str], state: Path) -> DeployTarget | None:
     """The ClearML server and front door that an environment names; None when it does not."""
-    serving_id, files_host, serve_url = (environment.get(name, "") for name in TARGET_VARIABLES)
-    if not (serving_id and files_host and serve_url):
+    if not all(environment.get(name) for name in TARGET_VARIABLES):
         return None
     return DeployTarget(
-        ClearmlCli(environment, serving_id), files_host, serve_url, state / "deploy.lock"
+        ClearmlCli(environment, environment["CLEARML_SERVING_TASK_ID"]),
+        environment["CLEARML_FILES_HOST"],
+        environment["CLEARML_DEFAULT_BASE_SERVE_URL"],
+        state / "deploy.lock",
     )
 
 
 @contextmanager
-def one_at_a_time(lock: Path) -> Iterator[None]:
-    """clearml-serving's edits are not atomic; one deploy writes at a time on this machine."""
+def one_at_a_time(lock: Path, patience_s: float | None = None) -> Iterator[None]:
+    """clearml-serving's edits are not atomic; one deploy writes at a time on this machine.
+
+    Raises Failure where the lock is not free within `patience_s`; None waits without end.
+    """
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        if patience_s is None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        else:
+            _take(file, patience_s)
         yield
+
+
+def _take(file: IO[str], patience_s: float) -> None:
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise Failure(
+                    f"another deploy of this machine did not end within {patience_s:.0f} s"
+                ) from None
+        time.sleep(_LOOK_S)

@@ -23,15 +23,19 @@ _FIRST_WORD_S = 1.0
 _LONGER = "try again with a longer --timeout"
 
 
-class _OutOfTime(BaseException):
+class OutOfTime(BaseException):
     """Not an Exception: nothing on the way may take it for a fault of its own and go on."""
 
 
 class TimeLimit:
-    """What is left of a command's time, and what it does: `report` notes it and passes it on."""
+    """What is left of a command's time, and what it does: `report` notes it and passes it on.
 
-    def __init__(self, seconds: float, spent: float, report: StepReport) -> None:
+    `advice` is how to go on where it was too little.
+    """
+
+    def __init__(self, seconds: float, spent: float, report: StepReport, advice: str) -> None:
         self.seconds = seconds
+        self.advice = advice
         self._ends = time.monotonic() + seconds - spent
         self._report = report
         self.step = "starting"
@@ -39,9 +43,13 @@ class TimeLimit:
     def left(self) -> float:
         return max(0.0, self._ends - time.monotonic())
 
+    def after_alarm(self) -> float:
+        """Patience for what the alarm is to end; where none can be set, this ends it."""
+        return self.left() + 2 * _FIRST_WORD_S
+
     def share(self, of: int) -> TimeLimit:
         """An equal part of what is left, for one of so many that are waited for in turn."""
-        return TimeLimit(self.left() / of, 0.0, self.report)
+        return TimeLimit(self.left() / of, 0.0, self.report, self.advice)
 
     def report(self, step: str) -> None:
         self.step = step
@@ -53,32 +61,38 @@ def since_start() -> float:
     return max(0.0, time.time() - psutil.Process().create_time())
 
 
+def lift_alarm() -> None:
+    """For a clean-up, which has limits of its own; an exception leaves its block in any case."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 @contextmanager
 def within(
-    seconds: float, what: str, report: StepReport, *, spent: float = 0.0, advice: str = _LONGER
-) -> Iterator[TimeLimit]:
+    seconds: float, what: str, report: StepReport, *, look: str, spent: float = 0.0,
+    advice: str = _LONGER,
+) -> Iterator[TimeLimit]:  # fmt: skip
     """Raises Failure, saying what it was doing, when the block lasts a second longer than that.
 
-    `spent` are seconds of it that are gone already. Outside the main thread, where no alarm can be
-    set, only `left` counts.
+    `look` is where one sees how far it came; `spent` are seconds of it that are gone already.
+    Outside the main thread, where no alarm can be set, only `left` counts.
     """
-    limit = TimeLimit(seconds, spent, report)
+    limit = TimeLimit(seconds, spent, report, advice)
     if threading.current_thread() is not threading.main_thread():
         yield limit
         return
 
     def ring(_number: int, _frame: FrameType | None) -> None:
-        raise _OutOfTime
+        raise OutOfTime(
+            f"{what} did not end within {seconds:.0f} s; it was {limit.step}; look: {look}; "
+            f"{advice}"
+        )
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, limit.left() + _FIRST_WORD_S)
     try:
         yield limit
-    except _OutOfTime:
-        raise Failure(
-            f"{what} did not end within {seconds:.0f} s; it was {limit.step}; look: "
-            f"transformer-serving status; {advice}"
-        ) from None
+    except OutOfTime as rung:
+        raise Failure(str(rung)) from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -70,7 +70,7 @@ KNOWN = (
         r"generated on an incompatible device, expecting compute (?P<wanted>[\d.]*\d) got compute "
         r"(?P<got>[\d.]*\d)",
         "the plan was built for another GPU: compute capabilities {wanted} and {got} differ",
-        "convert again on this kind of GPU, or with hardware_compatibility ampere+",
+        "convert again on this kind of GPU",
     ),
     _row(
         "auto-complete",

@@ -1,0 +1,50 @@
+"""What an endpoint serves before a change: what it answers, and with what it is configured.
+
+Tested by tests/deploy/test_rollback.py and tests/deploy/test_rollout.py.
+"""
+
+from __future__ import annotations
+
+from transformer_serving.contract.golden import agrees
+from transformer_serving.contract.manifest import Manifest
+from transformer_serving.desk.clearml_tools.cli import listed_endpoints
+from transformer_serving.desk.deploy.golden import Reply
+from transformer_serving.desk.deploy.registry import SERVED
+from transformer_serving.desk.deploy.target import DeployTarget
+
+
+def is_golden(reply: Reply, manifest: Manifest) -> bool:
+    """Whether it is the bundle's golden answer, from the bundle's version."""
+    return (
+        reply.status == 200
+        and reply.version == manifest.bundle_version
+        and agrees(reply.body, manifest.golden.answer, manifest.golden.tolerance)
+    )
+
+
+def is_asked_for(target: DeployTarget, endpoint: str, version: int) -> bool:
+    """Whether the endpoint is configured with a registration of the bundle.
+
+    The one that answers may be the one before: it serves on where the configured one was refused,
+    but a new worker or Triton would only find that.
+    """
+    listed = listed_endpoints(target.cli.run("model", "list")).get(endpoint, {})
+    model_id = str(listed.get("model_id"))
+    rows = target.registry().bundles(endpoint)
+    return any(row.model_id == model_id and row.bundle_version == version for row in rows)
+
+
+def note_served(target: DeployTarget, endpoint: str, reply: Reply) -> None:
+    """Tag the bundle that has answered, where it is the configured one, before another takes its
+    place.
+
+    It may have come to answer after its `deploy` gave up: a rollback goes to it all the same.
+    """
+    if reply.status != 200:
+        return
+    registry = target.registry()
+    same = [row for row in registry.bundles(endpoint) if row.bundle_version == reply.version]
+    if not same or SERVED in same[0].tags:
+        return
+    if is_asked_for(target, endpoint, same[0].bundle_version):
+        registry.mark_served(endpoint, same[0].bundle_version)

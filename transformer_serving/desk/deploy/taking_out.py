@@ -1,0 +1,57 @@
+"""A candidate that nobody knows of yet goes again where its rollout does not begin.
+
+Tested by tests/deploy/test_rollout.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from transformer_serving.contract.rollout import Plan
+from transformer_serving.desk.clearml_tools.cli import listed_endpoints
+from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
+from transformer_serving.desk.deploy.time_limit import OutOfTime, lift_alarm
+from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.interruption import undisturbed
+
+# For the lock and for each command: nothing else ends the clean-up before kill -9.
+_PATIENCE_S = 30.0
+
+
+@contextmanager
+def taken_out_again(target: DeployTarget, plan: Plan, *, locked: bool = False) -> Iterator[None]:
+    """Where the block does not end well, whatever the user or the alarm does meanwhile.
+
+    `locked`: who calls holds the target's lock. Raises Failure naming the command that is left to
+    do where the candidate cannot be taken out.
+    """
+    try:
+        yield
+    except BaseException as ended:
+        lift_alarm()
+        words = str(ended) or "it was ended"
+        try:
+            with undisturbed(), _lock(target, held=locked):
+                _take_out(target, plan)
+        except Failure as fault:
+            raise Failure(
+                f"{words}; {fault}; the candidate {plan.candidate} is left: "
+                f"transformer-serving remove {plan.candidate}"
+            ) from ended
+        if isinstance(ended, Failure | OutOfTime):
+            raise Failure(
+                f"{words}; the candidate is taken out again, {plan.endpoint} is as it was",
+                exit_code=getattr(ended, "exit_code", 1),
+            ) from None
+        raise
+
+
+def _lock(target: DeployTarget, *, held: bool) -> AbstractContextManager[None]:
+    return nullcontext() if held else one_at_a_time(target.lock, _PATIENCE_S)
+
+
+def _take_out(target: DeployTarget, plan: Plan) -> None:
+    listed = target.cli.run("model", "list", timeout_s=_PATIENCE_S)
+    if plan.candidate in listed_endpoints(listed):
+        target.cli.run("model", "remove", "--endpoint", plan.candidate, timeout_s=_PATIENCE_S)
