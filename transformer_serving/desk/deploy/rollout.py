@@ -23,6 +23,7 @@ from transformer_serving.desk.clearml_tools.cli import listed_canaries, listed_e
 from transformer_serving.desk.deploy.endpoint import add_and_look, check_name, check_triton, upload
 from transformer_serving.desk.deploy.golden import wait_for_golden
 from transformer_serving.desk.deploy.refusals import Refusals
+from transformer_serving.desk.deploy.removal import take_out
 from transformer_serving.desk.deploy.rollout_plans import (
     Rollout,
     read_all,
@@ -185,7 +186,7 @@ def _taken_out_again(
         try:
             with lock:
                 if plan.candidate in listed_endpoints(target.cli.run("model", "list")):
-                    target.cli.run("model", "remove", "--endpoint", plan.candidate)
+                    take_out(target.cli, plan.candidate)
         except Failure:
             raise Failure(
                 f"{words}; the candidate {plan.candidate} is left: "
