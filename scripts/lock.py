@@ -2,7 +2,8 @@
 
 `pip freeze` of what was really installed together is the lock. Run it with the oldest Python that
 is supported, so that every pin exists for all of them. What goes into the Triton image must run on
-that image's own Python, so its lock is made with that one: python3.10 has to be on PATH.
+that image's own Python, so its lock is made with that one: the python3.N of versions.toml has to be
+on PATH.
 """
 
 from __future__ import annotations
@@ -16,14 +17,12 @@ import tomllib
 
 ROOT = Path(__file__).parent.parent
 HEAD = "# Made by `make lock`; change pyproject.toml instead.\n"
-# The Triton image's Python is a pin of versions.toml; only its minor version matters here.
-TRITON_PYTHON = "python3.10"
-# Extras of pyproject.toml, each the whole content of one image, and the Python that it has.
-IMAGES = {
-    "image-inference": sys.executable,
-    "image-control-plane": sys.executable,
-    "image-triton": TRITON_PYTHON,
-}
+
+
+def triton_python(versions: str) -> str:
+    """The command of the Triton image's Python; of the pin only its minor version matters here."""
+    major, minor, *_ = tomllib.loads(versions)["image"]["python"].split(".")
+    return f"python{major}.{minor}"
 
 
 def main() -> None:
@@ -35,7 +34,13 @@ def main() -> None:
         everything = install(python, extras["dev"])
     write("desk.lock", desk)
     write("dev.lock", everything - desk)
-    for extra, interpreter in IMAGES.items():
+    # Extras of pyproject.toml, each the whole content of one image, and the Python that it has.
+    images = {
+        "image-inference": sys.executable,
+        "image-control-plane": sys.executable,
+        "image-triton": triton_python((ROOT / "versions.toml").read_text("utf-8")),
+    }
+    for extra, interpreter in images.items():
         write_image(extra, interpreter, extras[extra])
 
 

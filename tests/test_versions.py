@@ -18,10 +18,13 @@ import tomllib
 import yaml
 from click.testing import CliRunner
 
+from scripts.lock import triton_python
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.gate.onnx_limits import highest
 from transformer_serving.contract.gate.release import older
+from transformer_serving.contract.gate.server_facts import TENSORRT_VARIABLE, TRITON_VARIABLE
 from transformer_serving.contract.gate.vllm_engine import FIRST_RELEASE, FIRST_TRITON
+from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.export.onnx import OPSET
 from transformer_serving.desk.failure import Failure
@@ -33,9 +36,11 @@ from transformer_serving.desk.versions.matrix import (
     releases_with,
 )
 from transformer_serving.desk.versions.move import Move, use
+from transformer_serving.engine.image_pin import PINNED_TENSORRT, PINNED_TRITON, difference
 
 ROOT = Path(__file__).parent.parent
 CLI = str(Path(sys.executable).with_name("transformer-serving"))
+DOCKERFILE = Path("docker", "triton", "Dockerfile")
 
 
 def tag(lock: Lock, image: str) -> str:
@@ -265,6 +270,88 @@ def test_a_row_without_evidence_is_refused(file: Path, release: str, words: list
         assert word in str(caught.value)
     assert caught.value.exit_code == 2
     assert file.read_bytes() == before
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of what a checkout has of the pin, at 24.10; its root."""
+    inside = LOCK_FILE.relative_to(ROOT)
+    for path in (inside, DOCKERFILE):
+        (tmp_path / path).parent.mkdir(parents=True)
+        shutil.copy(ROOT / path, tmp_path / path)
+    (tmp_path / "versions.toml").symlink_to(inside)
+    use("24.10", tmp_path / inside)
+    return tmp_path
+
+
+def arguments(root: Path) -> dict[str, str]:
+    return dict(re.findall(r"^ARG (\w+)=(.+)$", (root / DOCKERFILE).read_text("utf-8"), re.M))
+
+
+def test_the_image_moves_with_the_pin(checkout: Path) -> None:
+    before, others = (checkout / DOCKERFILE).read_text("utf-8"), arguments(checkout)
+    move = use("25.06", checkout / "versions.toml")
+    stated, pin = arguments(checkout), read_lock(checkout / "versions.toml").image
+    assert move.after == pin
+    names = ("TRITON_IMAGE", "TRITON_RELEASE", "TRITON_VERSION", "TENSORRT_VERSION")
+    assert [stated[name] for name in names] == [pin.image, "25.06", pin.triton, pin.tensorrt]
+    assert stated["ONNXRUNTIME_VERSION"] == pin.onnxruntime
+    assert {name for name in stated if stated[name] != others[name]} == {
+        *names, "ONNXRUNTIME_VERSION",
+    }  # fmt: skip
+    # What the image holds its base to, at its build and at each start.
+    image = {TRITON_VARIABLE: pin.triton, TENSORRT_VARIABLE: pin.tensorrt}
+    wanted = {PINNED_TRITON: stated[names[2]], PINNED_TENSORRT: stated[names[3]]}
+    assert difference(image | wanted) is None
+    assert any("compose.yaml build --pull" in line for line in move.rebuild)
+    use("24.10", checkout / "versions.toml")
+    assert (checkout / DOCKERFILE).read_text("utf-8") == before
+
+
+def test_a_pin_that_moved_alone_gets_its_image(checkout: Path) -> None:
+    lock, before = checkout / "versions.toml", (checkout / DOCKERFILE).read_bytes()
+    use("25.06", lock)
+    (checkout / DOCKERFILE).write_bytes(before)
+    assert [line.partition(":")[0] for line in use("25.06", lock).rebuild] == ["the Triton image"]
+    assert arguments(checkout)["TRITON_RELEASE"] == "25.06"
+    assert use("25.06", lock).rebuild == ()
+
+
+def test_where_one_cannot_be_written_neither_moves(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, dockerfile = checkout / LOCK_FILE.relative_to(ROOT), checkout / DOCKERFILE
+    files = [(path, path.read_bytes()) for path in (lock, dockerfile)]
+
+    def refuse(path: Path, *arguments: Any, **options: Any) -> None:
+        if path == lock.resolve():
+            raise PermissionError(13, "Permission denied")
+        replace_file(path, *arguments, **options)
+
+    monkeypatch.setattr("transformer_serving.desk.versions.move.replace_file", refuse)
+    with pytest.raises(Failure, match="cannot be written .Permission denied., and the pin stays"):
+        use("25.06", lock)
+    assert [(path, path.read_bytes()) for path, _ in files] == files
+
+
+def test_a_dockerfile_without_an_argument_is_named(checkout: Path) -> None:
+    lock, dockerfile = checkout / "versions.toml", checkout / DOCKERFILE
+    dockerfile.write_text(dockerfile.read_text("utf-8").replace("ARG TENSORRT_VERSION", "#"))
+    before = lock.read_bytes()
+    with pytest.raises(Failure, match="must have one line 'ARG TENSORRT_VERSION=...', got 0"):
+        use("25.06", lock)
+    assert lock.read_bytes() == before
+
+
+def test_an_installed_kit_says_where_the_image_is_built(file: Path) -> None:
+    (image,) = (line for line in use("25.06", file).rebuild if line.startswith("the Triton image"))
+    assert "in a checkout of it the same command, then docker compose -f" in image
+
+
+def test_the_images_lock_is_made_with_the_pins_python(file: Path) -> None:
+    assert triton_python(file.read_text("utf-8")) == "python3.10"
+    use("25.06", file)
+    assert triton_python(file.read_text("utf-8")) == "python3.12"
 
 
 def test_a_link_stays_a_link(file: Path) -> None:

@@ -177,7 +177,7 @@ def test_a_triton_without_a_controller_is_not_laid_out_for(done: Converted, tmp_
     command = ["repository", str(done.bundle.folder), "--output", str(tmp_path / "plain")]
     ran = CliRunner().invoke(main, command)
     assert ran.exit_code == 2
-    assert "is told of its model's folder by path" in " ".join(ran.output.split())
+    assert "text-generation is served in pieces" in " ".join(ran.output.split())
     assert not (tmp_path / "plain").exists()
 
 

@@ -1,15 +1,25 @@
-"""What `up` understands of --demo, and needs for --monitoring; tests/stack runs it."""
+"""What `up` understands of --demo and --key, and needs for --monitoring; tests/stack runs it."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from transformer_serving.desk.clearml_tools.cli import ClearmlCli
+from transformer_serving.desk.cli import stack
 from transformer_serving.desk.cli.stack import up
+from transformer_serving.desk.demo import DemoBundle
+from transformer_serving.desk.deploy.endpoint import Deployed
+from transformer_serving.desk.deploy.golden import Reply
+from transformer_serving.desk.deploy.target import DeployTarget
+from transformer_serving.desk.failure import Failure
 
 CLI = str(Path(sys.executable).with_name("transformer-serving"))
 
@@ -26,6 +36,47 @@ CLI = str(Path(sys.executable).with_name("transformer-serving"))
 )
 def test_plain_demo_is_the_one_of_texts(arguments: list[str], demo: str | None) -> None:
     assert up.make_context("up", arguments).params["demo"] == demo
+
+
+def test_a_gateway_with_keys_is_asked_with_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = DeployTarget(ClearmlCli({}, "0" * 32), "http://f", "http://s", tmp_path / "lock")
+    keys: list[str | None] = []
+
+    def deployed(target: DeployTarget, *_: Any, **__: Any) -> list[Deployed]:
+        keys.append(target.key)
+        return [Deployed("texts", "http://s/texts", 1, None, True)]
+
+    def answered(url: str, request: Any, **options: Any) -> Reply:
+        keys.append(options["headers"].get("x-api-key"))
+        return Reply(200, {}, 1)
+
+    bundles = [DemoBundle("texts", tmp_path, {"text": "a"})]
+    monkeypatch.setattr(stack, "_demo_bundles", lambda demo, phases: bundles)
+    running = SimpleNamespace(target=lambda: target)
+    desk = "transformer_serving.desk"
+    monkeypatch.setattr(f"{desk}.local.stack.start", lambda *_, **__: running)
+    monkeypatch.setattr(f"{desk}.bundle.folder.open_bundle", lambda path: None)
+    monkeypatch.setattr(f"{desk}.deploy.endpoint.deploy_together", deployed)
+    monkeypatch.setattr(f"{desk}.deploy.golden.ask", answered)
+    monkeypatch.setenv("TRANSFORMER_SERVING_KEY", "a-key")
+    done = CliRunner().invoke(up, ["--demo", "--state", str(tmp_path / "state")])
+    assert done.exit_code == 0, done.output
+    assert keys == ["a-key", "a-key"]
+    assert '-H "x-api-key: $TRANSFORMER_SERVING_KEY" -d' in done.output
+    assert "a-key" not in done.output
+
+
+def test_what_is_no_key_is_refused_before_anything_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stack, "_demo_bundles", lambda *_: pytest.fail("it was built"))
+    options = ["--demo", "--key", "not a key", "--state", str(tmp_path / "state")]
+    done = CliRunner().invoke(up, options)
+    assert isinstance(done.exception, Failure)
+    assert "has a blank or a sign that no key has" in str(done.exception)
+    assert not (tmp_path / "state").exists()
 
 
 def test_without_prometheus_its_package_is_named(

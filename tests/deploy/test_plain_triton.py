@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shlex
+import shutil
 import signal
 import struct
 import subprocess
@@ -13,7 +14,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,13 @@ from tritonclient.utils import InferenceServerException
 from tests.engine.triton_server import wait_until
 from tests.free_ports import free_ports
 from tests.stack.intruder import grpc_calls, http_calls, send
+from tests.stack.small_bundles import Parts, write_small
+from transformer_serving.contract.endpoint import InputTensor, read_endpoint
 from transformer_serving.contract.manifest import Golden
 from transformer_serving.desk.builders.calibration import feeds_of
 from transformer_serving.desk.bundle.folder import Bundle, open_bundle
 from transformer_serving.desk.cli import main
+from transformer_serving.desk.cli.repository import image_line
 from transformer_serving.desk.deploy.plain_triton import write_repository
 from transformer_serving.desk.failure import Failure
 from transformer_serving.engine.model_config import from_text
@@ -259,10 +263,6 @@ def test_an_environment_that_a_shell_reads_otherwise_is_refused(
 def test_an_ensemble_needs_a_head_that_takes_tokens_alone(
     tiny_bundle: Path, tmp_path: Path
 ) -> None:
-    from dataclasses import replace
-
-    from transformer_serving.contract.endpoint import InputTensor
-
     bundle = open_bundle(tiny_bundle)
     inputs = (*bundle.endpoint.inputs, InputTensor("candidates", "candidates", "INT32"))
     masks = replace(bundle, endpoint=replace(bundle.endpoint, inputs=inputs))
@@ -271,9 +271,101 @@ def test_an_ensemble_needs_a_head_that_takes_tokens_alone(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_model_with_generated_text_is_refused(
+    tiny_bundle: Path, tmp_path: Path, generation_fields: dict[str, Any]
+) -> None:
+    bundle = open_bundle(tiny_bundle)
+    texts = replace(bundle, endpoint=read_endpoint(json.dumps(generation_fields)))
+    for ensemble in (False, True):
+        with pytest.raises(Failure, match="text-generation is served in pieces") as refused:
+            write_repository(texts, tmp_path / "models", "texts", ensemble=ensemble)
+        assert refused.value.exit_code == 2
+    assert not (tmp_path / "models").exists()
+
+
+def test_an_ensemble_of_another_bundle_does_not_stay_beside_a_new_model(tmp_path: Path) -> None:
+    first, second = (write_small(tmp_path / name, Parts(revision=name)) for name in "ab")
+    models = tmp_path / "models"
+    write_repository(first, models, "m", ensemble=True)
+    write_repository(first, models, "m", ensemble=False)  # the tokenizer is its own
+    with pytest.raises(Failure, match="give --ensemble too, or remove m_text and m_tok") as refused:
+        write_repository(second, models, "m", ensemble=False)
+    assert refused.value.exit_code == 2
+    assert versions_of(models) == dict.fromkeys(("m", "m_text", "m_tokenizer"), [version(first)])
+    write_repository(second, models, "m", ensemble=True)
+    assert versions_of(models) == dict.fromkeys(("m", "m_text", "m_tokenizer"), [version(second)])
+    for name in ("m_text", "m_tokenizer"):
+        shutil.rmtree(models / name)
+    write_repository(first, models, "m", ensemble=False)
+    assert versions_of(models) == {"m": [version(first)]}
+
+
+def test_a_text_model_that_is_none_of_ours_is_left_alone(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    (models / "m_text").mkdir(parents=True)
+    for text in ("platform: 'ensemble'", "no configuration"):
+        (models / "m_text" / "config.pbtxt").write_text(text)
+        write_repository(write_small(tmp_path / "a"), models, "m", ensemble=False)
+        assert (models / "m_text" / "config.pbtxt").read_text() == text
+
+
+def versions_of(models: Path) -> dict[str, list[str]]:
+    return {
+        model.name: [path.name for path in model.iterdir() if path.is_dir()]
+        for model in models.iterdir()
+    }
+
+
+def version(bundle: Bundle) -> str:
+    return str(bundle.manifest.bundle_version)
+
+
+def test_ended_while_a_model_is_replaced_the_old_one_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (write_small(tmp_path / name, Parts(revision=name)) for name in "ab")
+    models, rename = tmp_path / "models", Path.rename
+    write_repository(first, models, "m", ensemble=False)
+
+    def ended(path: Path, target: Path) -> Path:
+        if path.name == "new":
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", ended)
+    with pytest.raises(KeyboardInterrupt):
+        write_repository(second, models, "m", ensemble=False)
+    assert versions_of(models) == {"m": [version(first)]}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "models"]
+
+
+def commands_of(bundle: Path, output: Path) -> dict[str, str]:
+    arguments = ["repository", str(bundle), "--output", str(output), "--json"]
+    commands: dict[str, str] = json.loads(CliRunner().invoke(main, arguments).stdout)["commands"]
+    return commands
+
+
 def test_the_image_line_names_the_pinned_image(tiny_bundle: Path, tmp_path: Path) -> None:
-    arguments = ["repository", str(tiny_bundle), "--output", str(tmp_path / "a b"), "--json"]
-    printed = CliRunner().invoke(main, arguments)
-    words = shlex.split(json.loads(printed.stdout)["commands"]["image"])
+    words = shlex.split(commands_of(tiny_bundle, tmp_path / "a b")["image"])
     assert words[words.index("-v") + 1] == f"{tmp_path / 'a b' / 'models'}:/models:ro"
     assert words[0:2] == ["docker", "run"]
+
+
+def test_a_gpu_is_asked_for_where_the_model_runs_on_one(tiny_bundle: Path, tmp_path: Path) -> None:
+    assert "--gpus" not in commands_of(tiny_bundle, tmp_path / "cpu")["image"]
+    bundle = open_bundle(tiny_bundle)
+    config = (tiny_bundle / "model" / "config.pbtxt").read_text()
+    for kind, gpu in (("KIND_CPU", False), ("KIND_GPU", True), ("KIND_AUTO", True)):
+        folder = tmp_path / kind
+        (folder / "model").mkdir(parents=True)
+        (folder / "model" / "config.pbtxt").write_text(config.replace("KIND_CPU", kind))
+        files: Any = replace(bundle.manifest, files=())
+        moved = replace(bundle, folder=folder, manifest=files)
+        done = write_repository(moved, tmp_path / "models", "x", ensemble=False)
+        assert done.gpu == gpu
+    assert "docker run --rm --gpus all --shm-size" in image_line(tmp_path, gpus=True)
+
+
+def test_an_engine_that_the_image_has_not_gets_no_image_line(tmp_path: Path) -> None:
+    bundle = write_small(tmp_path / "openvino", Parts(engine="openvino"))
+    assert "image" not in commands_of(bundle.folder, tmp_path / "plain")

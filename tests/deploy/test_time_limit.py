@@ -21,6 +21,7 @@ import pytest
 from tests.doctor.conftest import CLI, answering
 from tests.stack.small_bundles import write_small
 from transformer_serving.desk.deploy import endpoint
+from transformer_serving.desk.deploy.target import service_lock
 from transformer_serving.desk.deploy.time_limit import within
 from transformer_serving.desk.failure import Failure
 
@@ -56,6 +57,7 @@ def deploy(tmp_path: Path, address: str) -> str:
             "CLEARML_WEB_HOST": address, "CLEARML_API_ACCESS_KEY": "k",
             "CLEARML_API_SECRET_KEY": "s", "CLEARML_SERVING_TASK_ID": "0" * 32,
             "CLEARML_DEFAULT_BASE_SERVE_URL": "http://127.0.0.1:9/serve", "HOME": str(tmp_path),
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
         },
     )  # fmt: skip
     sys.stderr.write(f"ended after {time.monotonic() - begun:.1f} s of {LIMIT_S}\n")
@@ -114,9 +116,10 @@ def commands() -> list[str]:
 
 
 @pytest.mark.slow
-def test_another_deploy_that_never_ends(tmp_path: Path) -> None:
-    lock = tmp_path / ".stack" / "deploy.lock"
-    lock.parent.mkdir()
+def test_another_deploy_that_never_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    lock = service_lock("0" * 32)
+    lock.parent.mkdir(parents=True)
     with lock.open("w") as file, silent() as address:
         fcntl.flock(file, fcntl.LOCK_EX)
         said = deploy(tmp_path, address)

@@ -7,11 +7,13 @@ import contextlib
 import contextvars
 import http.client
 import importlib
+import io
 import json
 import logging
 import os
 import re
 import resource
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -24,6 +26,7 @@ import pytest
 from click.testing import CliRunner
 from fastapi import APIRouter, FastAPI
 from hypothesis import given, strategies as st
+from rich.console import Console
 from starlette._utils import get_route_path
 
 from tests.engine.triton_server import wait_until
@@ -36,6 +39,9 @@ from transformer_serving.contract.worker.log_lines import JsonLines
 from transformer_serving.contract.worker.request_context import current_key, current_request
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.cli import main
+from transformer_serving.desk.cli.stack import _show_curl
+from transformer_serving.desk.demo import DemoBundle
+from transformer_serving.desk.deploy.endpoint import Deployed
 from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
 from transformer_serving.gateway import page
@@ -352,6 +358,20 @@ def test_the_desk_sends_its_key(door: Server, tmp_path: Path) -> None:
     for key in (None, UNKNOWN, BOUND, METRICS):
         with pytest.raises(Failure, match="--key"):
             replace(target, key=key).ask("ours", {"text": "kettle"})
+
+
+def test_the_line_that_up_shows_asks_with_the_key(door: Server) -> None:
+    url = f"http://127.0.0.1:{door.port}/serve/ours"
+    shown, demo = io.StringIO(), DemoBundle("ours", Path(), {"text": "kettle"})
+    _show_curl(Console(file=shown), Deployed("ours", url, 1, None, True), demo, ALL)
+    line, answer = shown.getvalue().splitlines()[1:]
+    assert ALL not in shown.getvalue()
+    asked = subprocess.run(
+        ["bash", "-c", line.replace("curl", "curl -s", 1)],
+        env={**os.environ, "TRANSFORMER_SERVING_KEY": ALL}, capture_output=True, check=True,
+    )  # fmt: skip
+    assert json.loads(asked.stdout) == json.loads(answer)
+    assert "code" not in json.loads(answer)
 
 
 def test_the_file_may_change_while_it_serves(session: Session, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.contract.onnx_files import onnx_bytes
 from tests.contract.plans import Plan, build
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.cli import main
@@ -202,6 +203,72 @@ def test_neither_onnx_nor_a_plan(tiny_classifier: Path, tmp_path: Path) -> None:
         "neither an ONNX model nor a TensorRT plan"
         in made(tiny_classifier, file, tmp_path / "own").output
     )
+
+
+def refused(done: Result, *said: str) -> None:
+    """In one line, and nothing is left."""
+    assert done.exit_code == 2, done.output
+    assert done.output.startswith("error: ")
+    for words in said:
+        assert words in done.output
+    assert isinstance(done.exception, SystemExit)
+
+
+def test_a_file_that_is_cut_short_or_damaged(
+    tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    target, file = tmp_path / "own", tmp_path / "cut.onnx"
+    whole = (tiny_bundle / "model" / "model.onnx").read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    refused(made(tiny_classifier, file, target), "'cut.onnx' is no whole ONNX model: it has")
+    # Its tensors are stated, so that nobody else reads it before its weights are looked for.
+    stated = ("--input-tensor", "input_ids:INT32", "--output-tensor", "output:FP32:3")
+    refused(made(tiny_classifier, file, target, *stated), "'cut.onnx' is no whole ONNX model")
+    file.write_bytes(onnx_bytes(graph=100))  # a graph of zeros
+    refused(made(tiny_classifier, file, target), "'cut.onnx' is no whole ONNX model: ")
+    plan = plan_file(tmp_path)
+    plan.write_bytes(plan.read_bytes()[:20])
+    refused(made(tiny_classifier, plan, target, *PLAN_TENSORS, "--answer", "{}"), "model.plan")
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    "newer", [onnx_bytes(opset=99), onnx_bytes(ir_version=99)], ids=["opset", "ir"]
+)
+def test_a_file_that_the_pinned_onnxruntime_does_not_read(
+    newer: bytes, tiny_classifier: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "model.onnx"
+    file.write_bytes(newer)
+    done = made(tiny_classifier, file, tmp_path / "own")
+    refused(done, " 99, at most ", f"for ONNX Runtime {read_lock().image.onnxruntime} of the image")
+
+
+def test_an_operator_that_nobody_knows(
+    tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    model = onnx.load(str(tiny_bundle / "model" / "model.onnx"))
+    strange = onnx.helper.make_node("Strange", ["input_ids"], ["nothing"], domain="nobodys")
+    model.graph.node.append(strange)
+    model.opset_import.append(onnx.helper.make_opsetid("nobodys", 1))
+    onnx.save(model, str(tmp_path / "model.onnx"))
+    done = made(tiny_classifier, tmp_path / "model.onnx", tmp_path / "own")
+    refused(done, "onnxruntime cannot load the file: ", "Strange", "; export it again")
+    assert not (tmp_path / "own").exists()
+
+
+def test_another_models_tokenizer(tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path) -> None:
+    """Its ids are past the embedding: in the golden request, or only in what is tried after it."""
+    file, target = tiny_bundle / "model" / "model.onnx", tmp_path / "own"
+    for word in ("train", "piano"):
+        folder = tmp_path / word
+        shutil.copytree(tiny_classifier, folder)
+        tokens = json.loads((folder / "tokenizer.json").read_text())
+        tokens["model"]["vocab"][word] = 200
+        (folder / "tokenizer.json").write_text(json.dumps(tokens))
+        done = made(folder, file, target)
+        refused(done, "onnxruntime cannot run the engine on texts of this --tokenizer: ", "idx=200")
+    assert not target.exists()
 
 
 def test_sizes_of_an_endpoint_with_and_without_the_batch() -> None:

@@ -80,6 +80,7 @@ def test_deploy_rollback_and_remove_take_the_server_that_the_environment_names(
     named = {
         name: value for name, value in plain.environment().items() if name.startswith("CLEARML_")
     }
+    named["XDG_CACHE_HOME"] = str(tmp_path / "cache")
     versions = []
     for scale in (4.0, 5.0):
         bundle = write_small(tmp_path / f"of {scale}", Parts(scale=scale))
@@ -88,6 +89,7 @@ def test_deploy_rollback_and_remove_take_the_server_that_the_environment_names(
     back = json.loads(run(tmp_path, "rollback", "named", "--json", variables=named))
     assert (back["withdrawn_version"], back["bundle_version"]) == (versions[1], versions[0])
     run(tmp_path, "remove", "named", variables=named)
+    assert not (tmp_path / ".stack").exists()
 
 
 @pytest.mark.parametrize("command", ["deploy bundle --endpoint x", "rollback x", "remove x"])

@@ -23,7 +23,7 @@ KEY_VARIABLE = "TRANSFORMER_SERVING_KEY"
 # Of a gateway's figures, which no other key opens.
 METRICS_KEY_VARIABLE = "TRANSFORMER_SERVING_METRICS_KEY"
 # The gateway takes a key here too; Authorization may be a proxy's.
-_KEY_HEADER = "x-api-key"
+KEY_HEADER = "x-api-key"
 UNAUTHORIZED, FORBIDDEN = 401, 403
 # What an answer that never came may be: urllib lets http.client's own errors through, and a URL
 # that is none is a ValueError.
@@ -70,7 +70,7 @@ def key_header(key: str | None) -> dict[str, str]:
             "'transformer-serving keys add' printed it",
             exit_code=2,
         )
-    return {_KEY_HEADER: key}
+    return {KEY_HEADER: key}
 
 
 def kept_out(status: int) -> str | None:
@@ -121,7 +121,7 @@ def opened(
         request = urllib.request.Request(url, body)
         for name, value in (headers or {}).items():
             # A key is for the address that was named, not for where that one points.
-            add = request.add_unredirected_header if name == _KEY_HEADER else request.add_header
+            add = request.add_unredirected_header if name == KEY_HEADER else request.add_header
             add(name, value)
         answer = urllib.request.urlopen(request, timeout=timeout_s)
     except urllib.error.HTTPError as error:

@@ -36,7 +36,8 @@ def difference(environment: Mapping[str, str]) -> str | None:
         if wanted and found and found.split("+")[0] != wanted:
             return (
                 f"{what} {found} is not the pinned {wanted}; build on the image of versions.toml, "
-                "or move the pin: transformer-serving versions use RELEASE"
+                "or move the pin in a checkout and build again: transformer-serving versions use "
+                "RELEASE"
             )
     return None
 

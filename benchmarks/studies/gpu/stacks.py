@@ -241,7 +241,7 @@ def pinned_image(bundle: Bundle, report: StepReport) -> Iterator[str]:
     written = write_repository(bundle, folder / "models", OURS, ensemble=False)
     _on_gpu(written.folder / OURS / FILE_NAME)
     name, (http, grpc) = f"check-gpu-{uuid.uuid4().hex[:8]}", free_ports(2)
-    line = image_line(written.folder).replace("127.0.0.1:8000:", f"127.0.0.1:{http}:", 1)
+    line = image_line(written.folder, gpus=True).replace("127.0.0.1:8000:", f"127.0.0.1:{http}:", 1)
     line = line.replace("127.0.0.1:8001:", f"127.0.0.1:{grpc}:", 1)
     command = shlex.split(line.replace("docker run --rm", f"docker run --rm --name {name}", 1))
     child = Child("the pinned image", command, folder / "image.log")

@@ -8,10 +8,13 @@ Tested by tests/contract/test_onnx_header.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-from transformer_serving.contract.gate.onnx_header import OnnxHeader
+from transformer_serving.contract.gate.onnx_header import OnnxHeader, read_onnx_header
 from transformer_serving.contract.gate.release import older, same
+from transformer_serving.contract.gate.server_facts import ServerFacts
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,18 @@ LIMITS = (
     OnnxLimit("1.22", None, 10, "its refusal of IR version 13"),
     OnnxLimit("1.31", 26, 13, "its own refusals of opset 27 and of IR version 14, tried here"),
 )
+
+
+def onnx_faults(path: Path, name: str, server: ServerFacts) -> Iterator[str]:
+    """Why the file must not be loaded. Raises ContractError for what is no whole ONNX model."""
+    header = read_onnx_header(path, name)
+    fault = server.onnxruntime and too_new(header, server.onnxruntime)
+    if fault:
+        yield (
+            f"file '{name}' has {fault} for ONNX Runtime {server.onnxruntime} of {server.name}; "
+            "convert again with this kit, or move the pin to a newer release: "
+            "transformer-serving versions use RELEASE"
+        )
 
 
 def too_new(header: OnnxHeader, onnxruntime: str) -> str | None:

@@ -17,8 +17,7 @@ from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.engine_parameters import VLLM
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.fields import parse_object
-from transformer_serving.contract.gate.onnx_header import read_onnx_header
-from transformer_serving.contract.gate.onnx_limits import too_new
+from transformer_serving.contract.gate.onnx_limits import onnx_faults
 from transformer_serving.contract.gate.plan import plan_faults
 from transformer_serving.contract.gate.release import older
 from transformer_serving.contract.gate.server_facts import ServerFacts
@@ -180,14 +179,7 @@ def _label_list(labels: tuple[str, ...], endpoint: Endpoint, manifest: Manifest)
 
 def _onnx(case: Case) -> Iterator[str]:
     for path, entry in case.engine_files(".onnx"):
-        header = read_onnx_header(path, entry.path)
-        fault = case.server.onnxruntime and too_new(header, case.server.onnxruntime)
-        if fault:
-            yield (
-                f"file '{entry.path}' has {fault} for ONNX Runtime {case.server.onnxruntime} of "
-                f"{case.server.name}; convert again with this kit, or move the pin to a newer "
-                "release: transformer-serving versions use RELEASE"
-            )
+        yield from onnx_faults(path, entry.path, case.server)
 
 
 def _plan(case: Case) -> Iterator[str]:

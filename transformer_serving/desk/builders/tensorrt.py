@@ -22,6 +22,7 @@ from transformer_serving.contract.heads import TOKEN_ROLES
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.builders.files import EngineFiles, Shapes
 from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.user_cache import user_cache
 from transformer_serving.desk.versions.lock import read_lock
 
 PLAN = "model.plan"
@@ -196,9 +197,8 @@ def _set_precision(
 
 def timing_cache_file(machine: Machine) -> Path:
     """Tactics that were timed before, for this TensorRT on this kind of GPU."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     gpu = "".join(letter if letter.isalnum() else "-" for letter in machine.gpu.name)
-    return Path(root) / "transformer-serving" / f"timing-{machine.tensorrt}-{gpu}.cache"
+    return user_cache() / f"timing-{machine.tensorrt}-{gpu}.cache"
 
 
 def _load_timing_cache(config: Any, file: Path) -> None:

@@ -35,6 +35,7 @@ from transformer_serving.desk.bundle.folder import RENEWABLE, Bundle, open_bundl
 from transformer_serving.desk.bundle.gate import ON_WRITING, pass_gate
 from transformer_serving.desk.bundle.triton_config import config_text
 from transformer_serving.desk.failure import ConversionRefused, Failure
+from transformer_serving.desk.folder_replacement import replacing_folder
 from transformer_serving.desk.source.tokenizer import TokenizerFile
 from transformer_serving.engine.model_config import FILE_NAME as CONFIG, from_text
 from transformer_serving.engine.proof.greedy_set import GreedySet, is_greedy_set, read_greedy_set
@@ -74,7 +75,7 @@ def write_bundle(content: BundleContent, target: Path) -> Bundle:
     other folder there is refused (ConversionRefused).
     """
     check_target(target)
-    with _replacing(target) as folder:
+    with replacing_folder(target) as folder:
         model = folder / MODEL
         model.mkdir()
         for path in content.engine.files:
@@ -232,24 +233,3 @@ def _manifest(content: BundleContent, endpoint: Endpoint, files: tuple[FileEntry
         parity=dict(content.parity),
         tensorrt=None if content.engine.facts is None else dict(content.engine.facts),
     )
-
-
-@contextmanager
-def _replacing(target: Path) -> Iterator[Path]:
-    """A new folder beside `target` that takes its place when the block ends without an error; what
-    was there is there again when it does not."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    workspace = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    fresh, old = workspace / "new", workspace / "old"
-    try:
-        fresh.mkdir()
-        yield fresh
-        if target.exists():
-            # rename() cannot replace a folder that has files, so the old one steps aside first.
-            target.rename(old)
-        fresh.rename(target)
-    finally:
-        # The second rename failed, or somebody ended the command between the two.
-        if old.exists() and not target.exists():
-            old.rename(target)
-        shutil.rmtree(workspace, ignore_errors=True)

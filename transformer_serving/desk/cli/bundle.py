@@ -136,8 +136,9 @@ def own_engine(
     """The options as an OwnEngine. Raises ConversionRefused."""
     from transformer_serving.desk.builders.call_sizes import call_sizes
     from transformer_serving.desk.builders.table import ladder_of
+    from transformer_serving.desk.own_engine.engine import engine_of
     from transformer_serving.desk.own_engine.tensors import EngineTensors, parse_tensor
-    from transformer_serving.desk.own_engine.writer import OwnEngine, engine_of
+    from transformer_serving.desk.own_engine.writer import OwnEngine
 
     if input_tensor or output_tensor:
         tensors = EngineTensors(

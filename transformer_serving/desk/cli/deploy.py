@@ -96,7 +96,7 @@ def rollback(endpoint: str, timeout_s: float, key: str | None, state: str | None
 @json_option
 def remove(endpoint: str, forget: bool, state: str | None, as_json: bool) -> None:
     """Take ENDPOINT out of service; its bundles stay in the model registry."""
-    from transformer_serving.desk.deploy.endpoint import remove as remove_endpoint
+    from transformer_serving.desk.deploy.removal import remove as remove_endpoint
     from transformer_serving.desk.interruption import interruptible
 
     with interruptible():
@@ -135,7 +135,7 @@ def _named_target(state: Path) -> DeployTarget:
     from transformer_serving.desk.deploy.target import TARGET_VARIABLES, target_of
     from transformer_serving.desk.local.record import STATE_VARIABLE
 
-    target = target_of(os.environ, state)
+    target = target_of(os.environ)
     if target is None:
         missing = ", ".join(name for name in TARGET_VARIABLES if not os.environ.get(name))
         raise Failure(

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import click
 
-from transformer_serving.contract.manifest import TORCH
 from transformer_serving.desk.cli.options import json_option
 
 MODELS, BACKENDS = "models", "backends"
+# The engines whose backends the pinned image has.
+_IN_IMAGE = ("onnxruntime", "tensorrt")
 
 
 @click.command()
@@ -51,7 +52,9 @@ def repository(
         ensemble=ensemble,
         environment=environment,
     )
-    commands = {"image": image_line(done.folder)}
+    commands = {}
+    if opened.manifest.engine in _IN_IMAGE:
+        commands["image"] = image_line(done.folder, gpus=done.gpu)
     here = wheel_line(output)
     if here is not None:
         commands["here"] = here
@@ -63,7 +66,7 @@ def repository(
     click.echo(f"{', '.join(models)} in {done.folder}")
     if here is not None:
         click.echo(f"\nServe it with the tritonserver of the wheel:\n\n{here}")
-    if opened.manifest.engine not in ("openvino", TORCH):
+    if "image" in commands:
         click.echo(f"\nServe it with the pinned image:\n\n{commands['image']}")
 
 
@@ -101,15 +104,16 @@ def wheel_line(output: Path) -> str | None:
     return f'{there}LD_LIBRARY_PATH={libraries} PATH={python}:"$PATH" {shlex.join(command)}'
 
 
-def image_line(models: Path) -> str:
-    """The docker command of the pinned image; it has native onnxruntime and tensorrt backends."""
+def image_line(models: Path, *, gpus: bool) -> str:
+    """The docker command of the pinned image; without a GPU docker refuses one with `gpus`."""
     from transformer_serving.desk.versions.lock import read_lock
     from transformer_serving.engine.triton_process import closed_grpc, closed_http
 
     image = read_lock().image.image
     volume = shlex.quote(f"{models.absolute()}:/models:ro")
+    options = "--rm --gpus all" if gpus else "--rm"
     return (
-        "docker run --rm --gpus all --shm-size 1g -p 127.0.0.1:8000:8000 -p 127.0.0.1:8001:8001 "
+        f"docker run {options} --shm-size 1g -p 127.0.0.1:8000:8000 -p 127.0.0.1:8001:8001 "
         f"-v {volume} {image} tritonserver --model-repository=/models "
         f"--disable-auto-complete-config {closed_http()} {closed_grpc()}"
     )

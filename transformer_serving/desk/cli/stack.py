@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from transformer_serving.desk.cli.options import json_option, state_option
+from transformer_serving.desk.cli.options import json_option, key_option, state_option
+from transformer_serving.desk.http import KEY_HEADER, KEY_VARIABLE, key_header
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,6 +46,7 @@ _GOLDEN_S = 120.0
 @click.option("--monitoring", is_flag=True,
               help="Also run Prometheus with the alerts of this project and, where it is "
               "installed, Alertmanager; on this machine alone, until `down`.")  # fmt: skip
+@key_option
 @json_option
 def up(
     state: str | None,
@@ -52,6 +54,7 @@ def up(
     open_inference: int | None,
     demo: str | None,
     monitoring: bool,
+    key: str | None,
     as_json: bool,
 ) -> None:
     """Start the whole stack on this machine and wait until every part answers."""
@@ -61,6 +64,8 @@ def up(
     from transformer_serving.desk.local import stack
     from transformer_serving.desk.local.record import Ports, state_directory
 
+    if demo:
+        key_header(key)  # what is no key is refused before anything is built
     folder = state_directory(state)
     phases = Phases(Console(stderr=as_json))
     ports = None if port_base is None else Ports.from_base(port_base)
@@ -69,7 +74,7 @@ def up(
         running = stack.start(
             folder, ports, phases.report, open_inference=open_inference, watched=monitoring
         )
-    deployed = _deploy_demo(running, bundles, phases) if bundles else []
+    deployed = _deploy_demo(running, bundles, phases, key) if bundles else []
     if as_json:
         rows = [asdict(done) for done, _ in deployed]
         times = dict(phases.times)
@@ -86,7 +91,7 @@ def up(
     if monitoring:
         _show_monitoring(phases.console, running)
     for done, bundle in deployed:
-        _show_curl(phases.console, done, bundle)
+        _show_curl(phases.console, done, bundle, key)
     phases.console.print("see it with [bold]transformer-serving status[/]")
 
 
@@ -101,15 +106,16 @@ def _demo_bundles(demo: str, phases: Phases) -> list[DemoBundle]:
 
 
 def _deploy_demo(
-    running: Stack, bundles: list[DemoBundle], phases: Phases
+    running: Stack, bundles: list[DemoBundle], phases: Phases, key: str | None
 ) -> list[tuple[Deployed, DemoBundle]]:
     from transformer_serving.desk.bundle.folder import open_bundle
     from transformer_serving.desk.deploy.endpoint import deploy_together
 
     opened = {bundle.endpoint: open_bundle(bundle.path) for bundle in bundles}
+    target = replace(running.target(), key=key)
     with phases.phase(f"deploy {' and '.join(opened)}"):
         done = deploy_together(
-            running.target(), opened, timeout_s=_GOLDEN_S * len(opened), report=phases.report
+            target, opened, timeout_s=_GOLDEN_S * len(opened), report=phases.report
         )
     return list(zip(done, bundles, strict=True))
 
@@ -127,18 +133,22 @@ def _show_monitoring(console: Console, running: Stack) -> None:
         )
 
 
-def _show_curl(console: Console, done: Deployed, bundle: DemoBundle) -> None:
-    """The curl line as one can paste it, and what it answers right now."""
+def _show_curl(console: Console, done: Deployed, bundle: DemoBundle, key: str | None) -> None:
+    """The curl line as one can paste it, and what it answers right now; a key is not shown."""
     from transformer_serving.desk.deploy.golden import ask
 
     request = bundle.request
     body = shlex.quote(json.dumps(request))
     # Without -N curl shows events when it has a page full of them.
     options = "-N -X" if request.get("stream") else "-X"
-    line = f'curl {options} POST {done.url} -H "Content-Type: application/json" -d {body}'
+    headers = ["Content-Type: application/json"]
+    if key:
+        headers.append(f"{KEY_HEADER}: ${KEY_VARIABLE}")
+    stated = " ".join(f'-H "{header}"' for header in headers)
+    line = f"curl {options} POST {done.url} {stated} -d {body}"
     # What comes as events is shown whole.
     whole = {name: value for name, value in request.items() if name != "stream"}
-    answer = json.dumps(ask(done.url, whole).body)
+    answer = json.dumps(ask(done.url, whole, headers=key_header(key)).body)
     console.print()
     if bundle.about:
         console.print(bundle.about, soft_wrap=True, highlight=False)

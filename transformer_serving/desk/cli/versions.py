@@ -96,8 +96,8 @@ def use(group_as_json: bool, release: str, as_json: bool) -> None:
         return
     if move.before.release == move.after.release:
         click.echo(f"the image pin is {release} already")
-        return
-    click.echo(f"the image pin moved from {move.before.release} to {move.after.release}")
+    else:
+        click.echo(f"the image pin moved from {move.before.release} to {move.after.release}")
     for line in move.rebuild:
         click.echo(f"rebuild: {line}")
 

@@ -7,12 +7,13 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from transformer_serving.contract.engine_parameters import VLLM
 from transformer_serving.contract.heads import TOKEN_ROLES
 from transformer_serving.contract.naming import is_unquoted
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.deploy.endpoint import check_name
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.folder_replacement import replacing_folder
+from transformer_serving.engine.errors import ConfigError
 from transformer_serving.engine.model_config import (
     FILE_NAME as CONFIG,
     ModelConfig,
@@ -26,15 +27,19 @@ from transformer_serving.engine.triton_process import UNQUOTED
 
 _TOKENIZER_MODEL = Path(tokenizer_package).with_name("model.py")
 TEXT = "text"
+# Triton wants a GPU for the first, and takes one that is there for the second.
+_ON_GPU = ("KIND_GPU", "KIND_AUTO")
 
 
 @dataclass(frozen=True)
 class Repository:
-    """`folder` is what --model-repository takes; `ensemble` the model that takes text, or None."""
+    """`folder` is what --model-repository takes; `ensemble` the model that takes text, or None;
+    `gpu` whether the model runs on a GPU."""
 
     folder: Path
     model: str
     ensemble: str | None
+    gpu: bool
 
 
 def write_repository(
@@ -49,26 +54,20 @@ def write_repository(
 
     With `ensemble` also NAME_tokenizer and NAME_text, which takes texts and gives the model's
     outputs; `environment` is the Python environment of the tokenizer, Triton's own unless given.
-    Raises Failure (2) for a name Triton cannot load, for a head with other inputs, for vLLM, and
-    for an environment whose path a shell would read otherwise.
+    Raises Failure (2) for a name Triton cannot load, for a head with other inputs, for generated
+    text, for another bundle's ensemble that would stay, and for an environment whose path a shell
+    would read otherwise.
     """
     check_name(name)
-    if environment is not None and not is_unquoted(str(environment.absolute())):
-        raise Failure(
-            f"--python-environment: Triton cannot use '{environment.absolute()}', {UNQUOTED}",
-            exit_code=2,
-        )
-    if bundle.manifest.engine == VLLM:
-        raise Failure(
-            "vLLM is told of its model's folder by path, which only the machine that serves it "
-            "knows; serve the bundle with 'transformer-serving deploy'",
-            exit_code=2,
-        )
+    _check_task(bundle)
+    version = str(bundle.manifest.bundle_version)
+    if ensemble:
+        _check_ensemble(bundle, environment)
+    else:
+        _check_left(folder, name, version)
     config = from_text((bundle.model_folder / CONFIG).read_text("utf-8"))
     config.name = name
-    if ensemble:
-        _check_ensemble(bundle)
-    version = str(bundle.manifest.bundle_version)
+    gpu = any(group.Kind.Name(group.kind) in _ON_GPU for group in config.instance_group)
     files = [bundle.folder / entry.path for entry in bundle.manifest.files]
     engine = [
         path
@@ -77,17 +76,47 @@ def write_repository(
     ]
     _write_model(folder / name, config, version, engine)
     if not ensemble:
-        return Repository(folder, name, None)
+        return Repository(folder, name, None, gpu)
     tokenizer, text = f"{name}_tokenizer", f"{name}_text"
     parts = [_TOKENIZER_MODEL, bundle.folder / "tokenizer.json"]
     _write_model(
         folder / tokenizer, tokenizer_config(bundle, tokenizer, environment), version, parts
     )
     _write_model(folder / text, ensemble_config(bundle, text, tokenizer, name), version, [])
-    return Repository(folder, name, text)
+    return Repository(folder, name, text, gpu)
 
 
-def _check_ensemble(bundle: Bundle) -> None:
+def _check_task(bundle: Bundle) -> None:
+    """Raises Failure for generated text, whose model has no batches and needs options."""
+    if bundle.endpoint.generation is not None:
+        raise Failure(
+            "text-generation is served in pieces, with options that only the bundle's own "
+            "preprocess.py writes; serve the bundle with 'transformer-serving deploy'",
+            exit_code=2,
+        )
+
+
+def _check_left(folder: Path, name: str, version: str) -> None:
+    """Raises Failure where an ensemble stays that feeds the model another tokenizer's ids."""
+    text = folder / f"{name}_text"
+    try:
+        steps = from_text((text / CONFIG).read_text("utf-8")).ensemble_scheduling.step
+    except (OSError, ConfigError):
+        return
+    if any(step.model_name == name for step in steps) and not (text / version).is_dir():
+        raise Failure(
+            f"{text} takes texts for '{name}' with the tokenizer of another bundle; give "
+            f"--ensemble too, or remove {name}_text and {name}_tokenizer from there",
+            exit_code=2,
+        )
+
+
+def _check_ensemble(bundle: Bundle, environment: Path | None) -> None:
+    if environment is not None and not is_unquoted(str(environment.absolute())):
+        raise Failure(
+            f"--python-environment: Triton cannot use '{environment.absolute()}', {UNQUOTED}",
+            exit_code=2,
+        )
     others = [tensor.name for tensor in bundle.endpoint.inputs if tensor.role not in TOKEN_ROLES]
     if others:
         raise Failure(
@@ -98,15 +127,16 @@ def _check_ensemble(bundle: Bundle) -> None:
 
 
 def _write_model(model: Path, config: ModelConfig, version: str, files: list[Path]) -> None:
-    """The new folder takes the old one's place only when it is whole."""
-    aside = model.with_name(f".{model.name}.new")
-    shutil.rmtree(aside, ignore_errors=True)
-    (aside / version).mkdir(parents=True)
-    for path in files:
-        shutil.copyfile(path, aside / version / path.name)
-    (aside / CONFIG).write_text(to_text(config), "utf-8")
-    shutil.rmtree(model, ignore_errors=True)
-    aside.rename(model)
+    """The new folder takes the old one's place only when it is whole.
+
+    It is made outside the repository, where Triton takes each folder for a model.
+    """
+    model.parent.mkdir(parents=True, exist_ok=True)
+    with replacing_folder(model, aside=model.parent.parent) as new:
+        (new / version).mkdir()
+        for path in files:
+            shutil.copyfile(path, new / version / path.name)
+        (new / CONFIG).write_text(to_text(config), "utf-8")
 
 
 def _config(bundle: Bundle, name: str) -> ModelConfig:

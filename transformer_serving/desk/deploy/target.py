@@ -1,12 +1,13 @@
 """Where to deploy: the ClearML tools, file server and front door of one stack, and its lock.
 
-Tested by tests/stack/test_clearml_commands.py, tests/stack/test_desk_folder.py and
-tests/deploy/test_target.py.
+Tested by tests/deploy/test_target.py, tests/stack/test_clearml_commands.py and
+tests/stack/test_desk_folder.py.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from transformer_serving.desk.deploy.refusals import Refusals
 from transformer_serving.desk.deploy.registry import ModelRegistry
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import kept_out, key_header
+from transformer_serving.desk.user_cache import user_cache
 
 # What names a ClearML server, a serving service and its front door, where there is no stack.
 TARGET_VARIABLES = (
@@ -78,7 +80,7 @@ class DeployTarget:
         return Refusals(ClearmlApi(self.cli.environment), self.cli.serving_id or "", model_id)
 
 
-def target_of(environment: Mapping[str, str], state: Path) -> DeployTarget | None:
+def target_of(environment: Mapping[str, str]) -> DeployTarget | None:
     """The ClearML server and front door that an environment names; None when it does not."""
     if not all(environment.get(name) for name in TARGET_VARIABLES):
         return None
@@ -86,18 +88,37 @@ def target_of(environment: Mapping[str, str], state: Path) -> DeployTarget | Non
         ClearmlCli(environment, environment["CLEARML_SERVING_TASK_ID"]),
         environment["CLEARML_FILES_HOST"],
         environment["CLEARML_DEFAULT_BASE_SERVE_URL"],
-        state / "deploy.lock",
+        service_lock(environment["CLEARML_SERVING_TASK_ID"]),
     )
+
+
+def service_lock(serving_id: str) -> Path:
+    """The lock file of a serving service: one for all commands of this user, in any folder.
+
+    The id alone names it: of the same server there are several addresses.
+    """
+    name = hashlib.sha256(serving_id.encode()).hexdigest()[:12]
+    return user_cache() / "services" / name / "deploy.lock"
 
 
 @contextmanager
 def one_at_a_time(lock: Path, patience_s: float | None = None) -> Iterator[None]:
-    """clearml-serving's edits are not atomic; one deploy writes at a time on this machine.
+    """clearml-serving's edits are not atomic; one deploy of this user writes at a time.
 
-    Raises Failure where the lock is not free within `patience_s`; None waits without end.
+    Raises Failure (exit code 2) where the lock cannot be had, and (1) where it is not free within
+    `patience_s`; None waits without end.
     """
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as file:
+    try:
+        lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = lock.open("w")
+    except OSError as error:
+        raise Failure(
+            f"{lock}, which keeps two deploys apart, cannot be written ({error.strerror}); make "
+            "its folder writable, or for a ClearML server of your own set XDG_CACHE_HOME to one "
+            "that is",
+            exit_code=2,
+        ) from error
+    with file:
         if patience_s is None:
             fcntl.flock(file, fcntl.LOCK_EX)
         else:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from transformer_serving.desk.failure import ConversionRefused, Failure
 from transformer_serving.desk.local.record import clearml_environment, load_record
+from transformer_serving.desk.own_engine.engine import engine_of
 from transformer_serving.desk.own_engine.tensors import EngineTensor, EngineTensors
-from transformer_serving.desk.own_engine.writer import engine_of
 from transformer_serving.engine.endpoint_config import EndpointFields, TensorFields, tensor_configs
 from transformer_serving.engine.errors import EngineError
 

@@ -17,7 +17,7 @@ from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.sample_rows import encoded_bodies, kept_lengths, rows_of
-from transformer_serving.desk.builders.table import open_engine
+from transformer_serving.desk.own_engine.engine import open_own_engine
 from transformer_serving.desk.parity.bodies import parity_bodies
 from transformer_serving.desk.parity.check import TOLERANCES, texts_of
 from transformer_serving.desk.parity.latency import processor
@@ -42,7 +42,7 @@ def own_proof(
     """
     if files.engine == "tensorrt":
         return OwnProof(None, {"unproven": "a plan cannot be run at the desk"})
-    call = open_engine(files)
+    call = open_own_engine(files)
     case = _case(endpoint, tokenizer_json, call, body)
     fault = None
     for precision in list(TOLERANCES)[list(TOLERANCES).index(files.precision) :]:

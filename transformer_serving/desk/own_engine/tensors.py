@@ -17,6 +17,7 @@ from transformer_serving.contract.endpoint import (
 )
 from transformer_serving.contract.heads import EXTRA_ROLES, HEADS, TASK_HEADS, TOKEN_ROLES, TOKENS
 from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.own_engine.engine import load_onnx
 
 # How exporters call the three inputs of a text model.
 _ROLE_OF = {
@@ -43,10 +44,13 @@ class EngineTensors:
 
 
 def read_onnx_tensors(path: Path) -> EngineTensors:
-    """The inputs and outputs that an ONNX file states, without loading its weights."""
+    """The inputs and outputs that an ONNX file states, without loading its weights.
+
+    Raises ConversionRefused for a file that is none.
+    """
     import onnx
 
-    graph = onnx.load(str(path), load_external_data=False).graph
+    graph = load_onnx(path).graph
     weights = {tensor.name for tensor in graph.initializer}
     names: dict[int, str] = {
         onnx.TensorProto.FLOAT: "FP32",

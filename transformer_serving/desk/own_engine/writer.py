@@ -12,18 +12,23 @@ from typing import Any
 
 from transformer_serving.contract.endpoint import Endpoint, Tokens
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.contract.gate.onnx_header import starts_as_onnx
 from transformer_serving.contract.gate.plan_header import read_plan_header
 from transformer_serving.contract.heads import TASKS
 from transformer_serving.contract.manifest import Golden
 from transformer_serving.contract.meanings import Classification, Embedding
 from transformer_serving.desk.builders.call_sizes import CallSizes
 from transformer_serving.desk.builders.files import EngineFiles
-from transformer_serving.desk.builders.table import ENGINES, open_engine
+from transformer_serving.desk.builders.table import ENGINES
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import BundleContent, check_target, write_bundle
 from transformer_serving.desk.export.endpoint_json import LIMITS
 from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.own_engine.engine import (
+    check_file,
+    engine_of,
+    load_onnx,
+    open_own_engine,
+)
 from transformer_serving.desk.own_engine.padding import side_of_engine
 from transformer_serving.desk.own_engine.proof import own_proof
 from transformer_serving.desk.own_engine.tensors import (
@@ -77,6 +82,7 @@ def write_own_bundle(own: OwnEngine, target: Path) -> Bundle:
         )
     check_target(target)
     engine = engine_of(own.file)
+    check_file(engine, own.file)
     tensors = own.tensors or _stated(engine, own.file)
     tokenizer = read_tokenizer(own.tokenizer, lowercases=own.task == "sentence-embedding")
     endpoint = replace(endpoint_of(own, tensors, tokenizer), golden=dict(own.body))
@@ -95,20 +101,6 @@ def write_own_bundle(own: OwnEngine, target: Path) -> Bundle:
             source={"model": own.name or own.file.name, "revision": None, "model_type": None},
         )
         return write_bundle(content, target)
-
-
-def engine_of(file: Path) -> str:
-    """'onnxruntime' or 'tensorrt' by the file's first bytes. Raises ConversionRefused."""
-    try:
-        with file.open("rb") as opened:
-            head = opened.read(8)
-    except OSError as error:
-        raise ConversionRefused(f"--from: '{file}' cannot be read: {error.strerror}") from error
-    if head[:4] in (b"ftrt", b"ptrt"):
-        return "tensorrt"
-    if starts_as_onnx(head):
-        return "onnxruntime"
-    raise ConversionRefused(f"--from: '{file.name}' is neither an ONNX model nor a TensorRT plan")
 
 
 def _stated(engine: str, file: Path) -> EngineTensors:
@@ -214,13 +206,11 @@ def _copied(own: OwnEngine, engine: str, folder: Path) -> EngineFiles:
 
 def outer_weights(file: Path) -> tuple[str, ...]:
     """Files beside an ONNX file that hold its weights. Raises ConversionRefused without one."""
-    import onnx
     from onnx.external_data_helper import uses_external_data
 
-    model = onnx.load(str(file), load_external_data=False)
     names = {
         entry.value
-        for tensor in model.graph.initializer
+        for tensor in load_onnx(file).graph.initializer
         if uses_external_data(tensor)
         for entry in tensor.external_data
         if entry.key == "location"
@@ -243,7 +233,7 @@ def _tried(
         if own.answer is not None:
             return endpoint, Golden(body, own.answer, _TOLERANCE)
         _require_machine()
-    call, content = open_engine(files), tokenizer.content
+    call, content = open_own_engine(files), tokenizer.content
     try:
         side = side_of_engine(endpoint, content, call, body, own.precision)
         endpoint = replace(endpoint, tokens=replace(endpoint.tokens, padding_side=side))

@@ -21,8 +21,9 @@ from preprocess.settings import SETTINGS as OF_PREPROCESS
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import content_of, write_bundle
-from transformer_serving.desk.deploy.endpoint import deploy, remove
+from transformer_serving.desk.deploy.endpoint import deploy
 from transformer_serving.desk.deploy.golden import wait_for_golden
+from transformer_serving.desk.deploy.removal import remove
 from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.interruption import undisturbed

@@ -1,10 +1,15 @@
 """Moving the image pin to another release: only to a row with evidence, and saying what follows.
 
+In a checkout the arguments of the Triton image's Dockerfile move too, or neither does.
+
 Tested by tests/test_versions.py.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,13 +25,27 @@ EVIDENCED = ("triton", "tensorrt")
 # What may not stay unknown either, though it may come from another image of the month.
 KNOWN = ("cuda", "driver_min", "onnxruntime", "python")
 _UNTESTED = "nothing yet: the pin was moved here and no test has run the image"
+# In a checkout, from its root, and each argument's field of the pin.
+_DOCKERFILE = Path("docker", "triton", "Dockerfile")
+_ARGUMENTS = {
+    "TRITON_IMAGE": "image",
+    "TRITON_RELEASE": "release",
+    "TRITON_VERSION": "triton",
+    "TENSORRT_VERSION": "tensorrt",
+    "ONNXRUNTIME_VERSION": "onnxruntime",
+}
+_IMAGE_ELSEWHERE = (
+    "the Triton image, whose Dockerfile an installed kit has not: in a checkout of it the same "
+    "command, then docker compose -f compose/compose.yaml build --pull"
+)
 
 # A field of the pin, and what has to be done again when it changes.
 _REBUILD = {
     "tensorrt": "every bundle with engine tensorrt: convert it again, on each kind of GPU",
+    "python": "the lock of what runs inside the image: make lock, with its Python on PATH; then "
+    "the image",
     "image": "the Triton image: docker compose -f compose/compose.yaml build --pull",
     "onnxruntime": "bundles with engine onnxruntime: deploy them again, which compares opsets",
-    "python": "the lock of what runs inside the image: make lock, with its Python",
     "driver_min": "the hosts' NVIDIA drivers: transformer-serving doctor",
     "tritonclient": "the inference images: the client is pinned with the server",
 }
@@ -42,15 +61,34 @@ class Move:
 
 
 def use(release: str, path: Path = LOCK_FILE) -> Move:
-    """Move the image pin in versions.toml. Raises Failure for a row without evidence (2)."""
+    """Move the image pin in versions.toml, and in the Dockerfile of the checkout that it lies in.
+
+    Raises Failure for a row without evidence (2), and for a file that cannot be written, when none
+    is changed.
+    """
     row = find_release(release)
     check_evidence(row)
     text = path.read_text("utf-8")
     before = parse_lock(text).image
     after = _pin(row, before)
+    changed: dict[Path, str] = {}
+    dockerfile = dockerfile_of(path)
+    if dockerfile is not None:
+        old = dockerfile.read_text("utf-8")
+        new = _with_arguments(old, after, dockerfile)
+        if new != old:  # also where the pin was moved without it
+            changed[dockerfile] = new
     if after.release != before.release:
-        _write(path, _rewritten(text, after))
-    return Move(before, after, rebuilds(before, after))
+        # The last one: whoever is ended before it does both again by the same command.
+        changed[path.resolve()] = _rewritten(text, after)
+    _write_all(changed)
+    return Move(before, after, rebuilds(before, after, dockerfile, changed))
+
+
+def dockerfile_of(lock: Path) -> Path | None:
+    """The Dockerfile of the Triton image beside the package; None for an installed kit."""
+    found = [root / _DOCKERFILE for root in lock.resolve().parents[3:4]]
+    return next((path for path in found if path.is_file()), None)
 
 
 def check_evidence(row: Release) -> None:
@@ -75,11 +113,17 @@ def _lack(row: Release, cell: str) -> str:
     return f"{cell} {value} has no direct evidence ({row.evidence(cell)})"
 
 
-def rebuilds(before: ImagePin, after: ImagePin) -> tuple[str, ...]:
-    """What has to be built again after a move."""
-    return tuple(
-        text for field, text in _REBUILD.items() if getattr(before, field) != getattr(after, field)
-    )
+def rebuilds(
+    before: ImagePin, after: ImagePin, dockerfile: Path | None, changed: Collection[Path]
+) -> tuple[str, ...]:
+    """What has to be built again after a move that changed these files."""
+    fields = {name for name in _REBUILD if getattr(before, name) != getattr(after, name)}
+    if dockerfile in changed:
+        fields.add("image")
+    texts = dict(_REBUILD)
+    if dockerfile is None:
+        texts["image"] = _IMAGE_ELSEWHERE
+    return tuple(text for name, text in texts.items() if name in fields)
 
 
 def _pin(row: Release, before: ImagePin) -> ImagePin:
@@ -105,13 +149,34 @@ def _rewritten(text: str, wanted: ImagePin) -> str:
     return tomlkit.dumps(document)
 
 
+def _with_arguments(text: str, wanted: ImagePin, dockerfile: Path) -> str:
+    """The same Dockerfile with other defaults of its build arguments."""
+    for name, field in _ARGUMENTS.items():
+        line = f"ARG {name}={getattr(wanted, field)}"
+        text, count = re.subn(rf"^ARG {name}=.*$", line, text, flags=re.MULTILINE)
+        if count != 1:
+            raise Failure(
+                f"{dockerfile} must have one line 'ARG {name}=...', got {count}; take the file of "
+                "this kit's release"
+            )
+    return text
+
+
+def _write_all(changed: Mapping[Path, str]) -> None:
+    """Replace each file in one step; where one cannot be, those before it are put back."""
+    with ExitStack() as back:
+        for path, text in changed.items():
+            old = path.read_text("utf-8")
+            _write(path, text)
+            back.callback(_write, path, old)
+        back.pop_all()
+
+
 def _write(path: Path, text: str) -> None:
-    """Replace the file in one step; through the link, so that the link stays one."""
-    target = path.resolve()
     try:
-        replace_file(target, text, mode=target.stat().st_mode & 0o777, durable=True)
+        replace_file(path, text, mode=path.stat().st_mode & 0o777, durable=True)
     except OSError as error:
         raise Failure(
-            f"{target} cannot be written ({error.strerror}); move the pin in a checkout and "
-            "install the kit from there"
+            f"{path} cannot be written ({error.strerror}), and the pin stays; move it in a "
+            "checkout that is yours and install the kit from there"
         ) from error

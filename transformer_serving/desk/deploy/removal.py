@@ -1,0 +1,80 @@
+"""Taking endpoints out of the serving service, and their bundles out of the model registry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transformer_serving.desk.clearml_tools.cli import ClearmlCli, listed_endpoints
+from transformer_serving.desk.deploy.registry import split
+from transformer_serving.desk.deploy.rollout_plans import refuse_in_rollout
+from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
+from transformer_serving.desk.failure import Failure
+
+_TRIES = 5
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What `remove` did; `removed` is False where only bundles were left to forget."""
+
+    endpoint: str
+    removed: bool
+    forgotten: int
+
+
+def remove(target: DeployTarget, endpoint: str, *, forget: bool = False) -> Removed:
+    """Take an endpoint out of the serving service, and with `forget` its bundles out of the
+    registry, also those of an endpoint that was removed before.
+
+    Raises Failure (2) when there is no endpoint, and nothing to forget either, or one that stays.
+    """
+    with one_at_a_time(target.lock):
+        refuse_in_rollout(target.cli, endpoint)
+        listed = listed_endpoints(target.cli.run("model", "list"))
+        rows = target.registry().bundles(endpoint) if forget else []
+        if endpoint not in listed and not rows:
+            raise Failure(f"there is no endpoint '{endpoint}'", exit_code=2)
+        if endpoint in listed:
+            take_out(target.cli, endpoint)
+        forgotten = _forget(target, [row.model_id for row in rows])
+    return Removed(endpoint, endpoint in listed, forgotten)
+
+
+def take_out(cli: ClearmlCli, endpoint: str) -> None:
+    """Remove an endpoint and look whether it is gone: another writer may have put it back.
+
+    Raises Failure for one that stays.
+    """
+    for _ in range(_TRIES):
+        cli.run("model", "remove", "--endpoint", endpoint)
+        if endpoint not in listed_endpoints(cli.run("model", "list")):
+            return
+    raise Failure(
+        f"{endpoint} was removed {_TRIES} times and every time somebody else's change put it back; "
+        "let only one 'clearml-serving' write at a time"
+    )
+
+
+def forget_older(target: DeployTarget, endpoint: str, model_id: str, keep: int) -> int:
+    """Leave the newest `keep` bundles of an endpoint in the registry; how many were not.
+
+    The present one and the one that `rollback` would go to stay in any case.
+    """
+    with one_at_a_time(target.lock):
+        rows = target.registry().bundles(endpoint)
+        kept = {model_id, *(row.model_id for row in rows[:keep])}
+        kept |= {row.model_id for row in split(rows, model_id) if row is not None}
+        old = [row.model_id for row in rows if row.model_id not in kept]
+        return _forget(target, old)
+
+
+def _forget(target: DeployTarget, models: list[str]) -> int:
+    """Those that nothing in the service names: an endpoint added by hand may serve one of them."""
+    if not models:
+        return 0
+    listed = target.cli.run("model", "list")
+    unused = [model for model in models if model not in listed]
+    registry = target.registry()
+    for model in unused:
+        registry.forget(model)
+    return len(unused)
