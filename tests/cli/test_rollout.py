@@ -8,7 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from tests.stack.small_bundles import write_small
+from transformer_serving.contract.rollout import OVER, Plan, State
 from transformer_serving.desk.cli import main
+from transformer_serving.desk.deploy.rollout_plans import Rollout
 
 
 def said(*arguments: str, code: int = 2) -> str:
@@ -46,3 +48,33 @@ def test_a_shadow_has_no_steps(tmp_path: Path) -> None:
     arguments = (bundle, "--endpoint", "texts", "--shadow", "--state", str(tmp_path))
     assert "no --steps" in said(*arguments, "--steps", "1,100")
     assert "--mirror more than 0" in said(*arguments, "--mirror", "0")
+
+
+@pytest.mark.parametrize(
+    ("command", "outcome", "code"),
+    [
+        ("abort", "went back", 0),
+        ("abort", "promoted", 1),
+        ("promote", "promoted", 0),
+        ("promote", "went back", 1),
+    ],
+)
+def test_a_wish_that_came_too_late_is_a_failure(
+    command: str, outcome: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asked for the old bundle is not told that all is well with the new one."""
+    plan = Plan("a1", "texts", 77, "new", "old", (1.0, 100.0), 60.0)
+    asked: list[tuple[str, str]] = []
+
+    def wish(_: object, endpoint: str, wanted: str) -> Rollout:
+        asked.append((endpoint, wanted))
+        return Rollout(plan, None)
+
+    over = Rollout(plan, State("a1", OVER, outcome=outcome))
+    monkeypatch.setattr("transformer_serving.desk.cli.rollout.deploy_target", lambda _: None)
+    monkeypatch.setattr("transformer_serving.desk.deploy.rollout.wish", wish)
+    monkeypatch.setattr("transformer_serving.desk.deploy.rollout.watch", lambda *_: iter([over]))
+    output = said(command, "texts", code=code)
+    assert asked == [("texts", command)]
+    assert f"texts, bundle 77: {outcome}" in output
+    assert (f"it was too late for that: texts {outcome}" in output) == bool(code)

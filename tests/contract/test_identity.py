@@ -6,6 +6,8 @@ import base64
 import dataclasses
 import io
 import json
+import struct
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,7 @@ from hypothesis import given, settings, strategies as st
 
 from tests.engine.serving import FIELDS, write_sealed
 from tests.stack.small_bundles import Parts, write_small
+from transformer_serving.contract import identity
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.identity import (
     check_preprocess,
@@ -183,6 +186,32 @@ def test_a_broken_stream_and_an_encrypted_member_are_damage() -> None:
     for one in (broken, bytes(encrypted)):
         with pytest.raises(ContractError, match="damaged archive"):
             check_preprocess(carried(one))
+
+
+def test_an_archive_of_more_than_any_tokenizer_is_not_unpacked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    large = carried(archive_of(zipfile.ZIP_DEFLATED, b"0" * 401))
+    monkeypatch.setattr(identity, "_MAX_DATA", 3 * 400)
+    monkeypatch.setattr(zipfile.ZipFile, "open", lambda *_: pytest.fail("it was unpacked"))
+    with pytest.raises(ContractError, match="carries more than 1200 bytes"):
+        check_preprocess(large)
+
+
+def test_one_that_says_to_be_small_is_not_unpacked_further() -> None:
+    size = (16 << 20) + 0x123456
+    packed = archive_of(zipfile.ZIP_DEFLATED, bytes(size))
+    stated = struct.pack("<I", size)
+    # Before each file and in the list of them all.
+    assert packed.count(stated) == 6
+    tracemalloc.start()
+    try:
+        with pytest.raises(ContractError, match="damaged archive"):
+            check_preprocess(carried(packed.replace(stated, struct.pack("<I", 40))))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < size / 4
 
 
 def test_a_signature_is_no_code(bundle: Path) -> None:

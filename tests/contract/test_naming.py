@@ -28,12 +28,16 @@ def test_each_use_has_its_rule(rule: NameRule, good: list[str], bad: list[str]) 
     assert [name_fault(name, rule) for name in bad] == [rule.says] * len(bad)
 
 
-@given(st.text(max_size=8))
+@given(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,20}", fullmatch=True))
 def test_what_is_deployed_is_served_and_may_be_updated_under_its_own_name(name: str) -> None:
-    if name_fault(name, DEPLOYED) is None:
-        assert triton_model_name(name) == name
-        assert name_fault(name, SERVED) is None
-        assert name_fault(name, AUTO_UPDATED) is None
+    assert triton_model_name(name) == name
+    assert [name_fault(name, rule) for rule in (DEPLOYED, SERVED, AUTO_UPDATED)] == [None] * 3
+
+
+@given(st.text(max_size=8), st.text(alphabet="/ ;$\n\u00e4", min_size=1, max_size=2))
+def test_what_holds_anything_else_is_not_deployed(before: str, bad: str) -> None:
+    assert name_fault(before + bad, DEPLOYED) == DEPLOYED.says
+    assert name_fault(bad + before, DEPLOYED) == DEPLOYED.says
 
 
 @given(st.text(alphabet="a./_", max_size=8), st.sampled_from([None, "1", ""]))

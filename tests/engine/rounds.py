@@ -6,11 +6,12 @@ import contextlib
 import dataclasses
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.engine.serving import ListedEndpoints
+from tests.engine.text_models import expected
 from tests.engine.triton_server import wait_until
 from transformer_serving.engine.controller.control_plane.served import Served
 from transformer_serving.engine.controller.figures import TritonFigures
@@ -58,7 +59,15 @@ class ToldTriton:
     def unload(self, model: str) -> None:
         self.ready.pop(model, None)
 
-    unload_wholly = unload
+    def unload_wholly(self, model: str) -> None:
+        self._step("unload_wholly")
+        self.unload(model)
+
+    def infer(
+        self, config: Any, version: int, tensors: Mapping[str, Any], wanted: Sequence[str]
+    ) -> dict[str, Any]:
+        """Right for what text_models writes."""
+        return {"output": expected(tensors["input_ids"], tensors["attention_mask"])}
 
 
 @dataclasses.dataclass

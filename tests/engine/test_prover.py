@@ -14,6 +14,8 @@ from tests.engine.serving import FIELDS, Serving, preprocess_of, serving, write_
 from tests.engine.test_service import IDS, answers, ready
 from tests.engine.triton_server import TritonServer, running_triton, wait_until
 from transformer_serving.engine.controller.proving.prover import PROOF_MODEL
+from transformer_serving.engine.controller.triton.server import Triton
+from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.proof.parity_set import ParitySet
 from transformer_serving.engine.proof.verdict import Infer, Proof, prove
 
@@ -174,6 +176,18 @@ def test_what_a_crash_left_of_a_proof_is_unloaded_and_deleted(
         assert not left.exists()
         one.control_plane.add("after", model, preprocess_of(101))
         one.wait("after", ready=True, proof="proven")
+
+
+def test_a_model_that_does_not_go_is_told_with_the_fix(
+    one: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one.control_plane.add("stays", write_bundle(tmp_path / "a", 101), preprocess_of(101))
+    one.wait("stays", ready=True)
+    assert one.triton is not None
+    monkeypatch.setattr(Triton, "unload", lambda *_: None)
+    monkeypatch.setattr("transformer_serving.engine.controller.triton.server._UNLOADED_S", 0.0)
+    with pytest.raises(EngineError, match="did not unload 'stays' within 0 s; .* restart"):
+        one.triton.unload_wholly("stays")
 
 
 def test_a_triton_that_dies_in_a_proof_is_asked_again(

@@ -14,10 +14,13 @@ import psutil
 import pytest
 
 from tests.engine.rounds import Rounds
+from tests.engine.serving import preprocess_of, write_bundle
 from tests.engine.text_models import write_onnx
-from transformer_serving.engine.controller import look, state
+from transformer_serving.engine.controller import failures, look, state
 from transformer_serving.engine.controller.failures import FailedChanges
 from transformer_serving.engine.controller.first_loads import TRITON_AWAY
+from transformer_serving.engine.controller.proving.prover import PROOF_MODEL
+from transformer_serving.engine.controller.records import Pauses
 from transformer_serving.engine.controller.triton.server import TritonAway
 from transformer_serving.engine.errors import EngineError
 
@@ -222,3 +225,31 @@ def test_a_late_look_loads_nothing_twice(one: Rounds, monkeypatch: pytest.Monkey
             one.service.round()
     one.until(lambda: one.row("m")["ready"])
     assert one.triton.loads == ["m", "m"]
+
+
+def test_a_proof_model_that_does_not_go_holds_back_only_what_is_to_be_proven(
+    one: Rounds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proof whose own it was counts."""
+    monkeypatch.setattr(failures, "FAILED", Pauses(0.0, 1, 0.0))
+
+    def stay() -> None:
+        raise EngineError(f"Triton did not unload '{PROOF_MODEL}'")
+
+    def add(name: str, version: int) -> None:
+        bundle = write_bundle(tmp_path / name, version, parity=True)
+        one.plane.add(name, bundle, preprocess_of(version))
+
+    one.triton.before["load"] = lambda: one.triton.before.update(unload_wholly=stay)
+    add("n", 101)
+    one.until(lambda: one.row("n").get("ready"))
+    assert one.row("n")["proof"] == "proven"
+    assert PROOF_MODEL in one.triton.ready
+    add("o", 102)
+    one.plane.add("p", write_onnx(tmp_path / "p"))
+    one.until(lambda: f"did not unload '{PROOF_MODEL}'" in (one.row("o").get("reason") or ""))
+    one.until(lambda: one.row("p").get("ready"))
+    assert [one.row(name)["ready"] for name in ("m", "n", "o")] == [True, True, False]
+    one.triton.before.clear()
+    one.until(lambda: one.row("o")["ready"] and one.triton.ready.keys() == {"m", "n", "o", "p"})
+    assert (one.row("o")["proof"], one.row("o")["reason"]) == ("proven", None)

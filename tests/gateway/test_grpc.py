@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -25,7 +26,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.engine.triton_server import wait_until
 from tests.free_ports import free_port
-from tests.gateway.certificates import Authority
+from tests.gateway.certificates import Authority, Pair, serial
 from tests.gateway.conftest import ROOT, Server
 from tests.gateway.test_leaving import figure
 from tests.gateway.text_serving import MISSING, TextServing, text_serving as text_serving
@@ -306,8 +307,7 @@ def test_tls(text_serving: TextServing, tmp_path: Path) -> None:
     }  # fmt: skip
     server = text_serving.gateway(**settings).start()
     try:
-        trusted = grpc.ssl_channel_credentials(authority.cert.read_bytes())
-        with grpc.secure_channel(f"127.0.0.1:{port}", trusted) as channel:
+        with secured(port, authority) as channel:
             grpc.channel_ready_future(channel).result(120)
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
             assert stub.ModelInfer(request_of("texts", "a")).outputs
@@ -317,6 +317,66 @@ def test_tls(text_serving: TextServing, tmp_path: Path) -> None:
             assert error.code() is grpc.StatusCode.UNAVAILABLE
     finally:
         server.stop()
+
+
+def secured(port: int, authority: Authority, pair: Pair | None = None) -> grpc.Channel:
+    """Trusts this authority alone, and shows the pair."""
+    shown = () if pair is None else (pair.key.read_bytes(), pair.cert.read_bytes())
+    trusted = grpc.ssl_channel_credentials(authority.cert.read_bytes(), *shown)
+    return grpc.secure_channel(f"127.0.0.1:{port}", trusted)
+
+
+def test_callers_certificates(text_serving: TextServing, tmp_path: Path) -> None:
+    """With an authority for callers, one who shows none of its certificates is not heard."""
+    (tmp_path / "foreign").mkdir()
+    ours, foreign = Authority(tmp_path), Authority(tmp_path / "foreign")
+    port = free_port()
+    options = (*ours.sign("server").gateway(), f"--tls-client-ca={ours.cert}")
+    server = text_serving.gateway(f"--grpc-port={port}", *options).start()
+    try:
+        with secured(port, ours, ours.sign("caller")) as channel:
+            grpc.channel_ready_future(channel).result(120)
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            assert stub.ModelInfer(request_of("texts", "a")).outputs
+        for pair in (None, foreign.sign("caller")):
+            with secured(port, ours, pair) as channel:
+                stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+                error = refusal(lambda stub=stub: stub.ServerLive(messages.ServerLiveRequest()))
+                assert error.code() is grpc.StatusCode.UNAVAILABLE
+    finally:
+        server.stop()
+
+
+def test_a_renewed_certificate_is_shown(text_serving: TextServing, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    port = free_port()
+    options = (f"--grpc-port={port}", *authority.sign("server").gateway())
+    server = text_serving.gateway(*options).start()
+    try:
+        with secured(port, authority) as channel:
+            grpc.channel_ready_future(channel).result(120)
+        before, workers = serial_at(port, authority), server.workers()
+        pair = authority.sign("server")
+        renewed = serial(ssl.PEM_cert_to_DER_cert(pair.cert.read_text()))
+        assert renewed != before
+        wait_until(lambda: server.workers() and not set(workers) & set(server.workers()), 120)
+        assert {serial_at(port, authority) for _ in range(10)} == {renewed}
+        with secured(port, authority) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            assert stub.ModelInfer(request_of("texts", "a")).outputs
+    finally:
+        server.stop()
+
+
+def serial_at(port: int, authority: Authority) -> int:
+    """Of the certificate that a new connection is shown."""
+    context = authority.client()
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=30) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
+    ):
+        return serial(connection.getpeercert(binary_form=True))
 
 
 def test_what_runs_at_sigterm_is_answered(text_serving: TextServing) -> None:

@@ -16,6 +16,7 @@ from tritonclient.grpc import service_pb2 as messages, service_pb2_grpc
 from tests.free_ports import free_port
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.gateway.body.memory import body_memory
+from transformer_serving.gateway.grpc_port import port as grpc_port
 from transformer_serving.gateway.grpc_port.port import GrpcPort
 from transformer_serving.gateway.settings import read_settings
 
@@ -34,6 +35,7 @@ class Held:
         self.bodies = body_memory(total)
         self.go = asyncio.Event()
         self.refused: list[str] = []
+        self.entered = 0
 
     def check_key(self, _: Any) -> None:
         if not self.is_known:
@@ -43,6 +45,7 @@ class Held:
         self.refused.append(error.kind.code)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.entered += 1
         with self.bodies.share() as share:
             share.take(len((await receive())["body"]), is_here=True)
             await self.go.wait()
@@ -102,6 +105,29 @@ async def test_calls_beyond_the_total_of_bodies_are_refused() -> None:
         assert "TRANSFORMER_SERVING_BODY_MEMORY_BYTES" in (over[0].details() or "")
         assert ("retry-after", "1") in list(over[0].trailing_metadata())
         assert app.bodies.held == 0
+
+
+async def test_a_call_beyond_the_most_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_port, "_MAX_CALLS", 3)
+    async with (
+        asyncio.timeout(60),
+        serving() as (app, port),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        calls = [asyncio.create_task(refused(stub.ModelInfer(large(1000)))) for _ in range(3)]
+        while app.entered < 3:
+            await asyncio.sleep(0.01)
+        for ask, message in (
+            (stub.ModelInfer, large(1000)),
+            (stub.ServerLive, messages.ServerLiveRequest()),
+        ):
+            over = await refused(ask(message))
+            assert over.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert (app.entered, [call.done() for call in calls]) == (3, [False] * 3)
+        app.go.set()
+        assert [error.details() for error in await asyncio.gather(*calls)] == ["played"] * 3
+        await heard(port)
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,17 +41,24 @@ class Running(NamedTuple):
     port: int
 
 
-@pytest.fixture
-async def running(request: pytest.FixtureRequest) -> AsyncIterator[Running]:
+@asynccontextmanager
+async def served(head_seconds: float, connections: int = 100) -> AsyncIterator[Running]:
     listener = listen("127.0.0.1", 0, 100)
     port: int = listener.getsockname()[1]
-    seconds = getattr(request, "param", KEEP_ALIVE_S)
-    server = HttpServer(sizes, listener, backlog=100, connections=100, head_seconds=seconds)
+    server = HttpServer(
+        sizes, listener, backlog=100, connections=connections, head_seconds=head_seconds
+    )
     server.start()
     yield Running(server, port)
     server.stop()
     async with asyncio.timeout(60):
         await server.ended.wait()
+
+
+@pytest.fixture
+async def running(request: pytest.FixtureRequest) -> AsyncIterator[Running]:
+    async with served(getattr(request, "param", KEEP_ALIVE_S)) as one:
+        yield one
 
 
 @pytest.fixture
@@ -265,3 +274,22 @@ async def test_one_that_takes_no_more_serves_those_that_it_has(running: Running)
     async with asyncio.timeout(60):
         assert b"HTTP/1.1 200" in await reader.readuntil(b"\r\n\r\n1")
     writer.close()
+
+
+async def test_beyond_its_connections_others_wait_at_no_cost() -> None:
+    """Granian would try to accept without a pause where there are no more files."""
+    async with served(LONG_S, connections=2) as (_, port):
+        kept = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        for reader, writer in kept[:2]:
+            writer.write(HEAD + b"content-length: 1\r\n\r\na")
+            assert await answer_of(reader) == (b"HTTP/1.1 200 OK", b"1")
+        waits, writer = kept[2]
+        writer.write(HEAD + b"content-length: 2\r\n\r\nab")
+        spent = time.process_time()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(waits.readexactly(1), 1)
+        assert time.process_time() - spent < 0.5
+        kept[0][1].close()
+        assert await answer_of(waits) == (b"HTTP/1.1 200 OK", b"2")
+        for _, writer in kept:
+            writer.close()

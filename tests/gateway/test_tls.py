@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from tests.engine.triton_server import wait_until
 from tests.gateway.certificates import Authority, Pair, PrivateKey, serial
 from tests.gateway.conftest import Server, Session
+from transformer_serving.contract.replacement import replace_file
 from transformer_serving.gateway.asgi import Receive, Scope, Send, send_json
 from transformer_serving.gateway.server import supervisor
 from transformer_serving.gateway.server.http import HttpServer
@@ -279,6 +280,29 @@ def test_callers_certificates(session: Session, tmp_path: Path) -> None:
         assert post(server, known).startswith(b"HTTP/1.1 200")
         for context in (ours.client(), ours.client(foreign.sign("caller"))):
             assert not is_ready(server, context)
+    finally:
+        server.stop()
+
+
+def test_an_exchanged_authority_lets_its_own_callers_in_and_no_others(
+    session: Session, tmp_path: Path
+) -> None:
+    """The way to forget a caller's certificate."""
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    ours, old, new = (Authority(tmp_path / name) for name in ("", "old", "new"))
+    named = tmp_path / "callers.pem"
+    named.write_bytes(old.cert.read_bytes())
+    server = session.gateway(*ours.sign("server").gateway(), f"--tls-client-ca={named}").start()
+    known, next_known = (ours.client(one.sign("caller")) for one in (old, new))
+    try:
+        wait_until(lambda: is_ready(server, known), SOON_S)
+        assert not is_ready(server, next_known)
+        workers = server.workers()
+        replace_file(named, new.cert.read_bytes())
+        wait_until(lambda: server.workers() and not set(workers) & set(server.workers()), SOON_S)
+        assert post(server, next_known).startswith(b"HTTP/1.1 200")
+        assert not is_ready(server, known)
     finally:
         server.stop()
 

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -27,7 +29,9 @@ from transformer_serving.contract.file_stamp import stamp_of
 from transformer_serving.gateway.server import command, supervisor, worker, worker_process
 from transformer_serving.gateway.server.listener import listen, listen_on_socket
 from transformer_serving.gateway.server.supervisor import Supervisor
-from transformer_serving.gateway.server.worker_order import Report, WorkerOrder
+from transformer_serving.gateway.server.worker import Worker
+from transformer_serving.gateway.server.worker_order import BEAT_S, Report, WorkerOrder
+from transformer_serving.gateway.server.worker_process import WorkerProcess
 
 # Of a worker that was killed: the limit for one that hangs is a minute.
 SOON_S = 45
@@ -309,6 +313,91 @@ async def test_nobody_waits_without_end_for_one_to_be_ready(
     async with asyncio.timeout(30):
         await worker._readiness(app, told)
     assert ("first golden requests under way" in caplog.text) is not told_to_leave
+
+
+class Clock:
+    """A minute and a half beyond what a loop may hang, in sleeps that take no time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if self.now > worker._LOOP_HUNG_S + 90:
+            raise InterruptedError
+
+
+async def test_a_worker_whose_loop_hangs_gives_no_sign_of_life(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Though its process runs: the supervisor replaces what is silent."""
+    clock, told = Clock(), list[float]()
+    monkeypatch.setattr(worker, "time", clock)
+    order: Any = SimpleNamespace(report=lambda _: told.append(clock.now))
+    one = Worker(order)
+    clock.now = 50.0
+    one._turn()
+    with pytest.raises(InterruptedError):
+        one._beat()
+    assert told[0] == 50.0
+    assert told[-1] == 50.0 + worker._LOOP_HUNG_S - BEAT_S
+
+
+def test_one_that_does_not_leave_in_its_time_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hangs = tmp_path / "hangs"
+    monkeypatch.setenv("NEVER_STARTS", str(hangs))
+    monkeypatch.chdir(ROOT)
+    parent, ours = os.pipe()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        order = WorkerOrder(
+            "tests.gateway.never_starts", listener.fileno(), -1, parent, 8,
+            graceful_seconds=0.0, leave_seconds=600.0,
+        )  # fmt: skip
+        one = WorkerProcess(order)
+    try:
+        wait_until(hangs.exists, SOON_S)
+        one.tell()
+        one.kill_if_late()
+        assert one.status is None
+        assert caplog.text == ""
+        one._leave_by = 0.0
+        one.kill_if_late()
+        wait_until(lambda: one.status is not None, SOON_S)
+        assert one.status == -signal.SIGKILL
+        assert "has not left 600 s after its signal" in caplog.text
+    finally:
+        one.kill()
+        one.close()
+        for descriptor in (parent, ours):
+            os.close(descriptor)
+
+
+@pytest.mark.parametrize(("hard", "connections"), [(600, 300), (1200, 688)])
+def test_as_many_connections_as_there_are_files_for(hard: int, connections: int) -> None:
+    """Whatever the soft limit was: it is raised."""
+    code = (
+        "import resource; from transformer_serving.gateway.server.worker import _connections; "
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, (256, {hard})); "
+        "print(_connections(), *resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [str(connections), str(hard), str(hard)]
+
+
+@pytest.mark.parametrize("hard", [1_000_000, resource.RLIM_INFINITY])
+def test_no_more_connections_than_can_be_served(hard: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: allowed.append(limits))
+    assert worker._connections() == 65_024
+    assert allowed == [(65_536, hard)]
 
 
 def test_a_renewal_that_fails_is_tried_again(session: Session) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import subprocess
@@ -10,6 +11,7 @@ import tarfile
 import threading
 import zipfile
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,14 @@ from typing import Any
 import pytest
 
 from tests.control_plane.conftest import ACCESS_KEY, SECRET_KEY
+from tests.control_plane.test_auth import basic
 from tests.free_ports import free_port
+from tests.small_disk import fill, small_disk
 from transformer_serving.control_plane import integrity
+from transformer_serving.control_plane.auth import Authority
 from transformer_serving.control_plane.files.store import FileStore
 from transformer_serving.control_plane.integrity import DATABASE, SCHEMA, file_damage
+from transformer_serving.control_plane.settings import ControlPlaneSettings
 from transformer_serving.control_plane.store import Kind, Store, StoreError
 from transformer_serving.desk.doctor.control_plane import check_data
 from transformer_serving.desk.doctor.finding import FAILURE
@@ -172,6 +178,99 @@ def test_a_backup_does_not_write_outside(state: Path, tmp_path: Path) -> None:
     with pytest.raises(Failure, match="not a whole backup"):
         restore(state, bad)
     assert not (state / "outside").exists()
+
+
+BACKUP = "transformer_serving.desk.local.backup"
+NO_SPACE = "no space is left on the disk of .*; free some and try again"
+
+
+def test_without_room_for_the_file_the_last_backup_stays(state: Path, tmp_path: Path) -> None:
+    filled(state).close()
+    with small_disk(tmp_path / "disk", 1) as disk:
+        backup(state, disk / "b.tar")
+        before, filler = (disk / "b.tar").read_bytes(), fill(disk)
+        with pytest.raises(Failure, match=f"{NO_SPACE}; no backup was written") as failed:
+            backup(state, disk / "b.tar")
+        assert str(disk) in str(failed.value)
+        assert set(disk.iterdir()) == {disk / "b.tar", filler}
+        assert (disk / "b.tar").read_bytes() == before
+    assert not list(control_plane_data(state).glob("backup-*"))
+
+
+def test_without_room_for_the_databases_copy_nothing_is_left(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1) as disk:
+        save_record(disk, StackRecord(Ports(), ACCESS_KEY, SECRET_KEY, "the-service"))
+        # Served, as it is when its disk fills up.
+        with closing(filled(disk)):
+            filler = fill(disk)
+            with pytest.raises(Failure, match=f"{NO_SPACE}; no backup was written"):
+                backup(disk, tmp_path / "b.tar")
+            assert not (tmp_path / "b.tar").exists()
+            assert not list(control_plane_data(disk).glob("backup-*"))
+            filler.unlink()
+        assert tasks(disk) == 500
+
+
+def test_without_room_a_good_backup_is_not_called_bad(state: Path, tmp_path: Path) -> None:
+    filled(state).close()
+    backup(state, tmp_path / "b.tar")
+    with small_disk(tmp_path / "disk", 1) as disk:
+        save_record(disk, StackRecord(Ports(), ACCESS_KEY, SECRET_KEY, "the-service"))
+        filled(disk).close()
+        before, filler = set(disk.iterdir()), fill(disk)
+        with pytest.raises(Failure, match=f"{NO_SPACE}; nothing was restored"):
+            restore(disk, tmp_path / "b.tar")
+        assert set(disk.iterdir()) == {*before, filler}
+        filler.unlink()
+        assert tasks(disk) == 500
+
+
+def test_without_room_for_its_record_the_data_is_as_it_was(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    store = filled(state)
+    backup(state, tmp_path / "b.tar")
+    with store.writing() as transaction:
+        transaction.remove(Kind.TASK, "t0")
+    store.close()
+    monkeypatch.setattr(f"{BACKUP}.save_record", full)
+    with pytest.raises(Failure, match=f"{NO_SPACE}; nothing was restored"):
+        restore(state, tmp_path / "b.tar")
+    assert tasks(state) == 499
+    assert not list(state.glob("control-plane.*"))
+
+
+def test_what_cannot_be_written_or_read_is_told(state: Path, tmp_path: Path) -> None:
+    filled(state).close()
+    (tmp_path / "file").touch()
+    with pytest.raises(Failure, match="file cannot be used: .*; no backup was written"):
+        backup(state, tmp_path / "file" / "b.tar")
+    with pytest.raises(Failure, match=f"{tmp_path} cannot be unpacked: Is a directory"):
+        restore(state, tmp_path)
+
+
+def test_a_newer_kits_backup_is_refused(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(state).close()
+    with monkeypatch.context() as newer:
+        newer.setattr(f"{BACKUP}._FORMAT", 2)
+        backup(state, tmp_path / "b.tar")
+    with pytest.raises(Failure, match=r"was made by a newer kit \(.+\); install that one"):
+        restore(state, tmp_path / "b.tar")
+    assert not list(state.glob("control-plane.*"))
+
+
+def test_a_token_of_before_is_as_good_after_a_restore(state: Path, tmp_path: Path) -> None:
+    filled(state).close()
+    settings = ControlPlaneSettings(control_plane_data(state), ACCESS_KEY, SECRET_KEY)
+    token = Authority(settings).login(basic(ACCESS_KEY, SECRET_KEY), "")
+    backup(state, tmp_path / "b.tar")
+    restore(state, tmp_path / "b.tar")
+    Authority(settings).check(f"Bearer {token}")
 
 
 @pytest.mark.parametrize("page", [0, 10])

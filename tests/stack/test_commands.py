@@ -115,6 +115,32 @@ def test_deploy_and_remove_a_second_name(stack: Stack, demo: Path) -> None:
     assert "there is no endpoint 'second'" in stack.run("remove", "second", code=2)
 
 
+def test_a_backup_while_it_serves_is_restored_where_nothing_runs(
+    plain: Stack, tmp_path: Path
+) -> None:
+    file = tmp_path / "b.tar"
+    assert f"{file} holds " in plain.run("backup", str(file))
+    done = plain.json("backup", str(file))
+    assert done["files"] >= 2
+    assert done["bytes"] == file.stat().st_size
+    pids = [part["pid"] for part in plain.json("status")["parts"]]
+    said = plain.run("restore", str(file), code=2)
+    assert "the stack runs; stop it first: transformer-serving down" in said
+    assert [part["pid"] for part in plain.json("status")["parts"]] == pids
+    other = Stack(tmp_path / "other", plain.base)
+    assert f"{file} is restored; what was there is kept in" in other.run("restore", str(file))
+    kept = other.json("restore", str(file))["kept"]
+    assert file_names(Path(kept)) == file_names(other.state / "control-plane")
+    none = str(tmp_path / "none")
+    assert f"there is no {none}" in other.run("restore", none, code=2)
+
+
+def file_names(folder: Path) -> set[Path]:
+    """Of all that are stored."""
+    stored = folder / "files"
+    return {path.relative_to(stored) for path in stored.rglob("*") if path.is_file()}
+
+
 def test_refusals_say_what_and_how_to_fix_it(stack: Stack, demo: Path, tmp_path: Path) -> None:
     def deploy(bundle: Path, endpoint: str = "x") -> str:
         return stack.run("deploy", str(bundle), "--endpoint", endpoint, code=2)

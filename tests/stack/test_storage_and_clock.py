@@ -8,14 +8,14 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.small_disk import fill, small_disk
 from tests.stack.conftest import started
 from tests.stack.desk import THEIRS, Desk
 from tests.stack.small_bundles import TEXT, Parts, write_small
@@ -23,32 +23,6 @@ from tests.stack.small_bundles import TEXT, Parts, write_small
 pytestmark = pytest.mark.long
 
 BODY = {"text": TEXT}
-
-
-@contextmanager
-def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
-    """A file system of that size; skips where this user cannot mount one."""
-    folder.mkdir(parents=True)
-    size = f"size={megabytes}m"
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if done.returncode:
-        pytest.skip("a small disk needs the right to mount tmpfs")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=False)
-
-
-def fill(disk: Path) -> Path:
-    filler = disk / "filler"
-    with filler.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(1 << 12))
-        except OSError:
-            return filler
 
 
 def test_a_full_disk_in_the_model_store(tmp_path: Path) -> None:

@@ -145,12 +145,18 @@ def data_of(raw: bytes) -> dict[str, bytes]:
             raise ContractError(f"preprocess.py carries a damaged archive; {_AGAIN}")
         if sum(row.file_size for row in rows) > _MAX_DATA:
             raise ContractError(f"preprocess.py carries more than {_MAX_DATA} bytes; {_AGAIN}")
-        return {row.filename: archive.read(row) for row in rows}
+        return {row.filename: _unpacked(archive, row) for row in rows}
     except ContractError:
         raise
     # ValueError: binascii's, and names and numbers that cannot be.
     except (*DAMAGED_ARCHIVE, ValueError) as error:
         raise ContractError(f"preprocess.py carries a damaged archive; {_AGAIN}") from error
+
+
+def _unpacked(archive: zipfile.ZipFile, row: zipfile.ZipInfo) -> bytes:
+    """No more than the size that was added up: a read of all unpacks first and looks then."""
+    with archive.open(row) as file:
+        return file.read(row.file_size)
 
 
 def _data_line(lines: list[bytes]) -> int:

@@ -6,7 +6,6 @@ Tested by tests/control_plane/test_api.py.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import re
 import sqlite3
@@ -20,6 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from transformer_serving.contract.full_disk import is_full_disk
 from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.control_plane.api import METHODS, Api, error_response, parse_route
 from transformer_serving.control_plane.auth import Authority
@@ -157,11 +157,8 @@ async def _left(_request: Request, _error: Exception) -> Response:
 
 
 async def _storage_failed(request: Request, error: Exception) -> Response:
-    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or (
-        getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
-    )
     _log.error("%s %s: %s", request.method, type(error).__name__, _reason(error))
-    failure = ApiFailure.DISK_FULL if full else ApiFailure.STORAGE
+    failure = ApiFailure.DISK_FULL if is_full_disk(error) else ApiFailure.STORAGE
     return error_response(request.scope["path"], ApiError(failure))
 
 

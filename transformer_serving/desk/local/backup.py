@@ -23,8 +23,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from transformer_serving.contract.full_disk import is_full_disk
 from transformer_serving.contract.gate.release import kit_version
-from transformer_serving.contract.replacement import replacing
+from transformer_serving.contract.replacement import replacing, sync
 from transformer_serving.control_plane import integrity
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.parts import control_plane_data
@@ -40,7 +41,6 @@ from transformer_serving.desk.local.sockets import socket_folder
 _MANIFEST, _RECORD, _FILES = "backup.json", "stack.json", "files"
 _FORMAT = 1
 _LOCK_S = 60.0
-_PIECE = 1 << 20
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
 _AT_FDCWD = -100
 
@@ -49,51 +49,68 @@ def backup(state: Path, target: Path) -> dict[str, Any]:
     """Write the backup, also while the stack serves. Returns what it holds.
 
     The database's write lock is held while the files are linked, and a view of that moment is kept
-    open from which its pages are copied after that; so both are of one moment.
+    open from which its pages are copied after that; so both are of one moment. Raises Failure where
+    there is nothing to back up, or no room: the target is then as it was.
     """
     record = require_record(state)
     data = control_plane_data(state)
     why = integrity.fault(data)
     if why is not None:
         raise Failure(f"nothing to back up: {why}")
+    after = "no backup was written"
     # Beside the files: links need the same file system.
-    with tempfile.TemporaryDirectory(prefix="backup-", dir=data) as name:
+    with _told(data, after), tempfile.TemporaryDirectory(prefix="backup-", dir=data) as name:
         moment = Path(name)
         _moment(data, moment)
         (moment / _RECORD).write_text(record_text(record), "utf-8")
         manifest = _manifest(moment)
-        _write(moment, manifest, target)
+        with _told(target.parent, after):
+            _write(moment, manifest, target)
     return {"file": str(target), "bytes": target.stat().st_size, "files": len(manifest["sha256"])}
 
 
 def restore(state: Path, source: Path) -> dict[str, Any]:
     """Put a backup in place of what is there, which is kept beside it.
 
-    Raises Failure where the stack runs, or the file is not a whole backup that this kit can serve.
+    Raises Failure where the stack runs, the file is not a whole backup that this kit can serve, or
+    there is no room: what is there is then as it was.
     """
-    state.mkdir(parents=True, exist_ok=True)
     data = control_plane_data(state)
     # What was there has this name in the end: the two are exchanged.
     new = data.with_name(f"{data.name}.before-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
-    with _nobody_serves(data):
+    with (
+        _told(state, "nothing was restored"),
+        _nobody_serves(data),
+        contextlib.ExitStack() as undo,
+    ):
         new.mkdir(mode=0o700)
-        try:
-            stored = _unpack(source, new)
-            why = integrity.fault(new)
-            if why is not None:
-                raise Failure(f"{source} cannot be restored: {why}")
-            _keep_secret(data, new)
-            _exchange(data, new)
-        except BaseException:
-            shutil.rmtree(new)
-            raise
-    present = _present(state)
-    if present is None or stored.serving_id is None:
-        # Those of the stack that was backed up may be in use by it.
-        save_record(state, replace(stored, sockets=str(socket_folder(state))))
-    else:
-        save_record(state, present.with_serving_id(stored.serving_id))
+        undo.callback(shutil.rmtree, new)
+        stored = _unpack(source, new)
+        why = integrity.fault(new)
+        if why is not None:
+            raise Failure(f"{source} cannot be restored: {why}")
+        _keep_secret(data, new)
+        for path in (new / integrity.DATABASE, new):
+            sync(path)
+        _exchange(data, new)
+        # Data of one stack beside the record of another would name a service that is not there.
+        undo.callback(_exchange, data, new)
+        _restore_record(state, stored)
+        undo.pop_all()
     return {"file": str(source), "kept": str(new)}
+
+
+@contextlib.contextmanager
+def _told(folder: Path, after: str) -> Iterator[None]:
+    """What the disk of `folder` did not do, as a Failure; `after` is how things are then."""
+    try:
+        yield
+    except (OSError, sqlite3.OperationalError) as error:
+        if is_full_disk(error):
+            why = f"no space is left on the disk of {folder}; free some and try again"
+        else:
+            why = f"{folder} cannot be used: {getattr(error, 'strerror', None) or error}"
+        raise Failure(f"{why}; {after}") from error
 
 
 def _moment(data: Path, moment: Path) -> None:
@@ -159,17 +176,7 @@ def _write(moment: Path, manifest: dict[str, Any], target: Path) -> None:
 
 def _unpack(source: Path, new: Path) -> StackRecord:
     """The files of a backup, each checked against the manifest, and the record in it."""
-    try:
-        with tarfile.open(source, "r:") as archive:
-            archive.extractall(new, filter="data")
-        manifest = json.loads((new / _MANIFEST).read_text("utf-8"))
-        hashes, form = dict(manifest["sha256"]), int(manifest["format"])
-    except FileNotFoundError as error:
-        raise Failure(f"there is no {source}, or it is no backup", exit_code=2) from error
-    except (tarfile.TarError, OSError, ValueError, KeyError, TypeError) as error:
-        raise Failure(f"{source} is not a whole backup ({type(error).__name__})") from error
-    if form > _FORMAT:
-        raise Failure(f"{source} was made by a newer kit ({manifest.get('kit')}); install that one")
+    hashes = _extract(source, new)
     for name, wanted in hashes.items():
         if not (new / name).is_file() or _hash(new / name) != wanted:
             raise Failure(f"{source} is damaged: {name} in it is not what was backed up")
@@ -179,6 +186,26 @@ def _unpack(source: Path, new: Path) -> StackRecord:
     for name in (_MANIFEST, _RECORD):
         (new / name).unlink()
     return record
+
+
+def _extract(source: Path, new: Path) -> dict[str, str]:
+    """The hashes of the files, by their names. Raises OSError for a full disk."""
+    try:
+        with tarfile.open(source, "r:") as archive:
+            archive.extractall(new, filter="data")
+        manifest = json.loads((new / _MANIFEST).read_text("utf-8"))
+        hashes, form = dict(manifest["sha256"]), int(manifest["format"])
+    except FileNotFoundError as error:
+        raise Failure(f"there is no {source}, or it is no backup", exit_code=2) from error
+    except OSError as error:
+        if is_full_disk(error):
+            raise
+        raise Failure(f"{source} cannot be unpacked: {error.strerror or error}") from error
+    except (tarfile.TarError, ValueError, KeyError, TypeError) as error:
+        raise Failure(f"{source} is not a whole backup ({type(error).__name__})") from error
+    if form > _FORMAT:
+        raise Failure(f"{source} was made by a newer kit ({manifest.get('kit')}); install that one")
+    return hashes
 
 
 @contextlib.contextmanager
@@ -203,15 +230,21 @@ def _keep_secret(data: Path, new: Path) -> None:
 
 def _exchange(data: Path, new: Path) -> None:
     """Both folders change names in one step."""
-    for path in (new / integrity.DATABASE, new):
-        descriptor = os.open(path, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
     result = ctypes.CDLL(None, use_errno=True).renameat2(
         _AT_FDCWD, os.fsencode(data), _AT_FDCWD, os.fsencode(new), _EXCHANGE
     )
     if result != 0:
         raise Failure(f"{data} cannot be exchanged: {os.strerror(ctypes.get_errno())}")
+
+
+def _restore_record(state: Path, stored: StackRecord) -> None:
+    """The ports and keys of a stack that is there already stay."""
+    present = _present(state)
+    if present is None or stored.serving_id is None:
+        # Those of the stack that was backed up may be in use by it.
+        save_record(state, replace(stored, sockets=str(socket_folder(state))))
+    else:
+        save_record(state, present.with_serving_id(stored.serving_id))
 
 
 def _present(state: Path) -> StackRecord | None:

@@ -10,9 +10,11 @@ starting  has never answered: ended after START_S.
 A part that ends soon after each start is started again after LONGEST_PAUSE_S at the latest: the
 supervisor's own pauses grow without an end.
 
-Any HTTP status is an answer. What a debugger holds is left alone.
+Any HTTP status is an answer. What a debugger holds is left alone, and has all of its patience again
+once it is let go.
 
-Tested by tests/stack/test_storage_and_clock.py and tests/local/test_reliability_page.py.
+Tested by tests/local/test_watchdog.py, tests/local/test_reliability_page.py and
+tests/stack/test_storage_and_clock.py.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,8 +80,13 @@ class Watchdog:
             and process.pid is not None
         }
         mains = {pid: part.name for part, pid in running.items()}
-        self._end_stopped(mains)
+        states = list(_states_of(mains))
+        self._end_stopped(mains, states)
+        held = {main for _, main, state in states if state == psutil.STATUS_TRACING_STOP}
         for part, pid in running.items():
+            if pid in held:
+                self.watches.pop(part.name, None)
+                continue
             reason = self._hangs(part, pid)
             if reason is not None:
                 _end(part.name, pid, reason)
@@ -94,12 +101,12 @@ class Watchdog:
         }
         return [name for name, since in self.waiting.items() if now - since > LONGEST_PAUSE_S]
 
-    def _end_stopped(self, mains: dict[int, str]) -> None:
+    def _end_stopped(self, mains: dict[int, str], states: Iterable[tuple[int, int, str]]) -> None:
         """A part of which any process is stopped, as a whole.
 
         Triton waits without end for an engine process that dies while it loads a model.
         """
-        found = set(_stopped_of(mains))
+        found = {(pid, main) for pid, main, state in states if state == psutil.STATUS_STOPPED}
         self.stopped = {pid: self.stopped.get(pid, 0) + 1 for pid, _ in found}
         for main in {main for pid, main in found if self.stopped[pid] >= STOPPED_LOOKS}:
             _end(mains[main], main, "it, or a process of it, was stopped")
@@ -133,13 +140,13 @@ class Watchdog:
         return watch.beat is not None and watch.beat != before
 
 
-def _stopped_of(mains: Iterable[int]) -> Iterable[tuple[int, int]]:
-    """Every stopped process of the parts' process groups, with the group's main process."""
+def _states_of(mains: Collection[int]) -> Iterable[tuple[int, int, str]]:
+    """Every process of the parts' process groups, the group's main process, and psutil's state."""
     for pid in psutil.pids():
         try:
             group = os.getpgid(pid)
-            if group in mains and psutil.Process(pid).status() == psutil.STATUS_STOPPED:
-                yield pid, group
+            if group in mains:
+                yield pid, group, psutil.Process(pid).status()
         except (ProcessLookupError, psutil.NoSuchProcess):
             continue
 

@@ -11,7 +11,6 @@ Tested by tests/engine/test_download.py.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import logging
 import re
@@ -25,6 +24,7 @@ from urllib.parse import unquote, urlsplit
 
 import requests
 
+from transformer_serving.contract.full_disk import is_full_disk
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.engine.errors import EngineError
 
@@ -40,7 +40,6 @@ _PAUSE_S = 1.0
 _SAID_EVERY_S = 15.0
 # Since the last byte of what nobody took up again.
 _KEPT_S = 86_400.0
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NOT_THERE = frozenset({404, 410})
 _TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
@@ -96,7 +95,7 @@ class Download:
             except requests.RequestException as error:
                 reason = type(error).__name__
             except OSError as error:
-                if error.errno not in _FULL:
+                if not is_full_disk(error):
                     raise
                 # What came would keep the disk full, and there is no room for the rest.
                 self.discard()

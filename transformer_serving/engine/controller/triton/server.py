@@ -139,7 +139,10 @@ class Triton:
         deadline = time.monotonic() + _UNLOADED_S
         while self._state(model) in _PRESENT:
             if time.monotonic() > deadline:
-                raise EngineError(f"Triton did not unload '{model}' within {_UNLOADED_S:.0f} s")
+                raise EngineError(
+                    f"Triton did not unload '{model}' within {_UNLOADED_S:.0f} s; it is told "
+                    "again, and a restart of Triton ends one that never goes"
+                )
             time.sleep(_LOOK_S)
 
     def infer(

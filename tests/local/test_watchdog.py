@@ -1,0 +1,152 @@
+"""The watchdog over a real process that plays a part: what it ends, and what it leaves alone."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.engine.triton_server import wait_until
+from tests.free_ports import free_port
+from transformer_serving.desk.local import watchdog
+from transformer_serving.desk.local.record import Ports, StackRecord
+from transformer_serving.desk.local.supervision import Process
+from transformer_serving.desk.local.watchdog import Watch, Watchdog
+
+PART = "control-plane"
+# Answers that it is not well, and nothing while the file is there.
+PLAYED = """
+import http.server, pathlib, sys, time
+
+class Ill(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        while silent.exists():
+            time.sleep(0.05)
+        self.send_response(503)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+silent = pathlib.Path(sys.argv[2])
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Ill).serve_forever()
+"""
+_ATTACH, _DETACH = 16, 17  # of ptrace(2)
+_ANY_THREAD = 0x40000000  # waitpid(2)'s __WALL
+
+
+@dataclass
+class Played:
+    process: subprocess.Popen[bytes]
+    silent: Path
+    looks: Watchdog
+
+    def look(self) -> None:
+        self.looks.look({PART: Process(PART, "RUNNING", self.process.pid, 1.0)})
+
+    @property
+    def watch(self) -> Watch:
+        return self.looks.watches[PART]
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Looks, until it holds."""
+
+        def held() -> bool:
+            self.look()
+            return condition()
+
+        wait_until(held, 60)
+
+    def ended(self) -> bool:
+        return self.process.poll() == -signal.SIGKILL
+
+    def lives(self) -> bool:
+        return self.process.poll() is None
+
+
+@pytest.fixture
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
+    monkeypatch.setattr(watchdog, "SILENT_PROBES", 3)
+    monkeypatch.setattr(watchdog, "PROBE_TIMEOUT_S", 0.5)
+    port, silent = free_port(), tmp_path / "silent"
+    process = subprocess.Popen(
+        [sys.executable, "-c", PLAYED, str(port), str(silent)], start_new_session=True
+    )
+    looks = Watchdog(tmp_path, StackRecord(Ports(control_plane=port), "a", "b"))
+    try:
+        yield Played(process, silent, looks)
+    finally:
+        process.kill()
+        process.wait()
+        looks.pool.shutdown()
+
+
+@pytest.mark.slow
+def test_one_that_no_longer_answers_is_ended_after_some_probes(played: Played) -> None:
+    """That it is not well is an answer."""
+    played.until(lambda: played.watch.answered)
+    played.silent.touch()
+    played.until(lambda: played.watch.missed == watchdog.SILENT_PROBES - 1)
+    assert played.lives()
+    played.until(played.ended)
+
+
+@pytest.mark.slow
+def test_one_that_has_not_answered_yet_may_take_longer(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played.silent.touch()
+    played.until(lambda: played.watch.missed > watchdog.SILENT_PROBES)
+    assert played.lives()
+    monkeypatch.setattr(watchdog, "START_S", 0.0)
+    played.until(played.ended)
+
+
+def test_one_that_is_stopped_is_ended_at_the_second_look(played: Played) -> None:
+    played.process.send_signal(signal.SIGSTOP)
+    wait_until(lambda: state_of(played) == psutil.STATUS_STOPPED, 10)
+    played.look()
+    assert played.lives()
+    played.look()
+    wait_until(played.ended, 10)
+
+
+@pytest.mark.slow
+def test_what_a_debugger_holds_is_left_alone(played: Played) -> None:
+    played.until(lambda: played.watch.answered)
+    with held_by_a_debugger(played.process.pid):
+        assert state_of(played) == psutil.STATUS_TRACING_STOP
+        end = time.monotonic() + 2 * watchdog.SILENT_PROBES * watchdog.PROBE_TIMEOUT_S
+        while time.monotonic() < end:
+            played.look()
+            time.sleep(0.05)
+        assert played.lives()
+    played.until(lambda: played.watch.answered)
+
+
+def state_of(played: Played) -> str:
+    return psutil.Process(played.process.pid).status()
+
+
+@contextmanager
+def held_by_a_debugger(pid: int) -> Iterator[None]:
+    """Skips where this user may not trace a process of its own."""
+    trace = ctypes.CDLL(None, use_errno=True).ptrace
+    trace.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    if trace(_ATTACH, pid, None, None):
+        pytest.skip(f"a debugger cannot be played here: {os.strerror(ctypes.get_errno())}")
+    os.waitpid(pid, _ANY_THREAD)
+    try:
+        yield
+    finally:
+        trace(_DETACH, pid, None, None)
