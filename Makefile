@@ -9,6 +9,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # In two processes; tests/conftest.py says what shares one. Where one is lost, so are the tests that
 # it had taken, and with another one in its place the run would wait for them without end.
 BESIDE := --numprocesses=2 --dist=loadfile --max-worker-restart=0
+# A test that takes longer hangs, and is named: most are done in seconds, a few in two minutes.
+SOON := -o faulthandler_timeout=600
 
 .PHONY: up down status test test-quick test-failed test-stack test-by-hand test-monitoring test-compose test-clients \
 	test-kubernetes kubernetes-figures \
@@ -72,11 +74,11 @@ status: $(VENV)/.desk
 	$(BIN)/transformer-serving status
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest $(BESIDE) $(PYTEST)
+	$(BIN)/python -m pytest $(BESIDE) $(SOON) $(PYTEST)
 
 # At every save: no Triton, no exported model (tests/quick.py says what it leaves out).
 test-quick: $(VENV)/.dev
-	$(BIN)/python -m pytest $(BESIDE) -p tests.quick $(PYTEST)
+	$(BIN)/python -m pytest $(BESIDE) $(SOON) -p tests.quick $(PYTEST)
 
 # Faults, live changes, traps of the host, every documented answer and printed line on a whole stack,
 # and what else is slow: about 20 minutes.

@@ -28,14 +28,21 @@ SENTENCES = [
 
 
 # Files that share a stack, by the fixture that starts it. That of the demo is one in a run: it has
-# its models in the checkout's own folder. That of every task converts and deploys for minutes.
+# its models in the checkout's own folder. Those of make test that share `plain` stand beside it.
+# That of every task converts and deploys for minutes.
 _STACKS = {
-    "stack": ("answers", "commands", "demo_folder", "notebooks", "readme", "show_and_adopt"),
+    "stack": (
+        "answers", "clearml_commands", "commands", "demo_folder", "desk_folder", "notebooks",
+        "readme", "show_and_adopt", "triton_ports",
+    ),
     "every_task": ("api_page", "openapi_answers", "pages_in_a_browser"),
-}
+}  # fmt: skip
 _SHARING = {
     f"tests/stack/test_{name}.py": fixture for fixture, names in _STACKS.items() for name in names
 }
+
+# What takes longest, longest first: begun last, it would keep one process busy with the other idle.
+_LONGEST = ("stack",)
 
 # None is the root's name; the others are those that our modules write to.
 _LOGGERS = (
@@ -62,6 +69,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
             return _SHARING.get(file, file)
+
+        def _assign_work_unit(self, node: Any) -> None:
+            """Those of most tests come first, and before them those that are known to be long."""
+            for scope in reversed(_LONGEST):
+                if scope in self.workqueue:
+                    self.workqueue.move_to_end(scope, last=False)
+            super()._assign_work_unit(node)
 
     return FilesAndStacks(config, log) if config.getvalue("dist") == "loadfile" else None
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.architectures import ENGINES, TESTED, Graphs, Row, figures
+from tests.architectures import AGAIN, ENGINES, TESTED, Graphs, Row, figures
 from transformer_serving.desk.parity.check import refuse_when_over
 
 
@@ -27,7 +27,13 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> Graphs:
     return Graphs(tmp_path_factory.mktemp("graphs"))
 
 
-@pytest.mark.parametrize("row", TESTED, ids=str)
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, id=str(row), marks=pytest.mark.long if row in AGAIN else ())
+        for row in TESTED
+    ],
+)
 def test_answers_are_the_references(row: Row, tmp_path: Path, graphs: Graphs) -> None:
     found = list(figures(row, tmp_path, graphs))
     assert len(found) == len(ENGINES) * len(row.tasks)

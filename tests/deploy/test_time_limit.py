@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,11 +25,15 @@ from transformer_serving.desk.deploy import endpoint
 from transformer_serving.desk.deploy.target import service_lock
 from transformer_serving.desk.deploy.time_limit import within
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.user_cache import user_cache
 
 # More than a busy machine needs to start Python, and less than a server that is silent gets
 # (ClearmlApi.wait): the end of the command's time is to come first, however soon it started.
 LIMIT_S = 8
 HANG_S = 60
+# Its server's address, and what the command said.
+Said = tuple[str, str]
+Ended = dict[Callable[[Path], Said], Future[Said]]
 
 
 def slow_after_a_login() -> Callable[[str], tuple[int, bytes, dict[str, str]]]:
@@ -72,10 +77,36 @@ def silent() -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-@pytest.mark.slow
-def test_a_server_that_says_nothing(tmp_path: Path) -> None:
+def of_silence(folder: Path) -> Said:
     with silent() as address:
-        said = deploy(tmp_path, address)
+        return address, deploy(folder, address)
+
+
+def of_an_upload(folder: Path) -> Said:
+    with answering_daemon(slow_after_a_login()) as address:
+        return address, deploy(folder, address)
+
+
+def of_another_deploy(folder: Path) -> Said:
+    cache = folder / "cache" / user_cache().name
+    lock = cache / service_lock("0" * 32).relative_to(user_cache())
+    lock.parent.mkdir(parents=True)
+    with lock.open("w") as file, silent() as address:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return address, deploy(folder, address)
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """Each waits for as long as it may: all of them at once."""
+    asked = (of_silence, of_an_upload, of_another_deploy)
+    with ThreadPoolExecutor(len(asked)) as pool:
+        return {one: pool.submit(one, tmp_path_factory.mktemp("deploy")) for one in asked}
+
+
+@pytest.mark.slow
+def test_a_server_that_says_nothing(ended: Ended) -> None:
+    address, said = ended[of_silence].result()
     # The deploy's time and that for one answer are equal here: either may end first.
     doing = "asking whether x is in a rollout"
     whole = f"deploying x did not end within {LIMIT_S} s; it was {doing}; look:" in said
@@ -83,10 +114,9 @@ def test_a_server_that_says_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_hangs_in_the_middle_of_an_upload(tmp_path: Path) -> None:
+def test_a_server_that_hangs_in_the_middle_of_an_upload(ended: Ended) -> None:
     """The ping is answered; ClearML's own command line, which retries without end, is killed."""
-    with answering_daemon(slow_after_a_login()) as address:
-        said = deploy(tmp_path, address)
+    _, said = ended[of_an_upload].result()
     assert "it was uploading x" in said
     assert not [row for row in commands() if "clearml_tools.command" in row and "0" * 32 in row]
 
@@ -116,13 +146,8 @@ def commands() -> list[str]:
 
 
 @pytest.mark.slow
-def test_another_deploy_that_never_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    lock = service_lock("0" * 32)
-    lock.parent.mkdir(parents=True)
-    with lock.open("w") as file, silent() as address:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        said = deploy(tmp_path, address)
+def test_another_deploy_that_never_ends(ended: Ended) -> None:
+    _, said = ended[of_another_deploy].result()
     assert "it was waiting for another deploy of this machine to end" in said
 
 

@@ -6,8 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.control_plane.conftest import clearml_environment, clearml_home, run_sdk, server
 from tests.engine.serving import numbers_are_chosen
 from tests.engine.triton_server import TritonServer, running_triton
+
+# A server and scripts with the SDK: a module that imported them would have others of its own.
+__all__ = ["clearml_environment", "clearml_home", "run_sdk", "server"]
 
 
 @pytest.fixture(scope="session")

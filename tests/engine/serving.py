@@ -224,7 +224,6 @@ class Serving:
         self.stop.set()
         if self.thread is not None:
             self.thread.join(10)
-        # A client that stays connected makes Triton wait for it when it is told to leave.
         if self.triton is not None:
             self.triton.close()
 

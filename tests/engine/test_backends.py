@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,17 @@ class Model:
         (self.folder.parent / "config.pbtxt").write_text(text or to_text(self.config))
         self.client.load_model(self.name)
 
+    def join_lengths(self) -> None:
+        """Ragged inputs make Triton's batcher join requests of different lengths."""
+        for tensor in self.config.input:
+            tensor.allow_ragged_batch = True
+
+    def unload(self) -> None:
+        # One that could not be loaded cannot be unloaded.
+        with contextlib.suppress(InferenceServerException):
+            self.client.unload_model(self.name)
+        self.client.close()
+
     def start(
         self, ids: np.ndarray, mask: np.ndarray | None = None, **extra: np.ndarray
     ) -> Future[Any]:
@@ -83,9 +95,45 @@ class Model:
         return np.asarray(self.start(ids).result(20).as_numpy(output))
 
 
-@pytest.fixture(params=sorted(WRITERS))
+@pytest.fixture(scope="module", params=sorted(WRITERS))
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+Make = Callable[..., Model]
+
+
+@pytest.fixture
+def make(triton_server: TritonServer) -> Iterator[Make]:
+    """Models of one test, by their backend and what is special of them."""
+    with contextlib.ExitStack() as made:
+
+        def one(backend: str, **config: Any) -> Model:
+            model = Model(triton_server, backend, **config)
+            made.callback(model.unload)
+            return model
+
+        yield one
+
+
+@pytest.fixture(scope="module")
+def model(triton_server: TritonServer, backend: str) -> Iterator[Model]:
+    made = Model(triton_server, backend)
+    WRITERS[backend](made.folder)
+    made.join_lengths()
+    made.load()
+    yield made
+    made.unload()
+
+
+@pytest.fixture(scope="module")
+def masks_model(triton_server: TritonServer, backend: str) -> Iterator[Model]:
+    made = Model(triton_server, backend, warmup_lengths=[8], **MASKS_CONFIG)
+    WRITERS[backend](made.folder, head="masks")
+    made.join_lengths()
+    made.load()
+    yield made
+    made.unload()
 
 
 def texts(seed: int, *shapes: tuple[int, int]) -> list[np.ndarray]:
@@ -93,15 +141,7 @@ def texts(seed: int, *shapes: tuple[int, int]) -> list[np.ndarray]:
     return [random.integers(0, VOCABULARY, shape).astype(np.int32) for shape in shapes]
 
 
-def test_mixed_lengths_in_one_batch_equal_one_at_a_time(
-    triton_server: TritonServer, backend: str
-) -> None:
-    model = Model(triton_server, backend)
-    WRITERS[backend](model.folder)
-    # Ragged inputs make Triton's batcher join requests of different lengths.
-    for tensor in model.config.input:
-        tensor.allow_ragged_batch = True
-    model.load()
+def test_mixed_lengths_in_one_batch_equal_one_at_a_time(model: Model) -> None:
     requests = texts(1, (1, 3), (2, 9), (1, 40), (3, 3), (1, 8), (4, 41), (1, 1))
     futures = [model.start(ids) for ids in requests]
     for ids, future in zip(requests, futures, strict=True):
@@ -110,14 +150,11 @@ def test_mixed_lengths_in_one_batch_equal_one_at_a_time(
         np.testing.assert_allclose(answer, expected(ids, np.ones_like(ids)), atol=1e-5)
 
 
-def test_outputs_with_a_token_axis_are_cut_to_the_request(
-    triton_server: TritonServer, backend: str
-) -> None:
-    model = Model(triton_server, backend)
+def test_outputs_with_a_token_axis_are_cut_to_the_request(make: Make, backend: str) -> None:
+    model = make(backend)
     WRITERS[backend](model.folder, per_token=True)
     model.config.output.add(name="token_output", data_type=11, dims=[-1, 3])
-    for tensor in model.config.input:
-        tensor.allow_ragged_batch = True
+    model.join_lengths()
     model.load()
     requests = texts(2, (1, 5), (2, 7), (1, 6), (2, 20))
     futures = [model.start(ids) for ids in requests]
@@ -141,14 +178,7 @@ MASKS_CONFIG = {
 }
 
 
-def test_masks_and_candidates_of_joined_requests_stay_their_own(
-    triton_server: TritonServer, backend: str
-) -> None:
-    model = Model(triton_server, backend, warmup_lengths=[8], **MASKS_CONFIG)
-    WRITERS[backend](model.folder, head="masks")
-    for tensor in model.config.input:
-        tensor.allow_ragged_batch = True
-    model.load()
+def test_masks_and_candidates_of_joined_requests_stay_their_own(masks_model: Model) -> None:
     random = np.random.default_rng(8)
     requests = []
     for ids in texts(8, (1, 5), (2, 5), (1, 9), (3, 6), (1, 30), (2, 8)):
@@ -157,9 +187,9 @@ def test_masks_and_candidates_of_joined_requests_stay_their_own(
         candidates = random.integers(0, VOCABULARY, (rows, random.integers(1, 5)))
         extra = {"mask_positions": positions, "candidates": candidates.astype(np.int32)}
         requests.append((ids, extra))
-    together = [model.start(ids, **extra) for ids, extra in requests]
+    together = [masks_model.start(ids, **extra) for ids, extra in requests]
     for (ids, extra), future in zip(requests, together, strict=True):
-        answer, alone = future.result(20), model.start(ids, **extra).result(20)
+        answer, alone = future.result(20), masks_model.start(ids, **extra).result(20)
         for name, wanted in expected_masks(ids, **extra).items():
             np.testing.assert_array_equal(answer.as_numpy(name).shape, wanted.shape)
             np.testing.assert_allclose(answer.as_numpy(name), wanted, atol=1e-5)
@@ -168,15 +198,10 @@ def test_masks_and_candidates_of_joined_requests_stay_their_own(
 
 
 @pytest.mark.parametrize("bad", [-1, 6])
-def test_a_mask_outside_its_text_fails_alone(
-    triton_server: TritonServer, backend: str, bad: int
-) -> None:
-    model = Model(triton_server, backend, **MASKS_CONFIG)
-    WRITERS[backend](model.folder, head="masks")
-    model.load()
+def test_a_mask_outside_its_text_fails_alone(masks_model: Model, bad: int) -> None:
     [ids] = texts(9, (1, 6))
     futures = [
-        model.start(
+        masks_model.start(
             ids,
             mask_positions=np.array([[at]], np.int32),
             candidates=np.array([[3]], np.int32),
@@ -190,10 +215,7 @@ def test_a_mask_outside_its_text_fails_alone(
 
 
 @pytest.mark.parametrize("bad", [-1, VOCABULARY, 2**31 - 1])
-def test_a_bad_request_fails_alone(triton_server: TritonServer, backend: str, bad: int) -> None:
-    model = Model(triton_server, backend)
-    WRITERS[backend](model.folder)
-    model.load()
+def test_a_bad_request_fails_alone(model: Model, bad: int) -> None:
     good = texts(3, (1, 6), (1, 6), (2, 6))
     wrong = np.full((1, 6), bad, np.int32)
     futures = [model.start(ids) for ids in (good[0], wrong, *good[1:])]
@@ -205,8 +227,8 @@ def test_a_bad_request_fails_alone(triton_server: TritonServer, backend: str, ba
         )
 
 
-def test_instances_share_the_work(triton_server: TritonServer, backend: str) -> None:
-    model = Model(triton_server, backend, instance_count=2, max_queue_delay_us=0)
+def test_instances_share_the_work(make: Make, triton_server: TritonServer, backend: str) -> None:
+    model = make(backend, instance_count=2, max_queue_delay_us=0)
     WRITERS[backend](model.folder)
     model.load()
     named = [model_of(stub, triton_server.repository) for stub in stubs(triton_server)]
@@ -219,12 +241,12 @@ def test_instances_share_the_work(triton_server: TritonServer, backend: str) -> 
         )
 
 
-def test_warm_up_runs_with_zeros(triton_server: TritonServer, backend: str) -> None:
+def test_warm_up_runs_with_zeros(make: Make, triton_server: TritonServer, backend: str) -> None:
     """At every length that is named; Triton's log says so, and a sample that fails fails the load.
 
     It is not made to fail here: tritonserver 2.51 then ends with a fault every second time.
     """
-    model = Model(triton_server, backend, warmup_lengths=[8, 16, 300])
+    model = make(backend, warmup_lengths=[8, 16, 300])
     for sample in model.config.model_warmup:
         assert all(tensor.zero_data for tensor in sample.inputs.values())
     WRITERS[backend](model.folder)
@@ -248,17 +270,15 @@ def test_warm_up_runs_with_zeros(triton_server: TritonServer, backend: str) -> N
         ("torch_text", "program.json", "program.safetensors"),
     ],
 )
-def test_a_missing_file_is_named(
-    triton_server: TritonServer, backend: str, present: str, missing: str
-) -> None:
-    model = Model(triton_server, backend)
+def test_a_missing_file_is_named(make: Make, backend: str, present: str, missing: str) -> None:
+    model = make(backend)
     (model.folder / present).write_text("x")
     with pytest.raises(InferenceServerException, match=f"'{missing}' is missing.*upload"):
         model.load()
 
 
-def test_a_broken_file_is_named(triton_server: TritonServer, backend: str) -> None:
-    model = Model(triton_server, backend)
+def test_a_broken_file_is_named(make: Make, backend: str) -> None:
+    model = make(backend)
     broken = WRITERS[backend](model.folder)
     if backend == "torch_text":
         broken = broken.with_name("program.safetensors")
@@ -267,12 +287,8 @@ def test_a_broken_file_is_named(triton_server: TritonServer, backend: str) -> No
         model.load()
 
 
-def test_a_configuration_that_contradicts_the_graph_is_refused(
-    triton_server: TritonServer, backend: str
-) -> None:
-    model = Model(
-        triton_server, backend, inputs=(TensorConfig("input_ids", "INT64", (-1,)), INPUTS[1])
-    )
+def test_a_configuration_that_contradicts_the_graph_is_refused(make: Make, backend: str) -> None:
+    model = make(backend, inputs=(TensorConfig("input_ids", "INT64", (-1,)), INPUTS[1]))
     WRITERS[backend](model.folder)
     with pytest.raises(InferenceServerException, match="'input_ids' is int32 in the model"):
         model.load()
@@ -290,17 +306,16 @@ def test_inputs_and_outputs_are_completed_from_the_graph(tmp_path: Path) -> None
             np.testing.assert_allclose(model.ask(ids), expected(ids, np.ones_like(ids)), atol=1e-5)
 
 
-def test_the_platform_name_and_a_file_name_find_the_backend(triton_server: TritonServer) -> None:
-    model = Model(triton_server, "onnxruntime", file_name="weights.bin")
+def test_the_platform_name_and_a_file_name_find_the_backend(make: Make) -> None:
+    model = make("onnxruntime", file_name="weights.bin")
     write_onnx(model.folder, file_name="weights.bin")
     model.config.backend = ""
     model.load()
     assert model.client.get_model_config(model.name).config.backend == "onnxruntime"
 
 
-def test_no_batching_takes_full_shapes(triton_server: TritonServer, backend: str) -> None:
-    model = Model(
-        triton_server,
+def test_no_batching_takes_full_shapes(make: Make, backend: str) -> None:
+    model = make(
         backend,
         max_batch_size=0,
         inputs=tuple(TensorConfig(tensor.name, "INT32", (-1, -1)) for tensor in INPUTS),
@@ -316,8 +331,8 @@ def test_no_batching_takes_full_shapes(triton_server: TritonServer, backend: str
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "int8"])
-def test_openvino_precisions_load(triton_server: TritonServer, precision: str) -> None:
-    model = Model(triton_server, "openvino_text", parameters={"precision": precision})
+def test_openvino_precisions_load(make: Make, precision: str) -> None:
+    model = make("openvino_text", parameters={"precision": precision})
     write_openvino(model.folder)
     model.load()
     ids = texts(7, (1, 6))[0]
@@ -332,9 +347,9 @@ def test_openvino_precisions_load(triton_server: TritonServer, precision: str) -
     ],
 )
 def test_a_bad_parameter_is_named(
-    triton_server: TritonServer, backend: str, parameters: dict[str, str], reason: str
+    make: Make, backend: str, parameters: dict[str, str], reason: str
 ) -> None:
-    model = Model(triton_server, backend, parameters=parameters)
+    model = make(backend, parameters=parameters)
     WRITERS[backend](model.folder)
     with pytest.raises(InferenceServerException, match=reason):
         model.load()

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.control_plane.conftest import RunSdk, clearml_environment, clearml_home, run_sdk, server
-
-# Of tests/control_plane: a server, and scripts with the SDK.
-__all__ = ["clearml_environment", "clearml_home", "run_sdk", "server"]
+from tests.control_plane.conftest import RunSdk
 
 UNREAD = """
     import json

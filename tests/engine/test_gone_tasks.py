@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from tests.control_plane.conftest import RunSdk, clearml_environment, clearml_home, run_sdk, server
+from tests.control_plane.conftest import RunSdk
 from transformer_serving.engine.controller.control_plane.gone_tasks import GoneTasks
-
-# Of tests/control_plane: a server, and scripts with the SDK.
-__all__ = ["clearml_environment", "clearml_home", "run_sdk", "server"]
 
 
 def looked(*signs: dict[str, str]) -> list[list[str]]:

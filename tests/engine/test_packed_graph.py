@@ -403,15 +403,18 @@ class RowsOnCpu:
         return self._run(rows)
 
 
-def lowered(tmp_path: Path, family: str, head: str, task: str) -> tuple[Path, LoadedProgram]:
-    model = save_model(family, tmp_path / "model", head)
-    path = export_program(open_source(str(model), task=task), "bf16", tmp_path)
-    return path, load_program(path)
+@pytest.fixture(scope="module")
+def lowered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program of bf16; its positions come from the ids, and so from one on the processor."""
+    folder = tmp_path_factory.mktemp("lowered")
+    model = save_model("roberta", folder / "model", "ForQuestionAnswering")
+    source = open_source(str(model), task="question-answering")
+    return export_program(source, "bf16", folder)
 
 
 @pytest.mark.parametrize("attention", ["right", "mixed up", "not a number", "broken"])
 def test_what_a_gpu_loads_is_asked_before_it_serves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attention: str
+    lowered: Path, monkeypatch: pytest.MonkeyPatch, attention: str
 ) -> None:
     def wrong(query, key, value, cumulative, longest, scale):  # type: ignore[no-untyped-def]
         if attention == "broken":
@@ -422,9 +425,8 @@ def test_what_a_gpu_loads_is_asked_before_it_serves(
 
     monkeypatch.setattr(torch_packed, "GpuRows", RowsOnCpu)
     monkeypatch.setattr(torch_packed, "varlen", text_by_text if attention == "right" else wrong)
-    # Positions come from the ids, and so from a program on the processor.
-    path, loaded = lowered(tmp_path, "roberta", "ForQuestionAnswering", "question-answering")
-    calls, reason = open_packed(path, loaded, None, CpuCalls(loaded))  # type: ignore[arg-type]
+    loaded = load_program(lowered)
+    calls, reason = open_packed(lowered, loaded, None, CpuCalls(loaded))  # type: ignore[arg-type]
     if attention == "right":
         assert isinstance(calls, PackedCalls), reason
         assert reason == ""

@@ -86,16 +86,12 @@ class TritonServer:
 
     def kill(self) -> None:
         assert self.process is not None
+        shared = shared_memory(self.process.pid)
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
-
-    def stop(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-            try:
-                self.process.wait(3)
-            except subprocess.TimeoutExpired:
-                self.kill()
+        # That of its models stays behind, and a container may have 64 MB of it.
+        for path in shared:
+            path.unlink(missing_ok=True)
 
 
 def wait_until(condition, seconds: float, context=lambda: "") -> None:  # type: ignore[no-untyped-def]
@@ -134,8 +130,9 @@ def running_triton(
     try:
         yield server
     finally:
-        server.stop()
-        # Of one that was killed some stay for good.
+        # Told to leave, it waits for its models and for the clients that are still connected.
+        server.kill()
+        # Of a killed one some stay for good.
         end_orphans(repository)
 
 
@@ -150,6 +147,14 @@ def stopped(triton: TritonServer) -> Iterator[None]:
         yield
     finally:
         triton.process.send_signal(signal.SIGCONT)
+
+
+def shared_memory(pid: int) -> set[Path]:
+    """What a process has of it, by the files; nothing of one that has ended."""
+    with contextlib.suppress(OSError):
+        lines = Path(f"/proc/{pid}/maps").read_text("utf-8", "replace").splitlines()
+        return {Path(line.split()[-1]) for line in lines if "/dev/shm/triton_" in line}
+    return set()
 
 
 def thread_states(pid: int) -> list[str]:

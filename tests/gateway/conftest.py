@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import psutil
@@ -23,6 +23,9 @@ import pytest
 from tests.free_ports import free_port
 from tests.without_frameworks import path_without_frameworks
 from transformer_serving.gateway.server.worker_process import MODULE
+
+if TYPE_CHECKING:
+    from tests.gateway.text_serving import TextServing
 
 ROOT = Path(__file__).parent.parent.parent
 ENDPOINTS = Path(__file__).parent / "endpoints"
@@ -269,3 +272,36 @@ def gateway(both: dict[str, Server]) -> Server:
 def way(request: pytest.FixtureRequest, both: dict[str, Server]) -> Server:
     """Each test runs over both ways."""
     return both[request.param]
+
+
+@pytest.fixture(scope="session")
+def text_serving(
+    session: Session, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TextServing]:
+    """For who leaves its Triton, its models and its service as they are, or as they were."""
+    # It imports this module.
+    from tests.gateway.text_serving import running_text_serving
+
+    with running_text_serving(session, tmp_path_factory.mktemp("texts")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def own_text_serving(
+    session: Session, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TextServing]:
+    """For who kills its Triton, or changes its models or its service."""
+    from tests.gateway.text_serving import running_text_serving
+
+    with running_text_serving(session, tmp_path_factory.mktemp("texts")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def text_gateway(text_serving: TextServing) -> Iterator[Server]:
+    """Before `text_serving`, with no setting of its own; what it counts is everybody's."""
+    started = text_serving.gateway(CLEARML_SERVING_POLL_FREQ="0.1").start()
+    try:
+        yield started.wait_for("/health/ready")
+    finally:
+        started.stop()

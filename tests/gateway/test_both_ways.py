@@ -184,7 +184,7 @@ def test_live_update_by_the_command_line(session: Session, both: dict[str, Serve
     )  # fmt: skip
 
     def wait(server: Server) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while True:
             reply = server.post("updated", {"text": "a"})
             assert reply.status == 200

@@ -22,7 +22,7 @@ from tests.engine.triton_server import stopped, wait_until
 from tests.gateway.conftest import Server
 from tests.gateway.kept_connections import KeptConnections
 from tests.gateway.test_leaving import SLOW, busy, figure
-from tests.gateway.text_serving import TextServing, text_serving as text_serving
+from tests.gateway.text_serving import TextServing
 from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
 from transformer_serving.contract.worker.durations import Durations
 from transformer_serving.gateway.asgi import Message, Receive, Scope, Send, send_json

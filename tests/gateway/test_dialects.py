@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.gateway.conftest import JSON, Reply, Server
-from tests.gateway.text_serving import TextServing, text_serving as text_serving
+from tests.gateway.text_serving import TextServing
 from transformer_serving.contract.dialects import DIALECTS, dialect_of
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now

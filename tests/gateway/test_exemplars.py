@@ -21,7 +21,7 @@ from prometheus_client.samples import Exemplar
 from tests.engine.triton_server import wait_until
 from tests.free_ports import free_port
 from tests.gateway.conftest import Server
-from tests.gateway.text_serving import TextServing, text_serving as text_serving
+from tests.gateway.text_serving import TextServing
 from tests.otlp_receiver import Receiver, receiver
 from transformer_serving.contract.worker.durations import NAME
 from transformer_serving.contract.worker.tracing import ENDPOINT, RATIO
@@ -128,14 +128,9 @@ def test_who_asks_for_the_text_form_gets_it(traced: tuple[Server, Receiver]) -> 
 
 
 @pytest.mark.slow
-def test_without_traces_there_is_one_form(text_serving: TextServing) -> None:
-    server = text_serving.gateway().start()
-    try:
-        server.wait_for("/health/ready")
-        reply = server.ask("GET", "/metrics", headers={"accept": OPENMETRICS})
-        assert reply.headers["content-type"].startswith("text/plain")
-    finally:
-        server.stop()
+def test_without_traces_there_is_one_form(text_gateway: Server) -> None:
+    reply = text_gateway.ask("GET", "/metrics", headers={"accept": OPENMETRICS})
+    assert reply.headers["content-type"].startswith("text/plain")
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.gateway import fuzzing
-from tests.gateway.text_serving import TextServing, text_serving as text_serving
+from tests.gateway.text_serving import TextServing
 
 
 def test_hostile_requests(text_serving: TextServing) -> None:

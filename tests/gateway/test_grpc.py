@@ -29,7 +29,7 @@ from tests.free_ports import free_port
 from tests.gateway.certificates import Authority, Pair, serial
 from tests.gateway.conftest import ROOT, Server
 from tests.gateway.test_leaving import figure
-from tests.gateway.text_serving import MISSING, TextServing, text_serving as text_serving
+from tests.gateway.text_serving import MISSING, TextServing
 from transformer_serving.contract.errors import KINDS
 from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
 from transformer_serving.gateway.access import KEYS_FILE, TLS_CERT, TLS_KEY

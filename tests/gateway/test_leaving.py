@@ -14,7 +14,7 @@ import pytest
 
 from tests.engine.triton_server import stopped, wait_until
 from tests.gateway.conftest import Server
-from tests.gateway.text_serving import TextServing, text_serving as text_serving
+from tests.gateway.text_serving import TextServing
 
 LEAVERS, TEXTS = 8, 3
 
@@ -42,6 +42,12 @@ def busy(server: Server, body: object) -> Iterator[socket.socket]:
         wait_until(lambda: figure(server, "call_texts_count") == calls + 1, 60)
         yield connection
         assert connection.recv(100).startswith(b"HTTP/1.1 200")
+
+
+@pytest.fixture(scope="module")
+def text_serving(own_text_serving: TextServing) -> TextServing:
+    """Its service gets another endpoint."""
+    return own_text_serving
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,15 @@ import pytest
 
 from tests.engine.triton_server import wait_until
 from tests.gateway.conftest import Server, running
-from tests.gateway.text_serving import TextServing, text_serving as text_serving
+from tests.gateway.text_serving import TextServing
 
 LABELS = ("LENGTH", "SUM")
+
+
+@pytest.fixture(scope="module")
+def text_serving(own_text_serving: TextServing) -> TextServing:
+    """Its service logs metrics."""
+    return own_text_serving
 
 
 @pytest.fixture(scope="module")

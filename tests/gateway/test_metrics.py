@@ -22,7 +22,7 @@ from tests.engine.triton_server import wait_until
 from tests.free_ports import free_port
 from tests.gateway.conftest import Server
 from tests.gateway.figures import PREFIX, Samples, durations, of, read
-from tests.gateway.text_serving import TextServing, text_serving as text_serving
+from tests.gateway.text_serving import TextServing
 from transformer_serving.contract.errors import FAULTS, KINDS
 from transformer_serving.contract.worker.durations import BOUNDS
 from transformer_serving.gateway.figures.metrics import tell_syncs

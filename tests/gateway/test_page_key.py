@@ -9,7 +9,7 @@ import pytest
 
 from tests.browser import PROGRAM, Tab, browser
 from tests.gateway.conftest import Server
-from tests.gateway.text_serving import TextServing, text_serving as text_serving
+from tests.gateway.text_serving import TextServing
 from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
 from transformer_serving.gateway.access import KEYS_FILE
 

@@ -7,7 +7,6 @@ schemathesis makes the requests.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.gateway.conftest import Server
-from tests.gateway.text_serving import TextServing, text_serving as text_serving
 
 DOCUMENT = json.loads(Path(__file__).with_name("tei_openapi.json").read_text())
 CHECKS = [content_type_conformance, response_schema_conformance, status_code_conformance]
@@ -33,20 +31,11 @@ OPERATIONS = {f"{one.ok().method.upper()} {one.ok().path}": one.ok() for one in 
 MISNAMED = "POST /v1/embeddings"
 
 
-@pytest.fixture(scope="module")
-def door(text_serving: TextServing) -> Iterator[Server]:
-    server = text_serving.gateway().start()
-    try:
-        yield server.wait_for("/health/ready")
-    finally:
-        server.stop()
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["texts", "vectors", "ranked"])
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_answers_are_those_of_the_document(door: Server, operation: str, name: str) -> None:
-    address = f"http://127.0.0.1:{door.port}/tei/{name}"
+def test_answers_are_those_of_the_document(text_gateway: Server, operation: str, name: str) -> None:
+    address = f"http://127.0.0.1:{text_gateway.port}/tei/{name}"
 
     @hypothesis.seed(7)
     @hypothesis.settings(
@@ -65,7 +54,7 @@ def test_answers_are_those_of_the_document(door: Server, operation: str, name: s
     one()
 
 
-def test_what_it_answers_is_asked(door: Server) -> None:
+def test_what_it_answers_is_asked(text_gateway: Server) -> None:
     """The made-up requests above may all have been refused."""
     asked: dict[str, dict[str, Any]] = {
         "vectors": {
@@ -79,4 +68,4 @@ def test_what_it_answers_is_asked(door: Server) -> None:
     for name, bodies in asked.items():
         for path, body in bodies.items():
             raw = json.dumps(body).encode()
-            assert door.ask("POST", f"/tei/{name}/{path}", raw).status == 200, path
+            assert text_gateway.ask("POST", f"/tei/{name}/{path}", raw).status == 200, path

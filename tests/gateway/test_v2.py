@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from tests.engine.triton_server import wait_until
-from tests.gateway.conftest import Headers, Reply, Server, running
-from tests.gateway.text_serving import MISSING, TextServing, text_serving as text_serving
+from tests.gateway.conftest import Headers, Reply, Server
+from tests.gateway.text_serving import MISSING, TextServing
 from tests.triton_text import VERSION
 from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
 from transformer_serving.contract.naming import VERSION_HEADER
@@ -25,14 +25,17 @@ KEY, OTHER = new_key(), new_key()
 
 
 @pytest.fixture(scope="module")
-def ways(text_serving: TextServing) -> Iterator[dict[str, Server]]:
-    with running(text_serving.gateway(), text_serving.stock()) as servers:
-        yield servers
+def ways(text_gateway: Server, text_serving: TextServing) -> Iterator[dict[str, Server]]:
+    stock = text_serving.stock().start()
+    try:
+        yield {"gateway": text_gateway, "stock": stock.wait_for("/docs")}
+    finally:
+        stock.stop()
 
 
-@pytest.fixture(scope="module")
-def server(ways: dict[str, Server]) -> Server:
-    return ways["gateway"]
+@pytest.fixture
+def server(text_gateway: Server) -> Server:
+    return text_gateway
 
 
 def tensor(name: str, *data: Any, kind: str = "BYTES") -> dict[str, Any]:

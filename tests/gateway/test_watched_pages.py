@@ -15,7 +15,7 @@ import pytest
 from tests.engine.triton_server import wait_until
 from tests.gateway.conftest import Server, Session
 from tests.gateway.streaming import of_the_rule, settings_of
-from tests.gateway.text_serving import TextServing, text_serving as text_serving
+from tests.gateway.text_serving import TextServing
 from tests.text_engine import PROMPT
 from transformer_serving.desk.watch.counters import Window, read_page
 from transformer_serving.desk.watch.look import Look

@@ -39,8 +39,10 @@ HUNG_S = 120
 STARTED = re.compile(r"worker \d+ serves")
 SLOW_HEAD = (
     b"POST /serve/ours HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
-    b"content-length: 26\r\n\r\n"
+    b"content-length: 13\r\n\r\n"
 )
+SLOW_BODY = b'{"text": "a"}'
+IN_FLIGHT = re.compile(rb'gateway_requests_in_flight{endpoint="ours"} 1\.0')
 
 
 def replaced(server: Server, dead: psutil.Process) -> psutil.Process:
@@ -458,21 +460,23 @@ def test_who_still_listens_on_a_socket_is_waited_for(tmp_path: Path) -> None:
 def test_a_leaving_gateway_leaves_its_successors_socket(session: Session, tmp_path: Path) -> None:
     """The first one has closed its listener and still answers when the second one comes."""
     path = tmp_path / "gateway.sock"
-    first, second = (session.gateway(f"--uds={path}") for _ in range(2))
+    patient = {"TRANSFORMER_SERVING_GRACEFUL_SECONDS": "300"}
+    first, second = (session.gateway(f"--uds={path}", **patient) for _ in range(2))
     first.start()
     try:
         wait_until(lambda: b" 200 " in over(path, b"GET /health/ready"), 120)
         with socket.socket(socket.AF_UNIX) as slow:
             slow.connect(str(path))
-            slow.sendall(SLOW_HEAD)
-            slow.sendall(b'{"text": "a", "sleep": 20}')
-            time.sleep(1)
+            slow.sendall(SLOW_HEAD + SLOW_BODY[:1])
+            wait_until(lambda: IN_FLIGHT.search(page_over(path)), SOON_S)
             first.process.send_signal(signal.SIGTERM)
             wait_until(lambda: not over(path, b"GET /health/live"), SOON_S)
             before = stamp_of(path)
             second.start()
             wait_until(lambda: stamp_of(path) not in (before, None), SOON_S)
             assert first.process.poll() is None
+            slow.sendall(SLOW_BODY[1:])
+            assert slow.recv(100).startswith(b"HTTP/1.1 200")
             assert first.process.wait(SOON_S) == 0
         assert path.is_socket()
         wait_until(lambda: b" 200 " in over(path, b"GET /health/ready"), 120)
@@ -480,6 +484,14 @@ def test_a_leaving_gateway_leaves_its_successors_socket(session: Session, tmp_pa
         first.stop()
         second.stop()
     assert not path.exists()
+
+
+def page_over(path: Path) -> bytes:
+    """The figures, to their end."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(path))
+        connection.sendall(b"GET /metrics HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+        return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
 def over(path: Path, line: bytes) -> bytes:

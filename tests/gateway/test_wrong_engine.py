@@ -11,15 +11,22 @@ import pytest
 from tests.engine.triton_server import wait_until
 from tests.gateway.conftest import Server
 from tests.gateway.figures import Samples, of, read
-from tests.gateway.text_serving import GOLDEN, TextServing, text_serving as text_serving
+from tests.gateway.quick_rounds import with_quick_rounds
+from tests.gateway.text_serving import GOLDEN, TextServing
 from tests.triton_text import VERSION, load
 
 ROUND_S = 120
 
 
+@pytest.fixture(scope="module")
+def text_serving(own_text_serving: TextServing) -> TextServing:
+    """One of its models is changed."""
+    return own_text_serving
+
+
 @pytest.fixture
 def server(text_serving: TextServing) -> Iterator[Server]:
-    running = text_serving.gateway("--workers=2").start()
+    running = with_quick_rounds(text_serving.gateway("--workers=2")).start()
     try:
         yield running.wait_for("/health/ready")
     finally:
@@ -65,6 +72,7 @@ def test_a_wrong_answer_is_told_by_a_round_that_nobody_asked_for(
     server: Server, text_serving: TextServing
 ) -> None:
     rounds_find(server, True)
+    before = row(server, "texts")[1]["time"]
     code = text_serving.triton.repository / "swayed" / str(VERSION) / "model.py"
     right = code.read_text()
     try:
@@ -76,6 +84,7 @@ def test_a_wrong_answer_is_told_by_a_round_that_nobody_asked_for(
         assert told["reason"].startswith("the answer differs from the recorded one: its numbers by")
         assert "kettle" not in told["reason"]
         assert row(server, "texts")[0] == row(server, "vectors")[0] == 200
+        wait_until(lambda: row(server, "texts")[1]["time"] > before, ROUND_S)
         assert server.ask("GET", "/health/ready").status == 200
         assert by_worker(server, "texts") == [1, 1]
     finally:

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from preprocess.tensors import Tensor
 from tests.engine.triton_server import TritonServer, running_triton
 from tests.gateway.conftest import ENDPOINTS, ROOT, Server, Session, running_session
-from tests.triton_text import INPUTS, end, endpoint, load, tokenizer, write_model
+from tests.triton_text import INPUTS, endpoint, load, tokenizer, write_model
 from transformer_serving.contract.endpoint import read_endpoint
 from transformer_serving.desk.bundle import preprocess_file
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
@@ -77,14 +76,6 @@ class TextServing:
         return self.session.uvicorn("clearml_serving.serving.main:app", **self.settings(**settings))
 
 
-@pytest.fixture(scope="session")
-def text_serving(
-    session: Session, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[TextServing]:
-    with running_text_serving(session, tmp_path_factory.mktemp("texts")) as running:
-        yield running
-
-
 @contextlib.contextmanager
 def running_text_serving(
     session: Session, folder: Path, *, traces: str | None = None
@@ -109,7 +100,6 @@ def running_text_serving(
             "CLEARML_SERVING_TASK_ID": register(session, folder, names),
         }
         yield TextServing(replace(session, environment=environment, folder=folder), triton)
-        end(triton)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import pytest
 from tests.engine.triton_server import TritonServer, running_triton, wait_until
 from tests.free_ports import free_ports
 from tests.preprocess.test_triton_client import ROOT
-from tests.triton_text import back, client_of, end, load, write_model
+from tests.triton_text import back, client_of, load, write_model
 from transformer_serving.engine.triton_process import TritonAddresses
 
 HOSTS = ("127.0.0.2", "127.0.0.3")
@@ -43,8 +43,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[TritonServer
             write_model(server.repository, "text", 2)
             load(server, "text")
         yield [one, two]
-        for server in (one, two):
-            end(server)
 
 
 class Caller:

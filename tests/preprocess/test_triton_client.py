@@ -19,7 +19,7 @@ from preprocess.tensors import Tensor
 from preprocess.triton import client as triton_client
 from preprocess.triton.client import TRANSPORTS, TritonClient
 from tests.engine.triton_server import TritonServer, running_triton
-from tests.triton_text import VERSION, back, end, load, write_model
+from tests.triton_text import VERSION, back, load, write_model
 from transformer_serving.contract.endpoint import OutputTensor
 from transformer_serving.contract.errors import ServingError
 
@@ -37,8 +37,6 @@ def tritons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[TritonSer
             write_model(server.repository, "full", 2, max_queue_size=1)
             load(server, "text", "full")
         yield [one, two]
-        for server in (one, two):
-            end(server)
 
 
 @pytest.fixture(params=["http", "grpc"])

@@ -32,9 +32,12 @@ CLI = str(Path(sys.executable).with_name("transformer-serving"))
 
 
 def free_port_base() -> int:
-    """The first of six free ports in a row, below those that clients' connections get."""
-    begin = 10_000 + 7 * (os.getpid() % 2_900)
-    for base in (*range(begin, 32_000, 7), *range(10_000, begin, 7)):
+    """The first of six free ports in a row, below those that clients' connections get.
+
+    Beside those of tests/free_ports.py.
+    """
+    begin = 20_000 + 7 * (os.getpid() % 1_700)
+    for base in (*range(begin, 32_000, 7), *range(20_000, begin, 7)):
         try:
             for port in range(base, base + 6):
                 with socket.socket() as probe:

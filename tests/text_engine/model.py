@@ -68,12 +68,11 @@ class TritonPythonModel:
         size = 3 if mark == EVERY else 1
         made = 0
         for at in range(0, most, size):
-            if mark == SLOW:
-                time.sleep(0.05)
-            if identity in self.left or sender.is_cancelled():
+            self.pause(sender, mark, at, identity)
+            if self.is_left(sender, identity):
                 self.note("cancelled", made)
                 return self.send(sender, [], options, (CANCELLED, len(ids), made))
-            if at == 3 and mark in (FAIL, HANG, CACHE):
+            if at == 3 and mark in (FAIL, CACHE):
                 return self.give_up(sender, mark, options, (CACHE_FULL, len(ids), made))
             new = [ids[(at + one) % len(ids)] for one in range(min(size, most - at))]
             stops = [one for one in new if one in options["eos_ids"]]
@@ -86,8 +85,17 @@ class TritonPythonModel:
                 return self.note("ended", made)
         return None
 
+    def pause(self, sender: Any, mark: int, at: int, identity: str) -> None:
+        """HANG: until it is left."""
+        if mark == SLOW:
+            time.sleep(0.05)
+        while mark == HANG and at == 3 and not self.is_left(sender, identity):
+            time.sleep(0.05)
+
+    def is_left(self, sender: Any, identity: str) -> bool:
+        return identity in self.left or sender.is_cancelled()
+
     def give_up(self, sender: Any, mark: int, options: Any, state: tuple[int, int, int]) -> None:
-        """HANG: without a word."""
         if mark == FAIL:
             self.refuse(sender, "INTERNAL", "the step failed")
         elif mark == CACHE:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import psutil
 import tritonclient.grpc as triton
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors, trainers
 from tritonclient.utils import InferenceServerException
@@ -98,10 +98,14 @@ def write_model(
 
 
 def load(server: TritonServer, *names: str) -> None:
-    """Load the models, as the controller does after a start."""
-    with client_of(server) as client:
-        for name in names:
+    """Load the models at once, as the controller does after a start."""
+
+    def one(name: str) -> None:
+        with client_of(server) as client:
             client.load_model(name)
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(one, names))
 
 
 def is_loaded(server: TritonServer, name: str) -> bool:
@@ -112,22 +116,11 @@ def is_loaded(server: TritonServer, name: str) -> bool:
 
 @contextlib.contextmanager
 def client_of(server: TritonServer) -> Iterator[triton.InferenceServerClient]:
-    # A client that stays connected makes Triton wait for it when it is told to leave.
     client = server.client()
     try:
         yield client
     finally:
         client.close()
-
-
-def end(server: TritonServer) -> None:
-    """Kill a Triton that nobody needs any more, and its stubs: a killed one may leave some."""
-    server.kill()
-    for process in psutil.process_iter(["cmdline"]):
-        command = process.info["cmdline"]
-        if command and command[0].startswith(str(server.backends)):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
 
 
 def back(server: TritonServer, *names: str) -> None:

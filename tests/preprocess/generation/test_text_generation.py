@@ -168,23 +168,26 @@ async def test_a_rollout_hears_of_a_stream_when_it_has_ended(
         watched.clear()
 
 
-async def test_a_silence_is_given_up(settings: Any, text: Asker) -> None:
-    settings(TOKEN_GAP_S="0.3", FIRST_TOKEN_S="0.4")
+async def test_a_silence_is_given_up(settings: Any, text: Asker, text_triton: TritonServer) -> None:
+    before = len(lived(text_triton, "text"))
+    settings(TOKEN_GAP_S="2", FIRST_TOKEN_S="3")
     impatient = Asker("text", fields())
     name, error = (await impatient.events({"text": "hang w30"}))[-1]
-    assert (error["code"], error["limit"]) == ("unavailable", "0.3 s")
+    assert (error["code"], error["limit"]) == ("unavailable", "2 s")
+    await until(lambda: len(lived(text_triton, "text")) == before + 1)
     status, error = await impatient.refusal({"text": "never w30", "stream": True})
-    assert (status, error["code"], error["limit"]) == (504, "deadline", "0.4 s")
+    assert (status, error["code"], error["limit"]) == (504, "deadline", "3 s")
     assert seats.taken == 0
 
 
 async def test_the_deadline_ends_it(text: Asker, text_triton: TritonServer) -> None:
-    begun = time.monotonic()
-    status, error = await text.refusal({"text": "slow w30", "timeout_ms": 300})
+    before = len(lived(text_triton, "text"))
+    body = {"text": "hang w30", "timeout_ms": 2000}
+    status, error = await text.refusal(body)
     assert (status, error["code"]) == (504, "deadline")
-    name, error = (await text.events({"text": "slow w30", "timeout_ms": 300}))[-1]
+    name, error = (await text.events(body))[-1]
     assert (name, error["code"]) == ("error", "deadline")
-    assert time.monotonic() - begun < 3
+    await until(lambda: len(lived(text_triton, "text")) == before + 2)
 
 
 async def test_a_caller_that_leaves_frees_the_engine(
@@ -195,14 +198,14 @@ async def test_a_caller_that_leaves_frees_the_engine(
     left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     token = current_caller.set(left)
     try:
-        asking = asyncio.ensure_future(text.ask({"text": "slow w30"}))
+        asking = asyncio.ensure_future(text.ask({"text": "hang w30"}))
         await asyncio.sleep(0.2)
         left.set_result(None)
         assert (await asking).status_code == 499
     finally:
         current_caller.reset(token)
     await until(lambda: len(lived(text_triton, "text")) == before + 1)
-    response = await text.ask({"text": "slow w30", "stream": True})
+    response = await text.ask({"text": "hang w30", "stream": True})
     await served(response, leaves_after=3)
     await until(lambda: len(lived(text_triton, "text")) == before + 2)
     assert all(row.startswith("cancelled") for row in lived(text_triton, "text")[before:])
@@ -212,7 +215,7 @@ async def test_a_caller_that_leaves_frees_the_engine(
 async def test_no_more_run_than_may(settings: Any, text: Asker) -> None:
     settings(MAX_STREAMS="2")
     small = Asker("text", fields())
-    streams = [await small.ask({"text": "slow w30", "stream": True}) for _ in range(2)]
+    streams = [await small.ask({"text": "hang w30", "stream": True}) for _ in range(2)]
     status, error = await small.refusal({"text": PROMPT})
     assert (status, error["code"], error["limit"]) == (503, "overloaded", 2)
     for stream in streams:
@@ -245,7 +248,7 @@ async def test_what_has_ended_holds_nothing_in_triton(
         for _ in range(20):
             await asyncio.gather(*(ended.answer(body) for _ in range(15)))
     client.unload_model("ended")
-    await until(partial(is_unloaded, client, "ended"))
+    await until(partial(is_unloaded, client, "ended"), 30)
 
 
 async def test_callers_leave_while_the_model_is_unloaded(
@@ -293,7 +296,7 @@ async def served(response: Any, leaves_after: int | None = None, *, reads: bool 
     await response({"type": "http"}, receive, send)
 
 
-async def until(condition: Any, seconds: float = 5) -> None:
+async def until(condition: Any, seconds: float = 20) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

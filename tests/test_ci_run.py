@@ -1,0 +1,62 @@
+"""What .ci/run leaves out where its time has gone, and says so: the script, with another make."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+RUN = Path(__file__).parent.parent / ".ci" / "run"
+INSTALLED = ("ab", "amtool", "chromium", "npm", "promtool")
+MAKE = """#!/bin/sh
+echo "made $1"
+case " $FAILING " in *" $1 "*) exit 1 ;; esac
+"""
+PARTS = ("test-stack", "test-compose", "test-clients")
+
+
+def run(folder: Path, minutes: int, failing: str = "") -> subprocess.CompletedProcess[str]:
+    """As if so many minutes had gone before it began."""
+    programs = folder / "bin"
+    programs.mkdir()
+    for name in (*INSTALLED, "make"):
+        (programs / name).write_text(MAKE)
+        (programs / name).chmod(0o755)
+    (folder / ".ci").mkdir()
+    copy = shutil.copy(RUN, folder / ".ci" / "run")
+    path = f"{programs}:{os.environ['PATH']}"
+    return subprocess.run(
+        [copy], capture_output=True, text=True, check=False, timeout=120,
+        env={**os.environ, "PATH": path, "SECONDS": str(60 * minutes), "FAILING": failing},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("minutes", "left_out"),
+    [(0, ()), (50, PARTS[:1]), (65, PARTS[:2]), (80, PARTS)],
+)
+def test_a_part_that_would_begin_too_late_is_named_at_the_end(
+    tmp_path: Path, minutes: int, left_out: tuple[str, ...]
+) -> None:
+    done = run(tmp_path, minutes)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    made = {line.removeprefix("made ") for line in lines if line.startswith("made ")}
+    assert made == {"check", "test", *PARTS} - set(left_out)
+    told = [f"make {part} is left out: it had to begin within" for part in PARTS]
+    end = lines[-len(left_out) :] if left_out else []
+    for part, line in zip(PARTS, told, strict=True):
+        assert any(one.startswith(line) for one in end) == (part in left_out)
+    assert ("Nothing is left out." in lines) == (not left_out)
+
+
+@pytest.mark.parametrize("minutes", [0, 65])
+def test_clients_that_fail_fail_the_run_with_and_without_containers(
+    tmp_path: Path, minutes: int
+) -> None:
+    done = run(tmp_path, minutes, "test-clients test-failed")
+    assert done.returncode == 1, done.stdout
+    assert "What failed is asked a third time, alone." in done.stdout
