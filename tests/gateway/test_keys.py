@@ -17,6 +17,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -150,6 +151,8 @@ def rooted(session: Session, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         ("POST", "/generate", None, 401), ("POST", "/generate", ALL, 200),
         ("GET", "/base/health/live", None, 401), ("GET", "/base/health/live", ALL, 404),
     ],
+    # Keys are drawn anew in each process, and xdist compares the tests' names.
+    ids=count(),
 )  # fmt: skip
 def test_below_a_root_path_all_is_where_it_is_elsewhere(
     rooted: Server, method: str, path: str, key: str | None, status: int
