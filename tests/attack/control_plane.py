@@ -23,9 +23,9 @@ from tests.attack.ground import Ground
 from tests.attack.seen import Seen, counted
 from tests.gateway.heavy_bodies import MIB, Statuses, post
 from tests.local.test_backup import damage
+from tests.small_disk import fill
 from tests.stack.conftest import free_port_base
 from tests.stack.small_bundles import Parts
-from tests.stack.test_storage_and_clock import fill
 
 _PART = "control-plane"
 _BODY_MB = 63

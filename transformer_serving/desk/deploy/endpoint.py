@@ -21,7 +21,7 @@ from transformer_serving.desk.deploy.golden import Differs, Refused, wait_for_go
 from transformer_serving.desk.deploy.model_add import add_arguments
 from transformer_serving.desk.deploy.present import is_asked_for, is_golden, note_served
 from transformer_serving.desk.deploy.refusals import Refusals
-from transformer_serving.desk.deploy.registry import registry_folder
+from transformer_serving.desk.deploy.registry import registry_folder, split
 from transformer_serving.desk.deploy.removal import forget_older
 from transformer_serving.desk.deploy.rollout_plans import refuse_in_rollout
 from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
@@ -195,8 +195,6 @@ def until_golden(
         why = f"{endpoint} did not answer within {limit.seconds:.0f} s: {reason}"
         said = [why, look, advice or way_back or limit.advice]
     raise Failure("; ".join(part for part in said if part))
-
-
 
 
 def check_name(endpoint: str) -> None:

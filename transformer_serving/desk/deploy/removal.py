@@ -40,14 +40,14 @@ def remove(target: DeployTarget, endpoint: str, *, forget: bool = False) -> Remo
     return Removed(endpoint, endpoint in listed, forgotten)
 
 
-def take_out(cli: ClearmlCli, endpoint: str) -> None:
+def take_out(cli: ClearmlCli, endpoint: str, **patience: float) -> None:
     """Remove an endpoint and look whether it is gone: another writer may have put it back.
 
-    Raises Failure for one that stays.
+    `patience` is of each command, as ClearmlCli.run has it. Raises Failure for one that stays.
     """
     for _ in range(_TRIES):
-        cli.run("model", "remove", "--endpoint", endpoint)
-        if endpoint not in listed_endpoints(cli.run("model", "list")):
+        cli.run("model", "remove", "--endpoint", endpoint, **patience)
+        if endpoint not in listed_endpoints(cli.run("model", "list", **patience)):
             return
     raise Failure(
         f"{endpoint} was removed {_TRIES} times and every time somebody else's change put it back; "

@@ -23,7 +23,6 @@ from transformer_serving.desk.deploy.endpoint import add_and_look, check_name, c
 from transformer_serving.desk.deploy.golden import wait_for_golden
 from transformer_serving.desk.deploy.present import note_served
 from transformer_serving.desk.deploy.refusals import Refusals
-from transformer_serving.desk.deploy.removal import take_out
 from transformer_serving.desk.deploy.rollout_plans import (
     Rollout,
     read_all,

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from transformer_serving.contract.rollout import Plan
 from transformer_serving.desk.clearml_tools.cli import listed_endpoints
+from transformer_serving.desk.deploy.removal import take_out
 from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
 from transformer_serving.desk.deploy.time_limit import OutOfTime, lift_alarm
 from transformer_serving.desk.failure import Failure
@@ -54,4 +55,4 @@ def _lock(target: DeployTarget, *, held: bool) -> AbstractContextManager[None]:
 def _take_out(target: DeployTarget, plan: Plan) -> None:
     listed = target.cli.run("model", "list", timeout_s=_PATIENCE_S)
     if plan.candidate in listed_endpoints(listed):
-        target.cli.run("model", "remove", "--endpoint", plan.candidate, timeout_s=_PATIENCE_S)
+        take_out(target.cli, plan.candidate, timeout_s=_PATIENCE_S)
