@@ -18,7 +18,7 @@ from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.failure import Failure
 
 _COMMAND = "transformer_serving.desk.clearml_tools.command"
-_TIMEOUT_S = 300
+COMMAND_S = 300
 _ID = r"([0-9a-f]{32})"
 # What the SDK logs of a file that was not taken; the command goes on and ends well.
 _NOT_TAKEN = re.compile(r"Exception encountered while uploading (.*)")
@@ -33,7 +33,7 @@ class ClearmlCli:
     serving_id: str | None = None
 
     def run(
-        self, *arguments: str, timeout_s: float = _TIMEOUT_S,
+        self, *arguments: str, timeout_s: float = COMMAND_S,
         variables: Mapping[str, str] = MappingProxyType({}),
     ) -> str:  # fmt: skip
         """Run one command; its output. Raises Failure with the last line when it fails."""
@@ -66,7 +66,7 @@ class ClearmlCli:
 
     def upload_model(
         self, name: str, project: str, folder: Path, destination: str, *,
-        timeout_s: float = _TIMEOUT_S,
+        timeout_s: float = COMMAND_S,
     ) -> str:  # fmt: skip
         """Upload a model folder; its model id.
 

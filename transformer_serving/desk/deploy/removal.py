@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from transformer_serving.desk.clearml_tools.cli import ClearmlCli, listed_endpoints
+from transformer_serving.desk.clearml_tools.cli import COMMAND_S, ClearmlCli, listed_endpoints
 from transformer_serving.desk.deploy.registry import split
 from transformer_serving.desk.deploy.rollout_plans import refuse_in_rollout
 from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
@@ -40,14 +40,14 @@ def remove(target: DeployTarget, endpoint: str, *, forget: bool = False) -> Remo
     return Removed(endpoint, endpoint in listed, forgotten)
 
 
-def take_out(cli: ClearmlCli, endpoint: str, **patience: float) -> None:
+def take_out(cli: ClearmlCli, endpoint: str, timeout_s: float = COMMAND_S) -> None:
     """Remove an endpoint and look whether it is gone: another writer may have put it back.
 
-    `patience` is of each command, as ClearmlCli.run has it. Raises Failure for one that stays.
+    `timeout_s` is of each command. Raises Failure for one that stays.
     """
     for _ in range(_TRIES):
-        cli.run("model", "remove", "--endpoint", endpoint, **patience)
-        if endpoint not in listed_endpoints(cli.run("model", "list", **patience)):
+        cli.run("model", "remove", "--endpoint", endpoint, timeout_s=timeout_s)
+        if endpoint not in listed_endpoints(cli.run("model", "list", timeout_s=timeout_s)):
             return
     raise Failure(
         f"{endpoint} was removed {_TRIES} times and every time somebody else's change put it back; "
