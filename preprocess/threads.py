@@ -49,8 +49,12 @@ class Threads:
 
         `deadline` is on time.monotonic's clock. Raises ServingError `deadline` when it passes,
         `left` when the caller does, before the thread is done, `overloaded` where what waits
-        takes too long. Work that has not begun by then never does.
+        takes too long. Work that has not begun by then never does; what comes behind its deadline
+        is not begun either, where `max_wait_s` is given.
         """
+        if max_wait_s is not None and not asker.golden and deadline <= time.monotonic():
+            # The host may have held it for so long. What is computed already is not thrown away.
+            raise too_late()
         if characters <= OFF_LOOP_CHARACTERS:
             return work()
         if max_wait_s is not None:

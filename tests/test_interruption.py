@@ -9,7 +9,11 @@ import sys
 
 import pytest
 
-from transformer_serving.desk.interruption import interruptible, undisturbed
+from transformer_serving.desk.interruption import (
+    interruptible,
+    reraise_interruption,
+    undisturbed,
+)
 
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -50,3 +54,13 @@ def test_after_nohup_a_closed_terminal_interrupts_nothing() -> None:
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_one_that_a_library_made_another_error_of_is_raised() -> None:
+    """As pybind11 does with one that comes while a module of it is imported."""
+    made = ImportError("initialization failed")
+    reraise_interruption(made)
+    between = SystemError("it returned a result with an exception set")
+    made.__cause__, between.__cause__ = between, KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        reraise_interruption(made)

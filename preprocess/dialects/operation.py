@@ -120,11 +120,11 @@ class Operation:
 
 
 def _is_sent(name: str, body: Any) -> bool:
-    """Whether the body has it, or an object of it that may hold fields of ours."""
+    """Whether the body has it, or an object of it that may hold fields of ours; null is none."""
     if not isinstance(body, Mapping):
         return False
     places = (body, body.get("inputs"), body.get("parameters"))
-    return any(isinstance(place, Mapping) and name in place for place in places)
+    return any(isinstance(place, Mapping) and place.get(name) is not None for place in places)
 
 
 def read_fields(body: Any, allowed: Collection[str]) -> Mapping[str, Any]:

@@ -231,7 +231,8 @@ def _write(answered: Answered) -> Reply:
         return _reply(answered.asked, _VECTORS_BINARY % (shape, len(raw)), raw)
     rows = [answer_body(row) for row in _rows(answered.answer)]
     if not binary:
-        texts = orjson.dumps([row.decode() for row in rows])
+        # One by one: of all together other threads would wait for the last.
+        texts = b"[%b]" % b",".join([orjson.dumps(row.decode()) for row in rows])
         return _reply(answered.asked, _ROWS_HERE % (len(rows), texts))
     raw = b"".join([len(row).to_bytes(4, "little") + row for row in rows])
     return _reply(answered.asked, _ROWS_BINARY % (len(rows), len(raw)), raw)

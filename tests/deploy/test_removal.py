@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from transformer_serving.desk.clearml_tools.cli import COMMAND_S
 from transformer_serving.desk.deploy import removal
 from transformer_serving.desk.deploy.removal import Removed, remove
 from transformer_serving.desk.deploy.target import DeployTarget
@@ -21,7 +22,8 @@ class Service:
         self.again = again
         self.endpoints = {"texts": {"model_id": "m"}}
 
-    def run(self, *command: str) -> str:
+    def run(self, *command: str, timeout_s: float = COMMAND_S) -> str:
+        assert timeout_s == COMMAND_S
         if command == ("model", "list"):
             return f"Endpoints:\n{json.dumps(self.endpoints)}\nModel Monitoring:\n"
         assert command == ("model", "remove", "--endpoint", "texts")

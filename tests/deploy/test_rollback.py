@@ -13,7 +13,7 @@ from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.deploy import endpoint, rollback
 from transformer_serving.desk.deploy.endpoint import Deployed
 from transformer_serving.desk.deploy.golden import Differs, Refused
-from transformer_serving.desk.deploy.registry import SERVED, WITHDRAWN, Registered, split
+from transformer_serving.desk.deploy.registry import SERVED, WITHDRAWN, WRONG, Registered, split
 from transformer_serving.desk.deploy.rollback import RolledBack
 from transformer_serving.desk.failure import Failure
 
@@ -44,7 +44,7 @@ def test_an_endpoint_added_by_hand_goes_to_the_newest_that_was_served() -> None:
 
 @pytest.fixture
 def bundles(tmp_path: Path) -> dict[str, Bundle]:
-    return {name: write_small(tmp_path / name, Parts(revision=name)) for name in "abc"}
+    return {name: write_small(tmp_path / name, Parts(revision=name)) for name in "abcd"}
 
 
 @pytest.fixture
@@ -119,6 +119,21 @@ def test_what_came_to_answer_after_its_deploy_gave_up_is_gone_back_to(
     target.kept.models.rows[0]["tags"] = []
     deploy(target, bundles["c"])
     assert target.tags == {"a": SERVED, "b": SERVED, "uploaded2": SERVED}
+    assert go_back(target).model_id == "b"
+
+
+def test_what_answered_wrong_is_not_gone_back_to_though_it_answers(
+    target: Target, bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    differs = Differs("its numbers by 1")
+    with monkeypatch.context() as patch:
+        patch.setattr(endpoint, "wait_for_golden", lambda *arguments: differs)
+        with pytest.raises(Failure, match="does not answer as it must"):
+            deploy(target, bundles["c"])
+    assert target.tags == {"a": SERVED, "b": SERVED, "uploaded2": WRONG}
+    target.answering = bundles["c"]
+    deploy(target, bundles["d"])
+    assert target.tags == {"a": SERVED, "b": SERVED, "uploaded2": WRONG, "uploaded3": SERVED}
     assert go_back(target).model_id == "b"
 
 

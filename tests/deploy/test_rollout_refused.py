@@ -21,6 +21,7 @@ class Unchanged:
     """A service as `clearml-serving model list` prints it, which nothing may be changed in."""
 
     triton = None
+    look = "the log"
 
     def __init__(self, folder: Path) -> None:
         self.lock = folder / "deploy.lock"

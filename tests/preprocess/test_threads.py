@@ -105,6 +105,25 @@ async def test_a_deadline_passes_also_before_a_thread_is_free(held: Held) -> Non
     await idle(threads)
 
 
+@pytest.mark.parametrize("characters", [1, LONG])
+async def test_what_comes_behind_its_deadline_is_not_begun(held: Held, characters: int) -> None:
+    """Not refused for who waits, either; a health check and a computed answer go on."""
+    threads = Threads()
+    tasks = await full(threads, held)
+    begun: list[int] = []
+    late = time.monotonic() - 1
+    who = passage()
+    who.own_deadline = True
+    with pytest.raises(ServingError) as refused:
+        await threads.run(characters, lambda: begun.append(1), who, late, 2.0)
+    assert (refused.value.kind.code, begun) == ("deadline", [])
+    await threads.run(1, lambda: begun.append(2), passage(body=GoldenBody()), late, 2.0)
+    await threads.run(1, lambda: begun.append(3), passage(), late, None)
+    assert begun == [2, 3]
+    held.release.set()
+    await asyncio.gather(*tasks)
+
+
 async def test_who_comes_behind_given_up_work_is_told_that_it_takes_too_long(held: Held) -> None:
     threads = Threads()
     learned(threads)

@@ -40,3 +40,15 @@ def undisturbed() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def reraise_interruption(error: BaseException) -> None:
+    """Raises the KeyboardInterrupt that a library made another error of.
+
+    One that comes while a native module is imported is the cause of an ImportError.
+    """
+    cause = error.__cause__
+    while cause is not None:
+        if isinstance(cause, KeyboardInterrupt):
+            raise cause
+        cause = cause.__cause__

@@ -154,6 +154,7 @@ async def test_stop_and_eos_are_both_stop(text: Asker) -> None:
         ({"max_tokens": 0}, 400, "max_tokens"),
         ({"max_tokens": 33}, 400, "max_tokens"),
         ({"max_completion_tokens": 0}, 400, "max_completion_tokens"),
+        ({"max_completion_tokens": None, "max_tokens": 0}, 400, "max_tokens"),
         ({"n": 0}, 400, "n"),
         ({"model": "m" * 513}, 400, "model"),
         ({"model": 1}, 400, "model"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from transformer_serving.contract.gate.refusals import refusals as reasons_against
@@ -174,7 +174,8 @@ def until_golden(
 ) -> None:  # fmt: skip
     """Wait for the golden answer of exactly this bundle. Raises Failure with why none came.
 
-    `advice` is how to go on then; `way_back` is, too, and stands in a refusal already.
+    A bundle that answers otherwise is marked so: no rollback goes to it. `advice` is how to go on
+    then; `way_back` is, too, and stands in a refusal already.
     """
     reason = wait_for_golden(
         target.url(endpoint),
@@ -190,6 +191,9 @@ def until_golden(
     if isinstance(reason, Refused):
         said = [f"{endpoint}: {reason}", advice]
     elif isinstance(reason, Differs):
+        # What is told below matters more than the mark.
+        with suppress(Failure):
+            target.registry().mark_wrong(endpoint, manifest.bundle_version)
         said = [f"{endpoint} does not answer as it must: {reason}", look, advice or way_back]
     else:
         why = f"{endpoint} did not answer within {limit.seconds:.0f} s: {reason}"

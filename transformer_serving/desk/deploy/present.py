@@ -9,7 +9,7 @@ from transformer_serving.contract.golden import agrees
 from transformer_serving.contract.manifest import Manifest
 from transformer_serving.desk.clearml_tools.cli import listed_endpoints
 from transformer_serving.desk.deploy.golden import Reply
-from transformer_serving.desk.deploy.registry import SERVED
+from transformer_serving.desk.deploy.registry import SERVED, WRONG
 from transformer_serving.desk.deploy.target import DeployTarget
 
 
@@ -38,13 +38,14 @@ def note_served(target: DeployTarget, endpoint: str, reply: Reply) -> None:
     """Tag the bundle that has answered, where it is the configured one, before another takes its
     place.
 
-    It may have come to answer after its `deploy` gave up: a rollback goes to it all the same.
+    It may have come to answer after its `deploy` gave up: a rollback goes to it all the same, but
+    not to one whose `deploy` found its answer wrong.
     """
     if reply.status != 200:
         return
     registry = target.registry()
     same = [row for row in registry.bundles(endpoint) if row.bundle_version == reply.version]
-    if not same or SERVED in same[0].tags:
+    if not same or {SERVED, WRONG} & set(same[0].tags):
         return
     if is_asked_for(target, endpoint, same[0].bundle_version):
         registry.mark_served(endpoint, same[0].bundle_version)

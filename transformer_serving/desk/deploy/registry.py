@@ -1,4 +1,4 @@
-"""The bundles of an endpoint in ClearML's model registry: which were served, which withdrawn.
+"""The bundles of an endpoint in ClearML's model registry: which were served, withdrawn or wrong.
 
 `deploy` registers each bundle as the ClearML model "ENDPOINT VERSION" of the serving service, and
 whole: the model folder, and in `.bundle/` what the inference container gets. Tags say how it went.
@@ -24,7 +24,7 @@ from transformer_serving.desk.bundle.folder import Bundle, open_bundle
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.failure import Failure
 
-SERVED, WITHDRAWN = "served", "rolled-back"
+SERVED, WITHDRAWN, WRONG = "served", "rolled-back", "answers-otherwise"
 # The SDK's names of an upload that has not ended, or not well.
 _UNFINISHED = ("", "uploading_file", "failed_uploading")
 _PAGE = 500
@@ -32,7 +32,9 @@ _PAGE = 500
 
 @dataclass(frozen=True)
 class Registered:
-    """A bundle in the registry; `tags` has SERVED once its golden request answered."""
+    """A bundle in the registry; `tags` has SERVED once its golden request answered, and
+    WRONG once that was answered otherwise than is recorded.
+    """
 
     model_id: str
     bundle_version: int
@@ -79,19 +81,26 @@ class ModelRegistry:
 
     def mark_served(self, endpoint: str, version: int) -> None:
         """The newest registration of that bundle has answered its golden request."""
-        for row in self.bundles(endpoint):
-            if row.bundle_version == version:
-                self._tag(row, SERVED, WITHDRAWN)
-                return
+        self._tag_newest(endpoint, version, SERVED)
+
+    def mark_wrong(self, endpoint: str, version: int) -> None:
+        """The newest registration of that bundle answers otherwise than it must."""
+        self._tag_newest(endpoint, version, WRONG)
 
     def mark_withdrawn(self, endpoint: str, version: int) -> None:
         """In all its registrations: a bundle that was deployed again has several."""
         for row in self.bundles(endpoint):
             if row.bundle_version == version:
-                self._tag(row, WITHDRAWN, SERVED)
+                self._tag(row, WITHDRAWN)
 
-    def _tag(self, row: Registered, tag: str, instead_of: str) -> None:
-        tags = [*(name for name in row.tags if name not in (tag, instead_of)), tag]
+    def _tag_newest(self, endpoint: str, version: int, tag: str) -> None:
+        for row in self.bundles(endpoint):
+            if row.bundle_version == version:
+                self._tag(row, tag)
+                return
+
+    def _tag(self, row: Registered, tag: str) -> None:
+        tags = [*(name for name in row.tags if name not in (SERVED, WITHDRAWN, WRONG)), tag]
         if set(tags) != set(row.tags):
             self._api.call("models.edit", model=row.model_id, tags=tags)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from transformer_serving.desk.clearml_tools.cli import COMMAND_S, ClearmlCli, listed_endpoints
@@ -40,14 +41,14 @@ def remove(target: DeployTarget, endpoint: str, *, forget: bool = False) -> Remo
     return Removed(endpoint, endpoint in listed, forgotten)
 
 
-def take_out(cli: ClearmlCli, endpoint: str, timeout_s: float = COMMAND_S) -> None:
+def take_out(cli: ClearmlCli, endpoint: str, left: Callable[[], float] = lambda: COMMAND_S) -> None:
     """Remove an endpoint and look whether it is gone: another writer may have put it back.
 
-    `timeout_s` is of each command. Raises Failure for one that stays.
+    `left` gives the seconds that the next command has. Raises Failure for one that stays.
     """
     for _ in range(_TRIES):
-        cli.run("model", "remove", "--endpoint", endpoint, timeout_s=timeout_s)
-        if endpoint not in listed_endpoints(cli.run("model", "list", timeout_s=timeout_s)):
+        cli.run("model", "remove", "--endpoint", endpoint, timeout_s=left())
+        if endpoint not in listed_endpoints(cli.run("model", "list", timeout_s=left())):
             return
     raise Failure(
         f"{endpoint} was removed {_TRIES} times and every time somebody else's change put it back; "

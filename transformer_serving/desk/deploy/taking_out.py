@@ -5,6 +5,7 @@ Tested by tests/deploy/test_rollout.py.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -16,8 +17,9 @@ from transformer_serving.desk.deploy.time_limit import OutOfTime, lift_alarm
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.interruption import undisturbed
 
-# For the lock and for each command: nothing else ends the clean-up before kill -9.
-_PATIENCE_S = 30.0
+# For the lock and for all commands together: nothing else ends the clean-up before kill -9. The one
+# that is begun last has some seconds.
+_PATIENCE_S, _LAST_S = 30.0, 5.0
 
 
 @contextmanager
@@ -33,8 +35,9 @@ def taken_out_again(target: DeployTarget, plan: Plan, *, locked: bool = False) -
         lift_alarm()
         words = str(ended) or "it was ended"
         try:
+            ends = time.monotonic() + _PATIENCE_S
             with undisturbed(), _lock(target, held=locked):
-                _take_out(target, plan)
+                _take_out(target, plan, ends)
         except Failure as fault:
             raise Failure(
                 f"{words}; {fault}; the candidate {plan.candidate} is left: "
@@ -52,7 +55,10 @@ def _lock(target: DeployTarget, *, held: bool) -> AbstractContextManager[None]:
     return nullcontext() if held else one_at_a_time(target.lock, _PATIENCE_S)
 
 
-def _take_out(target: DeployTarget, plan: Plan) -> None:
-    listed = target.cli.run("model", "list", timeout_s=_PATIENCE_S)
+def _take_out(target: DeployTarget, plan: Plan, ends: float) -> None:
+    def left() -> float:
+        return max(_LAST_S, ends - time.monotonic())
+
+    listed = target.cli.run("model", "list", timeout_s=left())
     if plan.candidate in listed_endpoints(listed):
-        take_out(target.cli, plan.candidate, timeout_s=_PATIENCE_S)
+        take_out(target.cli, plan.candidate, left)

@@ -93,7 +93,8 @@ def target_of(environment: Mapping[str, str]) -> DeployTarget | None:
 
 
 def service_lock(serving_id: str) -> Path:
-    """The lock file of a serving service: one for all commands of this user, in any folder.
+    """The lock file of a service on a ClearML server of one's own: one for all commands of this
+    user, in any folder. That of the embedded stack lies in its folder.
 
     The id alone names it: of the same server there are several addresses.
     """

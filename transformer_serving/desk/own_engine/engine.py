@@ -16,6 +16,7 @@ from transformer_serving.contract.gate.onnx_limits import onnx_faults
 from transformer_serving.contract.gate.plan_header import read_plan_header
 from transformer_serving.desk.builders.table import open_engine
 from transformer_serving.desk.failure import ConversionRefused, Failure
+from transformer_serving.desk.interruption import reraise_interruption
 from transformer_serving.desk.versions.lock import read_lock
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def open_own_engine(files: EngineFiles) -> Call:
     except Failure:
         raise
     except Exception as error:
+        reraise_interruption(error)
         raise ConversionRefused(
             f"--from: {files.engine} cannot load the file: {first_line(error)}; export it again "
             "with operators that the pinned Triton has too"
@@ -85,6 +87,7 @@ def open_own_engine(files: EngineFiles) -> Call:
         try:
             return engine_call(tensors)
         except Exception as error:
+            reraise_interruption(error)
             raise ConversionRefused(
                 f"{files.engine} cannot run the engine on texts of this --tokenizer: "
                 f"{first_line(error)}; give the tokenizer that the model was trained with, or "
