@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import pty
 import signal
@@ -11,6 +12,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -206,15 +208,15 @@ def test_a_worker_that_dies_in_the_middle_of_a_renewal_is_replaced(
 def test_a_pair_that_no_worker_starts_with_takes_nobody_down(
     alone: tuple[Server, Authority], tmp_path: Path
 ) -> None:
-    """A curve that is written out, which OpenSSL and cryptography know and ring does not."""
+    """An RSA key of three primes, which OpenSSL and cryptography know and ring does not."""
     server, authority = alone
     context, pair = authority.client(), Pair(*map(Path, options_of(server)))
     before, strange = shown(server, context), Pair(tmp_path / "s.pem", tmp_path / "s-key.pem")
-    for command in (
-        f"ecparam -name prime256v1 -genkey -noout -param_enc explicit -out {strange.key}",
+    openssl(
+        "genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:2048 -pkeyopt rsa_keygen_primes:3 "
+        f"-out {strange.key}",
         f"req -x509 -key {strange.key} -out {strange.cert} -subj /CN=a -days 2",
-    ):
-        subprocess.run(["openssl", *command.split()], check=True, capture_output=True, timeout=60)
+    )
     Tls(strange.cert, strange.key).check()
     pair.key.write_text(strange.key.read_text())
     pair.cert.write_text(strange.cert.read_text())
@@ -225,30 +227,111 @@ def test_a_pair_that_no_worker_starts_with_takes_nobody_down(
     wait_until(lambda: shown(server, context) == renewed, SOON_S)
 
 
-def test_who_is_replaced_during_a_renewal_is_renewed_as_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It starts with what was served with; what is newer has not been yet."""
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the supervisor starts instead of workers."""
     made: list[Any] = []
 
     def worker(order: WorkerOrder, tls: KeptTls | None) -> Any:
-        made.append(SimpleNamespace(pid=len(made), tls=tls, status=None, silent_seconds=0))
-        return made[-1]
+        one = SimpleNamespace(pid=len(made), tls=tls, status=None, silent_seconds=0, started=False)
+        one.close = lambda: None
+        made.append(one)
+        return one
 
     monkeypatch.setattr(supervisor, "WorkerProcess", worker)
-    kept = KeptTls(Tls(*vars(Authority(tmp_path).sign("server")).values()))
+    return made
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> KeptTls:
+    pair = Authority(tmp_path).sign("server")
+    return KeptTls(Tls(pair.cert, pair.key))
+
+
+@pytest.fixture
+def running(kept: KeptTls, made: list[Any]) -> Iterator[supervisor.Supervisor]:
+    """With one worker."""
     order = WorkerOrder("app", -1, -1, -1, 16, 5.0, 10.0)
     with socket.socket() as unused:
         running = supervisor.Supervisor(unused, 1, order, 0.0, kept)
         running._replace()
+        yield running
+
+
+def test_who_is_replaced_during_a_renewal_is_renewed_as_well(
+    running: supervisor.Supervisor, made: list[Any], kept: KeptTls
+) -> None:
+    """It starts with what was served with; what is newer has not been yet."""
+    running._on_renew()
+    running._renew()
+    (old, successor) = made
+    assert (old.tls, successor.tls is kept) == (kept, False)
+    old.status, old.started = 1, True
+    running._replace()
+    assert made[2].tls is kept
+    assert running._outdated == [old, made[2]]
+
+
+def test_a_renewal_that_failed_for_a_passing_reason_is_tried_again(
+    running: supervisor.Supervisor,
+    made: list[Any],
+    kept: KeptTls,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """After a pause each time, and each reason is told once."""
+    now, lacking, tries = 100.0, [errno.ENOSPC, errno.ENOSPC, errno.EMFILE], 0
+    create = os.memfd_create
+
+    def created(name: str) -> int:
+        nonlocal tries
+        tries += 1
+        if lacking:
+            raise OSError(number := lacking.pop(0), os.strerror(number))
+        return create(name)
+
+    monkeypatch.setattr(os, "memfd_create", created)
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now))
+    replace_file(kept.source.cert, kept.source.cert.read_bytes())
+    for tried in range(1, 4):
+        for _ in range(3):
+            running._renew()
+            assert (tries, len(made)) == (tried, 1)
+        now += supervisor._RENEWAL_PAUSE_S
+    assert [message.rpartition(": ")[2] for message in caplog.messages] == [
+        "No space left on device",
+        "Too many open files",
+    ]
+    running._renew()
+    (_, successor) = made
+    assert successor.tls is not kept
+    successor.tls.copy.check()
+    # It is done: nothing is read again.
+    now, before = now + supervisor._RENEWAL_PAUSE_S, tries
+    running._renew()
+    assert tries == before
+
+
+def test_who_asks_again_is_told_again(
+    running: supervisor.Supervisor, kept: KeptTls, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept.source.key.unlink()
+    for told in (1, 2):
         running._on_renew()
         running._renew()
-        (old, successor) = made
-        assert (old.tls, successor.tls is kept) == (kept, False)
-        old.status, old.started, old.close = 1, True, lambda: None
-        running._replace()
-        assert made[2].tls is kept
-        assert running._outdated == [old, made[2]]
+        running._renew()
+        assert len(caplog.messages) == told
+
+
+def test_the_copies_lie_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key from a Secret comes to no disk, and none is needed for it."""
+    pair = Authority(tmp_path).sign("server")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nothing"))
+    kept = KeptTls(Tls(pair.cert, pair.key))
+    for number in kept.numbers:
+        assert os.readlink(f"/proc/self/fd/{number}").startswith("/memfd:")
+        # For those alone that it is handed to.
+        assert not os.get_inheritable(number)
 
 
 def test_the_copies_last_whatever_becomes_of_the_files(tmp_path: Path) -> None:
@@ -397,15 +480,69 @@ def test_a_certificate_of_the_first_version_is_named(tmp_path: Path) -> None:
     """As openssl before 3.2 signs a request without more being said."""
     pair = Pair(tmp_path / "old.pem", tmp_path / "old-key.pem")
     request = tmp_path / "request.pem"
-    for command in (
+    openssl(
         f"req -new -newkey rsa:2048 -nodes -subj /CN=a -keyout {pair.key} -out {request}",
         f"x509 -req -in {request} -signkey {pair.key} -out {pair.cert} -days 2",
-    ):
-        subprocess.run(["openssl", *command.split()], check=True, capture_output=True, timeout=60)
+    )
     if x509.load_pem_x509_certificate(pair.cert.read_bytes()).version is not x509.Version.v1:
         pytest.skip("this openssl makes none of it")
     with pytest.raises(ValueError, match=r"old.pem is a certificate of X.509 version 1"):
         Tls(pair.cert, pair.key).check()
+
+
+def test_a_certificate_of_the_second_version_is_named(tmp_path: Path) -> None:
+    pair = Authority(tmp_path).sign("server")
+    # OpenSSL asks neither for the version nor whether the signature is of what is there now.
+    third, second = (bytes([0xA0, 3, 2, 1, written]) for written in (2, 1))
+    raw = ssl.PEM_cert_to_DER_cert(pair.cert.read_text())
+    pair.cert.write_text(ssl.DER_cert_to_PEM_cert(raw.replace(third, second, 1)))
+    with pytest.raises(ValueError, match=r"server.pem is a certificate of X.509 version 2, which"):
+        Tls(pair.cert, pair.key).check()
+
+
+@pytest.mark.parametrize("curve", ["prime256v1", "secp384r1"])
+@pytest.mark.parametrize("form", ["-param_enc explicit", "-conv_form compressed", "-no_public"])
+@pytest.mark.parametrize("container", ["sec1", "pkcs8"])
+def test_an_ec_key_that_openssl_alone_can_read_is_refused_with_what_mends_it(
+    curve: str, form: str, container: str, tmp_path: Path
+) -> None:
+    made, written, signed = (tmp_path / name for name in ("made.pem", "key.pem", "cert.pem"))
+    sign = "req -x509 -subj /CN=a -days 2 -key {} -out {}"
+    openssl(f"ecparam -name {curve} -genkey -out {made}", f"ec -in {made} {form} -out {written}")
+    if container == "pkcs8":
+        openssl(f"pkcs8 -topk8 -nocrypt -in {written} -out {made}")
+        written = made
+    openssl(sign.format(written, signed))
+    with pytest.raises(ValueError, match=rf"{written.name} lacks its curve's name") as refused:
+        Tls(signed, written).check()
+    mended = tmp_path / "mended.pem"
+    command = str(refused.value).partition("openssl ")[2]
+    openssl(command.replace("NEW_KEY", str(mended)).replace("KEY", str(written)))
+    if form != "-no_public":
+        with pytest.raises(ValueError, match=r"cert.pem lacks .* sign a new one for .*mended.pem"):
+            Tls(signed, mended).check()
+        openssl(sign.format(mended, signed))
+    Tls(signed, mended).check()
+
+
+def test_a_key_behind_its_curves_parameters_is_taken(tmp_path: Path) -> None:
+    """As openssl ecparam writes it. Parameters alone name no curve of a key that follows them."""
+    named, key, cert = (tmp_path / name for name in ("named.pem", "key.pem", "cert.pem"))
+    openssl(
+        f"ecparam -name prime256v1 -genkey -out {named}",
+        f"req -x509 -subj /CN=a -days 2 -key {named} -out {cert}",
+        f"ec -in {named} -param_enc explicit -out {key}",
+    )
+    Tls(cert, named).check()
+    parameters, _, _ = named.read_text().partition("-----BEGIN EC PRIVATE KEY")
+    key.write_text(parameters + key.read_text())
+    with pytest.raises(ValueError, match=r"key.pem lacks its curve's name"):
+        Tls(cert, key).check()
+
+
+def openssl(*commands: str) -> None:
+    for command in commands:
+        subprocess.run(["openssl", *command.split()], check=True, capture_output=True, timeout=60)
 
 
 def test_a_key_with_a_passphrase_is_refused_without_asking_for_it(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ Tested by tests/gateway/test_tls.py.
 from __future__ import annotations
 
 import os
-import tempfile
 import weakref
 from pathlib import Path
 
@@ -19,8 +18,9 @@ class KeptTls:
     `numbers`.
 
     A renewal writes one file after the other: a worker that is replaced meanwhile would read a
-    certificate and a key that do not belong together. The copies have no name: nobody who tidies
-    the temporary folder takes them, and no key is left there however the process ends.
+    certificate and a key that do not belong together. The copies lie in memory and have no name: a
+    key that is only mounted, as from a Secret, comes to no disk by them, and they end with the last
+    process that holds them.
     """
 
     def __init__(self, source: Tls) -> None:
@@ -51,8 +51,9 @@ def kept_tls(access: Access) -> KeptTls | None:
 
 def _copied(path: Path) -> int:
     """The open file's number."""
-    with tempfile.TemporaryFile() as file:
-        file.write(path.read_bytes())
+    raw = path.read_bytes()
+    with os.fdopen(os.memfd_create("tls"), "wb") as file:
+        file.write(raw)
         file.flush()
         return os.dup(file.fileno())
 

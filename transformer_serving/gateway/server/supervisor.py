@@ -10,6 +10,7 @@ Tested by tests/gateway/test_workers.py.
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import socket
 import time
@@ -28,7 +29,8 @@ _HUNG_S = 60.0
 _STALLED_S = 2.0
 # Before the next try where one ended in its start.
 _PAUSE_S = 1.0
-# The same of a successor, which nobody waits for: a start costs seconds of processor time.
+# The same of a successor, which nobody waits for: a start costs seconds of processor time. And
+# before the certificate's files are read again that could not be used.
 _RENEWAL_PAUSE_S = 5.0
 # The exit status where no worker could be started, as uvicorn's.
 _NOT_STARTED = 3
@@ -62,6 +64,9 @@ class Supervisor:
         self._told_at: float | None = None
         self._asked_to_renew = False
         self._renew_not_before = 0.0
+        # When the files are read next, and why they could not be used.
+        self._read_not_before = math.inf
+        self._refusal = ""
         self._rested = time.monotonic()
 
     def run(self) -> int:
@@ -143,11 +148,7 @@ class Supervisor:
                 self._outdated.append(made)
 
     def _renew(self) -> None:
-        if self._files.changed() or self._asked_to_renew:
-            self._asked_to_renew = False
-            if self._read_tls():
-                # One that is starting may have read the files before they changed.
-                self._outdated = self._serving_and_starting()
+        self._read_when_due()
         if self._successor is None:
             self._outdated = [one for one in self._outdated if one in self._workers]
             if self._outdated and time.monotonic() >= self._renew_not_before:
@@ -171,6 +172,22 @@ class Supervisor:
             self._workers.append(new)
             self._make_way(old)
 
+    def _read_when_due(self) -> None:
+        """At once where the files changed or SIGHUP asks for it. Until it succeeds it is tried
+        again: where only room or open files were lacking, nothing tells when they are there.
+        """
+        if self._files.changed() or self._asked_to_renew:
+            self._asked_to_renew = False
+            self._read_not_before, self._refusal = 0.0, ""
+        if time.monotonic() < self._read_not_before:
+            return
+        if self._read_tls():
+            self._read_not_before = math.inf
+            # One that is starting may have read the files before they changed.
+            self._outdated = self._serving_and_starting()
+        else:
+            self._read_not_before = time.monotonic() + _RENEWAL_PAUSE_S
+
     def _make_way(self, old: WorkerProcess) -> None:
         self._workers.remove(old)
         self._leaving.append(old)
@@ -184,7 +201,10 @@ class Supervisor:
             if self._newest_tls is not None:
                 self._newest_tls = KeptTls(self._newest_tls.source)
         except ValueError as error:
-            log.error("the old certificate stays: %s", error)
+            # Once, not at every try.
+            if str(error) != self._refusal:
+                log.error("the old certificate stays: %s", error)
+            self._refusal = str(error)
             return False
         return True
 

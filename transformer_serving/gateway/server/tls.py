@@ -5,6 +5,8 @@ Tested by tests/gateway/test_tls.py.
 
 from __future__ import annotations
 
+import base64
+import re
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import PublicKeyAlgorithmOID
 
 # Of ring 0.17, which Granian's TLS is built with: OpenSSL knows more, and a worker would end.
@@ -21,6 +24,12 @@ _KEY_TYPES = (
     "ECDSA over secp384r1", "Ed25519",
 )  # fmt: skip
 _LEAST_EXPONENT = 65_537
+# The names of the curves in DER.
+_CURVES = {
+    "secp256r1": bytes.fromhex("06082a8648ce3d030107"),
+    "secp384r1": bytes.fromhex("06052b81040022"),
+}
+_PRIVATE_KEY = re.compile(rb"-----BEGIN (?:EC )?PRIVATE KEY-----(.+?)-----END", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -51,23 +60,53 @@ class Tls:
             # Asked for a passphrase, OpenSSL would wait at the terminal.
             context.load_cert_chain(self.cert, self.key, password=_no_passphrase)
             leaf = x509.load_pem_x509_certificate(self.cert.read_bytes())
+            key = self.key.read_bytes()
         except _PassphraseError:
             raise ValueError(
                 f"{self.key} asks for a passphrase; write it without one: "
                 "openssl pkey -in KEY -out NEW_KEY"
             ) from None
+        except x509.InvalidVersion as error:
+            # It is counted from 0 there.
+            raise self._wrong_version(error.parsed_version + 1) from None
         except (OSError, ValueError) as error:
             raise ValueError(
                 f"{self.cert} and {self.key} are no certificate and its key: {_reason(error)}"
             ) from None
         if leaf.version is x509.Version.v1:
-            raise ValueError(
-                f"{self.cert} is a certificate of X.509 version 1, which TLS here cannot use; "
-                "sign one of version 3: openssl x509 -req ... -extfile FILE"
-            )
+            raise self._wrong_version(1)
         if (kind := _key_type(leaf)) not in _KEY_TYPES:
             raise ValueError(
                 f"{self.key} is {kind}, which TLS here cannot use; it takes {', '.join(_KEY_TYPES)}"
+            )
+        self._check_curve(leaf, key)
+
+    def _wrong_version(self, version: int) -> ValueError:
+        return ValueError(
+            f"{self.cert} is a certificate of X.509 version {version}, which TLS here cannot use; "
+            "sign one of version 3: openssl x509 -req ... -extfile FILE"
+        )
+
+    def _check_curve(self, leaf: x509.Certificate, key: bytes) -> None:
+        """OpenSSL also reads a curve that is written out, and a point that is shortened or to be
+        worked out; ring knows a curve by its name alone, and takes the point as it is.
+        """
+        public = leaf.public_key()
+        if not isinstance(public, EllipticCurvePublicKey):
+            return
+        point = public.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+        written = _decoded(key)
+        if _CURVES[public.curve.name] not in written or point not in written:
+            raise ValueError(
+                f"{self.key} lacks its curve's name or its whole public half, without which TLS "
+                "here cannot use it; write it with a named curve: openssl ec -in KEY "
+                "-param_enc named_curve -conv_form uncompressed -out NEW_KEY"
+            )
+        whole = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        if whole not in leaf.tbs_certificate_bytes:
+            raise ValueError(
+                f"{self.cert} lacks its curve's name or its whole public key, without which TLS "
+                f"here cannot use it; sign a new one for {self.key}"
             )
 
 
@@ -86,6 +125,12 @@ def _key_type(certificate: x509.Certificate) -> str:
     if isinstance(key, EllipticCurvePublicKey):
         return f"ECDSA over {key.curve.name}"
     return type(key).__name__.removeprefix("_").removesuffix("PublicKey")
+
+
+def _decoded(key: bytes) -> bytes:
+    """The first private key of a file in PEM, which is the one that is used."""
+    found = _PRIVATE_KEY.search(key)
+    return b"" if found is None else base64.b64decode(found[1])
 
 
 class _PassphraseError(Exception):
