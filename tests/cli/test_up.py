@@ -38,9 +38,9 @@ def test_plain_demo_is_the_one_of_texts(arguments: list[str], demo: str | None) 
     assert up.make_context("up", arguments).params["demo"] == demo
 
 
-def test_a_gateway_with_keys_is_asked_with_the_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """With which the gateway of a played stack is asked for its demo."""
     target = DeployTarget(ClearmlCli({}, "0" * 32), "http://f", "http://s", tmp_path / "lock")
     keys: list[str | None] = []
 
@@ -60,12 +60,50 @@ def test_a_gateway_with_keys_is_asked_with_the_key(
     monkeypatch.setattr(f"{desk}.bundle.folder.open_bundle", lambda path: None)
     monkeypatch.setattr(f"{desk}.deploy.endpoint.deploy_together", deployed)
     monkeypatch.setattr(f"{desk}.deploy.golden.ask", answered)
-    monkeypatch.setenv("TRANSFORMER_SERVING_KEY", "a-key")
-    done = CliRunner().invoke(up, ["--demo", "--state", str(tmp_path / "state")])
+    return keys
+
+
+def demo(tmp_path: Path, *options: str) -> str:
+    done = CliRunner().invoke(up, ["--demo", "--state", str(tmp_path / "state"), *options])
     assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_gateway_with_keys_is_asked_with_the_key(
+    keys: list[str | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRANSFORMER_SERVING_KEY", "a-key")
+    said = demo(tmp_path)
     assert keys == ["a-key", "a-key"]
-    assert '-H "x-api-key: $TRANSFORMER_SERVING_KEY" -d' in done.output
-    assert "a-key" not in done.output
+    assert '-H "x-api-key: $TRANSFORMER_SERVING_KEY" -d' in said
+    assert "a-key" not in said
+    assert "export" not in said
+
+
+@pytest.mark.parametrize("held", [None, "another-key"])
+def test_a_key_that_the_shell_does_not_hold_is_to_be_exported(
+    keys: list[str | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: str | None
+) -> None:
+    monkeypatch.delenv("TRANSFORMER_SERVING_KEY", raising=False)
+    if held:
+        monkeypatch.setenv("TRANSFORMER_SERVING_KEY", held)
+    said = demo(tmp_path, "--key", "a-key")
+    assert keys == ["a-key", "a-key"]
+    line = next(line for line in said.splitlines() if "must hold the key" in line)
+    assert line.endswith("export TRANSFORMER_SERVING_KEY=KEY")
+    assert '-H "x-api-key: $TRANSFORMER_SERVING_KEY" -d' in said.split(line)[1]
+    assert "a-key" not in said.replace("another-key", "")
+    assert "a-key" not in said
+    assert "another-key" not in said
+
+
+def test_without_a_key_nothing_is_to_be_exported(
+    keys: list[str | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRANSFORMER_SERVING_KEY", raising=False)
+    said = demo(tmp_path)
+    assert keys == [None, None]
+    assert "TRANSFORMER_SERVING_KEY" not in said
 
 
 def test_what_is_no_key_is_refused_before_anything_is_built(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shlex
@@ -26,6 +27,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.engine.triton_server import wait_until
 from tests.free_ports import free_ports
+from tests.small_disk import small_disk
 from tests.stack.intruder import grpc_calls, http_calls, send
 from tests.stack.small_bundles import Parts, write_small
 from transformer_serving.contract.endpoint import InputTensor, read_endpoint
@@ -34,7 +36,7 @@ from transformer_serving.desk.builders.calibration import feeds_of
 from transformer_serving.desk.bundle.folder import Bundle, open_bundle
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.cli.repository import image_line
-from transformer_serving.desk.deploy.plain_triton import write_repository
+from transformer_serving.desk.deploy.plain_triton import _aside, write_repository
 from transformer_serving.desk.failure import Failure
 from transformer_serving.engine.model_config import from_text
 
@@ -337,6 +339,150 @@ def test_ended_while_a_model_is_replaced_the_old_one_is_there(
         write_repository(second, models, "m", ensemble=False)
     assert versions_of(models) == {"m": [version(first)]}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "models"]
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Bundle, Bundle]:
+    """Two bundles whose tokenizers are not taken for the same."""
+    first, second = (write_small(tmp_path / name, Parts(revision=name)) for name in "ab")
+    return first, second
+
+
+TEXT_MODELS = ("m", "m_text", "m_tokenizer")
+
+
+@pytest.mark.parametrize(
+    ("before", "renames"), [(True, number) for number in range(1, 6)] + [(False, 1), (False, 2)]
+)
+def test_ended_while_an_ensemble_is_put_in_what_was_there_is_there(
+    two: tuple[Bundle, Bundle],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    before: bool,
+    renames: int,
+) -> None:
+    models, rename, done = tmp_path / "models", Path.rename, 0
+    models.mkdir()
+    if before:
+        write_repository(two[0], models, "m", ensemble=True)
+    there = versions_of(models)
+
+    def ended(path: Path, target: Path) -> Path:
+        nonlocal done
+        done += 1
+        moved = rename(path, target)
+        if done == renames:
+            raise KeyboardInterrupt
+        return moved
+
+    monkeypatch.setattr(Path, "rename", ended)
+    with pytest.raises(KeyboardInterrupt):
+        write_repository(two[1], models, "m", ensemble=True)
+    assert versions_of(models) == there
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "models"]
+
+
+def test_killed_at_no_time_an_ensemble_is_beside_what_is_not_its_own(
+    two: tuple[Bundle, Bundle], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models, rename = tmp_path / "models", Path.rename
+    there: list[dict[str, list[str]]] = []
+
+    def watched(path: Path, target: Path) -> Path:
+        there.append(versions_of(models))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", watched)
+    for bundle in two:
+        write_repository(bundle, models, "m", ensemble=True)
+    there.append(versions_of(models))
+    whole = [dict.fromkeys(TEXT_MODELS, [version(bundle)]) for bundle in two]
+    assert [seen for seen in there if "m_text" in seen] == whole
+
+
+def test_old_models_that_cannot_be_put_back_are_kept(
+    two: tuple[Bundle, Bundle], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models, rename = tmp_path / "models", Path.rename
+    write_repository(two[0], models, "m", ensemble=False)
+
+    def failing(path: Path, target: Path) -> Path:
+        if path.name != "m":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(OSError, match="Input/output error"):
+        write_repository(two[1], models, "m", ensemble=False)
+    (old,) = tmp_path.glob(".m.*/**/old")
+    assert (old / version(two[0]) / "model.onnx").is_file()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_in_order(
+    two: tuple[Bundle, Bundle], tmp_path: Path, number: signal.Signals
+) -> None:
+    """It comes while the engine is copied."""
+    output = tmp_path / "out"
+    write_repository(two[0], output / "models", "m", ensemble=False)
+    script = (
+        "import os, shutil, signal\n"
+        "from transformer_serving.desk.cli import main\n"
+        # As it is where nohup does not have this run.
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+        f"shutil.copyfile = lambda *_: os.kill(os.getpid(), {int(number)})\n"
+        "main()"
+    )
+    arguments = ["repository", str(two[1].folder), "--output", str(output), "--name", "m"]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.strip().endswith("Aborted!")
+    assert [path.name for path in output.iterdir()] == ["models"]
+    assert versions_of(output / "models") == {"m": [version(two[0])]}
+
+
+def test_a_repository_on_a_disk_of_its_own(two: tuple[Bundle, Bundle], tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    with small_disk(models, 8):
+        assert _aside(models) == models
+        for bundle in two:
+            write_repository(bundle, models, "m", ensemble=True)
+            assert versions_of(models) == dict.fromkeys(TEXT_MODELS, [version(bundle)])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "models"]
+
+
+def test_a_repository_that_is_a_link_to_another_disk(
+    two: tuple[Bundle, Bundle], tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", 8) as disk:
+        (disk / "there").mkdir()
+        (tmp_path / "models").symlink_to(disk / "there")
+        # Triton takes what is in the repository for models.
+        assert _aside(tmp_path / "models") == disk
+        for bundle in two:
+            write_repository(bundle, tmp_path / "models", "m", ensemble=False)
+            assert versions_of(disk / "there") == {"m": [version(bundle)]}
+        assert [path.name for path in disk.iterdir()] == ["there"]
+
+
+def test_a_mount_of_the_same_disk_is_told_with_the_fix(
+    two: tuple[Bundle, Bundle], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mounted(path: Path, target: Path) -> Path:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    monkeypatch.setattr(Path, "rename", mounted)
+    models = tmp_path / "models"
+    with pytest.raises(
+        Failure, match=f"{models}, which seems to be a mount; .*--output {models}"
+    ) as refused:
+        write_repository(two[0], models, "m", ensemble=True)
+    assert refused.value.exit_code == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "models"]
+    assert not list(models.iterdir())
 
 
 def commands_of(bundle: Path, output: Path) -> dict[str, str]:

@@ -4,6 +4,8 @@ serving service: of its id, wherever a command runs, and of no stack's folder.""
 from __future__ import annotations
 
 import fcntl
+import os
+import pwd
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +85,23 @@ def test_a_cache_that_is_a_path_of_the_current_folder_does_not_count(
     for given in ("cache", ""):
         monkeypatch.setenv("XDG_CACHE_HOME", given)
         assert user_cache() == tmp_path / "home" / ".cache" / "transformer-serving"
+
+
+def test_a_user_without_a_home_is_told_what_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container's, often: a uid that no passwd has."""
+
+    def unknown(uid: int) -> pwd.struct_passwd:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.delenv("HOME")
+    assert user_cache().parent == tmp_path / "cache"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    with pytest.raises(Failure, match=f"user {os.getuid()} has no home.* set XDG_CACHE_HOME") as no:
+        deploy_target(None)
+    assert no.value.exit_code == 2
 
 
 @pytest.mark.parametrize("missing", TARGET_VARIABLES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import socketserver
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 import uvicorn
 
 from tests.doctor.conftest import CLI, answering
+from tests.free_ports import free_port
 from tests.gateway.certificates import Authority
 from tests.gateway.played_host import Processor, host_of
 from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
@@ -142,6 +144,45 @@ def test_it_is_where_compose_publishes_it(address: dict[str, str]) -> None:
         # One that is named goes before, such as the shell's.
         said = of_file(**address, **{PORT: port, SERVE: "http://127.0.0.1:9/serve"})
     assert f"{SERVE} http://127.0.0.1:9 is not reachable" in said[FAILURE]
+
+
+def docker(folder: Path, text: str) -> str:
+    """A PATH whose docker does this."""
+    (folder / "docker").write_text(f"#!/bin/sh\n{text}\n")
+    (folder / "docker").chmod(0o755)
+    return str(folder)
+
+
+@pytest.mark.parametrize("text", ["exit 1", "echo a warning of compose >&2"])
+def test_where_nothing_was_started_its_address_is_no_fault(tmp_path: Path, text: str) -> None:
+    """docker/example.env has it for everybody."""
+    port = str(free_port())
+    said = of_file(PATH=docker(tmp_path, text), **{BIND: "127.0.0.1", PORT: port})
+    assert said.keys() == {SKIPPED}
+    assert "no compose stack of this folder or COMPOSE_FILE runs here" in said[SKIPPED]
+    assert f"nothing listens at http://127.0.0.1:{port}, where compose" in said[SKIPPED]
+    assert SERVE in said[SKIPPED]
+
+
+def test_a_compose_stack_without_its_gateway_is_a_fault(tmp_path: Path) -> None:
+    path = docker(tmp_path, """echo '{"Name": "demo-triton-1"}'""")
+    said = of_file(PATH=path, **{PORT: str(free_port())})
+    assert f"{PORT} http://127.0.0.1:" in said[FAILURE]
+    assert "start the gateway" in said[FAILURE]
+
+
+def test_what_listens_and_does_not_answer_is_a_fault(tmp_path: Path) -> None:
+    """So does Docker for a container whose gateway hangs, whatever folder it was started in."""
+    with socketserver.TCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            port = str(server.server_address[1])
+            said = of_file(PATH=docker(tmp_path, "exit 1"), **{PORT: port})
+        finally:
+            server.shutdown()
+            thread.join()
+    assert "is not reachable" in said[FAILURE]
 
 
 def test_a_file_that_does_not_say_where_is_told_so() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -33,7 +34,7 @@ from transformer_serving.desk.doctor.finding import FAILURE
 from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import health, stack
-from transformer_serving.desk.local.backup import backup, restore
+from transformer_serving.desk.local.backup import _exchange, _restore_record, backup, restore
 from transformer_serving.desk.local.parts import BY_NAME, control_plane_data
 from transformer_serving.desk.local.record import Ports, StackRecord, load_record, save_record
 from transformer_serving.desk.local.supervision import Process
@@ -225,22 +226,90 @@ def test_without_room_a_good_backup_is_not_called_bad(state: Path, tmp_path: Pat
         assert tasks(disk) == 500
 
 
-def test_without_room_for_its_record_the_data_is_as_it_was(
-    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+
+@pytest.fixture
+def older(state: Path, tmp_path: Path) -> Path:
+    """A backup of the stack, which has one task less by now: 499."""
     store = filled(state)
     backup(state, tmp_path / "b.tar")
     with store.writing() as transaction:
         transaction.remove(Kind.TASK, "t0")
     store.close()
+    return tmp_path / "b.tar"
+
+
+def test_without_room_for_its_record_the_data_is_as_it_was(
+    state: Path, older: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(f"{BACKUP}.save_record", full)
     with pytest.raises(Failure, match=f"{NO_SPACE}; nothing was restored"):
-        restore(state, tmp_path / "b.tar")
+        restore(state, older)
     assert tasks(state) == 499
     assert not list(state.glob("control-plane.*"))
+
+
+def test_data_that_cannot_be_put_back_is_kept_and_named(
+    state: Path, older: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchanged: list[Path] = []
+
+    def exchange_once(data: Path, new: Path) -> None:
+        if exchanged:
+            raise Failure(f"{data} cannot be exchanged: Input/output error")
+        exchanged.append(new)
+        _exchange(data, new)
+
+    monkeypatch.setattr(f"{BACKUP}._exchange", exchange_once)
+    monkeypatch.setattr(f"{BACKUP}.save_record", full)
+    with pytest.raises(Failure, match="No space .* cannot be exchanged: Input/output") as failed:
+        restore(state, older)
+    (kept,) = state.glob("control-plane.*")
+    assert f"what was there before is in {kept}: rename both by hand" in str(failed.value)
+    assert tasks(state) == 500
+    control_plane_data(state).rename(state / "restored")
+    kept.rename(control_plane_data(state))
+    assert tasks(state) == 499
+
+
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_ended_at_the_exchange_the_data_is_as_it_was(
+    state: Path, older: Path, monkeypatch: pytest.MonkeyPatch, exchanged: bool
+) -> None:
+    """What ends it says not whether the folders have changed names by then."""
+    handlers: list[object] = []
+
+    def ended(data: Path, new: Path) -> None:
+        handlers.append(signal.getsignal(signal.SIGTERM))
+        if exchanged:
+            _exchange(data, new)
+        if len(handlers) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"{BACKUP}._exchange", ended)
+    with pytest.raises(KeyboardInterrupt):
+        restore(state, older)
+    assert tasks(state) == 499
+    assert not list(state.glob("control-plane.*"))
+    # Nor does a second Ctrl-C end the way back.
+    assert handlers == [signal.SIG_IGN] * (2 if exchanged else 1)
+
+
+def test_nothing_ends_it_between_the_data_and_its_record(
+    state: Path, older: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(state: Path, stored: StackRecord) -> None:
+        _restore_record(state, stored)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(f"{BACKUP}._restore_record", ended)
+    try:
+        restore(state, older)
+    except KeyboardInterrupt:
+        pytest.fail("the data is of before, and the record is not")
+    assert tasks(state) == 500
 
 
 def test_what_cannot_be_written_or_read_is_told(state: Path, tmp_path: Path) -> None:

@@ -1,36 +1,86 @@
-"""A folder's new content in its place: whoever is ended in between leaves the old one or the new.
+"""Folders' new content in their places: whoever is ended in between leaves the old one or the new.
 
 Tested by tests/bundle/test_writer.py and tests/deploy/test_plain_triton.py.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 
+@dataclass(frozen=True)
+class _Place:
+    """`fresh` is what is to be at `target`, and `old` where that steps aside to."""
+
+    target: Path
+    fresh: Path
+    old: Path
+
+    def clear(self) -> None:
+        """rename() cannot replace a folder that has files."""
+        if os.path.lexists(self.target):
+            self.target.rename(self.old)
+
+
 @contextmanager
-def replacing_folder(target: Path, *, aside: Path | None = None) -> Iterator[Path]:
+def replacing_folder(target: Path) -> Iterator[Path]:
     """A new folder that takes the place of `target` when the block ends without an error; what was
     there is there again when it does not.
 
-    It is made in the folder `aside`, on the same disk, or else beside `target`.
+    It is made beside `target`.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    workspace = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=aside or target.parent))
-    fresh, old = workspace / "new", workspace / "old"
-    try:
-        fresh.mkdir()
+    with replacing_folders([target], aside=target.parent) as (fresh,):
         yield fresh
-        if target.exists():
-            # rename() cannot replace a folder that has files, so the old one steps aside first.
-            target.rename(old)
-        fresh.rename(target)
+
+
+@contextmanager
+def replacing_folders(targets: Sequence[Path], *, aside: Path) -> Iterator[list[Path]]:
+    """Likewise new folders for all `targets`, which are replaced when each is whole.
+
+    The last one works with the others: it is away while they change, so that also who is killed
+    in between leaves none that works with what is not its own. They are made in the folder
+    `aside`, on the same disk.
+    """
+    workspace = Path(tempfile.mkdtemp(prefix=f".{targets[0].name}.", dir=aside))
+    folders = [(target, workspace / target.name) for target in targets]
+    places = [_Place(target, folder / "new", folder / "old") for target, folder in folders]
+    try:
+        for place in places:
+            place.fresh.mkdir(parents=True)
+        yield [place.fresh for place in places]
+        _replace(places)
     finally:
-        # The second rename failed, or somebody ended the command between the two.
-        if old.exists() and not target.exists():
-            old.rename(target)
+        # A rename failed, or somebody ended the command between two of them. Where this fails too,
+        # the old ones stay in the workspace.
+        _put_back(places)
         shutil.rmtree(workspace, ignore_errors=True)
+
+
+def _replace(places: Sequence[_Place]) -> None:
+    *others, last = places
+    last.clear()
+    for place in others:
+        place.clear()
+        place.fresh.rename(place.target)
+    last.fresh.rename(last.target)
+
+
+def _put_back(places: Sequence[_Place]) -> None:
+    *others, last = places
+    # It is made last and takes its place last: all are replaced, or not all were made.
+    if not last.fresh.exists():
+        return
+    for place in others:
+        if not place.fresh.exists():
+            place.target.rename(place.fresh)
+        if os.path.lexists(place.old):
+            place.old.rename(place.target)
+    if os.path.lexists(last.old):
+        last.old.rename(last.target)

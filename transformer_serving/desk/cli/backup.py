@@ -12,6 +12,7 @@ import click
 
 from transformer_serving.desk.cli.options import json_option, state_option
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.interruption import interruptible
 
 
 @click.command()
@@ -23,7 +24,8 @@ def backup(file: Path, state: str | None, as_json: bool) -> None:
     from transformer_serving.desk.local.backup import backup as write_backup
     from transformer_serving.desk.local.record import state_directory
 
-    done = write_backup(state_directory(state), file)
+    with interruptible():
+        done = write_backup(state_directory(state), file)
     if as_json:
         click.echo(json.dumps(done, indent=2))
         return
@@ -43,7 +45,8 @@ def restore(file: Path, state: str | None, as_json: bool) -> None:
     folder = state_directory(state)
     if Supervisor(folder).is_up():
         raise Failure("the stack runs; stop it first: transformer-serving down", exit_code=2)
-    done = put_back(folder, file)
+    with interruptible():
+        done = put_back(folder, file)
     if as_json:
         click.echo(json.dumps(done, indent=2))
         return

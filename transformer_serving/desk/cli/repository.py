@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from transformer_serving.desk.cli.options import json_option
+from transformer_serving.desk.interruption import interruptible
 
 MODELS, BACKENDS = "models", "backends"
 # The engines whose backends the pinned image has.
@@ -45,17 +46,18 @@ def repository(
     from transformer_serving.desk.deploy.plain_triton import write_repository
 
     opened = open_bundle(bundle)
-    done = write_repository(
-        opened,
-        output / MODELS,
-        name or bundle.resolve().name,
-        ensemble=ensemble,
-        environment=environment,
-    )
+    with interruptible():
+        done = write_repository(
+            opened,
+            output / MODELS,
+            name or bundle.resolve().name,
+            ensemble=ensemble,
+            environment=environment,
+        )
+        here = wheel_line(output)
     commands = {}
     if opened.manifest.engine in _IN_IMAGE:
         commands["image"] = image_line(done.folder, gpus=done.gpu)
-    here = wheel_line(output)
     if here is not None:
         commands["here"] = here
     models = [done.model] if done.ensemble is None else [done.model, done.ensemble]

@@ -8,6 +8,7 @@ Tested by tests/stack/test_commands.py.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -90,8 +91,7 @@ def up(
         )
     if monitoring:
         _show_monitoring(phases.console, running)
-    for done, bundle in deployed:
-        _show_curl(phases.console, done, bundle, key)
+    _show_requests(phases.console, deployed, key)
     phases.console.print("see it with [bold]transformer-serving status[/]")
 
 
@@ -131,6 +131,20 @@ def _show_monitoring(console: Console, running: Stack) -> None:
             "apt-get install prometheus-alertmanager",
             soft_wrap=True,
         )
+
+
+def _show_requests(
+    console: Console, deployed: list[tuple[Deployed, DemoBundle]], key: str | None
+) -> None:
+    # A shell would put nothing, or another key, in the place of a key that was given by --key.
+    if deployed and key and os.environ.get(KEY_VARIABLE) != key:
+        console.print()
+        console.print(
+            f"for these requests {KEY_VARIABLE} must hold the key: export {KEY_VARIABLE}=KEY",
+            soft_wrap=True, highlight=False, markup=False,
+        )  # fmt: skip
+    for done, bundle in deployed:
+        _show_curl(console, done, bundle, key)
 
 
 def _show_curl(console: Console, done: Deployed, bundle: DemoBundle, key: str | None) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -12,7 +16,7 @@ from transformer_serving.contract.naming import is_unquoted
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.deploy.endpoint import check_name
 from transformer_serving.desk.failure import Failure
-from transformer_serving.desk.folder_replacement import replacing_folder
+from transformer_serving.desk.folder_replacement import replacing_folders
 from transformer_serving.engine.errors import ConfigError
 from transformer_serving.engine.model_config import (
     FILE_NAME as CONFIG,
@@ -27,6 +31,8 @@ from transformer_serving.engine.triton_process import UNQUOTED
 
 _TOKENIZER_MODEL = Path(tokenizer_package).with_name("model.py")
 TEXT = "text"
+# A model's configuration, which names it, and the files of its version.
+_Model = tuple[ModelConfig, Sequence[Path]]
 # Triton wants a GPU for the first, and takes one that is there for the second.
 _ON_GPU = ("KIND_GPU", "KIND_AUTO")
 
@@ -50,13 +56,14 @@ def write_repository(
     ensemble: bool,
     environment: Path | None = None,
 ) -> Repository:
-    """Add the bundle's model `name` to the repository `folder`; a model of that name is replaced.
+    """Add the bundle's model `name` to the repository `folder`; a model of that name is replaced,
+    with its ensemble or not at all.
 
     With `ensemble` also NAME_tokenizer and NAME_text, which takes texts and gives the model's
     outputs; `environment` is the Python environment of the tokenizer, Triton's own unless given.
     Raises Failure (2) for a name Triton cannot load, for a head with other inputs, for generated
-    text, for another bundle's ensemble that would stay, and for an environment whose path a shell
-    would read otherwise.
+    text, for another bundle's ensemble that would stay, for an environment whose path a shell
+    would read otherwise, and for a repository that nothing can be renamed into.
     """
     check_name(name)
     _check_task(bundle)
@@ -68,22 +75,30 @@ def write_repository(
     config = from_text((bundle.model_folder / CONFIG).read_text("utf-8"))
     config.name = name
     gpu = any(group.Kind.Name(group.kind) in _ON_GPU for group in config.instance_group)
+    models: list[_Model] = [(config, _engine_files(bundle))]
+    if ensemble:
+        models += _text_models(bundle, name, environment)
+    _write_models(folder, models, version)
+    return Repository(folder, name, models[-1][0].name if ensemble else None, gpu)
+
+
+def _engine_files(bundle: Bundle) -> list[Path]:
     files = [bundle.folder / entry.path for entry in bundle.manifest.files]
-    engine = [
+    return [
         path
         for path in files
         if path.parent == bundle.model_folder and path.name not in (CONFIG, PARITY)
     ]
-    _write_model(folder / name, config, version, engine)
-    if not ensemble:
-        return Repository(folder, name, None, gpu)
-    tokenizer, text = f"{name}_tokenizer", f"{name}_text"
-    parts = [_TOKENIZER_MODEL, bundle.folder / "tokenizer.json"]
-    _write_model(
-        folder / tokenizer, tokenizer_config(bundle, tokenizer, environment), version, parts
-    )
-    _write_model(folder / text, ensemble_config(bundle, text, tokenizer, name), version, [])
-    return Repository(folder, name, text, gpu)
+
+
+def _text_models(bundle: Bundle, name: str, environment: Path | None) -> list[_Model]:
+    """The tokenizer, and last the ensemble of it and the model `name`."""
+    tokenizer = f"{name}_tokenizer"
+    parts = (_TOKENIZER_MODEL, bundle.folder / "tokenizer.json")
+    return [
+        (tokenizer_config(bundle, tokenizer, environment), parts),
+        (ensemble_config(bundle, f"{name}_text", tokenizer, name), ()),
+    ]
 
 
 def _check_task(bundle: Bundle) -> None:
@@ -126,17 +141,42 @@ def _check_ensemble(bundle: Bundle, environment: Path | None) -> None:
         )
 
 
-def _write_model(model: Path, config: ModelConfig, version: str, files: list[Path]) -> None:
-    """The new folder takes the old one's place only when it is whole.
+def _write_models(folder: Path, models: Sequence[_Model], version: str) -> None:
+    """The new ones take the old ones' places only when all are whole, an ensemble as the last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    targets = [folder / config.name for config, _ in models]
+    aside = _aside(folder)
+    with _told(folder, aside), replacing_folders(targets, aside=aside) as made:
+        for (config, files), new in zip(models, made, strict=True):
+            (new / version).mkdir()
+            for path in files:
+                shutil.copyfile(path, new / version / path.name)
+            (new / CONFIG).write_text(to_text(config), "utf-8")
 
-    It is made outside the repository, where Triton takes each folder for a model.
-    """
-    model.parent.mkdir(parents=True, exist_ok=True)
-    with replacing_folder(model, aside=model.parent.parent) as new:
-        (new / version).mkdir()
-        for path in files:
-            shutil.copyfile(path, new / version / path.name)
-        (new / CONFIG).write_text(to_text(config), "utf-8")
+
+def _aside(models: Path) -> Path:
+    """Where models are made: on the repository's disk, which a rename does not leave, and outside
+    of it where that can be, for Triton takes each folder in it for a model."""
+    disk = models.stat().st_dev
+    for folder in (models.parent, models.resolve().parent):
+        if folder.stat().st_dev == disk and os.access(folder, os.W_OK):
+            return folder
+    return models
+
+
+@contextmanager
+def _told(models: Path, aside: Path) -> Iterator[None]:
+    """A mount of the same disk is known by a rename alone."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        raise Failure(
+            f"what is made in {aside} cannot be renamed into {models}, which seems to be a mount; "
+            f"name a folder inside it: --output {models}",
+            exit_code=2,
+        ) from error
 
 
 def _config(bundle: Bundle, name: str) -> ModelConfig:

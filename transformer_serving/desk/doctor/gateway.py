@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+from urllib.parse import urlsplit
+
 from transformer_serving.desk.doctor.clearml import unnamed, unreachable
+from transformer_serving.desk.doctor.containers import NO_STACK, check_containers
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
 from transformer_serving.desk.doctor.http import Answer, ask
 from transformer_serving.desk.doctor.subject import Subject
@@ -12,6 +16,7 @@ SERVE = "CLEARML_DEFAULT_BASE_SERVE_URL"
 # Of which compose/compose.yaml makes it.
 BIND, PORT = "TRANSFORMER_SERVING_BIND", "TRANSFORMER_SERVING_PORT"
 TLS_FOLDER = "TRANSFORMER_SERVING_TLS_FOLDER"
+_CONNECT_S = 4.0
 
 
 def check_gateway(subject: Subject) -> Findings:
@@ -24,6 +29,12 @@ def check_gateway(subject: Subject) -> Findings:
     answer = ask(f"{address}/health/ready")
     if answer.distrusted and published:
         yield _distrusted(address, answer)
+    elif answer.status == 0 and published and not _starts_here(subject, published):
+        yield skipped(
+            f"{NO_STACK} of this folder or COMPOSE_FILE runs here, and nothing listens at "
+            f"{published}, where compose would publish the gateway; name that of another machine "
+            f"in {SERVE}"
+        )
     elif answer.status == 0:
         name = PORT if published else SERVE
         yield unreachable(subject, name, address, answer, "the gateway")
@@ -49,6 +60,19 @@ def _published(subject: Subject) -> str | None:
         return None
     scheme = "https" if values.get(TLS_FOLDER) else "http"
     return f"{scheme}://{values.get(BIND) or '127.0.0.1'}:{values.get(PORT) or '8080'}"
+
+
+def _starts_here(subject: Subject, address: str) -> bool:
+    """docker/example.env has an address also where nothing was started.
+
+    Docker itself listens for a container that does not, in whatever folder that was started.
+    """
+    parts = urlsplit(address)
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or 0), _CONNECT_S).close()
+    except (OSError, ValueError):
+        return any(said.why != NO_STACK for said in check_containers(subject))
+    return True
 
 
 def _distrusted(address: str, answer: Answer) -> Finding:

@@ -28,6 +28,7 @@ from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.contract.replacement import replacing, sync
 from transformer_serving.control_plane import integrity
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.interruption import undisturbed
 from transformer_serving.desk.local.parts import control_plane_data
 from transformer_serving.desk.local.record import (
     StackRecord,
@@ -81,10 +82,8 @@ def restore(state: Path, source: Path) -> dict[str, Any]:
     with (
         _told(state, "nothing was restored"),
         _nobody_serves(data),
-        contextlib.ExitStack() as undo,
+        _or_as_it_was(data, new),
     ):
-        new.mkdir(mode=0o700)
-        undo.callback(shutil.rmtree, new)
         stored = _unpack(source, new)
         why = integrity.fault(new)
         if why is not None:
@@ -92,12 +91,41 @@ def restore(state: Path, source: Path) -> dict[str, Any]:
         _keep_secret(data, new)
         for path in (new / integrity.DATABASE, new):
             sync(path)
-        _exchange(data, new)
         # Data of one stack beside the record of another would name a service that is not there.
-        undo.callback(_exchange, data, new)
-        _restore_record(state, stored)
-        undo.pop_all()
+        with undisturbed():
+            _exchange(data, new)
+            _restore_record(state, stored)
     return {"file": str(source), "kept": str(new)}
+
+
+@contextlib.contextmanager
+def _or_as_it_was(data: Path, new: Path) -> Iterator[None]:
+    """Makes the folder `new`; where the block raises, it is gone and `data` is what it was."""
+    new.mkdir(mode=0o700)
+    made = new.lstat()
+    try:
+        yield
+    except BaseException as ended:
+        with undisturbed():
+            _undo(data, new, made, ended)
+        raise
+
+
+def _undo(data: Path, new: Path, made: os.stat_result, ended: BaseException) -> None:
+    """By what the names stand for: nobody knows on which side of the exchange the block ended.
+
+    Raises Failure where they cannot be exchanged again; nothing is removed then.
+    """
+    if os.path.samestat(data.lstat(), made):
+        try:
+            _exchange(data, new)
+        except Failure as fault:
+            raise Failure(
+                f"{str(ended) or 'it was ended'}; {fault}; {data} holds the backup now, and what "
+                f"was there before is in {new}: rename both by hand"
+            ) from ended
+    if os.path.samestat(new.lstat(), made):
+        shutil.rmtree(new)
 
 
 @contextlib.contextmanager
