@@ -1,6 +1,6 @@
 """Checks of Docker and compose, and of ClearML as the running containers see it.
 
-Tested by tests/doctor/test_faults.py and tests/compose/test_doctor.py.
+Tested by tests/doctor/test_faults.py and tests/compose/test_stack_doctor.py.
 """
 
 from __future__ import annotations
