@@ -274,11 +274,9 @@ def way(request: pytest.FixtureRequest, both: dict[str, Server]) -> Server:
     return both[request.param]
 
 
-@pytest.fixture(scope="session")
-def text_serving(
+def _running_texts(
     session: Session, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TextServing]:
-    """For who leaves its Triton, its models and its service as they are, or as they were."""
     # It imports this module.
     from tests.gateway.text_serving import running_text_serving
 
@@ -286,15 +284,10 @@ def text_serving(
         yield running
 
 
-@pytest.fixture(scope="module")
-def own_text_serving(
-    session: Session, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[TextServing]:
-    """For who kills its Triton, or changes its models or its service."""
-    from tests.gateway.text_serving import running_text_serving
-
-    with running_text_serving(session, tmp_path_factory.mktemp("texts")) as running:
-        yield running
+# For who leaves its Triton, its models and its service as they are, or as they were.
+text_serving = pytest.fixture(scope="session", name="text_serving")(_running_texts)
+# For who kills its Triton, or changes its models or its service.
+own_text_serving = pytest.fixture(scope="module", name="own_text_serving")(_running_texts)
 
 
 @pytest.fixture(scope="session")

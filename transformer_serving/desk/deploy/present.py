@@ -5,11 +5,13 @@ Tested by tests/deploy/test_rollback.py and tests/deploy/test_rollout.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from transformer_serving.contract.golden import agrees
 from transformer_serving.contract.manifest import Manifest
 from transformer_serving.desk.clearml_tools.cli import listed_endpoints
 from transformer_serving.desk.deploy.golden import Reply
-from transformer_serving.desk.deploy.registry import SERVED, WRONG
+from transformer_serving.desk.deploy.registry import SERVED, WRONG, Registered
 from transformer_serving.desk.deploy.target import DeployTarget
 
 
@@ -28,10 +30,8 @@ def is_asked_for(target: DeployTarget, endpoint: str, version: int) -> bool:
     The one that answers may be the one before: it serves on where the configured one was refused,
     but a new worker or Triton would only find that.
     """
-    listed = listed_endpoints(target.cli.run("model", "list")).get(endpoint, {})
-    model_id = str(listed.get("model_id"))
-    rows = target.registry().bundles(endpoint)
-    return any(row.model_id == model_id and row.bundle_version == version for row in rows)
+    same = [row for row in target.registry().bundles(endpoint) if row.bundle_version == version]
+    return _is_configured(target, endpoint, same)
 
 
 def note_served(target: DeployTarget, endpoint: str, reply: Reply) -> None:
@@ -47,5 +47,11 @@ def note_served(target: DeployTarget, endpoint: str, reply: Reply) -> None:
     same = [row for row in registry.bundles(endpoint) if row.bundle_version == reply.version]
     if not same or {SERVED, WRONG} & set(same[0].tags):
         return
-    if is_asked_for(target, endpoint, same[0].bundle_version):
+    if _is_configured(target, endpoint, same):
         registry.mark_served(endpoint, same[0].bundle_version)
+
+
+def _is_configured(target: DeployTarget, endpoint: str, rows: Sequence[Registered]) -> bool:
+    """Whether the endpoint is configured with one of the registrations."""
+    listed = listed_endpoints(target.cli.run("model", "list")).get(endpoint, {})
+    return listed.get("model_id") in [row.model_id for row in rows]

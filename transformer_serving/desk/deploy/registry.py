@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import shutil
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,28 +81,24 @@ class ModelRegistry:
 
     def mark_served(self, endpoint: str, version: int) -> None:
         """The newest registration of that bundle has answered its golden request."""
-        self._tag_newest(endpoint, version, SERVED)
+        self._tag(self._of(endpoint, version)[:1], SERVED)
 
     def mark_wrong(self, endpoint: str, version: int) -> None:
         """The newest registration of that bundle answers otherwise than it must."""
-        self._tag_newest(endpoint, version, WRONG)
+        self._tag(self._of(endpoint, version)[:1], WRONG)
 
     def mark_withdrawn(self, endpoint: str, version: int) -> None:
         """In all its registrations: a bundle that was deployed again has several."""
-        for row in self.bundles(endpoint):
-            if row.bundle_version == version:
-                self._tag(row, WITHDRAWN)
+        self._tag(self._of(endpoint, version), WITHDRAWN)
 
-    def _tag_newest(self, endpoint: str, version: int, tag: str) -> None:
-        for row in self.bundles(endpoint):
-            if row.bundle_version == version:
-                self._tag(row, tag)
-                return
+    def _of(self, endpoint: str, version: int) -> list[Registered]:
+        return [row for row in self.bundles(endpoint) if row.bundle_version == version]
 
-    def _tag(self, row: Registered, tag: str) -> None:
-        tags = [*(name for name in row.tags if name not in (SERVED, WITHDRAWN, WRONG)), tag]
-        if set(tags) != set(row.tags):
-            self._api.call("models.edit", model=row.model_id, tags=tags)
+    def _tag(self, rows: Iterable[Registered], tag: str) -> None:
+        for row in rows:
+            tags = [*(name for name in row.tags if name not in (SERVED, WITHDRAWN, WRONG)), tag]
+            if set(tags) != set(row.tags):
+                self._api.call("models.edit", model=row.model_id, tags=tags)
 
     @contextmanager
     def fetched(self, row: Registered) -> Iterator[Bundle]:
