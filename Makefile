@@ -18,7 +18,7 @@ SOON := -o faulthandler_timeout=600
 	example-env monitoring check check-ort check-ensemble check-vllm check-tensorrt check-gpu gpu-parcel \
 	compare-table compare-int8 compare-hints \
 	lint format \
-	types docs fuzz soak soak-streams lock reliability reliability-demo models language-models \
+	types pages docs fuzz soak soak-streams lock reliability reliability-demo models language-models \
 	check-processors check-upgrade \
 	attack autoscaling bench bench-all bench-tables budgets flames notebooks clean help
 
@@ -40,7 +40,7 @@ help:
 	@echo 'make monitoring   renew the rules, scrapes and dashboards of compose/monitoring from their tables'
 	@echo 'make screenshots   renew the pictures of docs/page.md; a Chromium is needed'
 	@echo 'make dashboard-pictures   draw the dashboards of docs/monitoring.md on a loaded stack; a Prometheus is needed'
-	@echo 'make check   format, lint and types'
+	@echo 'make check   format, lint, types, and that made pages are up to date'
 	@echo 'make docs    renew the pages that are made from the code'
 	@echo 'make fuzz    100,000 hostile requests; repeat a run with SEED=…'
 	@echo 'make models  every task of every family converted and compared: the table of docs/models.md'
@@ -145,7 +145,15 @@ screenshots: $(VENV)/.dev
 dashboard-pictures: $(VENV)/.dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.stack.dashboard_pictures
 
-check: lint types
+check: lint types pages
+
+# What is made from the code must be as it is made now, before anything long begins: seconds.
+pages: $(VENV)/.dev
+	$(BIN)/python -m pytest -q tests/contract/test_errors.py tests/test_pages.py \
+		tests/test_compose_files.py tests/kubernetes/test_page.py tests/kubernetes/test_settings.py \
+		tests/kubernetes/test_monitoring.py tests/monitoring/test_alerts.py \
+		tests/monitoring/test_dashboards.py tests/monitoring/test_rules.py::test_the_files_are_as_they_are_made_now \
+		tests/doctor/test_command.py::test_the_page_has_the_tables_of_the_code
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
