@@ -111,10 +111,11 @@ def test_every_status_of_a_url_is_an_answer(url: str, status: int) -> None:
 
 def test_a_key_is_not_sent_to_where_an_answer_points(url: str) -> None:
     seen: list[dict[str, str | None]] = []
+    headers = {**key_header("ts_key"), "Authorization": "Bearer b", "x-mark": "m"}
 
     class Pointer(Echo):
         def do_GET(self) -> None:
-            seen.append({name: self.headers.get(name) for name in ("x-api-key", "x-mark")})
+            seen.append({name: self.headers.get(name) for name in headers})
             self.send_response(302)
             self.send_header("Location", "/away" if self.path == "/" else f"{url}/200")
             self.send_header("Content-Length", "0")
@@ -122,10 +123,9 @@ def test_a_key_is_not_sent_to_where_an_answer_points(url: str) -> None:
 
     pointer = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pointer)
     with serving(pointer):
-        headers = {**key_header("ts_key"), "x-mark": "m"}
         first = f"http://127.0.0.1:{pointer.server_address[1]}/"
         assert ask(first, headers=headers, timeout_s=WAIT_S).status == 200
-    assert seen == [{"x-api-key": "ts_key", "x-mark": "m"}, {"x-api-key": None, "x-mark": "m"}]
+    assert seen == [headers, {"x-api-key": None, "Authorization": None, "x-mark": "m"}]
 
 
 @pytest.mark.parametrize("key", ["x y", "a\nb", "a\r\nHost: b", "\u00e4", "a\0", " "])
@@ -146,6 +146,12 @@ def test_a_url_that_breaks_off_is_no_answer(url: str, path: str) -> None:
 def test_a_url_that_is_none_is_no_answer(url: str) -> None:
     with pytest.raises(NoAnswer):
         ask(url, timeout_s=WAIT_S)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8000/", "127.0.0.1:none", "a:1,b:2"])
+def test_an_address_that_is_none_is_no_answer(address: str) -> None:
+    with pytest.raises(NoAnswer):
+        ask_at(address, "/", timeout_s=WAIT_S)
 
 
 def test_silence_says_its_cause(tmp_path: Path) -> None:

@@ -171,6 +171,16 @@ def test_14_a_triton_that_is_not_the_pins(scene: Scene) -> None:
     assert "a name inside a container network" in faults(of_a_file, WARNING)["triton"]
     nobody = having(scene, TRANSFORMER_SERVING_TRITON_HTTP="127.0.0.1:9")
     assert "Triton does not answer" in only(nobody, "triton")
+    nowhere = having(scene, TRANSFORMER_SERVING_TRITON_HTTP="triton")
+    assert "an address of Triton must be host:port" in only(nowhere, "triton")
+
+
+def test_14_one_of_several_tritons(scene: Scene, triton: str) -> None:
+    """As the gateway's workers read their addresses."""
+    well = having(scene, TRANSFORMER_SERVING_TRITON_HTTP=f"{triton}/, {triton}")
+    assert not faults(well)
+    half = having(scene, TRANSFORMER_SERVING_TRITON_HTTP=f"{triton},127.0.0.1:9")
+    assert "Triton does not answer at 127.0.0.1:9" in only(half, "triton")
 
 
 def test_15_an_endpoint_that_is_not_ready_or_not_there(scene: Scene) -> None:

@@ -56,7 +56,7 @@ def somebodys(folder: Path, *, without: str, more: tuple[str, ...] = ()) -> Iter
 def test_one_that_takes_models(tmp_path: Path, scene) -> None:  # type: ignore[no-untyped-def]
     with somebodys(tmp_path / "open", without="--http-restricted-api") as address:
         assert openness(address) == LOADS
-        named = {"TRANSFORMER_SERVING_TRITON_HTTP": f"http://{address}, 127.0.0.1:9"}
+        named = {"TRANSFORMER_SERVING_TRITON_HTTP": f"http://{address}/, 127.0.0.1:9"}
         told = [OpenTriton(address, LOADS)]
         assert list(open_tritons(named, usual="127.0.0.1:9")) == told
         assert list(open_tritons({}, usual=address)) == told

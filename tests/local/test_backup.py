@@ -23,6 +23,7 @@ from tests.control_plane.conftest import ACCESS_KEY, SECRET_KEY
 from tests.control_plane.test_auth import basic
 from tests.free_ports import free_port
 from tests.small_disk import fill, small_disk
+from transformer_serving.contract.replacement import sync
 from transformer_serving.control_plane import integrity
 from transformer_serving.control_plane.auth import Authority
 from transformer_serving.control_plane.files.store import FileStore
@@ -536,3 +537,49 @@ def test_a_backup_has_no_room_for_what_was_deleted(state: Path, tmp_path: Path) 
     backup(state, tmp_path / "b.tar")
     restore(state, tmp_path / "b.tar")
     assert (control_plane_data(state) / DATABASE).stat().st_size < before
+
+
+@pytest.mark.parametrize("name", ["C#", "why?", "a%20b", "100%"])
+def test_a_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
+    """In an address of SQLite '#' and '?' end the path, and '%20' is a blank."""
+    state = tmp_path / name
+    save_record(state, StackRecord(Ports(), ACCESS_KEY, SECRET_KEY, "the-service"))
+    filled(state).close()
+    data = control_plane_data(state)
+    assert integrity.fault(data) is None
+    assert list(file_damage(data)) == []
+    file = tmp_path / "backup"
+    backup(state, file)
+    damage(state)
+    assert "is damaged" in str(integrity.fault(data))
+    restore(state, file)
+    assert integrity.fault(data) is None
+    assert tasks(state) == 500
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, "backup"])
+
+
+def test_what_is_restored_is_on_the_disk_before_the_old_data_is_exchanged(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(state).close()
+    file = tmp_path / "backup"
+    backup(state, file)
+    data = control_plane_data(state)
+    done: list[Path | str] = []
+
+    def synced(path: Path) -> None:
+        done.append(path)
+        sync(path)
+
+    def exchanged(data: Path, new: Path) -> None:
+        done.append("exchange")
+        _exchange(data, new)
+
+    monkeypatch.setattr("transformer_serving.desk.local.backup.sync", synced)
+    monkeypatch.setattr("transformer_serving.desk.local.backup._exchange", exchanged)
+    kept = Path(restore(state, file)["kept"])
+    before, after = done[: done.index("exchange")], done[done.index("exchange") + 1 :]
+    restored = {kept / path.relative_to(data) for path in data.rglob("*")} | {kept}
+    lock = {kept / "lock", kept / "token.secret"}
+    assert restored - lock <= set(before)
+    assert after == [data.parent]

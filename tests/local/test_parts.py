@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from preprocess.settings import read_settings
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.contract.worker.tracing import RATIO
 from transformer_serving.desk.failure import Failure
@@ -26,6 +28,18 @@ def test_the_environment_says_how_many_workers(
         monkeypatch.setenv(WORKERS.name, said)
     launch = BY_NAME["inference"].launch(tmp_path, new_record(tmp_path, Ports()))
     assert f"--workers={workers}" in launch.command
+
+
+def test_the_shells_triton_is_not_the_stacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell with the variables of docker/example.env, say."""
+    monkeypatch.setenv("TRANSFORMER_SERVING_TRITON_HTTP", "triton:8000")
+    monkeypatch.setenv("TRANSFORMER_SERVING_TRITON_GRPC", "triton:8001")
+    record = new_record(tmp_path, Ports())
+    launch = BY_NAME["inference"].launch(tmp_path, record)
+    read = read_settings({**os.environ, **launch.environment})
+    assert (read.triton, read.triton_grpc) == (record.triton.http, record.triton.grpc)
 
 
 @pytest.mark.parametrize(

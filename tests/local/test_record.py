@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +22,7 @@ from transformer_serving.desk.local.record import (
     new_record,
     record_text,
     save_record,
+    state_directory,
 )
 from transformer_serving.desk.local.sockets import socket_folder
 
@@ -114,3 +118,47 @@ def test_sockets_are_in_a_folder_of_this_user_alone(
     monkeypatch.setattr("tempfile.gettempdir", lambda: "/tmp/a,b")
     with pytest.raises(Failure, match="set TMPDIR"):
         socket_folder(tmp_path)
+
+
+@pytest.mark.parametrize("within", ["letter", "letter/state"])
+def test_a_folder_that_cannot_be_is_named_with_the_way_out(tmp_path: Path, within: str) -> None:
+    (tmp_path / "letter").touch()
+    state = state_directory(str(tmp_path / within))
+    for question in (load_record, make_private):
+        with pytest.raises(Failure, match="cannot be used: .*or name another folder") as refused:
+            question(state)
+        assert refused.value.exit_code == 2
+
+
+def test_links_in_a_circle_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(Failure, match="cannot be used") as refused:
+        load_record(state_directory(str(tmp_path / "a")))
+    assert refused.value.exit_code == 2
+
+
+_AS_ANOTHER = """
+import os, sys
+from transformer_serving.desk.cli import main
+from transformer_serving.desk.local import stack, supervision
+import rich.console, rich.table, rich.text
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("command", ["status", "env", "logs", "down", "up"])
+def test_who_is_not_its_user_is_told_so(tmp_path: Path, command: str) -> None:
+    state = tmp_path / "state"
+    make_private(state)
+    save_record(state, new_record(state, Ports()))
+    (state / "logs").mkdir()
+    (state / "supervisor.pid").write_text("1")
+    run = [sys.executable, "-c", _AS_ANOTHER, command, "--state", str(state)]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert "cannot be used: Permission denied; be the user who ran 'up' there" in done.stderr

@@ -12,8 +12,16 @@ import psutil
 import pytest
 
 from tests.engine.triton_server import wait_until
+from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import stack, supervision, watchdog
-from transformer_serving.desk.local.record import Ports, new_record, save_record, sockets_of
+from transformer_serving.desk.local.record import (
+    MARK,
+    Ports,
+    new_record,
+    save_record,
+    sockets_of,
+    state_directory,
+)
 from transformer_serving.desk.local.sockets import socket_folder
 from transformer_serving.desk.local.supervision import Process, Supervisor, leftovers, lives
 from transformer_serving.desk.local.watchdog import Watchdog
@@ -45,10 +53,12 @@ def start(tmp_path: Path, temporary: object, monkeypatch: pytest.MonkeyPatch) ->
     configuration = supervision.configuration
 
     def small(state: Path, **parts: str) -> Supervisor:
+        state.mkdir(exist_ok=True)
+
         def command(found: re.Match[str]) -> str:
             script = state / f"{found[1]}.py"
             script.write_text(parts.get(found[1], STAYS))
-            return f'"{script}"'
+            return f'"%(here)s/{script.name}"'
 
         plan = re.sub(r"-m transformer_serving\S+ (\S+) .*", command, configuration(state))
         monkeypatch.setattr(supervision, "configuration", lambda _: plan)
@@ -59,8 +69,15 @@ def start(tmp_path: Path, temporary: object, monkeypatch: pytest.MonkeyPatch) ->
             supervisor.start_part(name)
         return supervisor
 
-    yield lambda **parts: small(tmp_path, **parts)
-    Supervisor(tmp_path).stop()
+    started = []
+
+    def noted(state: Path = tmp_path, **parts: str) -> Supervisor:
+        started.append(state)
+        return small(state, **parts)
+
+    yield noted
+    for state in started:
+        Supervisor(state).stop()
 
 
 def supervisor_of(state: Path) -> psutil.Process:
@@ -79,6 +96,53 @@ def test_a_shell_with_another_tmpdir_finds_it(
     temporary()
     assert pid_of(Supervisor(tmp_path), "triton") == part.pid
     assert stack.stop(tmp_path, nothing) == 0
+    assert not lives(keeper)
+    assert not lives(part)
+
+
+@pytest.mark.parametrize("name", ["50% off", "Project #2", "a ;b", "%(here)s"])
+def test_a_folder_may_have_any_name(start: Start, tmp_path: Path, name: str) -> None:
+    """supervisord has signs of its own, and no folder of a user's that has them may stop it."""
+    supervisor = start(tmp_path / name, triton=STAYS)
+    part = psutil.Process(pid_of(supervisor, "triton"))
+    assert part.environ()[MARK] == str(tmp_path / name)
+    assert (tmp_path / name / "logs" / "triton.log").exists()
+    assert stack.stop(tmp_path / name, nothing) == 0
+    assert not lives(part)
+
+
+def test_why_it_does_not_start_is_said(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "configuration", lambda _: "no configuration")
+    with pytest.raises(Failure, match="did not start: Error: File contains no section headers"):
+        Supervisor(tmp_path).start()
+
+
+@pytest.mark.parametrize("through", ["link", "link/..", "state/../state"])
+def test_a_stack_is_found_however_its_folder_is_named(
+    start: Start, tmp_path: Path, through: str
+) -> None:
+    state = state_directory(str(tmp_path / "state"))
+    supervisor = start(state, triton=STAYS)
+    part = psutil.Process(pid_of(supervisor, "triton"))
+    inside = state / "inside"
+    inside.mkdir()
+    (tmp_path / "link").symlink_to(inside if through == "link/.." else state)
+    named = state_directory(str(tmp_path / through))
+    assert named == state
+    assert stack.stop(named, nothing) == 0
+    assert not lives(part)
+
+
+def test_one_that_an_older_kit_started_by_a_link_is_ended(start: Start, tmp_path: Path) -> None:
+    """It kept the name as it was given."""
+    state, link = tmp_path / "state", tmp_path / "link"
+    state.mkdir()
+    link.symlink_to(state)
+    supervisor = start(link, triton=STAYS)
+    keeper, part = supervisor_of(link), psutil.Process(pid_of(supervisor, "triton"))
+    stack.stop(state_directory(str(link)), nothing)
     assert not lives(keeper)
     assert not lives(part)
 

@@ -159,7 +159,7 @@ def _fault(files: Path, path: str) -> str:
 
 
 def _reading(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)
 
 
 def _lost_by_damage(path: Path) -> str | None:

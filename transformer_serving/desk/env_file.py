@@ -12,6 +12,7 @@ from transformer_serving.desk.failure import Failure
 
 _LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
 _COMMENT = re.compile(r"\s+#.*$")
+_QUOTED = re.compile(r"""(["'])(.*?)\1\s*(?:#.*)?""")
 
 
 def read_env_file(path: Path) -> dict[str, str]:
@@ -38,6 +39,5 @@ def read_env_file(path: Path) -> dict[str, str]:
 
 
 def _value(text: str) -> str:
-    if len(text) >= 2 and text[0] in "'\"" and text[-1] == text[0]:
-        return text[1:-1]
-    return _COMMENT.sub("", text)
+    quoted = _QUOTED.fullmatch(text)
+    return quoted[2] if quoted else _COMMENT.sub("", text)

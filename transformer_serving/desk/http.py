@@ -10,7 +10,7 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
@@ -24,6 +24,7 @@ KEY_VARIABLE = "TRANSFORMER_SERVING_KEY"
 METRICS_KEY_VARIABLE = "TRANSFORMER_SERVING_METRICS_KEY"
 # The gateway takes a key here too; Authorization may be a proxy's.
 KEY_HEADER = "x-api-key"
+_SECRETS = (KEY_HEADER, "Authorization")
 UNAUTHORIZED, FORBIDDEN = 401, 403
 # What an answer that never came may be: urllib lets http.client's own errors through, and a URL
 # that is none is a ValueError.
@@ -121,7 +122,7 @@ def opened(
         request = urllib.request.Request(url, body)
         for name, value in (headers or {}).items():
             # A key is for the address that was named, not for where that one points.
-            add = request.add_unredirected_header if name == KEY_HEADER else request.add_header
+            add = request.add_unredirected_header if name in _SECRETS else request.add_header
             add(name, value)
         answer = urllib.request.urlopen(request, timeout=timeout_s)
     except urllib.error.HTTPError as error:
@@ -144,15 +145,13 @@ def ask_at(
 
     Raises NoAnswer.
     """
-    connection = connect(address, timeout_s)
     try:
-        connection.request(method, path, headers=dict(headers or {}))
-        answer = connection.getresponse()
-        return HttpAnswer(answer.status, answer.headers, answer.read())
+        with closing(connect(address, timeout_s)) as connection:
+            connection.request(method, path, headers=dict(headers or {}))
+            answer = connection.getresponse()
+            return HttpAnswer(answer.status, answer.headers, answer.read())
     except _SILENCE as error:
         raise NoAnswer(error) from error
-    finally:
-        connection.close()
 
 
 def connect(address: str, timeout_s: float) -> http.client.HTTPConnection:

@@ -1,6 +1,6 @@
 """The ClearML API from the desk: wait for it, log in, call a method, fetch a file.
 
-Tested by tests/stack/test_clearml_commands.py.
+Tested by tests/clearml_tools/test_api.py and tests/stack/test_clearml_commands.py.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from transformer_serving.desk import http
 from transformer_serving.desk.failure import Failure
@@ -21,6 +22,7 @@ _VERSION = "v2.23"
 _TIMEOUT_S = 30.0
 _WAIT_S = 10.0
 _PAUSE_S = 0.5
+_PORTS = {"http": 80, "https": 443}
 
 
 class ClearmlApi:
@@ -50,13 +52,14 @@ class ClearmlApi:
         return self._data(f"/{_VERSION}/{method}", method, headers, json.dumps(fields).encode())
 
     def download(self, address: str, target: Path) -> None:
-        """Fetch a file of the file server into `target`."""
+        """Fetch a file of the file server into `target`; from elsewhere without our credentials."""
         if not address.startswith(("http://", "https://")):
             scheme = address.split(":", 1)[0]
             raise Failure(f"the file lies in {scheme} storage, which is not read from here")
+        headers = self._bearer if _server(address) in self._own_servers() else {}
         try:
             with (
-                http.opened(address, headers=self._bearer, timeout_s=_TIMEOUT_S) as answer,
+                http.opened(address, headers=headers, timeout_s=_TIMEOUT_S) as answer,
                 target.open("wb") as file,
             ):
                 if answer.status >= 300:
@@ -67,6 +70,11 @@ class ClearmlApi:
             raise Failure(f"{address} could not be fetched: {error}") from error
         if expected is not None and target.stat().st_size != int(expected):
             raise Failure(f"{address} could not be fetched: it ended early")
+
+    def _own_servers(self) -> set[tuple[str, str | None, int | None]]:
+        """Whoever may write to a project says where a model's file lies."""
+        hosts = (self._environment.get("CLEARML_FILES_HOST", ""), self.host)
+        return {_server(host) for host in hosts if host}
 
     def _answers(self, seconds: float) -> bool:
         try:
@@ -97,3 +105,12 @@ class ClearmlApi:
             return data
         except (OSError, ValueError, KeyError) as error:
             raise Failure(f"{method}: no usable answer from {self.host}: {error}") from error
+
+
+def _server(address: str) -> tuple[str, str | None, int | None]:
+    """Scheme, host and port. Raises Failure for what is no address."""
+    try:
+        parts = urlsplit(address)
+        return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
+    except ValueError as error:
+        raise Failure("a file's address or CLEARML_FILES_HOST is no address of http") from error

@@ -16,6 +16,7 @@ from transformer_serving.desk.cli.options import json_option, state_option
 
 if TYPE_CHECKING:
     from rich.console import Group
+    from rich.text import Text
 
 
 @click.command()
@@ -61,17 +62,18 @@ def _status_tables(state: Path, values: dict[str, Any]) -> Group:
     from rich.table import Table
     from rich.text import Text
 
-    parts = Table("part", "pid", "port", "health", "version", title=f"stack in {state}")
+    title = Text(f"stack in {state}")
+    parts = Table("part", "pid", "port", "health", "version", title=title)
     for part in values["parts"]:
         socket = "socket" if part["port"] is None and part["address"] else part["port"]
         row = (part["name"], part["pid"], socket, part["health"], part["version"])
         parts.add_row(*map(_cell, row))
     endpoints = Table("endpoint", "bundle version", "engine", "proof", "ready", "why not")
     for row in values["endpoints"]:
-        version = _cell(row.get("bundle_version")) if row.get("verified") else "unverified"
+        version = row.get("bundle_version") if row.get("verified") else "unverified"
         ready = "yes" if row.get("ready") else "no"
-        cells = (row.get("endpoint"), version, row.get("backend"), row.get("proof"))
-        endpoints.add_row(*map(_cell, cells), ready, _cell(row["reason"]))
+        shown = (row.get("endpoint"), version, row.get("backend"), row.get("proof"), ready)
+        endpoints.add_row(*map(_cell, (*shown, row["reason"])))
     opened = [
         Text(f"the Triton at {row['address']} is open: {row['open']}", style="bold yellow")
         for row in values["open_tritons"]
@@ -88,8 +90,11 @@ def _status_tables(state: Path, values: dict[str, Any]) -> Group:
     return Group(parts, endpoints, *rollouts, *watched, *opened)
 
 
-def _cell(value: Any) -> str:
-    return "-" if value is None else str(value)
+def _cell(value: Any) -> Text:
+    """As it stands: names of others, and what an engine says, may hold rich's own signs."""
+    from rich.text import Text
+
+    return Text("-" if value is None else str(value))
 
 
 COMMANDS = (status,)

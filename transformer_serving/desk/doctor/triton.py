@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from preprocess.triton.addresses import read_addresses
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.gate.refusals import refusals
 from transformer_serving.contract.gate.server_facts import MISSING, ServerFacts, installed
 from transformer_serving.contract.manifest import FILE_NAME, read_manifest
 from transformer_serving.desk.doctor.engine_file import check_engine_file, engine_files
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
-from transformer_serving.desk.doctor.http import ask_at
+from transformer_serving.desk.doctor.http import Answer, ask_at
 from transformer_serving.desk.doctor.log_lines import explain
 from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.local.health import endpoint_rows
@@ -34,39 +35,44 @@ _FIXES = {
 
 
 def check_triton(subject: Subject) -> Findings:
-    address = _address(subject)
-    if address is None:
+    try:
+        addresses = _addresses(subject)
+    except ValueError as error:
+        yield failure(f"{HTTP_VARIABLE}: {error}", f"correct {HTTP_VARIABLE}")
+        return
+    if not addresses:
         yield skipped(f"no stack and no {HTTP_VARIABLE}")
-        return
-    answer = ask_at(address, "/v2")
-    if (
-        answer.status == 0
-        and subject.record is not None
-        and not subject.environment.get(HTTP_VARIABLE)
-    ):
+    answered = False
+    for address in addresses:
+        answer = ask_at(address, "/v2")
+        version = answer.json().get("version")
+        if answer.status == 200 and version:
+            answered = True
+            where = f" at {address}" if len(addresses) > 1 else ""
+            yield _compared(str(version), where, subject)
+        else:
+            yield _silent(address, answer, subject)
+    if answered:
+        yield from check_open(subject, addresses[0])
+
+
+def _silent(address: str, answer: Answer, subject: Subject) -> Finding:
+    own = subject.record is not None and not subject.environment.get(HTTP_VARIABLE)
+    if answer.status == 0 and own:
         why = f"Triton does not run at {address}"
-        yield (
-            failure(why, "see 'transformer-serving logs triton'")
-            if subject.running
-            else skipped(f"{why}; start it: transformer-serving up")
-        )
-        return
+        if subject.running:
+            return failure(why, "see 'transformer-serving logs triton'")
+        return skipped(f"{why}; start it: transformer-serving up")
     if answer.unresolved and subject.from_file and "." not in address:
-        yield warning(
+        return warning(
             f"{HTTP_VARIABLE} {address} is a name inside a container network, not known to this "
             "machine",
             "nothing, if only containers use it; whether its models are ready: the line 'gateway'",
         )
-        return
-    version = answer.json().get("version")
-    if answer.status != 200 or not version:
-        yield failure(
-            f"Triton does not answer at {address}: {answer.error or answer.status}",
-            f"start Triton or correct {HTTP_VARIABLE}",
-        )
-        return
-    yield _compared(str(version), subject)
-    yield from check_open(subject, address)
+    return failure(
+        f"Triton does not answer at {address}: {answer.error or answer.status}",
+        f"start Triton or correct {HTTP_VARIABLE}",
+    )
 
 
 def check_open(subject: Subject, address: str) -> Findings:
@@ -82,30 +88,31 @@ def check_open(subject: Subject, address: str) -> Findings:
         yield ok("Triton's control is closed")
 
 
-def _address(subject: Subject) -> str | None:
+def _addresses(subject: Subject) -> tuple[str, ...]:
+    """Those that the workers share their calls among. Raises ValueError."""
     given = subject.environment.get(HTTP_VARIABLE)
     if given:
-        return given.removeprefix("http://").rstrip("/")
-    return subject.record.triton.http if subject.record else None
+        return read_addresses(given)
+    return (subject.record.triton.http,) if subject.record else ()
 
 
-def _compared(version: str, subject: Subject) -> Finding:
+def _compared(version: str, where: str, subject: Subject) -> Finding:
     lock = subject.lock
     if subject.from_file and version == lock.vllm_image.triton:
-        return ok(f"Triton {version}, as pinned for vLLM")
+        return ok(f"Triton{where} {version}, as pinned for vLLM")
     pin, release = (
         (lock.image.triton, lock.image.release)
         if subject.from_file
         else (lock.embedded.triton, lock.embedded.release)
     )
     if version == pin:
-        return ok(f"Triton {version}, as pinned")
+        return ok(f"Triton{where} {version}, as pinned")
     fix = (
         f"run {lock.image.image}, or move the pin: transformer-serving versions use RELEASE"
         if subject.from_file
         else f"pip install --no-deps nvidia-pytriton=={lock.embedded.nvidia_pytriton}, then 'up'"
     )
-    return failure(f"Triton is {version}, the pin {release} has {pin}", fix)
+    return failure(f"Triton{where} is {version}, the pin {release} has {pin}", fix)
 
 
 def check_endpoints(subject: Subject) -> Findings:

@@ -89,11 +89,11 @@ def restore(state: Path, source: Path) -> dict[str, Any]:
         if why is not None:
             raise Failure(f"{source} cannot be restored: {why}")
         _keep_secret(data, new)
-        for path in (new / integrity.DATABASE, new):
-            sync(path)
+        _sync_all(new)
         # Data of one stack beside the record of another would name a service that is not there.
         with undisturbed():
             _exchange(data, new)
+            sync(data.parent)
             _restore_record(state, stored)
     return {"file": str(source), "kept": str(new)}
 
@@ -234,6 +234,14 @@ def _extract(source: Path, new: Path) -> dict[str, str]:
     if form > _FORMAT:
         raise Failure(f"{source} was made by a newer kit ({manifest.get('kit')}); install that one")
     return hashes
+
+
+def _sync_all(folder: Path) -> None:
+    """What is exchanged away next was on the disk: so must be all that takes its place."""
+    for inside, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            sync(Path(inside, name))
+        sync(Path(inside))
 
 
 @contextlib.contextmanager

@@ -35,7 +35,8 @@ def open_tritons(
 ) -> Iterator[OpenTriton]:
     """Of the stack's own one, the one at the usual port, and those that the environment names."""
     named = environment.get(HTTP_VARIABLE, "").split(",")
-    addresses = [own, usual, *(name.strip().removeprefix("http://") for name in named)]
+    stripped = (name.strip().removeprefix("http://").rstrip("/") for name in named)
+    addresses = [own, usual, *stripped]
     for address in dict.fromkeys(filter(None, addresses)):
         if word := openness(address):
             yield OpenTriton(address, word)

@@ -185,6 +185,7 @@ def gateway_launch(state: Path, record: StackRecord, name: str, port: int, worke
         # The host reads this in minutes.
         "CLEARML_SERVING_POLL_FREQ": f"{POLL_SECONDS / 60:.5f}",
         "TRANSFORMER_SERVING_TRITON_HTTP": record.triton.http,
+        "TRANSFORMER_SERVING_TRITON_GRPC": record.triton.grpc,
         "TOKENIZERS_PARALLELISM": "false",
     }
     return Launch(command, environment)

@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import stat
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,7 +118,30 @@ def sockets_of(state: Path) -> Path:
 
 
 def state_directory(given: str | None = None) -> Path:
-    return Path(given or os.environ.get(STATE_VARIABLE) or DEFAULT_STATE).absolute()
+    """Under the one name that it has however it is given: a stack's processes bear it."""
+    named = Path(given or os.environ.get(STATE_VARIABLE) or DEFAULT_STATE)
+    try:
+        return named.resolve()
+    except (OSError, RuntimeError) as error:  # links that lead in a circle
+        raise _unusable(named, error) from error
+
+
+def _unusable(path: Path, error: Exception) -> Failure:
+    why = getattr(error, "strerror", None) or "its links lead in a circle"
+    return Failure(
+        f"{path} cannot be used: {why}; be the user who ran 'up' there, or name another folder "
+        f"with --state or {STATE_VARIABLE}",
+        exit_code=2,
+    )
+
+
+@contextlib.contextmanager
+def usable(folder: Path) -> Iterator[None]:
+    """What this user may not do there, as a Failure."""
+    try:
+        yield
+    except PermissionError as error:
+        raise _unusable(folder, error) from error
 
 
 def load_record(state: Path) -> StackRecord | None:
@@ -133,6 +157,8 @@ def load_record(state: Path) -> StackRecord | None:
         return _read(state, values)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise _unusable(path, error) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Failure(
             f"{path} cannot be read; put it back from a backup with 'transformer-serving restore', "
@@ -197,8 +223,11 @@ def record_text(record: StackRecord) -> str:
 
 def make_private(folder: Path) -> None:
     """Make the state folder, for this user only. Raises Failure for one that is not a stack's."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.stat()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+    except OSError as error:
+        raise _unusable(folder, error) from error
     if not found.st_mode & 0o077:
         return
     shared = found.st_uid != os.getuid() or found.st_mode & stat.S_ISVTX

@@ -29,6 +29,7 @@ from transformer_serving.desk.local.record import (
     make_private,
     new_record,
     save_record,
+    usable,
 )
 from transformer_serving.desk.local.sockets import socket_folder
 from transformer_serving.desk.local.supervision import Supervisor, leftovers, sweep
@@ -211,7 +212,7 @@ def stop(state: Path, report: StepReport) -> int:
     """Stop everything in reverse order; also what a crash left. Returns processes swept up."""
     report("stopping")
     # A folder that nobody has started in is not made for the lock.
-    with own_turn(state, report, insists=True) if state.is_dir() else nullcontext():
+    with usable(state), own_turn(state, report, insists=True) if state.is_dir() else nullcontext():
         swept = Supervisor(state).stop()
         record = load_record(state)
         if record is not None:

@@ -32,6 +32,8 @@ from transformer_serving.desk.local.record import MARK, sockets_of, write_privat
 _STOP_S = 40.0
 _RPC_S = 60.0
 _SUPERVISOR = "supervisor.supervisord"
+# Its variables of where its socket and the Python of its parts are.
+_LISTENER, _PYTHON = "TRANSFORMER_SERVING_SUPERVISOR_SOCKET", "TRANSFORMER_SERVING_PART_PYTHON"
 # What asking a supervisor raises that is not there, or leaves.
 _SILENT = (OSError, http.client.HTTPException, xmlrpc.client.Error)
 # One that ends sooner after its start waits before the next, each time a second longer; above what
@@ -57,37 +59,37 @@ class Process:
 
 
 def configuration(state: Path) -> str:
-    """supervisord.conf of the stack. Percent signs are doubled, as its format wants."""
-    folder = str(state).replace("%", "%%")
-    listener = str(_socket(state)).replace("%", "%%")
+    """supervisord.conf of the stack; it is read in the stack's folder.
+
+    It names no folder itself: supervisord reads percent signs, semicolons and number signs in one
+    as its own, the first up to twice. It finds them in its variables.
+    """
     head = f"""[supervisord]
-logfile={folder}/logs/supervisor.log
+logfile=logs/supervisor.log
 logfile_maxbytes=5MB
 logfile_backups=1
-pidfile={folder}/supervisor.pid
-childlogdir={folder}/logs
-environment={MARK}="{folder}"
+pidfile=supervisor.pid
+childlogdir=logs
 
 [unix_http_server]
-file={listener}
+file=%(ENV_{_LISTENER})s
 chmod=0600
 
 [rpcinterface:supervisor]
 supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface
 """
-    return head + "".join(_program(name, order, folder) for order, name in enumerate(_names()))
+    return head + "".join(_program(name, order) for order, name in enumerate(_names()))
 
 
 def _names() -> list[str]:
     return [part.name for part in PARTS]
 
 
-def _program(name: str, order: int, folder: str) -> str:
-    python = sys.executable.replace("%", "%%")
+def _program(name: str, order: int) -> str:
     return f"""
 [program:{name}]
-command="{python}" -P -m transformer_serving.desk.local.run_part {name} "{folder}"
-directory={folder}/run
+command="%(ENV_{_PYTHON})s" -P -m transformer_serving.desk.local.run_part {name} "%(ENV_{MARK})s"
+directory=run
 priority={order}
 autostart=false
 autorestart=true
@@ -97,7 +99,7 @@ stopasgroup=true
 killasgroup=true
 stopwaitsecs=12
 redirect_stderr=true
-stdout_logfile={folder}/logs/{name}.log
+stdout_logfile=logs/{name}.log
 stdout_logfile_maxbytes={LOG_BYTES}
 stdout_logfile_backups={LOG_BACKUPS}
 """
@@ -147,7 +149,12 @@ class Supervisor:
         done = subprocess.run(
             [sys.executable, "-P", "-m", _SUPERVISOR, "-c", str(config)],
             cwd=self.state,
-            env={**os.environ, MARK: str(self.state)},
+            env={
+                **os.environ,
+                MARK: str(self.state),
+                _LISTENER: str(_socket(self.state)),
+                _PYTHON: sys.executable,
+            },
             capture_output=True,
             text=True,
             check=False,
@@ -155,7 +162,8 @@ class Supervisor:
         deadline = time.monotonic() + 10
         while not self.is_up():
             if done.returncode or time.monotonic() > deadline:
-                raise Failure(f"supervisord did not start: {done.stdout.strip()[-500:]}")
+                said = (done.stdout + done.stderr).strip()[-500:]
+                raise Failure(f"supervisord did not start: {said}")
             time.sleep(0.05)
 
     def start_part(self, name: str) -> None:
@@ -203,10 +211,15 @@ def leftovers(state: Path) -> Iterator[psutil.Process]:
     """Processes of this stack, its supervisor and also those that one has left by a crash."""
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARK) == str(state) or _supervises(process, state):
+            if _is(process.environ().get(MARK), state) or _supervises(process, state):
                 yield process
         except (psutil.AccessDenied, psutil.NoSuchProcess, psutil.ZombieProcess):
             continue
+
+
+def _is(named: str | None, state: Path) -> bool:
+    """Also in the spelling of the folder's name with which an older kit started."""
+    return named is not None and (named == str(state) or os.path.realpath(named) == str(state))
 
 
 def sweep(state: Path) -> int:
@@ -227,7 +240,7 @@ def _supervises(process: psutil.Process, state: Path) -> bool:
         command = process.cmdline()
     except psutil.Error:
         return False
-    return _SUPERVISOR in command and str(state / "supervisord.conf") in command
+    return _SUPERVISOR in command and _is(command[-1], state / "supervisord.conf")
 
 
 def _wake(state: Path) -> None:
