@@ -184,7 +184,10 @@ class Coalescer:
 
     def _take(self) -> Batch[Text] | None:
         pace, now = self.pace, time.monotonic()
-        self._ends = now + SURE * pace.call_ends_s(self._waiting.tokens, now) if pace.calls else 0.0
+        waits = self._waiting.tokens
+        # A few texts take nothing from others, and another server or instance may be free for them.
+        is_crowd = pace.calls and waits > pace.in_flight
+        self._ends = now + SURE * pace.call_ends_s(waits, now) if is_crowd else 0.0
         rate = pace.rate or inf
         is_ready = self._is_ready(now)
         if is_ready is None:
@@ -276,7 +279,7 @@ class Coalescer:
     async def _timed(self, tensors: list[Tensor], tokens: int) -> list[Array]:
         """The engine's outputs; its time counts where it answers."""
         began = time.monotonic()
-        self.pace.begin(tokens, began)
+        running = self.pace.begin(tokens, began)
         answered = False
         try:
             outputs = await self.engine(tensors, began + CALL_LIMIT_S)
@@ -284,7 +287,7 @@ class Coalescer:
             note_call()
             return outputs
         finally:
-            self.pace.end(tokens, time.monotonic(), answered=answered)
+            self.pace.end(running, time.monotonic(), answered=answered)
 
     def _tell(self, texts: list[Text], length: int) -> int:
         """The call to the figures, and its time to the tickets that leave for the first time.

@@ -7,6 +7,7 @@ Preprocess goes on serving, old tokenizer with old engine, so every answer is of
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from functools import cached_property
@@ -46,6 +47,7 @@ class Handover:
         self._preprocess = preprocess
         self._is_ready = is_ready
         self._next_probe = 0.0
+        self._looking: asyncio.Task[bool] | None = None
         self._live = Live(preprocess)
         before = _registry().get(endpoint)
         self.predecessor: Any = before.preprocess if before else None
@@ -71,18 +73,21 @@ class Handover:
         self._live.asked = time.monotonic()
         return self.predecessor
 
-    async def probe(self, *, at_once: bool = False) -> bool:
-        """Whether this bundle's engine is there now; asks a few times a second at most.
+    def look(self) -> None:
+        """Ask, a few times a second at most, whether this bundle's engine is there now.
 
-        `at_once` asks in any case: the predecessor's engine is gone.
+        Nobody waits for the answer, which one Triton of several may owe for seconds.
         """
         now = time.monotonic()
-        if self.predecessor is None:
-            return True
-        if now < self._next_probe and not at_once:
-            return False
-        self._next_probe = now + _PROBE_EVERY_S
-        if await self._is_ready():
+        if self._looking is not None and not self._looking.done():
+            return
+        if self.predecessor is not None and now >= self._next_probe:
+            self._next_probe = now + _PROBE_EVERY_S
+            self._looking = asyncio.get_running_loop().create_task(self.probe())
+
+    async def probe(self) -> bool:
+        """Whether this bundle's engine is there now."""
+        if self.predecessor is not None and await self._is_ready():
             self.take_over()
         return self.predecessor is None
 
@@ -162,10 +167,10 @@ class Successor:
         lent: Lent | None = state.get(_LENT)
         if lent is None:
             return await self.own.process(request, state, collect)
-        await self.handover.probe()
+        self.handover.look()
         outcome = await lent.predecessor.process(request, lent.state, collect)
         gone = getattr(getattr(outcome, "kind", None), "code", None) == "unavailable"
-        if not gone or not await self.handover.probe(at_once=True):
+        if not gone or not await self.handover.probe():
             return outcome
         del state[_LENT]
         request = self.own.preprocess(lent.body, state, collect)

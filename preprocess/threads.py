@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from preprocess.admission import SURE, takes_too_long
-from preprocess.pace import Pace
+from preprocess.pace import Pace, Running
 from preprocess.passage import Asker
 from transformer_serving.contract.errors import caller_left, too_late
 
@@ -64,7 +64,7 @@ class Threads:
         awaited: set[asyncio.Future[Any]] = {working}
         if asker.caller is not None:
             awaited.add(asker.caller)
-        self.pace.begin(characters, time.monotonic())
+        running = self.pace.begin(characters, time.monotonic())
         try:
             await asyncio.wait(
                 awaited,
@@ -76,7 +76,7 @@ class Threads:
             caller = asker.caller
             raise caller_left() if caller is not None and caller.done() else too_late()
         finally:
-            self._end(characters, job, working)
+            self._end(running, job, working)
 
     def _check_wait(self, asker: Asker, deadline: float, max_wait_s: float) -> None:
         """A golden request is never refused: a health check must not turn callers away."""
@@ -89,24 +89,24 @@ class Threads:
         if wait > allowed:
             raise takes_too_long(allowed, wait)
 
-    def _end(self, characters: int, job: Future[Result], working: asyncio.Future[Result]) -> None:
+    def _end(self, running: Running, job: Future[Result], working: asyncio.Future[Result]) -> None:
         if working.done():
-            self.pace.end(characters, time.monotonic(), answered=not working.cancelled())
+            self.pace.end(running, time.monotonic(), answered=not working.cancelled())
             return
         if job.cancel():
-            self.pace.drop(characters)
+            self.pace.drop(running)
         else:
             # Nobody waits for it, but its thread is taken until it is done: others wait as long.
-            job.add_done_callback(partial(self._over, asyncio.get_running_loop(), characters))
+            job.add_done_callback(partial(self._over, asyncio.get_running_loop(), running))
         working.cancel()
 
-    def _over(self, loop: asyncio.AbstractEventLoop, characters: int, job: Future[Result]) -> None:
+    def _over(self, loop: asyncio.AbstractEventLoop, running: Running, job: Future[Result]) -> None:
         """In the thread: given up work is done."""
         answered = job.exception() is None
         # A loop that is closed has nobody who waits.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(
-                lambda: self.pace.end(characters, time.monotonic(), answered=answered)
+                lambda: self.pace.end(running, time.monotonic(), answered=answered)
             )
 
 

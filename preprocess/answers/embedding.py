@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from preprocess.parameters import (
 from preprocess.request import BodyForm, Request, TextField
 from preprocess.rows import Row
 from preprocess.tensors import Array
-from preprocess.tokens import Tokenizer
+from preprocess.tokens import Encoded, Tokenizer
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.meanings import Embedding
@@ -34,6 +34,8 @@ from transformer_serving.contract.meanings import Embedding
 # The most numbers of an answer, unless the model's own longest text has more: those of 8,192 tokens
 # of a model of width 1,024. In JSON each takes 11 bytes, so that they are 92 MB.
 MOST_NUMBERS = 1 << 23
+# The most that are kept of a request whose texts are pooled here: 268 MB.
+MOST_KEPT = 1 << 26
 # As JSON so many take about as long as a piece of another task's answer.
 _NUMBERS_A_PIECE = 128
 
@@ -94,6 +96,32 @@ def chosen_prompt(read: Mapping[str, Any], embedding: Embedding) -> str | None:
     return embedding.prompts[read["prompt_name"]]
 
 
+class NumberRoom(NamedTuple):
+    """How many numbers the vectors of a request's tokens may have, each of `width`."""
+
+    width: int
+    most: int
+
+    @classmethod
+    def of(cls, endpoint: Endpoint, most: int) -> NumberRoom:
+        """The model's own longest text always has room."""
+        width = max(1, endpoint.outputs[0].dims[-1])
+        return cls(width, max(most, width * endpoint.tokens.max_length))
+
+    def numbers(self, encoded: Sequence[Encoded]) -> int:
+        """How many they are. Raises ServingError `too_large`."""
+        numbers = self.width * sum(len(row.ids) for row in encoded)
+        if numbers > self.most:
+            raise ServingError(
+                "too_large",
+                "the vectors of all tokens are too many numbers; send fewer texts in a request",
+                field="text",
+                limit=self.most,
+                got=numbers,
+            )
+        return numbers
+
+
 @dataclass(frozen=True)
 class EmbeddingParameters(Parameters):
     """`prompt` is the text that goes before each text; `dimensions` None leaves all."""
@@ -115,6 +143,8 @@ class SentenceEmbedding:
     def __init__(self, endpoint: Endpoint) -> None:
         self._embedding = embedding = embedding_of(endpoint)
         self._limits = endpoint.limits
+        pools = embedding.pooling != "engine"
+        self._room = NumberRoom.of(endpoint, MOST_KEPT) if pools else None
         self.parameters = (
             Parameter("prompt_name", prompt_name(embedding), embedding.default_prompt),
             Parameter("prompt", text(endpoint.limits.max_characters)),
@@ -134,7 +164,10 @@ class SentenceEmbedding:
 
     def encode(self, request: Request, tokenizer: Tokenizer) -> Work:
         texts = prompted(request.texts, request.parameters.prompt)
-        return Work(request, tokenizer.encode(texts, request.truncate, self._limits))
+        encoded = tokenizer.encode(texts, request.truncate, self._limits)
+        if self._room is not None:
+            self._room.numbers(encoded)
+        return Work(request, encoded)
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:
         request = work.request
@@ -167,8 +200,7 @@ class FeatureExtraction:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._limits = endpoint.limits
-        self._width = max(1, endpoint.outputs[0].dims[-1])
-        self._most = max(MOST_NUMBERS, self._width * endpoint.tokens.max_length)
+        self._room = NumberRoom.of(endpoint, MOST_NUMBERS)
 
     def read_parameters(self, values: Mapping[str, Any]) -> FeatureParameters:
         return FeatureParameters(**read_parameters(values, self.parameters))
@@ -178,17 +210,7 @@ class FeatureExtraction:
         if truncate is None:
             truncate = request.parameters.truncation
         encoded = tokenizer.encode(request.texts, truncate, self._limits)
-        numbers = self._width * sum(len(row.ids) for row in encoded)
-        if numbers > self._most:
-            raise ServingError(
-                "too_large",
-                "the vectors of all tokens are too many numbers to answer with; send fewer texts "
-                "in a request",
-                field="text",
-                limit=self._most,
-                got=numbers,
-            )
-        return Work(request, encoded, pieces=numbers // _NUMBERS_A_PIECE)
+        return Work(request, encoded, pieces=self._room.numbers(encoded) // _NUMBERS_A_PIECE)
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:
         answers = [np.ascontiguousarray(row[0], np.float32) for row in rows]

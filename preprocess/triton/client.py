@@ -113,7 +113,8 @@ class TritonClient:
     async def is_ready(self, model: str, version: int) -> bool:
         """Whether that version may be called: every Triton that can be reached has loaded it.
 
-        After half a minute one is enough: a Triton that cannot load it must not hold it back.
+        One that does not answer counts for nothing. After half a minute one that has is enough: a
+        Triton that cannot load it must not hold it back.
         """
         try:
             await self._look_up()
@@ -121,7 +122,10 @@ class TritonClient:
             return False
         every = list(self._members.values())
         members = [member for member in every if not member.is_aside()] or every
-        found = await asyncio.gather(*(_is_ready(member, (model, version)) for member in members))
+        said = await asyncio.gather(
+            *(self._is_ready(member, (model, version)) for member in members)
+        )
+        found = [ready for ready in said if ready is not None]
         if not any(found):
             self._partly_ready.pop((model, version), None)
             return False
@@ -130,6 +134,23 @@ class TritonClient:
         if enough:
             del self._partly_ready[model, version]
         return enough
+
+    async def _is_ready(self, member: Member, model: Model) -> bool | None:
+        """None when the server does not answer."""
+        try:
+            async with asyncio.timeout(_PROBE_LIMIT_S):
+                ready = await member.server.is_ready(*model)
+        except TimeoutError:
+            return None
+        except AwayError as error:
+            self._set_aside(member, model, error)
+            return None if error.whole else False
+        except ServingError:
+            return False
+        member.aside.pop(None, None)
+        if ready:
+            member.aside.pop(model, None)
+        return ready
 
     def close(self) -> None:
         """Let go of every connection, from whatever thread."""
@@ -240,19 +261,6 @@ async def _probe(member: Member, what: Model | None) -> None:
         member.aside.pop(what, None)
     else:
         member.aside[what] = time.monotonic() + _PROBE_EVERY_S
-
-
-async def _is_ready(member: Member, model: Model) -> bool:
-    """False also when the server does not answer."""
-    try:
-        async with asyncio.timeout(_PROBE_LIMIT_S):
-            ready = await member.server.is_ready(*model)
-    except (TimeoutError, ServingError):
-        return False
-    member.aside.pop(None, None)
-    if ready:
-        member.aside.pop(model, None)
-    return ready
 
 
 def _http() -> type[Server]:

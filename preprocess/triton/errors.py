@@ -51,6 +51,7 @@ RULES = (
     Rule((), "no available versions", "unavailable", "the engine has not loaded this model"),
     Rule((), "is not found", "unavailable", "the engine does not have this bundle version"),
     Rule((), "not ready", "unavailable", "the engine is loading this model"),
+    Rule((), "not at ready state", "unavailable", "the engine is loading or unloading this model"),
     Rule((), "is not healthy", "unavailable", "the engine's backend is restarting", begun=True),
     Rule((), "is stopping", "unavailable", "the engine is stopping"),
     Rule((), "unexpected shape", "engine_failed", "the engine takes other shapes"),

@@ -40,8 +40,8 @@ def waited(call_s: float) -> float:
     """The part of the time that requests may wait when one is refused for it."""
     pace, waiting, most_s = Pace(), SimpleNamespace(tokens=0, due_tokens=0), 2.0
     for at in range(4):
-        pace.begin(round(1000 * call_s), at)
-        pace.end(round(1000 * call_s), at + call_s, answered=True)
+        running = pace.begin(round(1000 * call_s), at)
+        pace.end(running, at + call_s, answered=True)
     assert pace.rate == pytest.approx(1000, rel=0.01)
     held: Any = waiting
     for _ in range(10_000):

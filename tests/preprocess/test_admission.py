@@ -75,8 +75,8 @@ class Line:
         figures: Any = self.figures
         self.queue = Coalescer(endpoint, self.engine, self.admission, lambda: slots, figures)
         for _ in range(2 if rate is not None else 0):
-            self.queue.pace.begin(10, 0.0)
-            self.queue.pace.end(10, 10 / (rate or 1), answered=True)
+            running = self.queue.pace.begin(10, 0.0)
+            self.queue.pace.end(running, 10 / (rate or 1), answered=True)
         self.tasks: list[asyncio.Task[Any]] = []
 
     def ask(
@@ -266,8 +266,8 @@ async def test_what_cannot_end_in_time_any_more_costs_no_call(endpoint: Endpoint
     # One text a second: eight run before.
     pace = Pace()
     for _ in range(2):
-        pace.begin(10, 0.0)
-        pace.end(10, 1.0, answered=True)
+        running = pace.begin(10, 0.0)
+        pace.end(running, 1.0, answered=True)
     line.queue.pace.rate, line.queue.pace.call_s = pace.rate, pace.call_s
     line.engine.held[0].set()
     await until(hopeless.done)

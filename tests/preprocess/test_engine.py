@@ -126,8 +126,8 @@ async def test_what_is_computed_is_not_refused_for_who_else_waits() -> None:
         return release.wait(60)
 
     for pool in (renderers, threads):
-        pool.pace.begin(1, time.monotonic() - 100)
-        pool.pace.end(1, time.monotonic(), answered=True)
+        running = pool.pace.begin(1, time.monotonic() - 100)
+        pool.pace.end(running, time.monotonic(), answered=True)
     others = [
         asyncio.create_task(engine.render(work, held, deadline, Passage(body)))
         for _ in range(THREADS)

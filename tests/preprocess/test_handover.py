@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -45,19 +46,27 @@ def test_the_first_bundle_serves_at_once() -> None:
     assert Handover("e", bundle(1), Engine().is_ready).server() is None
 
 
+async def looked(change: Handover) -> None:
+    change.look()
+    assert change._looking is not None
+    await change._looking
+
+
 async def test_the_old_bundle_serves_until_the_new_engine_is_there() -> None:
     old, new, engine = bundle(1), bundle(2), Engine()
     Handover("e", old, engine.is_ready)
     change = Handover("e", new, engine.is_ready)
     assert change.server() is old
-    await change.probe()
+    await looked(change)
     assert change.server() is old
     engine.ready = True
-    await change.probe()  # too soon: the engine is asked a few times a second at most
+    await looked(change)  # too soon: the engine is asked a few times a second at most
     assert (change.server(), engine.asked) == (old, 1)
     change._next_probe = 0
-    await change.probe()
+    await looked(change)
     assert change.server() is None
+    await looked(change)
+    assert engine.asked == 2
 
 
 async def test_after_a_bad_bundle_the_last_good_one_still_serves() -> None:
@@ -157,8 +166,32 @@ async def test_all_three_steps_are_the_predecessors_until_the_engine_is_there(
     successor.handover._next_probe = 0
     # The request that finds the engine there has begun with the predecessor, and ends there.
     assert (await answer(successor)).headers["x-bundle-version"] == "1"
+    await asyncio.sleep(0)
     assert (await answer(successor)).headers["x-bundle-version"] == "2"
     assert len(older.asked) == 6
+
+
+async def test_nobody_waits_for_a_triton_that_does_not_say_whether_it_has_the_engine(
+    successor: Successor,
+) -> None:
+    never = asyncio.get_running_loop().create_future()
+    asked = []
+
+    async def is_ready() -> bool:
+        asked.append(time.monotonic())
+        return bool(await never)
+
+    before(successor, Older(), Engine())
+    successor.handover._is_ready = is_ready
+    for _ in range(3):
+        assert (await answer(successor)).headers["x-bundle-version"] == "1"
+        await asyncio.sleep(0)
+        successor.handover._next_probe = 0
+    assert len(asked) == 1
+    never.set_result(True)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert (await answer(successor)).headers["x-bundle-version"] == "2"
 
 
 async def test_where_the_engine_has_ours_instead_of_the_old_one_we_answer(

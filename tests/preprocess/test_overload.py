@@ -80,7 +80,12 @@ class Stage:
         return [np.zeros((texts, 2), np.float32)]
 
     async def ask(
-        self, *, texts: int = 1, deadline_s: float | None = None, caller: Any = None
+        self,
+        *,
+        text: Encoded = TEXT,
+        texts: int = 1,
+        deadline_s: float | None = None,
+        caller: Any = None,
     ) -> Answer:
         sent = time.monotonic()
         passage = Passage({})
@@ -89,7 +94,7 @@ class Stage:
         retry = None
         try:
             self.queue.check_wait(passage, until)
-            (await self.queue.infer([TEXT] * texts, until, passage)).result()
+            (await self.queue.infer([text] * texts, until, passage)).result()
             status = 200
         except ServingError as error:
             status, retry = error.kind.status, error.retry_after_s
@@ -137,6 +142,29 @@ class Stage:
 
     def took(self, status: int) -> list[float]:
         return sorted(answer.took for answer in self.answers if answer.status == status)
+
+
+@dataclass
+class Pair(Stage):
+    """The queue before two such engines, which take as long as tokens are many; one that hangs
+    keeps its call.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.queue.slots = lambda: 4
+        self.busy_until = [self.began, self.began]
+
+    async def engine(self, inputs: list[Tensor], deadline: float) -> Any:
+        shape = inputs[0].array.shape
+        if self.hangs:
+            self.hangs = False
+            await asyncio.sleep(100)
+        at = self.busy_until.index(min(self.busy_until))
+        took = shape[0] * shape[1] / (len(TEXT.ids) * self.rate)
+        self.busy_until[at] = max(self.busy_until[at], time.monotonic()) + took
+        await asyncio.sleep(self.busy_until[at] - time.monotonic())
+        return [np.zeros((shape[0], 2), np.float32)]
 
 
 # Longer for the slow ones, whose calls are few.
@@ -300,3 +328,55 @@ def test_a_call_that_hangs_does_not_hold_up_who_may_leave(endpoint: Endpoint) ->
 
     answer = virtual_time.run(play())
     assert (answer.status, answer.took < 1) == (200, True)
+
+
+@pytest.mark.parametrize("texts", [1, 3])
+def test_a_long_text_on_one_server_ends_nobody_who_has_another(
+    endpoint_fields: dict[str, Any], texts: int
+) -> None:
+    endpoint_fields["tokens"] |= {"buckets": [20, 8192], "max_length": 8192}
+    endpoint_fields["limits"] |= {"max_call_tokens": 8192}
+    roomy = read_endpoint(json.dumps(endpoint_fields))
+
+    async def play() -> tuple[Answer, list[Answer]]:
+        stage = Pair(roomy, 300)
+        for _ in range(40):
+            await stage.ask()
+        long = asyncio.ensure_future(stage.ask(text=Encoded([1] * 8000, [0] * 8000)))
+        await asyncio.sleep(0.1)
+        others = []
+        while not long.done():
+            others.append(await stage.ask(texts=texts, deadline_s=0.5))
+            await asyncio.sleep(0.1)
+        return await long, others
+
+    long, others = virtual_time.run(play())
+    assert long.status == 200
+    assert len(others) > 5
+    assert {answer.status for answer in others} == {200}
+    assert max(answer.took for answer in others) < 0.1
+
+
+def test_a_server_that_hangs_takes_no_more_than_its_own_call(endpoint: Endpoint) -> None:
+    """No idle moment beside it is work of the other, which is as fast as it was."""
+
+    async def play() -> tuple[float, float, list[Answer]]:
+        stage = Pair(endpoint, 300)
+        for _ in range(40):
+            await stage.ask()
+        before = stage.queue.pace.rate
+        stage.hangs = True
+        hanging = asyncio.ensure_future(stage.ask(deadline_s=1.0))
+        late = []
+        for _ in range(40):
+            await asyncio.sleep(1.5)
+            late.append(await stage.ask(deadline_s=1.0))
+        crowd = await asyncio.gather(*(stage.ask(deadline_s=1.0) for _ in range(40)))
+        late.append(await hanging)
+        assert before is not None
+        assert stage.queue.pace.rate is not None
+        return before, stage.queue.pace.rate, [*late[:-1], *crowd]
+
+    before, after, answers = virtual_time.run(play())
+    assert {answer.status for answer in answers} == {200}
+    assert after > 0.8 * before

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from preprocess.pace import SAMPLE_S, Pace
+from preprocess.pace import PASSED, SAMPLE_S, Pace, Sample
 
 
 def call(pace: Pace, now: float, tokens: int, seconds: float) -> float:
-    pace.begin(tokens, now)
-    pace.end(tokens, now + seconds, answered=True)
+    running = pace.begin(tokens, now)
+    pace.end(running, now + seconds, answered=True)
     return now + seconds
 
 
@@ -44,11 +44,10 @@ def test_the_rate_lies_among_those_of_the_calls(calls: list[tuple[int, float]]) 
 
 def test_two_calls_at_a_time_count_their_time_once() -> None:
     pace = Pace()
-    pace.begin(100, 0.0)
-    pace.begin(100, 0.0)
+    running = [pace.begin(100, 0.0), pace.begin(100, 0.0)]
     for second in range(1, 20):
-        pace.end(100, float(second), answered=True)
-        pace.begin(100, float(second))
+        pace.end(running.pop(0), float(second), answered=True)
+        running.append(pace.begin(100, float(second)))
     assert pace.rate == pytest.approx(100)
     assert pace.call_s == pytest.approx(1.0)
     # Half of the first has gone by.
@@ -69,9 +68,9 @@ def test_a_cold_first_call_says_nothing() -> None:
     pace = Pace()
     now = call(pace, 0.0, 20, 4.0)
     assert pace.rate is None
-    pace.begin(20, now)
+    second = pace.begin(20, now)
     assert pace.wait_s(20, now + 0.1) == pytest.approx(0.1)
-    pace.end(20, now + 0.1, answered=True)
+    pace.end(second, now + 0.1, answered=True)
     now += 0.1
     assert pace.rate == pytest.approx(200)
     for _ in range(4):
@@ -97,11 +96,58 @@ def test_an_overdue_call_is_late_by_as_much_again() -> None:
     assert pace.wait_s(0, now + 5.1) == pytest.approx(5.0)
 
 
+def test_idle_time_beside_a_call_that_hangs_is_none_of_work() -> None:
+    pace = Pace()
+    now = 0.0
+    for _ in range(20):
+        now = call(pace, now, 20, SAMPLE_S)
+    fast = pace.rate
+    hangs = pace.begin(20, now)
+    for _ in range(PASSED):
+        now = call(pace, now, 20, SAMPLE_S)
+    assert (pace.calls, pace.in_flight, pace.wait_s(0, now + 9)) == (0, 0, 0.0)
+    for _ in range(20):
+        now = call(pace, now + 9, 20, SAMPLE_S)
+    assert pace.rate == pytest.approx(fast)
+    pace.end(hangs, now, answered=False)
+    assert pace.rate == pytest.approx(fast)
+    assert (pace.calls, pace.in_flight) == (0, 0)
+
+
+@given(st.integers(1, 8000), st.lists(st.floats(0, 1), min_size=PASSED, max_size=20))
+def test_a_long_call_beside_others_is_counted_with_its_time(tokens: int, gaps: list[float]) -> None:
+    """A long text on one server, short ones on another: together all tokens and all seconds."""
+    pace = Pace()
+    pace.end(pace.begin(1, 0.0), 0.0, answered=True)
+    first = now = 10.0
+    long = pace.begin(tokens, now)
+    for gap in gaps:
+        now = call(pace, now + gap, 20, 0.01)
+    pace.end(long, now + 1, answered=True)
+    seconds = now + 1 - first
+    counted = [*pace._samples, Sample(*pace._begun)]  # type: ignore[arg-type]
+    assert sum(one.tokens for one in counted) == 1 + tokens + 20 * len(gaps)
+    assert sum(one.seconds for one in counted) == pytest.approx(seconds)
+    assert (pace.calls, pace.in_flight) == (0, 0)
+
+
+def test_what_is_ahead_may_end_at_once_where_it_is_overdue() -> None:
+    pace = Pace()
+    now = 0.0
+    for _ in range(9):
+        now = call(pace, now, 100, 0.1)
+    pace.begin(100, now)
+    assert pace.call_ends_s(1000, now) == pytest.approx(0.2)
+    assert pace.call_ends_s(1000, now + 0.05) == pytest.approx(0.15)
+    assert pace.call_ends_s(1000, now + 60) == pytest.approx(0.1)
+    assert pace.call_ends_s(50, now + 60) == pytest.approx(0.05)
+
+
 def test_an_error_is_no_work() -> None:
     pace = Pace()
     now = call(pace, call(pace, 0.0, 100, 1.0), 100, 1.0)
     for _ in range(50):
-        pace.begin(100, now)
-        pace.end(100, now + 0.001, answered=False)
+        running = pace.begin(100, now)
+        pace.end(running, now + 0.001, answered=False)
     assert pace.rate == pytest.approx(100)
     assert (pace.calls, pace.in_flight) == (0, 0)

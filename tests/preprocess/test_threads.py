@@ -66,8 +66,8 @@ async def full(threads: Threads, held: Held, waiting: int = 0) -> list[asyncio.T
 def learned(threads: Threads) -> None:
     """A million characters take a second, by what was measured."""
     for _ in range(2):
-        threads.pace.begin(LONG, time.monotonic() - 1)
-        threads.pace.end(LONG, time.monotonic(), answered=True)
+        running = threads.pace.begin(LONG, time.monotonic() - 1)
+        threads.pace.end(running, time.monotonic(), answered=True)
 
 
 async def idle(threads: Threads) -> None:
@@ -190,8 +190,8 @@ async def test_what_would_wait_too_long_is_refused_at_once(held: Held) -> None:
 
 async def test_a_free_thread_is_not_refused(held: Held) -> None:
     threads = Threads()
-    threads.pace.begin(1, time.monotonic() - 1)
-    threads.pace.end(1, time.monotonic(), answered=True)
+    running = threads.pace.begin(1, time.monotonic() - 1)
+    threads.pace.end(running, time.monotonic(), answered=True)
     tasks = await full(threads, held)
     held.release.set()
     assert await asyncio.gather(*tasks) == ["0", "1"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import numpy as np
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from preprocess.tensors import Tensor
+from preprocess.triton.errors import AwayError, error_of
 from preprocess.triton.http import HttpTriton
 from transformer_serving.contract.endpoint import OutputTensor
 from transformer_serving.contract.errors import ServingError
@@ -82,3 +84,20 @@ def test_broken_anywhere(data: st.DataObject) -> None:
     assert isinstance(outcome, list) or outcome in (
         "unavailable", "engine_failed", "overloaded", "deadline",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("status", ["UNAVAILABLE", "503"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Request for unknown model: 'text' version 5 is not at ready state",
+        "Request for unknown model: 'text' has no available versions",
+    ],
+)
+def test_a_model_that_loads_sets_no_triton_aside(status: str, text: str) -> None:
+    """gRPC's UNAVAILABLE is of servers that are gone, too."""
+    error = error_of(status, text)
+    assert isinstance(error, AwayError)
+    assert not error.whole
+    assert not error.begun
+    assert "text" not in error.message

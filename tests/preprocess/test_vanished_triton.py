@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from preprocess.triton import grpc as triton_grpc
-from preprocess.triton.client import TritonClient
+from preprocess.triton.client import TRANSPORTS, TritonClient
 from preprocess.triton.errors import AwayError
 from preprocess.triton.http import HttpTriton
 from tests.engine.triton_server import TritonServer, stopped
@@ -133,3 +134,19 @@ async def test_work_that_fells_a_server_counts_as_begun(tritons: list[TritonServ
     assert not caught.value.begun
     one.close()
     await asyncio.to_thread(back, server, "text", "full")
+
+
+@pytest.mark.parametrize("gone", ["frozen", "refuses"])
+async def test_one_that_does_not_answer_holds_up_no_update(
+    transport: str, tritons: list[TritonServer], gone: str
+) -> None:
+    away = tritons[1]
+    places = [getattr(server.addresses, transport) for server in tritons]
+    if gone == "refuses":
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            places[1] = f"127.0.0.1:{listener.getsockname()[1]}"
+    client = TritonClient(",".join(places), TRANSPORTS[transport]())
+    with stopped(away) if gone == "frozen" else contextlib.nullcontext():
+        assert await client.is_ready("text", VERSION)
+        assert not await client.is_ready("text", VERSION + 1)
+    client.close()

@@ -10,13 +10,14 @@ import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from preprocess.answers import TASKS as TASK_TABLE
-from preprocess.answers.embedding import MOST_NUMBERS
+from preprocess.answers.embedding import MOST_KEPT, MOST_NUMBERS
 from preprocess.request import read_body
 from tests.preprocess.answers.families import FAMILIES, MAX_LENGTH
 from tests.preprocess.answers.served import Served, endpoint_of, serve
+from tests.preprocess.answers.test_sentence_models import embedding
 from transformer_serving.contract.endpoint import Limits
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.contract.heads import TASKS
+from transformer_serving.contract.heads import HEADS, TASKS
 
 LONG = "tea " * 60
 SIMILAR = ("source_sentence", "sentences")
@@ -321,6 +322,35 @@ def test_vectors_of_tokens_have_a_limit_for_all_texts() -> None:
     assert len(outcome(features(1 << 20), {"text": text})) == 1
     error = outcome(features(1 << 20), {"text": [text] * 2})
     assert (error.kind.status, error.limit) == (413, MAX_LENGTH << 20)
+
+
+@pytest.mark.parametrize(("pooling", "head"), [("mean", "token_vectors"), ("engine", "vector")])
+def test_vectors_of_tokens_that_are_pooled_here_have_a_limit_too(pooling: str, head: str) -> None:
+    """All of a request's are kept until its last text is answered."""
+    axes, width = HEADS[head].outputs[0], 1 << 20
+    served = serve(
+        FAMILIES["bert"], "sentence-embedding", torch.nn.Identity(), head=head,
+        outputs=[{"name": "o", "dtype": "FP32", "dims": [*(-1 for _ in axes[1:]), width]}],
+        embedding=embedding(pooling=pooling),
+    )  # fmt: skip
+
+    def encode(texts: int) -> int:
+        body = {"text": ["tea " * 30] * texts, "parameters": {"prompt": ""}}
+        request = read_body(body, served.task, served.endpoint.limits)
+        work = served.task.encode(request, served.tokenizer)
+        return sum(len(row.ids) for row in work.encoded)
+
+    tokens = encode(1)
+    most = MOST_KEPT // (tokens * width)
+    assert encode(most) == most * tokens
+    if pooling == "engine":
+        assert encode(most + 1) == (most + 1) * tokens
+        return
+    with pytest.raises(ServingError) as caught:
+        encode(most + 1)
+    error = caught.value
+    assert (error.kind.status, error.field) == (413, "text")
+    assert (error.limit, error.got) == (MOST_KEPT, (most + 1) * tokens * width)
 
 
 def test_a_text_that_is_cut_may_have_any_number_of_tokens() -> None:
