@@ -72,6 +72,10 @@ async def test_a_chat(text: Asker) -> None:
         {**GREEDY, "messages": [{"role": "system", "content": "x"}]}, CHAT
     )
     assert (status, error["error"]["param"]) == (422, "messages")
+    called = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+    status, error = await text.refusal({**GREEDY, "messages": [*MESSAGES, called]}, CHAT)
+    assert (status, error["error"]["param"]) == (422, "messages")
+    assert "'tool_calls' of a message" in error["error"]["message"]
 
 
 async def test_a_chat_in_chunks(text: Asker) -> None:
