@@ -234,6 +234,19 @@ async def test_tgis_stream_ends_at_a_stop_string(text: Asker) -> None:
     assert events[-1]["details"]["finish_reason"] == "stop_sequence"
 
 
+async def test_text_that_comes_with_tgis_end_token_is_not_special(text: Asker) -> None:
+    """Clients leave special tokens out, and what might have become a stop string with them."""
+    ended = {"inputs": "w20 w21 </s>", "parameters": {"details": True}}
+    held = {**ended, "parameters": {"details": True, "stop": ["w21 w22"]}}
+    for body, end in ((ended, ("", True)), (held, ("w21", False))):
+        events = await text.events(body, "tgi.generate_stream")
+        streamed = [row["token"] for row in events]
+        listed = (await text.answer(body, "tgi.generate"))["details"]["tokens"]
+        for tokens in (streamed, listed):
+            assert "".join(one["text"] for one in tokens if not one["special"]) == " w20 w21"
+            assert (tokens[-1]["text"], tokens[-1]["special"]) == end
+
+
 @pytest.mark.parametrize(
     ("parameters", "status"),
     [
