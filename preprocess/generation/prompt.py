@@ -69,8 +69,6 @@ def _text_of(ids: list[int], encoding: Any, text: str, tokenizer: Tokenizer) -> 
         made: list[int] = tokenizer.whole((candidate,), special=True)[0].ids
         return made
 
-    if encode(text) == ids:
-        return text
     # As it was written first: what a decoder makes of tokens may have other spaces.
     ends = [0, *(end for _, end in encoding.offsets)]
     cut = len(encoding.ids) - len(ids)
