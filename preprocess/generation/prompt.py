@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from preprocess.generation.chat import render_chat
 from preprocess.generation.detokenizer import silent_tokens
@@ -31,6 +35,11 @@ class Prompt:
     new_tokens: int
     text: str | None = None
     field: str = "text"
+
+    @cached_property
+    def array(self) -> NDArray[np.int32]:
+        """The ids, made once for all sequences of the prompt."""
+        return np.array(self.ids, np.int32)
 
 
 def read_prompts(

@@ -17,11 +17,13 @@ from tokenizers import (
 )
 
 from preprocess.generation.chat import render_chat
-from preprocess.generation.prompt import read_prompts, text_of
+from preprocess.generation.engines import openvino
+from preprocess.generation.prompt import Prompt, read_prompts, text_of
 from preprocess.tokens import Tokenizer
 from tests.preprocess.generation.test_request import read, with_template
 from tests.text_engine import fields
 from transformer_serving.contract.endpoint import read_endpoint
+from transformer_serving.contract.generation import Options, Sampling
 
 # Llama 3's and Mistral's form: the first message begins with a special token, behind bos_token.
 MARKED = (
@@ -94,3 +96,11 @@ def test_many_special_tokens_in_front_are_not_tried_one_by_one() -> None:
 
     assert text_of([0] * 1000, library, encode) is None
     assert len(asked) == 2
+
+
+def test_sequences_of_one_prompt_have_one_array_of_it() -> None:
+    prompt = Prompt([5, 6], 4)
+    options = Options(4, (), Sampling(False, 1.0, 1.0, 0, 1.0), 1)
+    one, other = (openvino.request(prompt, options, ()) for _ in range(2))
+    assert one.inputs[0].array is other.inputs[0].array
+    assert one.inputs[0].array.tolist() == [5, 6]
