@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 BROKEN = "\ufffd"
@@ -30,7 +31,9 @@ class Detokenizer:
     def __init__(self, library: Any, prompt: Sequence[int]) -> None:
         self._library = library
         self._silent = silent_tokens(library)
-        self._window = self._tail([token for token in prompt if token not in self._silent])
+        # From its end on: a prompt may be long, and have many sequences.
+        said = (token for token in reversed(prompt) if token not in self._silent)
+        self._window = self._tail([*islice(said, 2 * _CONTEXT)][::-1])
         # Where in the window nothing was held back last, and the characters of it that are given.
         self._mark = 0
         self._given = len(self._decode())

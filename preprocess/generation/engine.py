@@ -62,18 +62,16 @@ class TextEngine:
 
         Raises ServingError, also `left` when the caller does meanwhile.
         """
-        rows = [
-            (prompt, self._options(prompt, wanted, at * wanted.parameters.sequences + one))
-            for at, prompt in enumerate(prompts)
-            for one in range(wanted.parameters.sequences)
-        ]
-        asked = [self._row.request(*row, wanted.parameters.stop) for row in rows]
-        taken = seats.take(len(rows), self._settings.max_streams, always=passage.golden)
-        opening = [self._open(request, deadline, passage) for request in asked]
+        sequences = len(prompts) * wanted.parameters.sequences
+        # Before anything is made of what may be refused.
+        taken = seats.take(sequences, self._settings.max_streams, always=passage.golden)
         try:
+            rows = self._rows(prompts, wanted)
+            asked = [self._row.request(*row, wanted.parameters.stop) for row in rows]
+            opening = [self._open(request, deadline, passage) for request in asked]
             replies = await unless_left(_all(opening), passage.caller)
         except BaseException:
-            taken.give_back(len(rows))
+            taken.give_back(sequences)
             raise
         seated = [taken.with_seat(one) for one in replies]
         note_call()
@@ -91,6 +89,15 @@ class TextEngine:
         return _made(
             [partial(sequence, *row, one) for row, one in zip(rows, seated, strict=True)], seated
         )
+
+    def _rows(self, prompts: Rows[Prompt], wanted: Wanted) -> list[tuple[Prompt, Options]]:
+        """One a sequence."""
+        of_each = wanted.parameters.sequences
+        return [
+            (prompt, self._options(prompt, wanted, at * of_each + one))
+            for at, prompt in enumerate(prompts)
+            for one in range(of_each)
+        ]
 
     def _options(self, prompt: Prompt, wanted: Wanted, at: int) -> Options:
         asked = wanted.parameters

@@ -1,13 +1,18 @@
 """Prompts as token ids, and whether they and the new tokens have room in the model.
 
-Tested by tests/preprocess/generation/test_request.py.
+Tested by tests/preprocess/generation/test_prompt.py and
+tests/preprocess/generation/test_request.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from preprocess.generation.chat import render_chat
 from preprocess.generation.detokenizer import silent_tokens
@@ -30,6 +35,11 @@ class Prompt:
     new_tokens: int
     text: str | None = None
     field: str = "text"
+
+    @cached_property
+    def array(self) -> NDArray[np.int32]:
+        """The ids, made once for all sequences of the prompt."""
+        return np.array(self.ids, np.int32)
 
 
 def read_prompts(
@@ -56,17 +66,25 @@ def read_prompts(
             )
         new = _new_tokens(len(ids), wanted, generation)
         as_sent = special and len(ids) == len(encoding.ids)
-        taken = text if as_sent or not with_text else _text_of(ids, text, tokenizer)
+        taken = text if as_sent or not with_text else _text_of(ids, encoding, text, tokenizer)
         prompts.append(Prompt(ids, new, taken if with_text else None, wanted.field))
     return prompts
 
 
-def _text_of(ids: list[int], text: str, tokenizer: Tokenizer) -> str | None:
-    def encode(candidate: str) -> list[int]:
-        ids: list[int] = tokenizer.whole((candidate,), special=True)[0].ids
-        return ids
+def _text_of(ids: list[int], encoding: Any, text: str, tokenizer: Tokenizer) -> str | None:
+    """`ids` are the last of `encoding`, which is the tokenizer's own of `text`."""
 
-    return text if encode(text) == ids else text_of(ids, tokenizer.library, encode)
+    def encode(candidate: str) -> list[int]:
+        made: list[int] = tokenizer.whole((candidate,), special=True)[0].ids
+        return made
+
+    # As it was written first: what a decoder makes of tokens may have other spaces.
+    ends = [0, *(end for _, end in encoding.offsets)]
+    cut = len(encoding.ids) - len(ids)
+    starts = _starts(ids, tokenizer.library)
+    written = (text[ends[cut + start] :] for start in starts)
+    found = next((one for one in written if one and encode(one) == ids), None)
+    return found or text_of(ids, tokenizer.library, encode)
 
 
 def text_of(ids: Sequence[int], library: Any, encode: Callable[[str], Sequence[int]]) -> str | None:
@@ -75,10 +93,20 @@ def text_of(ids: Sequence[int], library: Any, encode: Callable[[str], Sequence[i
 
     `library` is the tokenizers library's own object.
     """
+    for start in _starts(ids, library):
+        text = str(library.decode(list(ids[start:]), skip_special_tokens=False))
+        if text and list(encode(text)) == list(ids):
+            return text
+    return None
+
+
+def _starts(ids: Sequence[int], library: Any) -> range:
+    """Where the text of these ids may begin, the likeliest first: behind special tokens, as many as
+    the tokenizer adds. Others behind those are a template's, and part of the text.
+    """
     silent = silent_tokens(library)
-    start = next((at for at, one in enumerate(ids) if one not in silent), 0)
-    text = str(library.decode(list(ids[start:]), skip_special_tokens=False))
-    return text if text and list(encode(text)) == list(ids) else None
+    leading = next((at for at, one in enumerate(ids) if one not in silent), len(ids))
+    return range(min(leading, library.num_special_tokens_to_add(False)), -1, -1)
 
 
 def _new_tokens(prompt: int, wanted: Wanted, generation: Generation) -> int:

@@ -48,6 +48,8 @@ _MOST_STOPS, _STOP_CHARACTERS = 16, 256
 _MOST_SEQUENCES = 64
 # What a chat template writes around each message, however little that says: those in use 20 to 60.
 _MESSAGE_CHARACTERS = 64
+# What clients put into a message beside its text, and no model here would be told of.
+_BESIDE_TEXT = ("tool_calls", "function_call", "audio", "images")
 # A seed that is drawn is exact in every client's JSON.
 _DRAWN_BITS = 53
 
@@ -238,6 +240,12 @@ def _characters(messages: Sequence[Message]) -> int:
 def _message(value: Any) -> Message:
     if not isinstance(value, Mapping):
         raise wrong("messages", "a list of objects with role and content", value)
+    beside = next((name for name in _BESIDE_TEXT if value.get(name)), None)
+    if beside is not None:
+        raise ServingError(
+            "impossible", f"'{beside}' of a message is not supported; send messages of text alone",
+            field="messages",
+        )  # fmt: skip
     role, content = value.get("role"), value.get("content")
     if isinstance(content, list) and all(map(_is_text_part, content)):
         content = "\n".join(part["text"] for part in content)

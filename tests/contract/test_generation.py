@@ -83,3 +83,12 @@ def test_a_temperature_that_is_none_is_refused(value: float) -> None:
     sampling = Sampling(True, value, 1.0, 0, 1.0)
     with pytest.raises(ContractError, match="'temperature' must be above 1e-06 and at most 100"):
         read_options(Options(1, (), sampling, 0).to_json())
+
+
+def test_a_whole_number_that_is_beyond_every_float_is_refused() -> None:
+    """JSON knows no end of them: as an OverflowError it would go past whoever refuses options."""
+    options = json.loads(Options(1, (), Sampling(True, 1.0, 1.0, 0, 1.0), 0).to_json())
+    for value in (10**400, -(10**400)):
+        options["sampling"]["top_p"] = value
+        with pytest.raises(ContractError, match="'top_p' must be float, got a number beyond it"):
+            read_options(json.dumps(options).encode())

@@ -217,11 +217,13 @@ def test_what_is_refused_has_its_reason_and_harms_nobody(
 ) -> None:
     [ids] = prompts(6, 30)
     beside = Caller(triton_server, llama, ids, options(100))
+    beyond = options().to_json().replace(b'"temperature": 1.0', b'"temperature": 1' + b"0" * 400)
     for bad, asked, said in (
         ([5, -1], options(), "INVALID_ARG: input 'input_ids' has an id below 0"),
         ([5, 10**6], options(), "the model's last"),
         ([5] * POSITIONS, options(), f"the model has {POSITIONS} positions"),
         ([5], b"{}", "'max_new_tokens' is missing"),
+        ([5], beyond, "INVALID_ARG: options.sampling: field 'temperature' must be float"),
     ):
         wrong = Caller(triton_server, llama, bad, asked)
         with pytest.raises(InferenceServerException, match=said):

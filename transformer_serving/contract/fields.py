@@ -41,7 +41,7 @@ class Fields:
             raise ContractError(f"{self.where}: field '{name}' is missing")
         # bool is an int to Python, never to us; an int is welcome where a float is wanted.
         if isinstance(value, int) and not isinstance(value, bool) and kind is float:
-            return kind(value)  # type: ignore[call-arg]
+            return _as_float(self.where, name, value)  # type: ignore[return-value]
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise ContractError(
                 f"{self.where}: field '{name}' must be {kind.__name__}, got {kind_of(value)}"
@@ -84,6 +84,15 @@ class Fields:
         return tuple(
             Fields(f"{self.where}.{name}[{index}]", value) for index, value in enumerate(values)
         )
+
+
+def _as_float(where: str, name: str, value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ContractError(
+            f"{where}: field '{name}' must be float, got a number beyond it"
+        ) from None
 
 
 def parse_object(text: str | bytes, where: str) -> Fields:

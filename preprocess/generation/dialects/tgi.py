@@ -180,9 +180,9 @@ class RootVoice(TgiVoice):
 
 
 def _token(token: Token) -> dict[str, Any]:
-    return {
-        "id": token.id, "text": token.text, "logprob": token.logprob, "special": token.special,
-    }  # fmt: skip
+    # Clients leave out what is special: an end token may come with text that was held back.
+    special = token.special and not token.text
+    return {"id": token.id, "text": token.text, "logprob": token.logprob, "special": special}
 
 
 def _end(sequence: Sequence) -> dict[str, Any]:

@@ -6,10 +6,11 @@ Tested by tests/preprocess/generation/test_text_generation.py.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from preprocess.generation.prompt import Prompt
 from preprocess.generation.step import EngineStep, not_as_agreed
@@ -37,8 +38,8 @@ def request(prompt: Prompt, options: Options, stop: tuple[str, ...]) -> Streamed
     farewell = Farewell(identity)
     return StreamedRequest(
         identity,
-        _inputs(prompt.ids, options.to_json()),
-        _inputs(farewell.input_ids, farewell.to_json()),
+        _inputs(prompt.array, options.to_json()),
+        _inputs(np.array(farewell.input_ids, np.int32), farewell.to_json()),
     )
 
 
@@ -59,9 +60,9 @@ def read_step(outputs: Outputs) -> EngineStep:
         raise not_as_agreed() from None
 
 
-def _inputs(ids: Sequence[int], options: bytes) -> list[Tensor]:
+def _inputs(ids: NDArray[np.int32], options: bytes) -> list[Tensor]:
     told = np.frombuffer(options, np.uint8)
-    return [Tensor(INPUT_IDS, "INT32", np.array(ids, np.int32)), Tensor(OPTIONS, "UINT8", told)]
+    return [Tensor(INPUT_IDS, "INT32", ids), Tensor(OPTIONS, "UINT8", told)]
 
 
 def _values(outputs: Outputs, name: str) -> list[Any]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from hypothesis import given, settings, strategies as st
 from tokenizers import (
@@ -131,3 +134,32 @@ def test_endless_broken_bytes_are_not_held_for_ever() -> None:
 
 def test_ids_outside_the_vocabulary_have_no_text() -> None:
     assert pieces_of(TOKENIZERS["byte-level"], [], [9999]) == ["", ""]
+
+
+class Prompt(Sequence[int]):
+    """So many tokens, and how many of them were looked at."""
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        self.ids = ids
+        self.looks = 0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, at: Any) -> Any:
+        self.looks += 1
+        return self.ids[at]
+
+
+@pytest.mark.parametrize("made", [byte_level(), sentence_piece()])
+def test_of_a_long_prompt_the_end_is_looked_at(made: Tokenizer) -> None:
+    """Each of its sequences does so in the event loop."""
+    ids = made.encode("the tea " * 1000).ids
+    long, short = Prompt(ids), Prompt(ids[-30:])
+    new = made.encode("the ab").ids
+    said = []
+    for prompt in (long, short):
+        detokenizer = Detokenizer(made, prompt)
+        said.append("".join([*map(detokenizer.step, new), detokenizer.rest()]))
+    assert said[0] == said[1] == made.decode([*ids, *new])[len(made.decode(ids)) :]
+    assert long.looks < 20

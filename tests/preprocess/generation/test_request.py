@@ -110,6 +110,39 @@ def test_a_conversation_counts_by_roles_and_messages_too(endpoint: Endpoint) -> 
     assert roles.characters - 50 * 64 == 50 * 64
 
 
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tool_calls", [CALL]), ("function_call", CALL["function"]), ("audio", {"id": "a"}),
+        ("images", ["aGk="]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("content", ["", None])
+def test_what_a_message_holds_beside_text_is_not_passed_over(
+    endpoint: Endpoint, name: str, value: Any, content: str | None
+) -> None:
+    message = {"role": "assistant", "content": content, name: value}
+    with pytest.raises(ServingError, match=f"'{name}' of a message") as refusal:
+        read({"messages": [message]}, endpoint)
+    assert (refusal.value.kind.code, refusal.value.field) == ("impossible", "messages")
+
+
+def test_what_clients_send_back_of_an_answer_is_taken(endpoint: Endpoint) -> None:
+    """Its client's own object of it, and the text that a tool gave."""
+    said: dict[str, Any] = {
+        "role": "assistant", "content": "w20", "name": "me", "refusal": None, "annotations": [],
+        "audio": None, "function_call": None, "tool_calls": [],
+    }  # fmt: skip
+    tool = {"role": "tool", "tool_call_id": "1", "content": "w21"}
+    wanted = read({"messages": [said, tool]}, endpoint)
+    assert wanted.messages == (
+        {"role": "assistant", "content": "w20"}, {"role": "tool", "content": "w21"},
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

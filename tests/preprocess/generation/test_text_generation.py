@@ -6,16 +6,21 @@ import asyncio
 import logging
 import time
 from collections import deque
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
 from preprocess.generation import answer
+from preprocess.generation.engines import ENGINES, openvino
+from preprocess.generation.prompt import Prompt
 from preprocess.generation.seats import seats
 from preprocess.triton.client import close_clients
+from preprocess.triton.streamed_request import StreamedRequest
 from tests.engine.triton_server import TritonServer
 from tests.text_engine import PROMPT, Asker, asked, fields, lived, three_tokens, write_model
+from transformer_serving.contract.generation import Options
 from transformer_serving.contract.worker.request_context import GoldenBody, current_caller
 from transformer_serving.contract.worker.watched_answers import watched_answers
 
@@ -223,6 +228,26 @@ async def test_no_more_run_than_may(settings: Any, text: Asker) -> None:
     assert (await small.ask({"text": PROMPT})).status_code == 200
     status, error = await small.refusal(asked(1, num_return_sequences=3))
     assert (status, error["code"]) == (413, "too_large")
+
+
+async def test_nothing_is_made_of_a_request_that_has_no_seats(
+    settings: Any, text: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Making what 512 sequences would be asked keeps everybody else waiting."""
+    made: list[Prompt] = []
+
+    def request(prompt: Prompt, options: Options, stop: tuple[str, ...]) -> StreamedRequest:
+        made.append(prompt)
+        return openvino.request(prompt, options, stop)
+
+    monkeypatch.setitem(ENGINES, "openvino", replace(ENGINES["openvino"], request=request))
+    counted = Asker("text", fields())
+    many = {"text": [PROMPT] * 8, "parameters": {"num_return_sequences": 64}}
+    status, error = await counted.refusal(many)
+    assert (status, error["code"], error["got"]) == (413, "too_large", 512)
+    assert not made
+    assert (await counted.ask(asked(1, num_return_sequences=2))).status_code == 200
+    assert (len(made), seats.taken) == (2, 0)
 
 
 async def test_a_stream_needs_nothing_of_its_endpoint(text: Asker) -> None:

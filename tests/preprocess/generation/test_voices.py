@@ -72,6 +72,10 @@ async def test_a_chat(text: Asker) -> None:
         {**GREEDY, "messages": [{"role": "system", "content": "x"}]}, CHAT
     )
     assert (status, error["error"]["param"]) == (422, "messages")
+    called = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+    status, error = await text.refusal({**GREEDY, "messages": [*MESSAGES, called]}, CHAT)
+    assert (status, error["error"]["param"]) == (422, "messages")
+    assert "'tool_calls' of a message" in error["error"]["message"]
 
 
 async def test_a_chat_in_chunks(text: Asker) -> None:
@@ -228,6 +232,19 @@ async def test_tgis_stream_ends_at_a_stop_string(text: Asker) -> None:
     events = await text.events(body, "tgi.generate_stream")
     assert events[-1]["generated_text"] == " w20 w21 "
     assert events[-1]["details"]["finish_reason"] == "stop_sequence"
+
+
+async def test_text_that_comes_with_tgis_end_token_is_not_special(text: Asker) -> None:
+    """Clients leave special tokens out, and what might have become a stop string with them."""
+    ended = {"inputs": "w20 w21 </s>", "parameters": {"details": True}}
+    held = {**ended, "parameters": {"details": True, "stop": ["w21 w22"]}}
+    for body, end in ((ended, ("", True)), (held, ("w21", False))):
+        events = await text.events(body, "tgi.generate_stream")
+        streamed = [row["token"] for row in events]
+        listed = (await text.answer(body, "tgi.generate"))["details"]["tokens"]
+        for tokens in (streamed, listed):
+            assert "".join(one["text"] for one in tokens if not one["special"]) == " w20 w21"
+            assert (tokens[-1]["text"], tokens[-1]["special"]) == end
 
 
 @pytest.mark.parametrize(
