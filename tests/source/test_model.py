@@ -308,6 +308,37 @@ def test_a_module_that_is_not_served_is_refused(tmp_path: Path, module: str) -> 
         open_source(str(model))
 
 
+@pytest.mark.parametrize(
+    ("settings", "task", "head"),
+    [
+        ({}, "sentence-embedding", "vector"),
+        ({"model_type": "CrossEncoder"}, "rerank", "sequence"),
+        ({}, "feature-extraction", "token_vectors"),
+    ],
+)
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_module_of_the_models_own_code_is_refused_for_every_head(
+    tmp_path: Path, settings: dict[str, Any], task: str, head: str, at: int
+) -> None:
+    model = sentence_model(tmp_path, **settings)
+    change(model / "config.json", id2label={"0": "LABEL_0"})
+    assert open_source(str(model), task=task).head == head
+    rows = json.loads((model / "modules.json").read_text())
+    rows[at]["type"] = name = rows[at]["type"].replace("sentence_transformers.models", "own_code")
+    (model / "modules.json").write_text(json.dumps(rows))
+    (model / "own_code.py").write_text("raise SystemExit")
+    with pytest.raises(ConversionRefused, match=f"'{name}', .* code of their own are not loaded"):
+        open_source(str(model), task=task)
+
+
+@pytest.mark.parametrize("written", ["", "3", "[[]]", '[{"idx": 0, "path": ""}]'])
+def test_a_list_of_modules_that_is_none_is_refused(tmp_path: Path, written: str) -> None:
+    model = sentence_model(tmp_path)
+    (model / "modules.json").write_text(written)
+    with pytest.raises(ConversionRefused, match=r"modules\.json is no list of modules"):
+        open_source(str(model))
+
+
 def test_a_pooling_that_leaves_the_prompt_out_is_refused(tmp_path: Path) -> None:
     model = sentence_model(tmp_path, prompts={"query": "query: "})
     change(model / "1_P" / "config.json", include_prompt=False)

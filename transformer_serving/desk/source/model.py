@@ -22,6 +22,7 @@ from transformer_serving.desk.source.sentence import (
     longest_of,
     read_sentence_settings,
     read_transformer_settings,
+    refuse_own_modules,
 )
 from transformer_serving.desk.source.task import head_of, task_of
 from transformer_serving.desk.source.tokenizer import TokenizerFile, read_tokenizer
@@ -78,11 +79,12 @@ def open_source(
 
     `task` None or 'auto' is read from the model's files. The Hub's own environment is honoured:
     HF_TOKEN, HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT, and the proxies'. Raises ConversionRefused when
-    the model is not found, its task cannot be served, or its weights are pickles and those are not
-    allowed.
+    the model is not found, its task cannot be served, it has code of its own, or its weights are
+    pickles and those are not allowed.
     """
     folder, found_name, found_revision = locate_model(model, revision, allow_pickle)
     refuse_pickles(folder, allowed=allow_pickle)
+    refuse_own_modules(folder)
     config = read_model_config(folder)
     chosen = task_of(config, folder, task)
     head = head_of(chosen, config, folder)
