@@ -76,9 +76,11 @@ def test_an_env_file_that_cannot_be_read(tmp_path: Path, text: str | None, said:
 
 def test_an_env_file_is_read_as_compose_reads_it(tmp_path: Path) -> None:
     path = tmp_path / "stack.env"
-    path.write_text("export A=1\n\n# no\nB='x # y'\nC=\"z\"\nD=plain # a comment\nE=\nF=a=b\n")
+    path.write_text(
+        "export A=1\n\n# no\nB='x # y'\nC=\"z\"\nD=plain # a comment\nE=\nF=a=b\nG=a\x85\u2028b\r\n"
+    )
     assert read_env_file(path) == {
-        "A": "1", "B": "x # y", "C": "z", "D": "plain", "E": "", "F": "a=b"
+        "A": "1", "B": "x # y", "C": "z", "D": "plain", "E": "", "F": "a=b", "G": "a\x85\u2028b",
     }  # fmt: skip
 
 
