@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import socketserver
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -370,6 +376,57 @@ def test_hub_offline_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ConversionRefused, match="HF_HUB_OFFLINE is set; .* copy the model into"):
         open_source("some-owner/some-model")
+
+
+@pytest.fixture
+def refusing() -> Iterator[int]:
+    """The port of a server that refuses who it is to pass on (CONNECT), and hangs up on others."""
+
+    class Refusing(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            if self.rfile.readline().startswith(b"CONNECT"):
+                self.wfile.write(b"HTTP/1.1 407 No\r\nContent-Length: 0\r\n\r\n")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("environment", "error"),
+    [
+        ({"HF_ENDPOINT": "http://127.0.0.1:{port}"}, "RemoteProtocolError"),
+        (
+            {"HF_ENDPOINT": "https://hub.invalid", "HTTPS_PROXY": "http://127.0.0.1:{port}"},
+            "ProxyError",
+        ),
+        ({"HF_ENDPOINT": "https://hub.invalid", "HTTPS_PROXY": "http://a:b"}, "InvalidURL"),
+    ],
+)
+def test_a_hub_that_breaks_off_or_a_proxy_that_refuses_is_told_in_one_line(
+    refusing: int, environment: dict[str, str], error: str, tmp_path: Path
+) -> None:
+    """The package reads its environment once, so a process of its own asks."""
+    of_others = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "hf_hub_offline")
+    kept = {name: value for name, value in os.environ.items() if name.lower() not in of_others}
+    given = {name: value.format(port=refusing) for name, value in environment.items()}
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "transformer_serving.desk.cli"),
+            *("convert", "some-owner/some-model", "--output", str(tmp_path / "bundle")),
+        ],
+        env={**kept, "HF_HOME": str(tmp_path / "hub"), **given},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: model 'some-owner/some-model' is neither a folder nor reachable")
+    assert f"({error})" in line
 
 
 def test_pickled_weights_are_read_only_where_that_is_asked_for(classifier: Path) -> None:

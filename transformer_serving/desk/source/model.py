@@ -151,9 +151,15 @@ def locate_model(
 
 
 def _download(model: str, revision: str | None, allow_pickle: bool) -> Path:
+    # What huggingface_hub asks by; its errors of a connection are no OSError.
+    import httpx
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+    unreachable = (
+        *(HfHubHTTPError, LocalEntryNotFoundError, httpx.HTTPError, httpx.InvalidURL),
+        *(OSError, ValueError),
+    )
     try:
         folder = Path(snapshot_download(model, revision=revision, ignore_patterns=list(_IGNORED)))
         places = [place.relative_to(folder) for place in without_safetensors(folder)]
@@ -166,7 +172,7 @@ def _download(model: str, revision: str | None, allow_pickle: bool) -> Path:
         if places:
             patterns = [(place / _PICKLED_WEIGHTS).as_posix() for place in places]
             snapshot_download(model, revision=revision, allow_patterns=patterns)
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+    except unreachable as error:
         if constants.HF_HUB_OFFLINE:
             raise ConversionRefused(
                 f"model '{model}' is no folder here and not in the Hub's cache, and HF_HUB_OFFLINE "
