@@ -143,6 +143,26 @@ def test_auto_takes_the_next_safer_precision(
     assert line.startswith("bf16 does not continue as transformers.generate does: a prompt of")
 
 
+@pytest.mark.parametrize("engine", ["openvino", "vllm"])
+def test_too_few_positions_for_a_golden_request_are_refused_before_any_work(
+    tmp_path: Path, engine: str
+) -> None:
+    model = save_language_model("llama", tmp_path / "model")
+    request = ConvertRequest(
+        str(model), task=GENERATION, engine=engine, precision="fp32", max_length=2
+    )
+    steps: list[str] = []
+    with pytest.raises(ConversionRefused, match="--max-length is too small .* at least") as refused:
+        convert(request, tmp_path / "bundle", lambda step, _: steps.append(step))
+    assert not {"export", "build"} & set(steps)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+    least = int(str(refused.value).rsplit(" ", 1)[-1])
+    with pytest.raises(ConversionRefused, match=f"at least {least}"):
+        convert(replace(request, max_length=least - 1), tmp_path / "bundle", quiet)
+    done = convert(replace(request, max_length=least), tmp_path / "bundle", quiet)
+    assert done.bundle.manifest.golden.answer["text"]
+
+
 def test_an_export_that_is_wrong_is_refused_and_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,9 +13,10 @@ from click.testing import CliRunner
 
 from tests.bench.served import served
 from tests.free_ports import free_port
-from transformer_serving.desk.bench import load
+from transformer_serving.desk.bench import load, streams
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.streams import measure_streams
+from transformer_serving.desk.bench.timer import now
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.failure import Failure
 
@@ -89,6 +91,42 @@ def test_what_is_not_whole_is_counted_apart(speaking: tuple[Speaking, int]) -> N
     [row] = measure_streams(at(port, "/full"), BODY, (1,), 0.1)
     assert set(row.others) == {"503"}
     assert (row.whole, row.first, row.tokens) == (0, None, 0)
+
+
+class _Clock(asyncio.SelectorEventLoop):
+    """Goes on by itself, and by what is skipped."""
+
+    skipped = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.skipped
+
+
+def test_a_stream_may_take_as_long_as_pieces_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With each the clock goes on by most of the patience."""
+    seen = threading.Semaphore(0)
+    clock = _Clock()
+
+    def later() -> float:
+        clock.skipped += 0.7 * streams._PATIENCE_S
+        seen.release()
+        return now()
+
+    class Waiting(Speaking):
+        async def send(self, send: Any, data: Any) -> None:
+            await super().send(send, data)
+            # Until pieces are read; the time of the stream's own beginning was asked, too.
+            await asyncio.to_thread(seen.acquire)
+
+    monkeypatch.setattr("transformer_serving.desk.bench.streams.now", later)
+    with served(Waiting()) as port, asyncio.Runner(loop_factory=lambda: clock) as runner:
+        address = at(port, "/")
+        try:
+            found = runner.run(streams._stream(address, streams._request(address, BODY)))
+        finally:
+            seen.release(PIECES + 1)
+    assert found.done
+    assert found.events == PIECES + 1
 
 
 def test_an_endpoint_that_does_not_stream_is_told_so(speaking: tuple[Speaking, int]) -> None:

@@ -190,6 +190,12 @@ def test_calibration_files(tmp_path: Path) -> None:
     file = tmp_path / "texts.txt"
     file.write_text('one text\n\n{"text": "a", "text_pair": "b"}\n', "utf-8")
     assert read_bodies(file) == ({"text": "one text"}, {"text": "a", "text_pair": "b"})
+    # Python's splitlines would end a line at each of these, too.
+    file.write_text(
+        'one\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029text\r\n{"text": "a\x85\u2028b"}\r\n', "utf-8"
+    )
+    read = ({"text": "one\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029text"}, {"text": "a\x85\u2028b"})
+    assert read_bodies(file) == read
     file.write_text("\n".join(f"text {number}" for number in range(10 * MOST)))
     assert len(read_bodies(file)) == MOST
     for content, said in (("\n\n", "has no text"), ("a\n{b", "line 2 .* is none")):

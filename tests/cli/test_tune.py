@@ -43,7 +43,13 @@ def test_the_table_and_the_verdict_have_bounds() -> None:
     lost = Rival(1, 700.0, 6, spread([0.75, 0.76, 0.77, 0.78, 0.8, 0.81]), "0", chosen=False)
     cut = Rival(2, 890.0, 3, spread([0.9, 1.0, 1.1]), None, chosen=False)
     other = replace(lost, value=4, lost_to="2")
-    races = (Raced("threads", (kept, lost, cut, other)), Raced("workers", (), "no time was left"))
+    gone = Rival(4, 0.0, 0, None, None, chosen=False, why_not="6000 MiB are free")
+    races = (
+        Raced("threads", (kept, lost, cut, other)),
+        Raced("workers", (), "no time was left"),
+        Raced("calls", (kept, gone)),
+        Raced("instances", (gone,), "no other value came up"),
+    )
     tuned = Tuned(USUAL, USUAL, races, (), None, Path("env"), 1.0)  # type: ignore[arg-type]
     console = Console(width=120, record=True, file=None)
     console.print(table(tuned))
@@ -54,10 +60,16 @@ def test_the_table_and_the_verdict_have_bounds() -> None:
         "2 890 1.00 3 no sure difference",
         "4 700 0.78 (0.75 to 0.81) 6 surely worse than 2",
         "workers 1 no time was left",
+        "calls 0 900 9 kept",
+        "4 did not come up: 6000 MiB are free",
+        "instances 1 no other value came up",
+        "4 did not come up: 6000 MiB are free",
     ]
     found = Verdict("the beginning", replace(USUAL, threads=1), 900.0, 700.0, spread([1.3] * 15))
     assert "1.30 times (1.30 to 1.30, each bound 95 % sure) in 15 rounds" in line(found)
     assert "threads=1" in line(found)
+    absent = replace(found, ratio=None, why_not="its gateway has ended")
+    assert "the beginning, which did not come up: its gateway has ended; " in line(absent)
 
 
 def test_a_ratio_to_nothing_is_null_in_json() -> None:

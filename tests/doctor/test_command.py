@@ -78,11 +78,11 @@ def test_an_env_file_is_read_as_compose_reads_it(tmp_path: Path) -> None:
     path = tmp_path / "stack.env"
     path.write_text(
         "export A=1\n\n# no\nB='x # y'\nC=\"z\"\nD=plain # a comment\nE=\nF=a=b\n"
-        "G=\"a\" # prod\nH='b # c' # d\n"
+        "G=\"a\" # prod\nH='b # c' # d\nI=a\x85\u2028b\r\n"
     )
     assert read_env_file(path) == {
         "A": "1", "B": "x # y", "C": "z", "D": "plain", "E": "", "F": "a=b",
-        "G": "a", "H": "b # c",
+        "G": "a", "H": "b # c", "I": "a\x85\u2028b",
     }  # fmt: skip
 
 

@@ -7,9 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner, Result
+from tokenizers import Tokenizer
 
 from tests.contract.onnx_files import onnx_bytes
 from tests.contract.plans import Plan, build
@@ -131,6 +133,75 @@ def test_an_engine_that_does_not_heed_its_mask_is_refused(
     assert "padding changes what the engine gives by" in done.output
     assert "attention_mask" in done.output
     assert not (tmp_path / "own").exists()
+
+
+PAIRS = {
+    "rerank": {"query": TEXT, "texts": ["an old piano", "Snow and rain"]},
+    "sentence-similarity": {
+        "source_sentence": TEXT,
+        "sentences": ["an old piano", "Snow and rain"],
+    },
+}
+
+
+def summing_engine(file: Path, width: int) -> Path:
+    """The sum of a table's rows, one for each token of a text: [texts, width]."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    table = np.random.default_rng(0).normal(size=(100, width)).astype(np.float32)
+    constants = {"table": table, "last": np.array([2]), "tokens": np.array([1])}
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["rows"]),
+        helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["mask", "last"], ["columns"]),
+        helper.make_node("Mul", ["rows", "columns"], ["kept"]),
+        helper.make_node("ReduceSum", ["kept", "tokens"], ["output"], keepdims=0),
+    ]
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.INT64, ["texts", "tokens"])
+        for name in ("input_ids", "attention_mask")
+    ]
+    output = helper.make_tensor_value_info("output", TensorProto.FLOAT, ["texts", width])
+    weights = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "sums", inputs, [output], weights)
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), str(file))
+    return file
+
+
+@pytest.mark.parametrize("task", PAIRS)
+@pytest.mark.parametrize(("width", "head"), [(1, "sequence"), (8, "vector")])
+def test_a_score_of_a_pair_is_one_column_and_a_vector_has_more(
+    task: str, width: int, head: str, tiny_classifier: Path, tmp_path: Path
+) -> None:
+    file, target = summing_engine(tmp_path / "sums.onnx", width), tmp_path / "own"
+    labels = ("--labels", "score") if head == "sequence" else ()
+    task_of_it = ("--task", task, "--text", json.dumps(PAIRS[task]))
+    done = made(tiny_classifier, file, target, *task_of_it, *labels)
+    assert done.exit_code == 0, done.output
+    bundle = open_bundle(target)
+    assert bundle.endpoint.head == head
+    answer = bundle.manifest.golden.answer
+    scores = answer["scores"] if task == "sentence-similarity" else [one["score"] for one in answer]
+    # The cosine of one number with another says no more than their signs.
+    assert all(abs(score) < 0.999 for score in scores)
+
+
+@pytest.mark.parametrize("task", PAIRS)
+def test_a_brought_engines_texts_are_lowercased_as_a_converted_ones(
+    task: str, tiny_classifier: Path, tmp_path: Path
+) -> None:
+    folder, target = tmp_path / "tokenizer", tmp_path / "own"
+    shutil.copytree(tiny_classifier, folder)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["normalizer"] = None
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    task_of_it = ("--task", task, "--text", json.dumps(PAIRS[task]))
+    done = made(folder, summing_engine(tmp_path / "sums.onnx", 8), target, *task_of_it)
+    assert done.exit_code == 0, done.output
+    content = (target / "tokenizer.json").read_bytes()
+    assert "train" in Tokenizer.from_buffer(content).encode("Train").tokens
 
 
 PLAN_TENSORS = (

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import socketserver
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -308,6 +314,37 @@ def test_a_module_that_is_not_served_is_refused(tmp_path: Path, module: str) -> 
         open_source(str(model))
 
 
+@pytest.mark.parametrize(
+    ("settings", "task", "head"),
+    [
+        ({}, "sentence-embedding", "vector"),
+        ({"model_type": "CrossEncoder"}, "rerank", "sequence"),
+        ({}, "feature-extraction", "token_vectors"),
+    ],
+)
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_module_of_the_models_own_code_is_refused_for_every_head(
+    tmp_path: Path, settings: dict[str, Any], task: str, head: str, at: int
+) -> None:
+    model = sentence_model(tmp_path, **settings)
+    change(model / "config.json", id2label={"0": "LABEL_0"})
+    assert open_source(str(model), task=task).head == head
+    rows = json.loads((model / "modules.json").read_text())
+    rows[at]["type"] = name = rows[at]["type"].replace("sentence_transformers.models", "own_code")
+    (model / "modules.json").write_text(json.dumps(rows))
+    (model / "own_code.py").write_text("raise SystemExit")
+    with pytest.raises(ConversionRefused, match=f"'{name}', .* code of their own are not loaded"):
+        open_source(str(model), task=task)
+
+
+@pytest.mark.parametrize("written", ["", "3", "[[]]", '[{"idx": 0, "path": ""}]'])
+def test_a_list_of_modules_that_is_none_is_refused(tmp_path: Path, written: str) -> None:
+    model = sentence_model(tmp_path)
+    (model / "modules.json").write_text(written)
+    with pytest.raises(ConversionRefused, match=r"modules\.json is no list of modules"):
+        open_source(str(model))
+
+
 def test_a_pooling_that_leaves_the_prompt_out_is_refused(tmp_path: Path) -> None:
     model = sentence_model(tmp_path, prompts={"query": "query: "})
     change(model / "1_P" / "config.json", include_prompt=False)
@@ -339,6 +376,57 @@ def test_hub_offline_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ConversionRefused, match="HF_HUB_OFFLINE is set; .* copy the model into"):
         open_source("some-owner/some-model")
+
+
+@pytest.fixture
+def refusing() -> Iterator[int]:
+    """The port of a server that refuses who it is to pass on (CONNECT), and hangs up on others."""
+
+    class Refusing(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            if self.rfile.readline().startswith(b"CONNECT"):
+                self.wfile.write(b"HTTP/1.1 407 No\r\nContent-Length: 0\r\n\r\n")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("environment", "error"),
+    [
+        ({"HF_ENDPOINT": "http://127.0.0.1:{port}"}, "RemoteProtocolError"),
+        (
+            {"HF_ENDPOINT": "https://hub.invalid", "HTTPS_PROXY": "http://127.0.0.1:{port}"},
+            "ProxyError",
+        ),
+        ({"HF_ENDPOINT": "https://hub.invalid", "HTTPS_PROXY": "http://a:b"}, "InvalidURL"),
+    ],
+)
+def test_a_hub_that_breaks_off_or_a_proxy_that_refuses_is_told_in_one_line(
+    refusing: int, environment: dict[str, str], error: str, tmp_path: Path
+) -> None:
+    """The package reads its environment once, so a process of its own asks."""
+    of_others = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "hf_hub_offline")
+    kept = {name: value for name, value in os.environ.items() if name.lower() not in of_others}
+    given = {name: value.format(port=refusing) for name, value in environment.items()}
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "transformer_serving.desk.cli"),
+            *("convert", "some-owner/some-model", "--output", str(tmp_path / "bundle")),
+        ],
+        env={**kept, "HF_HOME": str(tmp_path / "hub"), **given},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: model 'some-owner/some-model' is neither a folder nor reachable")
+    assert f"({error})" in line
 
 
 def test_pickled_weights_are_read_only_where_that_is_asked_for(classifier: Path) -> None:

@@ -1,12 +1,21 @@
-"""The environment of the stack that is tuned on."""
+"""The stack that is tuned on: its environment, and what is left of a setting that does not come."""
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from tests.tune.test_knobs import USUAL
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
+from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.record import STATE_VARIABLE
+from transformer_serving.desk.tune import own_stack
 from transformer_serving.desk.tune.own_stack import environment_of
 from transformer_serving.gateway.access import ACCESS
 
@@ -33,3 +42,34 @@ def test_it_has_the_callers_limits_and_none_of_the_served_stacks_doors() -> None
         "TRANSFORMER_SERVING_CALLS_IN_FLIGHT": "3",
         "CLEARML_SERVING_NUM_PROCESS": "2",
     }
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (Failure("setting_1 did not answer"), "setting_1 did not answer"),
+        (OSError(errno.ENOSPC, "No space left on device"), "cannot be brought up: No space left"),
+    ],
+)
+def test_of_a_setting_that_does_not_come_up_nothing_is_left(
+    fault: Exception, said: str, small: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[tuple[str, bool]] = []
+
+    def fails(_target: Any, bundle: Bundle, *_named: Any, **_given: Any) -> None:
+        assert bundle.folder.is_dir()
+        raise fault
+
+    def remove(_target: Any, name: str, *, forget: bool) -> None:
+        removed.append((name, forget))
+        raise Failure(f"there is no endpoint '{name}'")
+
+    monkeypatch.setattr(own_stack, "deploy", fails)
+    monkeypatch.setattr(own_stack, "remove", remove)
+    stack: Any = SimpleNamespace(state=tmp_path / "state", target=lambda: None)
+    stack.state.mkdir()
+    own = own_stack.OwnStack(stack, {"fp32": small}, lambda _: None, {})
+    with pytest.raises(Failure, match=said):
+        own.bring({"4": USUAL})
+    assert removed == [("setting_1", True)]
+    assert not list((stack.state / "bundles").iterdir())

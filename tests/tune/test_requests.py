@@ -14,6 +14,8 @@ from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.tune import requests
 
 TEXT = {"text": "a golden text"}
+# What str.splitlines ends a line at, too. The last three JSON takes as they are.
+NO_ENDS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 
 
 def file_of(folder: Path, *lines: str) -> Path:
@@ -30,6 +32,17 @@ def test_a_line_is_a_body_or_a_text(tmp_path: Path) -> None:
         ("line 3", {"text": "plain words"}, 1),
         ("line 4", {"text": "[1, 2]"}, 1),
     ]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_line_ends_where_an_editor_ends_it(tmp_path: Path, end: str) -> None:
+    texts = [f"before{mark}after" for mark in NO_ENDS]
+    bodies = [json.dumps({"text": text}, ensure_ascii=False) for text in texts[-3:]]
+    path = tmp_path / "requests"
+    path.write_bytes("".join(f"{line}{end}" for line in (*texts, *bodies)).encode())
+    found = requests.of_file(path)
+    assert [json.loads(one.body)["text"] for one in found] == [*texts, *texts[-3:]]
+    assert found[-1].label == f"line {len(texts) + 3}"
 
 
 def test_of_a_long_file_evenly_spaced_lines_stand_for_it(tmp_path: Path) -> None:

@@ -8,14 +8,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import given, settings, strategies as some
 
 from tests.tune.test_knobs import USUAL
 from transformer_serving.desk.bundle.folder import Bundle
-from transformer_serving.desk.tune.knobs import KNOBS, Scope, Setting
+from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.tune.knobs import KNOBS, Scope, Setting, knobs_named
 from transformer_serving.desk.tune.race import Lane, race
 from transformer_serving.desk.tune.search import (
     DISTURBED,
+    NO_OTHER,
     NO_TIME,
     VERDICT_ROUNDS,
     Search,
@@ -37,16 +40,24 @@ class Machine:
     there: set[Setting] = field(default_factory=set)
     measured: int = 0
     slow: Callable[[], None] = lambda: None
+    too_much: Callable[[Setting], bool] = lambda _: False
+    dies: Callable[[Setting], bool] = lambda _: False
 
     def bring(self, settings: Mapping[str, Setting]) -> None:
         self.there |= set(settings.values())
+        if any(map(self.too_much, settings.values())):
+            raise Failure("6000 MiB of memory are free; tune on a machine with more")
 
     def warm_up(self, setting: Setting) -> None:
         assert setting in self.there
         self.slow()
+        if self.dies(setting):
+            raise Failure("nothing answers")
 
     def measure(self, setting: Setting) -> float:
         assert setting in self.there
+        assert not any(map(self.too_much, self.there))
+        assert not any(map(self.dies, self.there))
         self.measured += 1
         return self.speed(setting) * self.source.lognormvariate(0, self.noise)
 
@@ -79,6 +90,8 @@ def test_from_a_bad_begin_it_comes_to_the_best(small: Bundle) -> None:
     assert all(sum(one.chosen for one in race.rivals) == 1 for race in races[1:])
     assert machine.there == {best}
     beginning, same = search.judge(best, {"begin": BAD, "best": replace(best, calls=7)})
+    assert beginning.ratio is not None
+    assert same.ratio is not None
     assert beginning.ratio.lower > 1.5
     assert beginning.ratio.rounds == VERDICT_ROUNDS
     assert is_bounded(beginning.ratio)
@@ -124,6 +137,49 @@ def test_where_bringing_up_takes_the_time_there_is_no_race(small: Bundle) -> Non
     assert best == BAD
     assert {one.why_not for one in races[1:]} == {NO_TIME}
     assert not machine.measured
+
+
+def test_a_value_that_does_not_come_up_is_left_out_and_said(small: Bundle) -> None:
+    machine = Machine(
+        speed, too_much=lambda one: one.instances == 4, dies=lambda one: one.buckets == "halved"
+    )
+    search = searched(machine, small)
+    best, races = search.run(KNOBS, BAD)
+    assert speed(best) >= 0.95 * speed(replace(USUAL, call_tokens=1024, instances=2))
+    assert machine.there == {best}
+    said = {
+        (race.knob, one.value): (one.why_not, one.rounds, one.chosen)
+        for race in races
+        for one in race.rivals
+        if one.why_not
+    }
+    assert said == {
+        ("buckets", "halved"): ("nothing answers", 0, False),
+        ("instances", 4): ("6000 MiB of memory are free", 0, False),
+    }
+    others = {"begin": BAD, "more": replace(best, instances=4)}
+    beginning, more = search.judge(best, others)
+    assert beginning.ratio is not None
+    assert (more.ratio, more.why_not) == (None, "6000 MiB of memory are free")
+    [more] = search.judge(best, {"more": replace(best, instances=4)})
+    assert more.ratio is None
+
+
+def test_where_no_other_value_comes_up_the_present_one_stays(small: Bundle) -> None:
+    machine = Machine(speed, too_much=lambda one: one.instances > 1)
+    best, [raced] = searched(machine, small).run(knobs_named(("instances",)), USUAL)
+    assert best == USUAL
+    assert raced.why_not == NO_OTHER
+    assert [(one.value, bool(one.why_not)) for one in raced.rivals] == [(2, True), (4, True)]
+    assert not machine.measured
+
+
+def test_where_the_present_value_does_not_come_up_it_is_a_failure(small: Bundle) -> None:
+    search = searched(Machine(speed, too_much=lambda one: one == USUAL), small)
+    with pytest.raises(Failure, match="tune on a machine with more"):
+        search.run(knobs_named(("instances",)), USUAL)
+    with pytest.raises(Failure, match="tune on a machine with more"):
+        search.judge(USUAL, {"other": BAD})
 
 
 FIGURES = some.lists(some.floats(1, 100), min_size=16, max_size=16)

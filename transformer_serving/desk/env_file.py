@@ -18,7 +18,8 @@ _QUOTED = re.compile(r"""(["'])(.*?)\1\s*(?:#.*)?""")
 def read_env_file(path: Path) -> dict[str, str]:
     """Raises Failure (exit code 2) naming the first line that is no NAME=VALUE; never its text."""
     try:
-        lines = path.read_text("utf-8").splitlines()
+        # Others that splitlines takes for an end of a line may stand in a value.
+        lines = path.read_text("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
         raise Failure(f"--env-file {path}: {reason}", exit_code=2) from error

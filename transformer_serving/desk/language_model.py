@@ -38,7 +38,10 @@ from transformer_serving.desk.parity.continuations import (
     compare_continuations,
     prepare_continuations,
 )
-from transformer_serving.desk.parity.golden_continuation import golden_continuation
+from transformer_serving.desk.parity.golden_continuation import (
+    check_golden_fits,
+    golden_continuation,
+)
 from transformer_serving.desk.source.language_model import LanguageModelSource
 from transformer_serving.desk.workshop import Progress
 from transformer_serving.engine.proof.greedy_set import GreedySet
@@ -72,6 +75,7 @@ def convert_language_model(
     """
     asked = parameters or {}
     check_engine_parameters(asked, source.generation)
+    check_golden_fits(source)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".convert.", dir=target.parent) as scratch:
         positions = source.generation.max_positions

@@ -25,6 +25,7 @@ from transformer_serving.desk.parity.continuations import (
     Reference,
     prepare_continuations,
 )
+from transformer_serving.desk.parity.golden_continuation import check_golden_fits
 from transformer_serving.desk.source.language_model import LanguageModelSource
 from transformer_serving.engine.proof.greedy_set import GreedySet
 
@@ -57,6 +58,7 @@ def convert_for_vllm(
 ) -> tuple[Bundle, NotRun]:
     """Make the bundle folder `target`. Raises ConversionRefused; then nothing is left behind."""
     check_engine_parameters(given, source.generation)
+    check_golden_fits(source)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".convert.", dir=target.parent) as scratch:
         progress("build", f"vllm {precision}")

@@ -188,11 +188,13 @@ async def _stream(address: Address, request: bytes) -> _Stream:
     reader, writer = await asyncio.open_connection(address.host, address.port, ssl=context)
     stream = _Stream(now())
     parser = httptools.HttpResponseParser(stream)
+    loop = asyncio.get_running_loop()
     try:
         writer.write(request)
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(_PATIENCE_S) as patience:
             while chunk := await reader.read(_CHUNK):
                 parser.feed_data(chunk)
+                patience.reschedule(loop.time() + _PATIENCE_S)
     except (OSError, TimeoutError, httptools.HttpParserError, ValueError):
         stream.done = False
     finally:

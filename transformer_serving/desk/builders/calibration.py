@@ -34,7 +34,8 @@ def read_bodies(path: Path) -> tuple[dict[str, Any], ...]:
     be read, holds none, or a line in braces is no JSON.
     """
     try:
-        lines = path.read_text("utf-8").splitlines()
+        # Others that splitlines takes for an end of a line may stand in a text.
+        lines = path.read_text("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConversionRefused(
             f"--calibration: '{path}' cannot be read as UTF-8 text ({type(error).__name__})"

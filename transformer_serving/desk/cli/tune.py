@@ -128,21 +128,28 @@ def table(tuned: Tuned) -> Table:
     from rich.table import Table
 
     rows = Table(box=None, header_style="bold")
-    for name in ("", "value", "texts/s", "times the kept one", "rounds", ""):
+    for name in ("", "value", "texts/s", "times the kept one", "rounds"):
         rows.add_column(
             name, justify="right" if name in ("texts/s", "rounds") else "left", no_wrap=True
         )
+    rows.add_column("", overflow="fold")
     for race in tuned.races:
-        if not race.rivals:
-            value = str(tuned.setting.value(race.knob))
-            rows.add_row(race.knob, value, "", "", "", race.why_not)
-        for number, one in enumerate(race.rivals):
-            rows.add_row(
-                "" if number else race.knob, str(one.value), f"{one.median:.0f}",
-                "" if one.chosen or one.ratio is None else ratio(one.ratio), str(one.rounds),
-                _said(one, race),
-            )  # fmt: skip
+        cells = [_cells(one, race) for one in race.rivals]
+        if race.why_not or not cells:
+            cells.insert(0, (str(tuned.setting.value(race.knob)), "", "", "", race.why_not))
+        for number, row in enumerate(cells):
+            rows.add_row("" if number else race.knob, *row)
     return rows
+
+
+def _cells(rival: Rival, race: Raced) -> tuple[str, ...]:
+    if rival.why_not:
+        return str(rival.value), "", "", "", f"did not come up: {rival.why_not}"
+    return (
+        str(rival.value), f"{rival.median:.0f}",
+        "" if rival.chosen or rival.ratio is None else ratio(rival.ratio), str(rival.rounds),
+        _said(rival, race),
+    )  # fmt: skip
 
 
 def _said(rival: Rival, race: Raced) -> str:
@@ -166,6 +173,11 @@ def ratio(spread: Spread) -> str:
 def line(verdict: Verdict) -> str:
     """The result beside another setting, in a sentence."""
     found = verdict.ratio
+    if found is None:
+        return (
+            f"the result is not held against {verdict.name}, which did not come up: "
+            f"{verdict.why_not}; {verdict.name} is {verdict.setting}"
+        )
     return (
         f"the result does {verdict.result:.0f} texts/s, {verdict.name} {verdict.other:.0f}: "
         f"{found.median:.2f} times ({found.lower:.2f} to {found.upper:.2f}, each bound 95 % sure) "

@@ -132,7 +132,8 @@ def head_and_output(
     for head in TASK_HEADS[task]:
         axes = HEADS[head].outputs
         for tensor in named:
-            if len(axes) == 1 and not HEADS[head].extra_roles and _fits(tensor, axes[0]):
+            alone = len(axes) == 1 and not HEADS[head].extra_roles
+            if alone and _fits(tensor, axes[0]) and _is_told_apart(task, head, tensor):
                 return head, OutputTensor(tensor.name, tensor.dtype, tensor.dims[1:])
     shapes = "; ".join(f"{tensor.name} {tensor.dtype} {list(tensor.dims)}" for tensor in given)
     heads = " or ".join(
@@ -153,3 +154,10 @@ def _fits(tensor: EngineTensor, axes: Sequence[str]) -> bool:
         and all((size == -1) == (axis == TOKENS) for size, axis in zip(sizes, axes, strict=True))
         and (axes[-1] != "ends" or sizes[-1] == 2)
     )
+
+
+def _is_told_apart(task: str, head: str, tensor: EngineTensor) -> bool:
+    """A pair's score and a text's vector differ by their columns alone: a score is one."""
+    if not {"sequence", "vector"} <= set(TASK_HEADS[task]):
+        return True
+    return (head == "sequence") == (tensor.dims[-1] == 1)

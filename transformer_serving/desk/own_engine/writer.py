@@ -13,7 +13,7 @@ from typing import Any
 from transformer_serving.contract.endpoint import Endpoint, Tokens
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.gate.plan_header import read_plan_header
-from transformer_serving.contract.heads import TASKS
+from transformer_serving.contract.heads import TASK_HEADS, TASKS
 from transformer_serving.contract.manifest import Golden
 from transformer_serving.contract.meanings import Classification, Embedding
 from transformer_serving.desk.builders.call_sizes import CallSizes
@@ -84,7 +84,7 @@ def write_own_bundle(own: OwnEngine, target: Path) -> Bundle:
     engine = engine_of(own.file)
     check_file(engine, own.file)
     tensors = own.tensors or _stated(engine, own.file)
-    tokenizer = read_tokenizer(own.tokenizer, lowercases=own.task == "sentence-embedding")
+    tokenizer = read_tokenizer(own.tokenizer, lowercases="vector" in TASK_HEADS[own.task])
     endpoint = replace(endpoint_of(own, tensors, tokenizer), golden=dict(own.body))
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".bundle.", dir=target.parent) as scratch:

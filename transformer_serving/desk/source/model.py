@@ -22,6 +22,7 @@ from transformer_serving.desk.source.sentence import (
     longest_of,
     read_sentence_settings,
     read_transformer_settings,
+    refuse_own_modules,
 )
 from transformer_serving.desk.source.task import head_of, task_of
 from transformer_serving.desk.source.tokenizer import TokenizerFile, read_tokenizer
@@ -78,11 +79,12 @@ def open_source(
 
     `task` None or 'auto' is read from the model's files. The Hub's own environment is honoured:
     HF_TOKEN, HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT, and the proxies'. Raises ConversionRefused when
-    the model is not found, its task cannot be served, or its weights are pickles and those are not
-    allowed.
+    the model is not found, its task cannot be served, it has code of its own, or its weights are
+    pickles and those are not allowed.
     """
     folder, found_name, found_revision = locate_model(model, revision, allow_pickle)
     refuse_pickles(folder, allowed=allow_pickle)
+    refuse_own_modules(folder)
     config = read_model_config(folder)
     chosen = task_of(config, folder, task)
     head = head_of(chosen, config, folder)
@@ -149,9 +151,15 @@ def locate_model(
 
 
 def _download(model: str, revision: str | None, allow_pickle: bool) -> Path:
+    # What huggingface_hub asks by; its errors of a connection are no OSError.
+    import httpx
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+    unreachable = (
+        *(HfHubHTTPError, LocalEntryNotFoundError, httpx.HTTPError, httpx.InvalidURL),
+        *(OSError, ValueError),
+    )
     try:
         folder = Path(snapshot_download(model, revision=revision, ignore_patterns=list(_IGNORED)))
         places = [place.relative_to(folder) for place in without_safetensors(folder)]
@@ -164,7 +172,7 @@ def _download(model: str, revision: str | None, allow_pickle: bool) -> Path:
         if places:
             patterns = [(place / _PICKLED_WEIGHTS).as_posix() for place in places]
             snapshot_download(model, revision=revision, allow_patterns=patterns)
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+    except unreachable as error:
         if constants.HF_HUB_OFFLINE:
             raise ConversionRefused(
                 f"model '{model}' is no folder here and not in the Hub's cache, and HF_HUB_OFFLINE "

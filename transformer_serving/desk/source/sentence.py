@@ -31,6 +31,7 @@ class SentenceSettings:
 
 # Others want more than vectors and the mask, or look from token to token beside the mask.
 SERVED_MODULES = ("Pooling", "Dense", "Normalize", "LayerNorm", "Dropout")
+_OWN_PACKAGE = "sentence_transformers."
 # The names that sentence-transformers tries for its Transformer module, in its order.
 _TRANSFORMER_FILES = tuple(
     f"sentence_{name}_config.json"
@@ -38,6 +39,27 @@ _TRANSFORMER_FILES = tuple(
 )
 # sentence-transformers' own choice for a bare encoder.
 BARE_ENCODER = SentenceSettings(("Pooling",), {}, None, "cosine")
+
+
+def refuse_own_modules(folder: Path) -> None:
+    """Raises ConversionRefused for a model whose modules are not sentence-transformers' own: to
+    load one is to run the code that its folder or another package has under that name."""
+    path = folder / "modules.json"
+    if not path.is_file():
+        return
+    try:
+        types = [str(row["type"]) for row in json.loads(path.read_bytes())]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConversionRefused(
+            "modules.json is no list of modules with a type each; save the model with "
+            "sentence-transformers again"
+        ) from error
+    foreign = next((name for name in types if not name.startswith(_OWN_PACKAGE)), None)
+    if foreign is not None:
+        raise ConversionRefused(
+            f"modules.json has '{foreign}', which is none of sentence-transformers' own modules; "
+            "models with code of their own are not loaded"
+        )
 
 
 def read_sentence_settings(folder: Path) -> SentenceSettings:

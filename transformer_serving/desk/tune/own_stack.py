@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -92,15 +92,23 @@ class OwnStack:
         return self.stack.target()
 
     def bring(self, settings: Mapping[str, Setting]) -> None:
-        """Have every one answer its golden request, by their names for people. Raises Failure."""
+        """Have every one answer its golden request, by their names for people. Raises Failure, also
+        where the disk is full."""
         for name, setting in settings.items():
-            if setting.bundle not in self._bundles:
-                self.report(f"deploying {name}")
-                self._bundles[setting.bundle] = self._deployed(setting)
-            if _key(setting) not in self._gateways:
-                self.report(f"starting a gateway for {name}")
-                self._gateways[_key(setting)] = self._started(setting)
-            self._wait_for(setting)
+            try:
+                self._bring(name, setting)
+            except OSError as error:
+                reason = error.strerror or type(error).__name__
+                raise Failure(f"{name} cannot be brought up: {reason}") from error
+
+    def _bring(self, name: str, setting: Setting) -> None:
+        if setting.bundle not in self._bundles:
+            self.report(f"deploying {name}")
+            self._bundles[setting.bundle] = self._deployed(setting)
+        if _key(setting) not in self._gateways:
+            self.report(f"starting a gateway for {name}")
+            self._gateways[_key(setting)] = self._started(setting)
+        self._wait_for(setting)
 
     def _wait_for(self, setting: Setting) -> None:
         _, bundle = self._bundles[setting.bundle]
@@ -154,9 +162,17 @@ class OwnStack:
     def _deployed(self, setting: Setting) -> tuple[str, Bundle]:
         self._named += 1
         name = f"setting_{self._named}"
-        bundle = self._written(setting, self.stack.state / "bundles" / name, proven=False)
-        _check_memory(bundle, setting.instances)
-        deploy(self.target, bundle, name, timeout_s=_ANSWER_S, report=lambda _: None)
+        folder = self.stack.state / "bundles" / name
+        try:
+            bundle = self._written(setting, folder, proven=False)
+            _check_memory(bundle, setting.instances)
+            deploy(self.target, bundle, name, timeout_s=_ANSWER_S, report=lambda _: None)
+        except (Failure, OSError):
+            # Else it is loaded while others are measured. It may never have been added.
+            with suppress(Failure, OSError):
+                remove(self.target, name, forget=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         return name, bundle
 
     def _written(self, setting: Setting, target: Path, *, proven: bool) -> Bundle:

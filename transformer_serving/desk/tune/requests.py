@@ -30,7 +30,8 @@ def of_file(path: Path) -> tuple[load.Payload, ...]:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise Failure(f"{path} must have at most {_MOST_BYTES >> 20} MiB", exit_code=2)
-        lines = path.read_text("utf-8").splitlines()
+        # Others that splitlines takes for an end of a line may stand in a text.
+        lines = path.read_text("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
         raise Failure(f"{path} cannot be read: {reason}", exit_code=2) from None

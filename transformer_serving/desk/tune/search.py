@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from transformer_serving.desk.bench.bounds import Spread, fewest_rounds, spread
+from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.step_report import StepReport
 from transformer_serving.desk.tune.knobs import Knob, Scope, Setting, Value
 from transformer_serving.desk.tune.race import CONFIDENCE, Lane, race, ratios_of
@@ -23,10 +24,11 @@ _VERDICT_CONFIDENCE = 0.95
 
 NO_TIME = "no time was left"
 DISTURBED = "the served stack is asked again"
+NO_OTHER = "no other value came up"
 
 
 class Stage(Protocol):
-    """Where settings run."""
+    """Where settings run; all of it raises Failure."""
 
     def bring(self, settings: Mapping[str, Setting]) -> None: ...
     def warm_up(self, setting: Setting) -> None: ...
@@ -39,6 +41,7 @@ class Rival:
     """A value of a knob: `median` of its figures, `ratio` to the chosen one's in the same rounds.
 
     `lost_to` is the value that was surely better. `ratio` None: they had no round together.
+    `why_not` is why it could not be brought up; then there is no figure.
     """
 
     value: Value
@@ -47,11 +50,13 @@ class Rival:
     ratio: Spread | None
     lost_to: str | None
     chosen: bool
+    why_not: str = ""
 
 
 @dataclass(frozen=True)
 class Raced:
-    """What became of a knob; no rivals where there was one value alone, or no time."""
+    """What became of a knob. `why_not` is why there was no race; `rivals` are then those alone that
+    could not be brought up."""
 
     knob: str
     rivals: tuple[Rival, ...] = ()
@@ -60,13 +65,15 @@ class Raced:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`ratio` is the result's figures over the other's."""
+    """`ratio` is the result's figures over the other's; None where the other could not be brought
+    up, which `why_not` is the reason of."""
 
     name: str
     setting: Setting
     result: float
     other: float
-    ratio: Spread
+    ratio: Spread | None
+    why_not: str = ""
 
 
 @dataclass
@@ -82,7 +89,10 @@ class Search:
     _stopped: str = ""
 
     def run(self, knobs: Sequence[Knob], start: Setting) -> tuple[Setting, tuple[Raced, ...]]:
-        """The best setting, and each race; races that are left share the time that is left."""
+        """The best setting, and each race; races that are left share the time that is left.
+
+        A value that cannot be brought up is left out. Raises Failure where the present one cannot.
+        """
         present, races = start, []
         for at, knob in enumerate(knobs):
             rivals = knob.rivals(self.scope, present)
@@ -108,27 +118,54 @@ class Search:
         self, knob: Knob, rivals: Sequence[Setting], races_left: int
     ) -> tuple[Setting, Raced]:
         by_name = {str(one.value(knob.name)): one for one in rivals}
-        self._ready(by_name)
+        values = {name: one.value(knob.name) for name, one in by_name.items()}
+        lacking = self._ready(by_name)
+        absent = tuple(
+            Rival(values[name], 0.0, 0, None, None, chosen=False, why_not=reason)
+            for name, reason in lacking.items()
+        )
         now = time.monotonic()
         until = now + (self.over - now) / races_left
         lanes = race(
-            tuple(by_name),
+            tuple(name for name in by_name if name not in lacking),
             self._measuring(knob.name, by_name),
             lambda: time.monotonic() < until,
         )
         best = chosen(lanes)
         self.stage.keep([by_name[best]])
         if not lanes[0].figures:
-            return by_name[best], Raced(knob.name, why_not=NO_TIME)
-        values = {name: one.value(knob.name) for name, one in by_name.items()}
+            why_not = NO_TIME if len(lanes) > 1 else NO_OTHER
+            return by_name[best], Raced(knob.name, absent, why_not)
         found = tuple(rival(lane, values[lane.name], best, lanes) for lane in lanes)
-        return by_name[best], Raced(knob.name, found)
+        return by_name[best], Raced(knob.name, (*found, *absent))
 
-    def _ready(self, by_name: Mapping[str, Setting]) -> None:
-        self.stage.bring(by_name)
-        for name, one in by_name.items():
-            self.report(f"warming up {name}")
-            self.stage.warm_up(one)
+    def _ready(self, by_name: Mapping[str, Setting]) -> dict[str, str]:
+        """Have them up and warm, but for those that do not come; why not, by their names.
+
+        What there is of those goes before the others are measured. The first must come: raises
+        Failure where it does not.
+        """
+        first = next(iter(by_name))
+        lacking: dict[str, str] = {}
+        for step in (self._brought, self._warmed):
+            for name in [name for name in by_name if name not in lacking]:
+                try:
+                    step(name, by_name[name])
+                except Failure as failure:
+                    if name == first:
+                        raise
+                    # What follows is how to go on, by logs that go with the stack.
+                    lacking[name] = str(failure).split("; ")[0]
+                    self.report(f"{name} does not come up: {lacking[name]}")
+                    self.stage.keep(by_name[one] for one in by_name if one not in lacking)
+        return lacking
+
+    def _brought(self, name: str, setting: Setting) -> None:
+        self.stage.bring({name: setting})
+
+    def _warmed(self, name: str, setting: Setting) -> None:
+        self.report(f"warming up {name}")
+        self.stage.warm_up(setting)
 
     def _measuring(self, what: str, by_name: Mapping[str, Setting]) -> Callable[[str], float]:
         def measure(name: str) -> float:
@@ -139,26 +176,36 @@ class Search:
         return measure
 
     def judge(self, result: Setting, others: Mapping[str, Setting]) -> tuple[Verdict, ...]:
-        """The result beside each other setting that differs from it, all of them in turns."""
+        """The result beside each other setting that differs from it, all of them in turns. Raises
+        Failure where the result itself is not up."""
         rivals = {name: one for name, one in others.items() if one != result}
         if not rivals or self._stopped == DISTURBED or self.disturbed():
             return ()
         by_name = {"result": result, **rivals}
-        self._ready(by_name)
+        lacking = self._ready(by_name)
         lanes = {
             lane.name: lane
             for lane in race(
-                tuple(by_name), self._measuring("verdict", by_name), looks=(), rounds=VERDICT_ROUNDS
+                tuple(name for name in by_name if name not in lacking),
+                self._measuring("verdict", by_name),
+                looks=(),
+                rounds=VERDICT_ROUNDS,
             )
         }
         mine = lanes["result"].figures
         return tuple(
-            Verdict(
-                name, one, spread(mine).median, spread(lanes[name].figures).median,
-                spread(ratios_of(mine, lanes[name].figures), _VERDICT_CONFIDENCE),
-            )
+            Verdict(name, one, 0.0, 0.0, None, lacking[name])
+            if name in lacking
+            else _verdict(name, one, mine, lanes[name].figures)
             for name, one in rivals.items()
-        )  # fmt: skip
+        )
+
+
+def _verdict(
+    name: str, setting: Setting, mine: Sequence[float], theirs: Sequence[float]
+) -> Verdict:
+    ratio = spread(ratios_of(mine, theirs), _VERDICT_CONFIDENCE)
+    return Verdict(name, setting, spread(mine).median, spread(theirs).median, ratio)
 
 
 def chosen(lanes: Sequence[Lane]) -> str:
