@@ -260,6 +260,20 @@ def running(kept: KeptTls, made: list[Any]) -> Iterator[supervisor.Supervisor]:
         yield running
 
 
+def test_a_certificate_that_is_renewed_before_the_first_worker_starts_is_noticed(
+    kept: KeptTls, made: list[Any]
+) -> None:
+    """The files were read, and the port is not ours yet: another gateway is leaving it."""
+    replace_file(kept.source.cert, kept.source.cert.read_bytes())
+    order = WorkerOrder("app", -1, -1, -1, 16, 5.0, 10.0)
+    with socket.socket() as unused:
+        starting = supervisor.Supervisor(unused, 1, order, 0.0, kept)
+        starting._replace()
+        starting._renew()
+    (first, successor) = made
+    assert (first.tls, successor.tls is kept) == (kept, False)
+
+
 def test_who_is_replaced_during_a_renewal_is_renewed_as_well(
     running: supervisor.Supervisor, made: list[Any], kept: KeptTls
 ) -> None:
