@@ -198,7 +198,7 @@ RELIED_ON = (
         "clearml-serving", _HOST, "ModelRequestProcessor",
         "_task _engine_processor_lookup _request_processing_state _update_lock_flag "
         "_canary_route _normalize_endpoint_url(endpoint,version) _sync_daemon_thread "
-        "get_endpoints() get_synced_endpoints() "
+        "_process_request(processor,url,body) get_endpoints() get_synced_endpoints() "
         "deserialize(task,prefetch_artifacts,skip_sync,update_current_task)",
         "host/building.py, short_way.py, health.py, metrics.py; the controller's clearml_edge.py",
     ),
