@@ -69,9 +69,20 @@ RELIED_ON = (
     Relied(
         "prometheus_client", "prometheus_client/mmap_dict.py", "MmapedDict",
         "__init__(filename,read_mode) read_all_values_from_file(filename) "
-        "write_value(key,value,timestamp) close()",
+        "read_value(key) write_value(key,value,timestamp) close() "
+        "_init_value(key) _used _capacity _f",
         "gateway/figures/counted_rows.py: what workers counted; gateway/figures/page.py: counts of "
-        "those that have ended go into one file",
+        "those that have ended go into one file; gateway/figures/file.py: room before a value",
+    ),
+    Relied(
+        "prometheus_client", "prometheus_client/mmap_dict.py", "",
+        "_INITIAL_MMAP_SIZE",
+        "gateway/figures/file.py: the room of a file that begins",
+    ),
+    Relied(
+        "prometheus_client", "prometheus_client/values.py", "",
+        "MmapedDict MultiProcessValue(process_identifier)",
+        "gateway/figures/file.py: what takes its place, wherever a figure is written",
     ),
     Relied(
         "prometheus_client", "prometheus_client/mmap_dict.py", "",
