@@ -69,9 +69,20 @@ RELIED_ON = (
     Relied(
         "prometheus_client", "prometheus_client/mmap_dict.py", "MmapedDict",
         "__init__(filename,read_mode) read_all_values_from_file(filename) "
-        "write_value(key,value,timestamp) close()",
+        "read_value(key) write_value(key,value,timestamp) close() "
+        "_init_value(key) _used _capacity _f",
         "gateway/figures/counted_rows.py: what workers counted; gateway/figures/page.py: counts of "
-        "those that have ended go into one file",
+        "those that have ended go into one file; gateway/figures/file.py: room before a value",
+    ),
+    Relied(
+        "prometheus_client", "prometheus_client/mmap_dict.py", "",
+        "_INITIAL_MMAP_SIZE",
+        "gateway/figures/file.py: the room of a file that begins",
+    ),
+    Relied(
+        "prometheus_client", "prometheus_client/values.py", "",
+        "MmapedDict MultiProcessValue(process_identifier)",
+        "gateway/figures/file.py: what takes its place, wherever a figure is written",
     ),
     Relied(
         "prometheus_client", "prometheus_client/mmap_dict.py", "",
@@ -198,7 +209,7 @@ RELIED_ON = (
         "clearml-serving", _HOST, "ModelRequestProcessor",
         "_task _engine_processor_lookup _request_processing_state _update_lock_flag "
         "_canary_route _normalize_endpoint_url(endpoint,version) _sync_daemon_thread "
-        "get_endpoints() get_synced_endpoints() "
+        "_process_request(processor,url,body) get_endpoints() get_synced_endpoints() "
         "deserialize(task,prefetch_artifacts,skip_sync,update_current_task)",
         "host/building.py, short_way.py, health.py, metrics.py; the controller's clearml_edge.py",
     ),

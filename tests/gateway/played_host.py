@@ -56,8 +56,19 @@ class Processor:
         return f"{endpoint.rstrip('/')}/{version or ''}".rstrip("/")
 
     async def process_request(self, base_url: str, version: str | None, request_body: Any) -> Any:
+        route = self._canary_route.get(self._normalize_endpoint_url(base_url, version))
         self.asked.append((base_url, version, request_body))
-        answer = self.answers[base_url]
+        # Of a route the last is drawn each time.
+        return await self._answer(route["endpoints"][-1] if route else base_url)
+
+    async def _process_request(self, processor: Any, url: str, body: Any) -> Any:
+        assert processor is self._engine_processor_lookup[url]
+        assert self._request_processing_state.value > 0
+        self.asked.append((url, None, body))
+        return await self._answer(url)
+
+    async def _answer(self, url: str) -> Any:
+        answer = self.answers[url]
         if answer == "never":
             await asyncio.Event().wait()
         if isinstance(answer, BaseException):

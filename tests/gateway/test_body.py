@@ -284,6 +284,19 @@ async def test_a_body_that_never_comes_is_given_up() -> None:
     assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
 
 
+async def test_a_body_that_never_comes_has_no_more_time_than_a_whole_one() -> None:
+    """Where that is shorter than a stall, and by its own name."""
+    chosen = settings_of(9, body_seconds=0.05, body_stall_seconds=3600)
+    incoming = Incoming(asyncio.get_running_loop().create_future, chosen)
+    with (
+        body_memory(9).share() as share,
+        pytest.raises(ServingError, match="TRANSFORMER_SERVING_BODY_SECONDS") as caught,
+    ):
+        async with asyncio.timeout(60):
+            await incoming.read({b"content-length": b"9"}, share)
+    assert (caught.value.kind.status, caught.value.limit) == (400, "0.05 s")
+
+
 async def test_what_is_refused_is_let_come_as_long_as_it_comes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -245,7 +245,7 @@ def test_the_sooner_of_the_callers_deadlines_is_passed_on(
     request = request_of("texts", "a")
     for name, value in named.items():
         request.parameters[name].int64_param = value
-    text, _ = body_of(request, left_s, 10)
+    text, _ = body_of(request, left_s)
     assert orjson.loads(text)["parameters"]["timeout_ms"] == wanted
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import struct
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -17,6 +18,7 @@ from tests.free_ports import free_port
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.gateway.body.memory import body_memory
 from transformer_serving.gateway.grpc_port import port as grpc_port
+from transformer_serving.gateway.grpc_port.messages import check_elements
 from transformer_serving.gateway.grpc_port.port import GrpcPort
 from transformer_serving.gateway.settings import read_settings
 
@@ -55,10 +57,13 @@ class Held:
 
 
 @contextlib.asynccontextmanager
-async def serving(total: int = TOTAL, stall_s: float = 60) -> AsyncIterator[tuple[Held, int]]:
+async def serving(
+    total: int = TOTAL, stall_s: float = 60, elements: int = 100_000
+) -> AsyncIterator[tuple[Held, int]]:
     settings = replace(
-        read_settings({}), max_body_bytes=MOST, body_memory_bytes=total, body_stall_seconds=stall_s
-    )
+        read_settings({}), max_body_bytes=MOST, max_body_elements=elements,
+        body_memory_bytes=total, body_stall_seconds=stall_s,
+    )  # fmt: skip
     app, port = Held(total), free_port()
     served = GrpcPort(app, f"127.0.0.1:{port}", settings, graceful_seconds=1)
     await served.start()
@@ -105,6 +110,80 @@ async def test_calls_beyond_the_total_of_bodies_are_refused() -> None:
         assert "TRANSFORMER_SERVING_BODY_MEMORY_BYTES" in (over[0].details() or "")
         assert ("retry-after", "1") in list(over[0].trailing_metadata())
         assert app.bodies.held == 0
+
+
+async def test_a_call_that_waits_for_its_answer_keeps_no_message() -> None:
+    """Its bytes are the app's by then, which counts them."""
+    async with (
+        asyncio.timeout(60),
+        serving() as (app, port),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        # Given as bytes, so that no message of the caller's own is found.
+        call: Any = channel.unary_unary(SERVICE.decode() + "ModelInfer")
+        raw = messages.ModelInferRequest(model_name="waits").SerializeToString()
+        answer = asyncio.create_task(refused(call(raw)))
+        while app.entered < 1:
+            await asyncio.sleep(0.01)
+        everything = gc.get_objects()
+        kept = [one for one in everything if type(one) is messages.ModelInferRequest]
+        assert "waits" not in [one.model_name for one in kept]
+        app.go.set()
+        assert (await answer).details() == "played"
+
+
+def empty(count: int, part: str) -> Any:
+    """A message with so many of a part that each cost next to nothing to send."""
+    asked = messages.ModelInferRequest(model_name="texts")
+    row = asked.inputs.add(name="args", datatype="INT64")
+    if part == "parameters":
+        for number in range(count):
+            asked.parameters[str(number)].SetInParent()
+    elif part == "shape":
+        row.shape.extend([1] * count)
+    elif part in ("int64_contents", "bytes_contents"):
+        row.datatype = part.split("_")[0].upper()
+        getattr(row.contents, part).extend([0 if row.datatype == "INT64" else b""] * count)
+    else:
+        rows = getattr(asked, part)
+        rows.extend([type(rows[0] if rows else rows.add())()] * count)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("part", "fits", "over"),
+    [
+        ("inputs", 140, 143), ("outputs", 240, 250), ("parameters", 990, 1001),
+        ("shape", 990, 1001), ("int64_contents", 990, 1001), ("bytes_contents", 990, 1001),
+    ],
+)  # fmt: skip
+async def test_a_message_of_too_many_elements_is_refused_unread(
+    part: str, fits: int, over: int
+) -> None:
+    """By the limit that bodies of HTTP have. The app is not asked."""
+    async with (
+        asyncio.timeout(60),
+        serving(elements=1000) as (app, port),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        app.go.set()
+        stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        error = await refused(stub.ModelInfer(empty(over, part)))
+        assert error.code() is grpc.StatusCode.OUT_OF_RANGE
+        assert "TRANSFORMER_SERVING_MAX_BODY_ELEMENTS" in (error.details() or "")
+        assert (app.refused, app.entered, app.bodies.held) == (["too_large"], 0, 0)
+        assert (await refused(stub.ModelInfer(empty(fits, part)))).details() == "played"
+
+
+@pytest.mark.parametrize("side", ["inputs", "outputs"])
+def test_parameters_of_tensors_count(side: str) -> None:
+    asked = messages.ModelInferRequest(model_name="texts")
+    row = getattr(asked, side).add(name="args")
+    for number in range(1001):
+        row.parameters[str(number)].int64_param = 1
+    with pytest.raises(ServingError, match="too many tensors") as raised:
+        check_elements(asked, asked.ByteSize(), 1000)
+    assert raised.value.kind.code == "too_large"
 
 
 async def test_a_call_beyond_the_most_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

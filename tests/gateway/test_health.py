@@ -170,6 +170,30 @@ async def test_an_answer_is_held_against_the_recorded_one() -> None:
     assert SECRET not in repr(rows)
 
 
+async def test_in_a_rollout_each_bundle_is_asked_itself() -> None:
+    """The endpoint's name is that of the route then, by which either may be drawn."""
+    right, wrong = {"score": 0.5}, {"score": 0.9}
+    processor = Processor({"a": from_bundle(right), "a/2": from_bundle(wrong, version=8)})
+    processor._canary_route["a"] = {"endpoints": ["a", "a/2"], "weights": [0.0, 1.0]}
+    recording(processor, "a", Recorded(right, 0.001))
+    recording(processor, "a/2", Recorded(right, 0.001), version=8)
+    async with Played(processor).running() as played:
+        found = {name: await played.get(f"endpoints/{name}") for name in ("a", "a/2")}
+    assert {name: (status, row["compared"]) for name, (status, row) in found.items()} == {
+        "a": (200, True), "a/2": (503, True)
+    }  # fmt: skip
+    assert {name: golden.bundle for name, golden in played.told[0].items()} == {
+        "a": "7", "a/2": "8"
+    }  # fmt: skip
+    assert processor._request_processing_state.value == 0
+
+
+async def test_an_endpoint_that_a_change_takes_away_is_the_hosts_to_answer() -> None:
+    processor = Processor({"good": Response(b"{}")})
+    assert await building.ask_itself(processor, "good", {}) is processor.answers["good"]
+    assert processor._request_processing_state.value == 0
+
+
 async def test_the_route_of_one_endpoint() -> None:
     processor = Processor({"good": Response(b"{}"), "slow/2": "never"})
     played = Played(processor)

@@ -15,6 +15,8 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +25,7 @@ from typing import Any
 import orjson
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 
 from tests.engine.triton_server import wait_until
@@ -256,6 +258,20 @@ def running(kept: KeptTls, made: list[Any]) -> Iterator[supervisor.Supervisor]:
         running = supervisor.Supervisor(unused, 1, order, 0.0, kept)
         running._replace()
         yield running
+
+
+def test_a_certificate_that_is_renewed_before_the_first_worker_starts_is_noticed(
+    kept: KeptTls, made: list[Any]
+) -> None:
+    """The files were read, and the port is not ours yet: another gateway is leaving it."""
+    replace_file(kept.source.cert, kept.source.cert.read_bytes())
+    order = WorkerOrder("app", -1, -1, -1, 16, 5.0, 10.0)
+    with socket.socket() as unused:
+        starting = supervisor.Supervisor(unused, 1, order, 0.0, kept)
+        starting._replace()
+        starting._renew()
+    (first, successor) = made
+    assert (first.tls, successor.tls is kept) == (kept, False)
 
 
 def test_who_is_replaced_during_a_renewal_is_renewed_as_well(
@@ -543,6 +559,61 @@ def test_a_key_behind_its_curves_parameters_is_taken(tmp_path: Path) -> None:
 def openssl(*commands: str) -> None:
     for command in commands:
         subprocess.run(["openssl", *command.split()], check=True, capture_output=True, timeout=60)
+
+
+@pytest.mark.parametrize("label", ["TRUSTED CERTIFICATE", "X509 CERTIFICATE"])
+@pytest.mark.parametrize("part", ["cert", "client_ca"])
+def test_a_certificate_by_another_name_is_refused_with_what_mends_it(
+    label: str, part: str, tmp_path: Path
+) -> None:
+    """OpenSSL reads it. Also behind a plain one, as Granian would leave it out."""
+    authority = Authority(tmp_path)
+    pair = authority.sign("server")
+    tls = Tls(pair.cert, pair.key, authority.cert)
+    path: Path = getattr(tls, part)
+    plain = path.read_text()
+    other = plain.replace("BEGIN CERTIFICATE", f"BEGIN {label}")
+    other = other.replace("END CERTIFICATE", f"END {label}")
+    for text in (other, plain + other) if part == "client_ca" else (other,):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=rf"{path.name} has a {label}, .* openssl") as refused:
+            tls.check()
+    path.write_text(other)
+    mended = tmp_path / "mended.pem"
+    command = str(refused.value).partition("openssl ")[2]
+    openssl(command.replace("NEW_FILE", str(mended)).replace("FILE", str(path)))
+    replace(tls, **{part: mended}).check()
+
+
+@pytest.mark.parametrize("part", ["cert", "key", "client_ca"])
+def test_a_file_with_a_byte_order_mark_is_refused_with_what_mends_it(
+    part: str, tmp_path: Path
+) -> None:
+    """As editors of Windows write it, which OpenSSL skips."""
+    authority = Authority(tmp_path)
+    pair = authority.sign("server")
+    tls = Tls(pair.cert, pair.key, authority.cert)
+    path: Path = getattr(tls, part)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    with pytest.raises(ValueError, match=rf"{path.name} begins with a byte order mark") as refused:
+        tls.check()
+    mended = tmp_path / "mended.pem"
+    command = str(refused.value).rpartition(": ")[2]
+    command = command.replace("NEW_FILE", str(mended)).replace("FILE", str(path))
+    subprocess.run(command, shell=True, check=True)
+    replace(tls, **{part: mended}).check()
+
+
+def test_an_authority_of_revocations_alone_is_refused(tmp_path: Path) -> None:
+    """OpenSSL loads them as well."""
+    authority = Authority(tmp_path)
+    pair = authority.sign("server")
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    made = x509.CertificateRevocationListBuilder().issuer_name(x509.Name([])).last_update(now)
+    revoked = made.next_update(now + timedelta(days=1)).sign(key, hashes.SHA256())
+    authority.cert.write_bytes(revoked.public_bytes(serialization.Encoding.PEM))
+    with pytest.raises(ValueError, match=r"authority.pem holds no certificates: no line begins"):
+        Tls(pair.cert, pair.key, authority.cert).check()
 
 
 def test_a_key_with_a_passphrase_is_refused_without_asking_for_it(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from transformer_serving.contract.panics import ENDS
 from transformer_serving.contract.worker.log_lines import trace_of
 from transformer_serving.contract.worker.request_context import GoldenBody
 from transformer_serving.gateway.host.building import preprocess_of, serves_responses
-from transformer_serving.gateway.short_way import RequestedEndpoint, ShortWay
+from transformer_serving.gateway.short_way import ShortWay
 
 log = logging.getLogger("transformer_serving.gateway")
 # For endpoints that bring no golden body of their own.
@@ -139,9 +139,8 @@ class GoldenRounds:
         endpoint = getattr(preprocess_of(self._host.processor, url), "endpoint", None)
         body = GoldenBody(getattr(endpoint, "golden", None) or _SHORT_TEXT)
         try:
-            answer = await asyncio.wait_for(
-                self._short_way.answer(RequestedEndpoint(url, None), body), _TIMEOUT_S
-            )
+            # Not by its name: in a rollout that is a canary route too, which may lead elsewhere.
+            answer = await asyncio.wait_for(self._short_way.own_answer(url, body), _TIMEOUT_S)
             task = str(getattr(endpoint, "task", ""))
             bundle = answer.headers.get(VERSION_HEADER, "")
             return replace(_judged(url, endpoint, answer), bundle=bundle, task=task)

@@ -12,6 +12,7 @@ from typing import Any
 from transformer_serving.contract.signatures import read_trusted_keys
 from transformer_serving.contract.worker.hidden_frameworks import hidden_frameworks
 from transformer_serving.contract.worker.parsed_sections import parse_sections_once
+from transformer_serving.gateway.figures.file import keep_figures_with_room
 from transformer_serving.gateway.figures.metrics import tell_syncs
 from transformer_serving.gateway.host.faults import fence
 from transformer_serving.gateway.host.preprocess_gate import guard
@@ -23,6 +24,7 @@ _FROM_ELSEWHERE = ("/docs", "/docs/oauth2-redirect", "/redoc")
 # The SDK gives processes of one user that start at once the same task, and with it one file lock:
 # workers then waited for each other without end.
 os.environ.setdefault("CLEARML_TASK_NO_REUSE", "1")
+keep_figures_with_room()
 with hidden_frameworks(), without_analysis(importlib.import_module("clearml").Task):
     host: Any = importlib.import_module("clearml_serving.serving.main")
 host.app.router.routes[:] = [

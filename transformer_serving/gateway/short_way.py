@@ -18,6 +18,7 @@ from transformer_serving.contract.panics import ENDS
 from transformer_serving.contract.worker.fault_lines import Faults
 from transformer_serving.gateway.asgi import Headers, Receive, Scope, Send, adding, with_headers
 from transformer_serving.gateway.host.building import (
+    ask_itself,
     build,
     is_built,
     is_ours,
@@ -224,11 +225,18 @@ class ShortWay:
 
     async def answer(self, target: RequestedEndpoint, body: Any) -> Response:
         """What the endpoint answers; an exception becomes the host's status with our body."""
-        outcome = await self.attempt(
+        return await self._response(
             self._host.processor.process_request(
                 base_url=target.model, version=target.version, request_body=body
             )
         )
+
+    async def own_answer(self, url: str, body: Any) -> Response:
+        """The same of the endpoint itself, whatever a canary route of its name leads to."""
+        return await self._response(ask_itself(self._host.processor, url, body))
+
+    async def _response(self, work: Awaitable[Any]) -> Response:
+        outcome = await self.attempt(work)
         if isinstance(outcome, Response):
             return outcome
         # The endpoint was replaced by one of another kind a moment ago.

@@ -60,7 +60,8 @@ class Incoming:
         self._awaited = check_declared(headers, limit)
         encoding = headers.get(b"content-encoding")
         decoder = None if encoding is None else decoder_for(encoding, limit)
-        chunk = await self._first()
+        begun = asyncio.get_running_loop().time()
+        chunk = await self._first(begun)
         if not self.open and decoder is None:
             if len(chunk) > limit:
                 raise too_large(limit, len(chunk))
@@ -70,7 +71,7 @@ class Incoming:
         try:
             await self._decode(decoder, chunk, share)
             if self.open:
-                await self._rest(decoder, share)
+                await self._rest(decoder, share, begun + self._settings.body_seconds)
             return decoder.finish()
         finally:
             # An error keeps the frames that it went through, and they this.
@@ -88,17 +89,19 @@ class Incoming:
         except (ClientGoneError, TimeoutError):
             self.open = False
 
-    async def _first(self) -> bytes:
+    async def _first(self, begun: float) -> bytes:
         """What comes first, which may be never; most come at once, so as little as a timer."""
         task = asyncio.current_task()
         assert task is not None
-        stall = self._settings.body_stall_seconds
-        late = asyncio.get_running_loop().call_later(stall, self._give_up, task)
+        stall, whole = self._settings.body_stall_seconds, self._settings.body_seconds
+        late = asyncio.get_running_loop().call_at(begun + min(stall, whole), self._give_up, task)
         try:
             return await self._next()
         except asyncio.CancelledError:
             if not self._gave_up or task.uncancel():
                 raise
+            if whole <= stall:
+                raise _too_late(BODY_SECONDS, whole) from None
             raise _too_late(BODY_STALL_SECONDS, stall) from None
         finally:
             late.cancel()
@@ -107,9 +110,9 @@ class Incoming:
         self._gave_up = True
         task.cancel()
 
-    async def _rest(self, decoder: Decoder, share: Share) -> None:
+    async def _rest(self, decoder: Decoder, share: Share, end: float) -> None:
+        """What comes after that, until `end` on the loop's clock."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + self._settings.body_seconds
         stall = self._settings.body_stall_seconds
         try:
             async with asyncio.timeout(None) as patience:

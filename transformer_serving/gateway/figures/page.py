@@ -11,9 +11,9 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import prometheus_client as prometheus
-from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from transformer_serving.contract.replacement import replacing
@@ -27,6 +27,7 @@ from transformer_serving.gateway.figures.counted_rows import (
     sums,
 )
 from transformer_serving.gateway.figures.exemplars import newest_exemplars
+from transformer_serving.gateway.figures.file import FiguresFile
 from transformer_serving.gateway.figures.folder import VARIABLE
 
 Collected = Iterable[prometheus.Metric]
@@ -113,7 +114,11 @@ def fold_ended(folder: Path) -> None:
         kind = _kind(path)
         if kind != "gauge" and _size(path):
             ended = folder / f"{kind}_{_ENDED}.db"
-            _write(ended, sums(one for one in (ended, path) if one.is_file()))
+            try:
+                _write(ended, sums(one for one in (ended, path) if one.is_file()))
+            except OSError:
+                # Without room for that it stays a file of its own, which counts as well.
+                continue
         path.unlink(missing_ok=True)
 
 
@@ -132,8 +137,7 @@ def _has_ended(path: Path) -> bool:
 
 
 def _write(path: Path, values: Mapping[str, float]) -> None:
-    with replacing(path) as new:
-        file = MmapedDict(str(new))
+    with replacing(path) as new, contextlib.closing(FiguresFile(str(new))) as made:
+        file: Any = made
         for key, value in values.items():
             file.write_value(key, value, 0.0)
-        file.close()

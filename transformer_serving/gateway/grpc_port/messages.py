@@ -5,18 +5,19 @@ Tested by tests/gateway/test_grpc.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 from tritonclient.grpc import service_pb2 as messages
 
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.gateway.settings import MAX_BODY_ELEMENTS
 
 HEADER = "inference-header-content-length"
 _MAX_TIMEOUT_MS = 86_400_000
 _LENGTH_BYTES = 4
-# Where a message has numbers that are not raw.
+# Where a message has what is not raw.
 _CONTENTS = {
     "BOOL": "bool_contents",
     **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
@@ -25,13 +26,47 @@ _CONTENTS = {
     "UINT64": "uint64_contents",
     "FP32": "fp32_contents",
     "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
 }
+# A tensor and an output without anything in them, counted as HTTP counts the JSON that they become
+# (body/json_body.py). In a message they are two bytes.
+_TENSOR_ELEMENTS, _OUTPUT_ELEMENTS = 7, 4
+# No more are in a byte of any message.
+_ELEMENTS_A_BYTE = 4
 
 
-def body_of(request: Any, seconds_left: float | None, most: int) -> tuple[bytes, bytes]:
-    """The JSON of a ModelInferRequest and the bytes after it; `most` numbers a tensor.
+def check_elements(request: Any, size: int, most: int) -> None:
+    """Refuse a ModelInferRequest of `size` bytes that would become too many objects.
 
-    Raises ServingError (400, 413).
+    Raises ServingError (413). What is small enough is cleared by its size. Looking at a tensor
+    costs as much as some elements, so their number is looked at first.
+    """
+    if size * _ELEMENTS_A_BYTE <= most:
+        return
+    got = (
+        _TENSOR_ELEMENTS * len(request.inputs)
+        + _OUTPUT_ELEMENTS * len(request.outputs)
+        + len(request.parameters)
+    )
+    if got <= most:
+        got += sum(len(output.parameters) for output in request.outputs)
+        got += sum(
+            len(tensor.shape) + len(tensor.parameters) + len(_values(tensor))
+            for tensor in request.inputs
+        )
+    if got > most:
+        raise ServingError(
+            "too_large",
+            "the message has too many tensors, parameters and values; send several requests, or "
+            f"raise {MAX_BODY_ELEMENTS.name}",
+            limit=most, got=got,
+        )  # fmt: skip
+
+
+def body_of(request: Any, seconds_left: float | None) -> tuple[bytes, bytes]:
+    """The JSON of a ModelInferRequest, whose elements were checked, and the bytes after it.
+
+    Raises ServingError (400).
     """
     is_raw = bool(request.raw_input_contents)
     if is_raw and len(request.raw_input_contents) != len(request.inputs):
@@ -39,7 +74,7 @@ def body_of(request: Any, seconds_left: float | None, most: int) -> tuple[bytes,
             "malformed_body", "there must be as many 'raw_input_contents' as 'inputs'",
             limit=len(request.inputs), got=len(request.raw_input_contents),
         )  # fmt: skip
-    parameters = _values(request.parameters)
+    parameters = _told(request.parameters)
     if is_raw:
         # As the tensors came, so they go.
         parameters["binary_data_output"] = True
@@ -51,19 +86,19 @@ def body_of(request: Any, seconds_left: float | None, most: int) -> tuple[bytes,
     raws = [_raw(tensor) for tensor in request.inputs]
     if is_raw:
         raws = list(request.raw_input_contents)
-    inputs = [_input(row, raw, most) for row, raw in zip(request.inputs, raws, strict=True)]
+    inputs = [_input(row, raw) for row, raw in zip(request.inputs, raws, strict=True)]
     body: dict[str, Any] = {"inputs": inputs, "parameters": parameters}
     if request.id:
         body["id"] = request.id
     if request.outputs:
         body["outputs"] = [
-            {"name": output.name, "parameters": _values(output.parameters)}
+            {"name": output.name, "parameters": _told(output.parameters)}
             for output in request.outputs
         ]
     return orjson.dumps(body), b"".join(raw for raw in raws if raw is not None)
 
 
-def _values(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _told(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: getattr(value, value.WhichOneof("parameter_choice") or "string_param")
         for name, value in parameters.items()
@@ -74,29 +109,24 @@ def _raw(tensor: Any) -> bytes | None:
     """Its texts as bytes; None of numbers, which JSON can carry."""
     if tensor.datatype != "BYTES":
         return None
-    texts = tensor.contents.bytes_contents
+    texts = _values(tensor)
     return b"".join(len(text).to_bytes(_LENGTH_BYTES, "little") + text for text in texts)
 
 
-def _input(tensor: Any, raw: bytes | None, most: int) -> dict[str, Any]:
+def _input(tensor: Any, raw: bytes | None) -> dict[str, Any]:
     row = {"name": tensor.name, "shape": list(tensor.shape), "datatype": tensor.datatype}
-    told = _values(tensor.parameters)
+    told = _told(tensor.parameters)
     if raw is None:
-        row["data"] = _numbers(tensor, most)
+        row["data"] = list(_values(tensor))
     else:
         told["binary_data_size"] = len(raw)
     return {**row, "parameters": told}
 
 
-def _numbers(tensor: Any, most: int) -> list[Any]:
+def _values(tensor: Any) -> Sequence[Any]:
+    """Those that are in the message itself."""
     field = _CONTENTS.get(tensor.datatype)
-    values = getattr(tensor.contents, field) if field else ()
-    if len(values) > most:
-        raise ServingError(
-            "too_large", "a tensor has too many elements; send them in several requests",
-            limit=most, got=len(values),
-        )  # fmt: skip
-    return list(values)
+    return getattr(tensor.contents, field) if field else ()
 
 
 def infer_response(body: bytes, headers: Mapping[str, str]) -> Any:

@@ -23,6 +23,7 @@ from transformer_serving.gateway.asgi import Receive, Scope, Send
 from transformer_serving.gateway.grpc_port.messages import (
     HEADER,
     body_of,
+    check_elements,
     infer_response,
     model_metadata,
 )
@@ -153,6 +154,8 @@ class Service:
                     self._app.check_key(dict(headers))
                     message = await self._reading.message(context)
                 asked = self._asked(call, message, headers, share, context.time_remaining())
+                # No longer counted, so it must not wait for the engine with the request.
+                del message
             except ServingError as error:
                 self._app.count_refusal(error)
                 kind = error.kind
@@ -175,9 +178,10 @@ class Service:
             return AppRequest("GET", path, headers, share)
         size = request.ByteSize()
         share.take(size)
-        text, binary = body_of(request, left_s, self._most)
+        check_elements(request, size, self._most)
+        text, binary = body_of(request, left_s)
         share.take(len(text) + len(binary))
         headers = [*headers, (HEADER.encode(), b"%d" % len(text))]
-        # The caller of this keeps no message.
+        # The caller lets go of the message next.
         share.give_back(size)
         return AppRequest("POST", path, headers, share, text + binary)

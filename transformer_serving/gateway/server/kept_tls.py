@@ -11,11 +11,12 @@ from pathlib import Path
 
 from transformer_serving.gateway.access import Access
 from transformer_serving.gateway.server.tls import Tls
+from transformer_serving.gateway.watched_files import WatchedFiles
 
 
 class KeptTls:
     """`copy` of the files of `source`, for this process and those that are handed its open files'
-    `numbers`.
+    `numbers`. `watched` says whether they changed since just before they were read.
 
     A renewal writes one file after the other: a worker that is replaced meanwhile would read a
     certificate and a key that do not belong together. The copies lie in memory and have no name: a
@@ -25,6 +26,7 @@ class KeptTls:
 
     def __init__(self, source: Tls) -> None:
         """Raises ValueError naming the file that is missing or wrong."""
+        self.watched = WatchedFiles(source.files())
         source.check()
         self.source = source
         named = f"{source.cert} and {source.key}"

@@ -50,7 +50,8 @@ class Supervisor:
         self._count = count
         self._order = order
         self._drain_seconds = drain_seconds
-        self._files = WatchedFiles(tls.source.files() if tls else ())
+        # What was written since they were read, while the port was waited for, is a renewal.
+        self._files = tls.watched if tls else WatchedFiles(())
         # What the newest worker that serves was started with, and what a successor will be.
         self._proven_tls = self._newest_tls = tls
         self._workers: list[WorkerProcess] = []

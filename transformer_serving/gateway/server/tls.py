@@ -29,6 +29,10 @@ _CURVES = {
     "secp256r1": bytes.fromhex("06082a8648ce3d030107"),
     "secp384r1": bytes.fromhex("06052b81040022"),
 }
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# What OpenSSL reads as certificates too, and Granian passes over.
+_OTHER_CERTIFICATE = re.compile(rb"^-----BEGIN ((?:TRUSTED|X509) CERTIFICATE)-----", re.MULTILINE)
+_CERTIFICATE = re.compile(rb"^-----BEGIN CERTIFICATE-----", re.MULTILINE)
 _PRIVATE_KEY = re.compile(rb"-----BEGIN (?:EC )?PRIVATE KEY-----(.+?)-----END", re.DOTALL)
 
 
@@ -46,7 +50,7 @@ class Tls:
     def check(self) -> None:
         """Raises ValueError naming the file that is missing or wrong: Granian would abort."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._check_pair(context)
+        self._load_pair(context)
         if self.client_ca is not None:
             try:
                 context.load_verify_locations(self.client_ca)
@@ -54,32 +58,43 @@ class Tls:
                 raise ValueError(
                     f"{self.client_ca} holds no certificates: {_reason(error)}"
                 ) from None
+            _check_certificates(self.client_ca)
+        _check_certificates(self.cert)
+        _check_beginning(self.key, self.key.read_bytes())
+        self._check_leaf()
 
-    def _check_pair(self, context: ssl.SSLContext) -> None:
+    def _load_pair(self, context: ssl.SSLContext) -> None:
         try:
             # Asked for a passphrase, OpenSSL would wait at the terminal.
             context.load_cert_chain(self.cert, self.key, password=_no_passphrase)
-            leaf = x509.load_pem_x509_certificate(self.cert.read_bytes())
-            key = self.key.read_bytes()
         except _PassphraseError:
             raise ValueError(
                 f"{self.key} asks for a passphrase; write it without one: "
                 "openssl pkey -in KEY -out NEW_KEY"
             ) from None
+        except OSError as error:
+            raise self._no_pair(error) from None
+
+    def _check_leaf(self) -> None:
+        try:
+            leaf = x509.load_pem_x509_certificate(self.cert.read_bytes())
         except x509.InvalidVersion as error:
             # It is counted from 0 there.
             raise self._wrong_version(error.parsed_version + 1) from None
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                f"{self.cert} and {self.key} are no certificate and its key: {_reason(error)}"
-            ) from None
+        except ValueError as error:
+            raise self._no_pair(error) from None
         if leaf.version is x509.Version.v1:
             raise self._wrong_version(1)
         if (kind := _key_type(leaf)) not in _KEY_TYPES:
             raise ValueError(
                 f"{self.key} is {kind}, which TLS here cannot use; it takes {', '.join(_KEY_TYPES)}"
             )
-        self._check_curve(leaf, key)
+        self._check_curve(leaf, self.key.read_bytes())
+
+    def _no_pair(self, error: Exception) -> ValueError:
+        return ValueError(
+            f"{self.cert} and {self.key} are no certificate and its key: {_reason(error)}"
+        )
 
     def _wrong_version(self, version: int) -> ValueError:
         return ValueError(
@@ -108,6 +123,30 @@ class Tls:
                 f"{self.cert} lacks its curve's name or its whole public key, without which TLS "
                 f"here cannot use it; sign a new one for {self.key}"
             )
+
+
+def _check_certificates(path: Path) -> None:
+    """Of what OpenSSL takes for certificates in PEM, Granian must see each; with none it aborts."""
+    raw = path.read_bytes()
+    _check_beginning(path, raw)
+    if other := _OTHER_CERTIFICATE.search(raw):
+        raise ValueError(
+            f"{path} has a {other[1].decode()}, which TLS here cannot read; write it as a plain "
+            "one: openssl x509 -in FILE -out NEW_FILE"
+        )
+    if _CERTIFICATE.search(raw) is None:
+        raise ValueError(
+            f"{path} holds no certificates: no line begins -----BEGIN CERTIFICATE-----"
+        )
+
+
+def _check_beginning(path: Path, raw: bytes) -> None:
+    """OpenSSL skips the mark, as some editors write it; with it Granian knows no first line."""
+    if raw.startswith(_BYTE_ORDER_MARK):
+        raise ValueError(
+            f"{path} begins with a byte order mark, with which TLS here cannot read it; write it "
+            "without one: tail -c +4 FILE > NEW_FILE"
+        )
 
 
 def _key_type(certificate: x509.Certificate) -> str:
