@@ -286,6 +286,17 @@ def test_new_settings_or_keys_are_new_pods() -> None:
     assert replaced(base=LOCAL) == [False, False]
 
 
+def test_new_keys_of_the_control_plane_reach_all_that_ask_it() -> None:
+    def told(secret: str) -> dict[str, Any]:
+        given = {"credentials": {"CLEARML_API_SECRET_KEY": secret}}
+        every = pods(rendered(LOCAL, given)).items()
+        return {name: pod["metadata"]["annotations"] for name, pod in every}
+
+    old, new = told("old"), told("new")
+    assert set(old) == {"demo-control-plane", "demo-inference", "demo-triton"}
+    assert not [name for name in old if old[name] == new[name]]
+
+
 def test_without_an_account_there_is_a_control_plane_with_a_volume() -> None:
     objects = rendered(LOCAL)
     spec = one(objects, "StatefulSet", "demo-control-plane")["spec"]
