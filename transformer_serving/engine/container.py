@@ -17,6 +17,8 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import closing, suppress
+from io import FileIO
 from pathlib import Path
 from subprocess import PIPE, STDOUT
 from types import FrameType, MappingProxyType
@@ -228,15 +230,35 @@ class _Child:
 
 def _copy(lines: IO[bytes], path: Path) -> None:
     """Triton's lines to the container's log, and to a file of bounded size for the controller."""
-    with lines, path.open("wb") as file:
+    with lines, closing(_LogFile(path)) as file:
         for line in lines:
             sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
-            if file.tell() + len(line) > _LOG_BYTES:
-                file.seek(0)
-                file.truncate()
             file.write(line)
-            file.flush()
+
+
+class _LogFile:
+    """Lines that find no room are left out: who stopped reading would end Triton by SIGPIPE."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: FileIO | None = None
+
+    def write(self, line: bytes) -> None:
+        with suppress(OSError):
+            if self._file is None:
+                self._file = FileIO(self._path, "w")
+            if self._file.tell() + len(line) > _LOG_BYTES:
+                self._file.seek(0)
+                self._file.truncate()
+            at = self._file.tell()
+            if self._file.write(line) != len(line):
+                self._file.seek(at)
+                self._file.truncate()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
 
 
 def _number(environment: Mapping[str, str], name: str, default: float) -> float:
