@@ -12,8 +12,8 @@ import pytest
 import tomllib
 import yaml
 
-import preprocess.settings
 from tests.compose.stock import stock_file
+from transformer_serving.contract import preprocess_settings
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
@@ -91,7 +91,7 @@ def test_containers_on_the_stock_file_have_the_names_that_the_runbooks_have_ther
 def test_every_setting_reaches_the_inference_container() -> None:
     for path in WITH_SETTINGS:
         text = path.read_text("utf-8")
-        for row in (*preprocess.settings.SETTINGS, *gateway_settings.SETTINGS, *tracing.SETTINGS):
+        for row in (*preprocess_settings.SETTINGS, *gateway_settings.SETTINGS, *tracing.SETTINGS):
             assert f"\n      {row.name}: ${{{row.name}:-" in text
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
-import preprocess.settings
 from tests.kubernetes.chart import CHART, CLEARML, LOCAL, merged, one, rendered
 from tests.kubernetes.test_schemas import EVERYTHING, TLS
 from tests.test_compose_files import service
+from transformer_serving.contract import preprocess_settings
 from transformer_serving.contract.worker import tracing
 from transformer_serving.desk.compose.__main__ import CHART_SCHEMA
 from transformer_serving.desk.compose.chart import with_variables
@@ -59,7 +59,7 @@ def test_no_value_that_has_a_default_may_be_missing() -> None:
 
 
 def test_every_setting_may_be_given_and_reaches_the_workers() -> None:
-    rows = (*preprocess.settings.SETTINGS, *gateway_settings.SETTINGS, *tracing.SETTINGS)
+    rows = (*preprocess_settings.SETTINGS, *gateway_settings.SETTINGS, *tracing.SETTINGS)
     settings = {row.name: row.default for row in rows if row.default}
     assert set(settings) <= given(CLEARML, {"inference": {"settings": settings}}, part="inference")
     addresses = {row.name: "triton.example:1" for row in rows if not row.default}
@@ -71,7 +71,7 @@ def test_every_setting_may_be_given_and_reaches_the_workers() -> None:
 def test_what_compose_gives_its_containers_a_pod_gets() -> None:
     storage = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "c"}
     azure = {"AZURE_STORAGE_ACCOUNT": "d", "AZURE_STORAGE_KEY": "e"}
-    rows = (*preprocess.settings.SETTINGS, *gateway_settings.SETTINGS, *tracing.SETTINGS)
+    rows = (*preprocess_settings.SETTINGS, *gateway_settings.SETTINGS, *tracing.SETTINGS)
     every = {
         "credentials": {**storage, **azure},
         "googleSecret": "google",

@@ -25,7 +25,10 @@ from types import FrameType, MappingProxyType
 from typing import IO
 
 from transformer_serving.contract.gate.server_facts import COMPATIBLE_VARIABLE
-from transformer_serving.contract.stop import refuse_a_stop_that_does_not_fit
+from transformer_serving.contract.stop import (
+    TRITON_EXIT_SECONDS,
+    refuse_a_stop_that_does_not_fit,
+)
 from transformer_serving.engine.image_pin import refuse_difference
 from transformer_serving.engine.orphans import end_orphans
 from transformer_serving.engine.triton_process import (
@@ -48,9 +51,6 @@ GRACE_VARIABLE = "TRANSFORMER_SERVING_GRACE_SECONDS"
 _GRACE_SECONDS = 30.0
 FILTER_VARIABLE = "TRANSFORMER_SERVING_ENDPOINTS"
 KEEP_TASKS_VARIABLE = "TRANSFORMER_SERVING_KEEP_TASKS_SECONDS"
-EXIT_VARIABLE = "TRANSFORMER_SERVING_TRITON_EXIT_SECONDS"
-# Triton also waits that long for its clients to close their connections, which kept ones never do.
-EXIT_SECONDS = 10.0
 MODEL_CACHE_VARIABLE = "TRANSFORMER_SERVING_MODEL_CACHE"
 
 _log = logging.getLogger("engine.container")
@@ -84,8 +84,10 @@ def commands(environment: Mapping[str, str], state: Path, key: str) -> tuple[lis
     Triton listens on every address of the container, of which compose publishes none: for
     inference, and for control beside the key. Its figures are for this container alone.
     """
-    exit_seconds = math.ceil(_number(environment, EXIT_VARIABLE, EXIT_SECONDS))
-    refuse_a_stop_that_does_not_fit(environment, {EXIT_VARIABLE: exit_seconds}, beside=_LEAVE_S)
+    exit_seconds = math.ceil(TRITON_EXIT_SECONDS.number(environment))
+    refuse_a_stop_that_does_not_fit(
+        environment, {TRITON_EXIT_SECONDS.name: exit_seconds}, beside=_LEAVE_S
+    )
     extra = [f"--exit-timeout-secs={exit_seconds}"]
     if environment.get(COMPATIBLE_VARIABLE) == "1":
         extra.append("--backend-config=tensorrt,version-compatible=true")
