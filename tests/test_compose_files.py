@@ -25,7 +25,7 @@ from transformer_serving.desk.compose.__main__ import (
     example_env,
     with_settings,
 )
-from transformer_serving.desk.compose.variables import variables
+from transformer_serving.desk.compose.variables import TRACES, variables
 from transformer_serving.desk.env_file import read_env_file
 from transformer_serving.desk.local import parts
 from transformer_serving.desk.versions.lock import Lock, read_lock
@@ -93,6 +93,19 @@ def test_every_setting_reaches_the_inference_container() -> None:
         text = path.read_text("utf-8")
         for row in (*preprocess_settings.SETTINGS, *gateway_settings.SETTINGS, *tracing.SETTINGS):
             assert f"\n      {row.name}: ${{{row.name}:-" in text
+
+
+@pytest.mark.parametrize("file", WITH_SETTINGS, ids=lambda path: path.name)
+def test_what_opentelemetry_reads_reaches_the_containers(file: Path) -> None:
+    prefix = "clearml-serving-" if file.name == "clearml-serving.yaml" else ""
+    inference, triton = (
+        service(file.name, f"{prefix}{name}")["environment"] for name in ("inference", "triton")
+    )
+    passed = {row.name: f"${{{row.name}:-}}" for row in TRACES.variables}
+    assert passed.items() <= inference.items()
+    both = {name for name in passed if name in triton}
+    # Triton has a name of its own in traces, and its library another unit.
+    assert passed.keys() - both == {"OTEL_SERVICE_NAME", "OTEL_EXPORTER_OTLP_TIMEOUT"}
 
 
 def service(file: str, name: str) -> dict[str, Any]:

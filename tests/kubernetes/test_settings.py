@@ -15,7 +15,7 @@ from transformer_serving.contract import preprocess_settings
 from transformer_serving.contract.worker import tracing
 from transformer_serving.desk.compose.__main__ import CHART_SCHEMA
 from transformer_serving.desk.compose.chart import with_variables
-from transformer_serving.desk.compose.variables import variables
+from transformer_serving.desk.compose.variables import TRACES, variables
 from transformer_serving.gateway import settings as gateway_settings
 from transformer_serving.gateway.access import ACCESS
 
@@ -26,6 +26,7 @@ NOT_IN_A_POD = {
     "CLEARML_EXTRA_PYTHON_PACKAGES": "no pip at a pod's start: an image of your own",
     "CLEARML_API_ACCESS_KEY_FILE": "a Secret is variables here",
     "CLEARML_API_SECRET_KEY_FILE": "a Secret is variables here",
+    **{row.name: "extraEnv takes it, headers from a Secret" for row in TRACES.variables},
     "TRANSFORMER_SERVING_STOP_SECONDS": "a pod's grace is computed from the other settings",
     "TRANSFORMER_SERVING_PUBLISHED": "what a Service reaches is never this machine alone",
 }

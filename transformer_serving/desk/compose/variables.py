@@ -187,6 +187,22 @@ TRITON = Section(
         Variable("TRITON_SHARED_MEMORY", "Shared memory for tensors of Python backends.", "1g"),
     ),
 )
+TRACES = Section(
+    "OpenTelemetry's own, of inference; the last three are Triton's too (docs/observability.md).",
+    (
+        Variable("OTEL_SERVICE_NAME", "Name of the service in traces; empty: transformer-serving."),
+        Variable("OTEL_EXPORTER_OTLP_TIMEOUT", "Seconds for sending a batch of spans; empty: 10."),
+        Variable(
+            "OTEL_EXPORTER_OTLP_HEADERS",
+            "Headers for the receiver as name=value, several with commas, such as its key.",
+        ),
+        Variable(
+            "OTEL_RESOURCE_ATTRIBUTES",
+            "What all spans say of where they come from, as name=value, several with commas.",
+        ),
+        Variable("OTEL_SDK_DISABLED", "true: no traces, whatever else is set."),
+    ),
+)
 MONITORING = Section(
     "Prometheus, Alertmanager and Grafana, with compose/monitoring.yaml; all three on 127.0.0.1.",
     (
@@ -255,6 +271,7 @@ def sections() -> tuple[Section, ...]:
         INFERENCE,
         settings(),
         TRITON,
+        TRACES,
         MONITORING,
         FILES,
     )
