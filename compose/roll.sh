@@ -23,12 +23,14 @@ containers() { compose "$@" ps --quiet "$service"; }
 health() { docker inspect --format '{{.State.Status}} {{if .State.Health}}{{.State.Health.Status}}{{end}}' "$1"; }
 
 # Waits for the container that was not there before; ends the roll when it does not become healthy.
+# That one is stopped and stays, for its log: the next roll counts what runs.
 wait_for_new() {
     waited=0
     until [ "$(health "$1")" = "running healthy" ]; do
         if [ "$waited" -ge "$limit" ]; then
             echo "error: $1 is not healthy after $limit s: $(health "$1"); the old containers serve" \
-                "on; see: docker logs $1" >&2
+                "on, it is stopped; see: docker logs $1" >&2
+            docker stop "$1" >/dev/null
             exit 1
         fi
         sleep 1
@@ -53,6 +55,9 @@ if [ -z "$old" ]; then
     echo "error: no container of $service runs; start it with docker compose up" >&2
     exit 2
 fi
+# What has ended, as one that was told to when a roll was broken off: `up` would start it again below and
+# count it as the new one, with its old image.
+said=$(compose "$@" rm --force --volumes "$service" 2>&1) || { echo "$said" >&2; exit 1; }
 count=$(echo "$old" | wc -l)
 number=0
 for container in $old; do

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import ipaddress
 import os
 import shlex
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 # NAME_FILE names a file that holds NAME, as docker and compose secrets come.
 SECRETS = (
@@ -25,19 +28,28 @@ SECRETS = (
 )
 # Without these nothing can be served; the others have defaults.
 REQUIRED = "TRANSFORMER_SERVING_REQUIRED"
+API_HOST = "CLEARML_API_HOST"
 EXTRA_PACKAGES = "CLEARML_EXTRA_PYTHON_PACKAGES"
 PACKAGES_FOLDER = Path("/var/lib/extra-packages")
+LISTENS_S = 5.0
 
 
 def main() -> None:
     environment = {name: value for name, value in os.environ.items() if value}
     read_secrets(environment)
-    missing = [name for name in environment.pop(REQUIRED, "").split() if name not in environment]
+    required = environment.pop(REQUIRED, "").split()
+    missing = [name for name in required if name not in environment]
     if missing:
         sys.exit(
             f"error: {', '.join(missing)} not set: put it into the file of --env-file (every "
             "variable stands in docker/example.env), or bring the control plane along with "
             "--profile local"
+        )
+    if API_HOST in required and leads_nowhere(environment[API_HOST]):
+        sys.exit(
+            f"error: {API_HOST} is an address of the container itself, where nothing listens: "
+            "give the server's own in the file of --env-file, and run docker compose in a shell "
+            "that has no CLEARML_ variables, since they come before that file's"
         )
     extra = environment.get(EXTRA_PACKAGES)
     if extra:
@@ -63,6 +75,25 @@ def read_secrets(environment: dict[str, str]) -> None:
             sys.exit(f"error: {name}_FILE {path}: {reason}; user {os.getuid()} must be able to")
         if value:
             environment[name] = value
+
+
+def leads_nowhere(address: str) -> bool:
+    """Whether it is a loopback address that refuses, as that of a desk does in a container.
+
+    In the host's network, and beside a proxy in the same pod, something listens there.
+    """
+    try:
+        url = urlsplit(address)
+        host, port = url.hostname or "", url.port or {"https": 443}.get(url.scheme, 80)
+        if host != "localhost" and not ipaddress.ip_address(host).is_loopback:
+            return False
+        socket.create_connection((host, port), timeout=LISTENS_S).close()
+    except ConnectionRefusedError:
+        return True
+    except (OSError, ValueError):
+        # A name, or what only the SDK can judge.
+        return False
+    return False
 
 
 def install(wanted: list[str], environment: dict[str, str]) -> Path:

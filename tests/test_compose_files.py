@@ -12,8 +12,8 @@ import pytest
 import tomllib
 import yaml
 
-import preprocess.settings
 from tests.compose.stock import stock_file
+from transformer_serving.contract import preprocess_settings
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
@@ -25,7 +25,7 @@ from transformer_serving.desk.compose.__main__ import (
     example_env,
     with_settings,
 )
-from transformer_serving.desk.compose.variables import variables
+from transformer_serving.desk.compose.variables import TRACES, variables
 from transformer_serving.desk.env_file import read_env_file
 from transformer_serving.desk.local import parts
 from transformer_serving.desk.versions.lock import Lock, read_lock
@@ -91,8 +91,21 @@ def test_containers_on_the_stock_file_have_the_names_that_the_runbooks_have_ther
 def test_every_setting_reaches_the_inference_container() -> None:
     for path in WITH_SETTINGS:
         text = path.read_text("utf-8")
-        for row in (*preprocess.settings.SETTINGS, *gateway_settings.SETTINGS, *tracing.SETTINGS):
+        for row in (*preprocess_settings.SETTINGS, *gateway_settings.SETTINGS, *tracing.SETTINGS):
             assert f"\n      {row.name}: ${{{row.name}:-" in text
+
+
+@pytest.mark.parametrize("file", WITH_SETTINGS, ids=lambda path: path.name)
+def test_what_opentelemetry_reads_reaches_the_containers(file: Path) -> None:
+    prefix = "clearml-serving-" if file.name == "clearml-serving.yaml" else ""
+    inference, triton = (
+        service(file.name, f"{prefix}{name}")["environment"] for name in ("inference", "triton")
+    )
+    passed = {row.name: f"${{{row.name}:-}}" for row in TRACES.variables}
+    assert passed.items() <= inference.items()
+    both = {name for name in passed if name in triton}
+    # Triton has a name of its own in traces, and its library another unit.
+    assert passed.keys() - both == {"OTEL_SERVICE_NAME", "OTEL_EXPORTER_OTLP_TIMEOUT"}
 
 
 def service(file: str, name: str) -> dict[str, Any]:
@@ -254,7 +267,8 @@ def test_roll_is_executable_and_waits_as_docker_does() -> None:
     """Without a time of its own, `docker stop` takes the container's."""
     roll = ROOT / "compose" / "roll.sh"
     assert roll.stat().st_mode & stat.S_IXUSR
-    (stopped,) = re.findall(r"docker stop .*", roll.read_text("utf-8"))
-    assert "-t" not in stopped
+    stops = re.findall(r"docker stop .*", roll.read_text("utf-8"))
+    assert stops
+    assert not [stop for stop in stops if "-t" in stop]
     text = (ROOT / "docker" / "balancer" / "haproxy.cfg").read_text("utf-8")
     assert f'hard-stop-after "${{{STOP_SECONDS.name}-{STOP_SECONDS.default}}}s"' in text

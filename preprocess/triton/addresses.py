@@ -10,26 +10,7 @@ import ipaddress
 import socket
 from collections.abc import Sequence
 
-
-def is_unix(address: str) -> bool:
-    return address.startswith("unix:")
-
-
-def read_addresses(text: str) -> tuple[str, ...]:
-    """`host:port`, `unix:/path`, or several with commas between. Raises ValueError."""
-    found = tuple(part.strip().removeprefix("http://").rstrip("/") for part in text.split(","))
-    for address in found:
-        if not is_unix(address):
-            parts_of(address)
-    return found
-
-
-def parts_of(address: str) -> tuple[str, int]:
-    """Host and port. Raises ValueError."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise ValueError("an address of Triton must be host:port or unix:/path")
-    return host.strip("[]"), int(port)
+from transformer_serving.contract.triton_addresses import is_unix, parts_of
 
 
 def is_fixed(address: str) -> bool:

@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any, TypeVar, cast
 
 from preprocess.tensors import Array, Tensor
-from preprocess.triton.addresses import is_fixed, read_addresses, resolve
+from preprocess.triton.addresses import is_fixed, resolve
 from preprocess.triton.errors import AwayError
 from preprocess.triton.http import HttpTriton
 from preprocess.triton.member import Member, Model, Server, StreamingServer
@@ -22,6 +22,7 @@ from preprocess.triton.replies import Replies
 from preprocess.triton.streamed_request import StreamedRequest
 from transformer_serving.contract.endpoint import OutputTensor
 from transformer_serving.contract.errors import ServingError, too_late
+from transformer_serving.contract.triton_addresses import read_addresses
 
 _PROBE_EVERY_S = 0.5
 _PROBE_LIMIT_S = 2.0

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 import orjson
 
 from preprocess.tensors import Array, RawOutput, Tensor, read_outputs
-from preprocess.triton.addresses import is_unix, parts_of
 from preprocess.triton.connection import Connection, Reply
 from preprocess.triton.errors import AwayError, error_of
 from preprocess.triton.handed_on import handed_on
 from transformer_serving.contract.endpoint import OutputTensor
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.triton_addresses import is_unix, parts_of
 
 _CONNECT_S = 2.0
 _IDLE_CONNECTIONS = 64

@@ -222,7 +222,9 @@ def test_settings_come_from_the_environment() -> None:
     assert beside.triton == "triton:8000"
     own = settings.read_settings({"TRANSFORMER_SERVING_TRITON_HTTP": "unix:/run/triton"})
     assert own.triton == "unix:/run/triton"
-    with pytest.raises(ValueError, match="TRANSFORMER_SERVING_TIMEOUT_S must be a number above 0"):
+    with pytest.raises(
+        ValueError, match="TRANSFORMER_SERVING_TIMEOUT_S must be a number from 0.001"
+    ):
         settings.read_settings({"TRANSFORMER_SERVING_TIMEOUT_S": "soon"})
 
 

@@ -193,8 +193,9 @@ BUILDS = (
 
 
 def test_one_machine(desk: Desk) -> None:
-    printed = desk.block(LOCAL)
-    assert '"label":"' in printed.replace(" ", "").splitlines()[-1]
+    """And once more up in the same shell, which is to have kept no address of the desk's."""
+    printed = desk.script(f"{blocks()[LOCAL]}echo\n{lines_of(blocks()[LOCAL])[0]}")
+    assert '"label":"' in printed.replace(" ", "")
     assert desk.status() == 200
 
 

@@ -88,6 +88,22 @@ def test_a_plan_of_another_gpu_is_refused(tmp_path: Path, endpoint_fields: dict[
     assert "compute capability 7.5" in first(manifest, tmp_path)
 
 
+def test_a_capability_that_yaml_took_for_a_number_is_the_same(
+    tmp_path: Path, endpoint_fields: dict[str, Any]
+) -> None:
+    """TRANSFORMER_SERVING_COMPUTE_CAPABILITY: 9.0 in a values file comes as "9"."""
+    hopper = dataclasses.replace(SERVER, compute_capability="9")
+    content = build(dataclasses.replace(FITTING, capability="9.0"))
+    stated = {**TENSORRT, "compute_capability": "9.0"}
+    assert said(plan_bundle(tmp_path, endpoint_fields, content, **stated), tmp_path, hopper) == []
+    ada = build(dataclasses.replace(FITTING, capability="8.9"))
+    manifest = plan_bundle(tmp_path, endpoint_fields, ada, version=TENSORRT["version"])
+    assert said(manifest, tmp_path, hopper) == ["plan"]
+    ampere = dataclasses.replace(SERVER, compute_capability="8")
+    stated |= {"hardware_compatibility": "ampere+"}
+    assert said(plan_bundle(tmp_path, endpoint_fields, content, **stated), tmp_path, ampere) == []
+
+
 def test_hardware_compatible_plans_run_on_ampere_and_newer(
     tmp_path: Path, endpoint_fields: dict[str, Any]
 ) -> None:

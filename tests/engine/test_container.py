@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.small_disk import fill, small_disk
 from transformer_serving.engine import container
 from transformer_serving.engine.container import Container, commands
 from transformer_serving.engine.image_pin import PINNED_TENSORRT, PINNED_TRITON, difference
@@ -92,6 +93,44 @@ def test_the_log_for_the_controller_is_bounded(
     lines = log.read_text().splitlines()
     assert lines[-1] == "50"
     assert 0 < len(lines) < 50
+
+
+def test_a_log_without_room_neither_ends_triton_nor_the_containers_own(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (tmp_path / "triton.log").symlink_to("/dev/full")
+    # Its first line that nobody reads would end it: 9.
+    triton = shell("seq 1 100000 || exit 9; exit 3")
+    assert Container(triton, shell("exec sleep 600"), tmp_path).run() == 3
+    assert capfdbinary.readouterr().out.endswith(b"\n100000\n")
+
+
+def test_once_there_is_room_the_controller_reads_again(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    with small_disk(tmp_path / "disk", megabytes=1) as disk:
+        filler = fill(disk)
+        told = tmp_path / "told"
+        room = f"until [ -e {told} ]; do sleep 0.05; done"
+        triton = shell(f"seq 1 2000 || exit 9; {room}; echo there is room; exit 3")
+
+        def make_room() -> None:
+            seen = b""
+            deadline = time.monotonic() + BOUND_S
+            while b"\n2000\n" not in seen and time.monotonic() < deadline:
+                seen += capfdbinary.readouterr().out
+                time.sleep(0.05)
+            filler.unlink()
+            told.touch()
+
+        making = threading.Thread(target=make_room)
+        making.start()
+        assert Container(triton, shell("exec sleep 600"), disk).run() == 3
+        making.join()
+        lines = (disk / "triton.log").read_text().splitlines()
+        # What stands before it is whole: a part of a line would be taken for another one.
+        assert lines == [*map(str, range(1, len(lines))), "there is room"]
+        assert len(lines) < 2000
 
 
 def test_commands_follow_the_variables(tmp_path: Path) -> None:

@@ -2,15 +2,27 @@ from __future__ import annotations
 
 import pytest
 
+from transformer_serving.contract.setting import Setting
 from transformer_serving.gateway.request_id import HEADER, request_id
+from transformer_serving.gateway.server import command
 from transformer_serving.gateway.settings import (
-    GENERATE_ENDPOINT,
+    GRPC_PORT,
     SETTINGS,
     GatewaySettings,
     read_settings,
 )
 
-NUMBERS = [setting for setting in SETTINGS if setting is not GENERATE_ENDPOINT]
+NUMBERS = [setting for setting in SETTINGS if isinstance(setting, Setting)]
+# What each bundle's code, and each worker, would raise where only a traceback says so.
+OF_OTHERS = [
+    ("TRANSFORMER_SERVING_TRANSPORT", "pigeon", "must be one of http, grpc"),
+    ("TRANSFORMER_SERVING_TRITON_HTTP", "triton", "host:port or unix:/path"),
+    ("TRANSFORMER_SERVING_TIMEOUT_S", "30s", "must be a number from 0.001 to 86400"),
+    ("TRANSFORMER_SERVING_MAX_WAIT_S", "0", "must be a number from 0.001 to 86400"),
+    ("TRANSFORMER_SERVING_CALLS_IN_FLIGHT", "0", "must be a whole number from 1 to 64"),
+    ("TRANSFORMER_SERVING_MAX_STREAMS", "-1", "must be a whole number from 1 to 100000"),
+    ("TRANSFORMER_SERVING_TRACE_RATIO", "all", "must be a number from 0 to 1"),
+]
 
 
 def test_defaults() -> None:
@@ -33,8 +45,32 @@ def test_all_bodies_have_room_for_one() -> None:
 @pytest.mark.parametrize("value", ["-1", "x", "nan", "1e12", "inf"])
 def test_a_wrong_value_names_its_variable(setting: object, value: str) -> None:
     name = setting.name  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match=f"^{name} must be a number from"):
+    with pytest.raises(ValueError, match=f"^{name} must be a (whole )?number from"):
         read_settings({name: value})
+
+
+def test_half_a_port_is_none() -> None:
+    with pytest.raises(ValueError, match="GRPC_PORT must be a whole number from 0 to 65535"):
+        read_settings({GRPC_PORT.name: "8001.5"})
+
+
+@pytest.mark.parametrize(("name", "value", "words"), OF_OTHERS, ids=lambda word: word)
+def test_what_its_endpoints_would_refuse_is_no_start(
+    name: str,
+    value: str,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(command, "_serve", lambda *_: 0)
+    monkeypatch.setattr(command, "write_json_lines", lambda: None)
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as ended:
+        command.main([])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {name}")
+    assert words in line
+    assert ended.value.code == 2
 
 
 @pytest.mark.parametrize("sane", [b"a", b"a b~!", b"x" * 128])

@@ -25,8 +25,8 @@ from tests.kubernetes.chart import (
 )
 from tests.test_compose_files import service
 from transformer_serving.contract.gate.release import kit_version
+from transformer_serving.contract.stop import TRITON_EXIT_SECONDS
 from transformer_serving.desk.local import container as control_plane
-from transformer_serving.engine.container import EXIT_SECONDS
 from transformer_serving.gateway.routes import GENERATE, ROUTES
 from transformer_serving.gateway.settings import GRACEFUL_SECONDS
 from transformer_serving.gateway.shutdown import LEAVE_S
@@ -225,7 +225,7 @@ def test_a_triton_serves_until_nobody_is_sent_there() -> None:
         exits = {"settings": {"TRANSFORMER_SERVING_TRITON_EXIT_SECONDS": 600}}
         objects = rendered(CLEARML, {"triton": {"leaveSeconds": seconds, **exits}})
         longer = pods(objects)["demo-triton"]["spec"]["terminationGracePeriodSeconds"]
-        assert longer - grace == 600 - EXIT_SECONDS
+        assert longer - grace == 600 - float(TRITON_EXIT_SECONDS.default)
 
 
 def test_gpus_are_a_limit_beside_the_others() -> None:
@@ -284,6 +284,17 @@ def test_new_settings_or_keys_are_new_pods() -> None:
     assert replaced({"triton": taken}) == [False, True]
     # A made key differs in every rendering without a cluster; it is no reason for new pods.
     assert replaced(base=LOCAL) == [False, False]
+
+
+def test_new_keys_of_the_control_plane_reach_all_that_ask_it() -> None:
+    def told(secret: str) -> dict[str, Any]:
+        given = {"credentials": {"CLEARML_API_SECRET_KEY": secret}}
+        every = pods(rendered(LOCAL, given)).items()
+        return {name: pod["metadata"]["annotations"] for name, pod in every}
+
+    old, new = told("old"), told("new")
+    assert set(old) == {"demo-control-plane", "demo-inference", "demo-triton"}
+    assert not [name for name in old if old[name] == new[name]]
 
 
 def test_without_an_account_there_is_a_control_plane_with_a_volume() -> None:

@@ -97,6 +97,24 @@ ALONE: dict[str, tuple[dict[str, Any], str]] = {
         {"inference": {"settings": {"TRANSFORMER_SERVING_GRPC_PORT": 70_000}}},
         "'/inference/settings/TRANSFORMER_SERVING_GRPC_PORT'",
     ),
+    **{
+        f"{part}: {name} is {value!r}": (
+            {part: {"settings": {f"TRANSFORMER_SERVING_{name}": value}}},
+            f"'/{part}/settings/TRANSFORMER_SERVING_{name}'",
+        )
+        for part, name, value in (
+            ("inference", "MAX_WAIT_S", 0),
+            ("inference", "TIMEOUT_S", "30s"),
+            ("inference", "CALLS_IN_FLIGHT", 0),
+            ("inference", "MAX_STREAMS", -1),
+            ("inference", "TRANSPORT", "pigeon"),
+            ("inference", "DRAIN_SECONDS", "abc"),
+            ("inference", "GRPC_PORT", 8001.5),
+            ("inference", "GRPC_PORT", "8001.5"),
+            ("triton", "TRITON_EXIT_SECONDS", 0),
+            ("triton", "TRITON_EXIT_SECONDS", "abc"),
+        )
+    },
     "a text for a number": ({"inference": {"replicas": "two"}}, "got string, want integer"),
     "negative replicas": ({"triton": {"replicas": -1}}, "'/triton/replicas'"),
     "no size": ({"triton": {"store": {"size": "much"}}}, "'/triton/store/size'"),

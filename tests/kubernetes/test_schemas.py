@@ -187,9 +187,8 @@ OPTIONS: dict[str, strategies.SearchStrategy[Any]] = {
 @given(values=some(*OPTIONS), base=strategies.sampled_from([LOCAL, CLEARML]))
 def test_options_go_together(values: dict[str, Any], base: dict[str, Any]) -> None:
     scaled = values.get("triton", {}).get("autoscaling", {"minReplicas": 1})
-    late = values.get("pollMinutes", 1) > 4 or scaled["minReplicas"] == 0
     # These are refused: test_refusals.py.
-    assume(not (late and values.get("monitoring", {}).get("rules")))
+    assume(not (scaled["minReplicas"] == 0 and values.get("monitoring", {}).get("rules")))
     objects = rendered(base, {"access": {"metricsKeySecret": "metrics"}}, values)
     known = [each for each in objects if each["kind"] not in CUSTOM]
     assert [fault for each in known for fault in faults(each, VERSIONS[-1])] == []

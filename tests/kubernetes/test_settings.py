@@ -8,14 +8,14 @@ from typing import Any
 
 import yaml
 
-import preprocess.settings
 from tests.kubernetes.chart import CHART, CLEARML, LOCAL, merged, one, rendered
 from tests.kubernetes.test_schemas import EVERYTHING, TLS
 from tests.test_compose_files import service
+from transformer_serving.contract import preprocess_settings
 from transformer_serving.contract.worker import tracing
 from transformer_serving.desk.compose.__main__ import CHART_SCHEMA
 from transformer_serving.desk.compose.chart import with_variables
-from transformer_serving.desk.compose.variables import variables
+from transformer_serving.desk.compose.variables import TRACES, variables
 from transformer_serving.gateway import settings as gateway_settings
 from transformer_serving.gateway.access import ACCESS
 
@@ -26,6 +26,7 @@ NOT_IN_A_POD = {
     "CLEARML_EXTRA_PYTHON_PACKAGES": "no pip at a pod's start: an image of your own",
     "CLEARML_API_ACCESS_KEY_FILE": "a Secret is variables here",
     "CLEARML_API_SECRET_KEY_FILE": "a Secret is variables here",
+    **{row.name: "extraEnv takes it, headers from a Secret" for row in TRACES.variables},
     "TRANSFORMER_SERVING_STOP_SECONDS": "a pod's grace is computed from the other settings",
     "TRANSFORMER_SERVING_PUBLISHED": "what a Service reaches is never this machine alone",
 }
@@ -59,7 +60,7 @@ def test_no_value_that_has_a_default_may_be_missing() -> None:
 
 
 def test_every_setting_may_be_given_and_reaches_the_workers() -> None:
-    rows = (*preprocess.settings.SETTINGS, *gateway_settings.SETTINGS, *tracing.SETTINGS)
+    rows = (*preprocess_settings.SETTINGS, *gateway_settings.SETTINGS, *tracing.SETTINGS)
     settings = {row.name: row.default for row in rows if row.default}
     assert set(settings) <= given(CLEARML, {"inference": {"settings": settings}}, part="inference")
     addresses = {row.name: "triton.example:1" for row in rows if not row.default}
@@ -71,7 +72,7 @@ def test_every_setting_may_be_given_and_reaches_the_workers() -> None:
 def test_what_compose_gives_its_containers_a_pod_gets() -> None:
     storage = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "c"}
     azure = {"AZURE_STORAGE_ACCOUNT": "d", "AZURE_STORAGE_KEY": "e"}
-    rows = (*preprocess.settings.SETTINGS, *gateway_settings.SETTINGS, *tracing.SETTINGS)
+    rows = (*preprocess_settings.SETTINGS, *gateway_settings.SETTINGS, *tracing.SETTINGS)
     every = {
         "credentials": {**storage, **azure},
         "googleSecret": "google",

@@ -14,10 +14,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-import preprocess.settings
 from tests.monitoring.case import Case
 from tests.monitoring.condition_cases import HEALTHY, condition_cases
 from tests.monitoring.objective_cases import objective_cases
+from transformer_serving.contract import preprocess_settings
 from transformer_serving.desk.compose.variables import variables
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.monitoring.__main__ import (
@@ -245,7 +245,7 @@ def test_limits_are_those_of_the_env_file(tmp_path: Path) -> None:
 
 
 def test_limits_are_settings() -> None:
-    assert set(LIMITS) <= {row.name for row in preprocess.settings.SETTINGS}
+    assert set(LIMITS) <= {row.name for row in preprocess_settings.SETTINGS}
 
 
 @pytest.mark.parametrize("value", ["many", "0", "-1", "nan", "inf"])

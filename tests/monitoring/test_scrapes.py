@@ -72,6 +72,25 @@ def test_the_gateway_alone_is_asked_over_tls(tmp_path: Path) -> None:
     check(promtool, "check", "config", "--syntax-only", tmp_path / PROMETHEUS)
 
 
+def test_a_gateway_that_asks_for_certificates_is_shown_one(tmp_path: Path) -> None:
+    asked = ["--client-certificate", "--output", str(tmp_path)]
+    refused = CliRunner().invoke(main, asked)
+    assert refused.exit_code == 2
+    assert "needs --server-name" in refused.output
+    done = CliRunner().invoke(main, [*asked, "--server-name", "serving.example"])
+    assert done.exit_code == 0, done.output
+    jobs = yaml.safe_load((tmp_path / PROMETHEUS).read_text())["scrape_configs"]
+    assert [job["job_name"] for job in jobs if "tls_config" in job] == [INFERENCE_JOB]
+    assert jobs[0]["tls_config"] == {
+        "ca_file": "/etc/prometheus/ca.crt",
+        "server_name": "serving.example",
+        "cert_file": "/etc/prometheus/prometheus.crt",
+        "key_file": "/etc/prometheus/prometheus.key",
+    }
+    promtool = program("promtool", "prometheus")
+    check(promtool, "check", "config", "--syntax-only", tmp_path / PROMETHEUS)
+
+
 def test_amtool_reads_whom_to_tell() -> None:
     amtool = program("amtool", "prometheus-alertmanager")
     assert "2 receivers" in check(amtool, "check-config", FOLDER / "alertmanager.yaml")

@@ -11,21 +11,58 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class TextSetting:
+    """Its name and default, the sentence for the docs, and what it must be one of, if so."""
+
+    name: str
+    default: str
+    help: str
+    choices: tuple[str, ...] = ()
+
+    def text(self, environment: Mapping[str, str]) -> str:
+        """Raises ValueError naming the variable."""
+        text = environment.get(self.name) or self.default
+        if self.choices and text not in self.choices:
+            raise ValueError(f"{self.name} must be one of {', '.join(self.choices)}")
+        return text
+
+
+@dataclass(frozen=True)
 class Setting:
-    """Its name, default and bounds, and the sentence for the docs."""
+    """A number: its name, default and bounds, and the sentence for the docs."""
 
     name: str
     default: str
     low: float
     high: float
     help: str
+    is_whole: bool = False
+
+    @property
+    def pattern(self) -> str:
+        """Of its text, for who can hold a text to that alone; empty is the default."""
+        return "^[0-9]*$" if self.is_whole else r"^([0-9]+(\.[0-9]+)?)?$"
 
     def number(self, environment: Mapping[str, str]) -> float:
         """Raises ValueError naming the variable."""
-        try:
-            number = float(environment.get(self.name) or self.default)
-        except ValueError:
-            number = math.nan
+        number = self._read((environment.get(self.name) or self.default).strip())
         if not self.low <= number <= self.high:
-            raise ValueError(f"{self.name} must be a number from {self.low} to {self.high:.0f}")
+            kind = "a whole number" if self.is_whole else "a number"
+            raise ValueError(
+                f"{self.name} must be {kind} from {self.low} to {self.high:.0f}: "
+                f"set one, or none for {self.default}"
+            )
         return number
+
+    def whole(self, environment: Mapping[str, str]) -> int:
+        """Of a row that is one. Raises ValueError naming the variable."""
+        return int(self.number(environment))
+
+    def _read(self, text: str) -> float:
+        # Longer digits are no number that is meant, and int() would refuse thousands of them.
+        if self.is_whole and not (text.isdecimal() and len(text) < 20):
+            return math.nan
+        try:
+            return float(text)
+        except ValueError:
+            return math.nan

@@ -18,6 +18,15 @@ STOP_SECONDS = Setting(
     86_400,
     "Seconds from SIGTERM until Docker kills a container, of inference, Triton and balancer.",
 )
+# Triton also waits that long for its clients to close their connections, which kept ones never do.
+TRITON_EXIT_SECONDS = Setting(
+    "TRANSFORMER_SERVING_TRITON_EXIT_SECONDS",
+    "10",
+    0.01,
+    86_400,
+    "Seconds that calls and streams in a Triton still have after SIGTERM. Every stop takes "
+    "that long, as workers keep their connections.",
+)
 
 
 def refuse_a_stop_that_does_not_fit(

@@ -17,13 +17,18 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import closing, suppress
+from io import FileIO
 from pathlib import Path
 from subprocess import PIPE, STDOUT
 from types import FrameType, MappingProxyType
 from typing import IO
 
 from transformer_serving.contract.gate.server_facts import COMPATIBLE_VARIABLE
-from transformer_serving.contract.stop import refuse_a_stop_that_does_not_fit
+from transformer_serving.contract.stop import (
+    TRITON_EXIT_SECONDS,
+    refuse_a_stop_that_does_not_fit,
+)
 from transformer_serving.engine.image_pin import refuse_difference
 from transformer_serving.engine.orphans import end_orphans
 from transformer_serving.engine.triton_process import (
@@ -46,9 +51,6 @@ GRACE_VARIABLE = "TRANSFORMER_SERVING_GRACE_SECONDS"
 _GRACE_SECONDS = 30.0
 FILTER_VARIABLE = "TRANSFORMER_SERVING_ENDPOINTS"
 KEEP_TASKS_VARIABLE = "TRANSFORMER_SERVING_KEEP_TASKS_SECONDS"
-EXIT_VARIABLE = "TRANSFORMER_SERVING_TRITON_EXIT_SECONDS"
-# Triton also waits that long for its clients to close their connections, which kept ones never do.
-EXIT_SECONDS = 10.0
 MODEL_CACHE_VARIABLE = "TRANSFORMER_SERVING_MODEL_CACHE"
 
 _log = logging.getLogger("engine.container")
@@ -82,8 +84,10 @@ def commands(environment: Mapping[str, str], state: Path, key: str) -> tuple[lis
     Triton listens on every address of the container, of which compose publishes none: for
     inference, and for control beside the key. Its figures are for this container alone.
     """
-    exit_seconds = math.ceil(_number(environment, EXIT_VARIABLE, EXIT_SECONDS))
-    refuse_a_stop_that_does_not_fit(environment, {EXIT_VARIABLE: exit_seconds}, beside=_LEAVE_S)
+    exit_seconds = math.ceil(TRITON_EXIT_SECONDS.number(environment))
+    refuse_a_stop_that_does_not_fit(
+        environment, {TRITON_EXIT_SECONDS.name: exit_seconds}, beside=_LEAVE_S
+    )
     extra = [f"--exit-timeout-secs={exit_seconds}"]
     if environment.get(COMPATIBLE_VARIABLE) == "1":
         extra.append("--backend-config=tensorrt,version-compatible=true")
@@ -228,15 +232,35 @@ class _Child:
 
 def _copy(lines: IO[bytes], path: Path) -> None:
     """Triton's lines to the container's log, and to a file of bounded size for the controller."""
-    with lines, path.open("wb") as file:
+    with lines, closing(_LogFile(path)) as file:
         for line in lines:
             sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
-            if file.tell() + len(line) > _LOG_BYTES:
-                file.seek(0)
-                file.truncate()
             file.write(line)
-            file.flush()
+
+
+class _LogFile:
+    """Lines that find no room are left out: who stopped reading would end Triton by SIGPIPE."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: FileIO | None = None
+
+    def write(self, line: bytes) -> None:
+        with suppress(OSError):
+            if self._file is None:
+                self._file = FileIO(self._path, "w")
+            if self._file.tell() + len(line) > _LOG_BYTES:
+                self._file.seek(0)
+                self._file.truncate()
+            at = self._file.tell()
+            if self._file.write(line) != len(line):
+                self._file.seek(at)
+                self._file.truncate()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
 
 
 def _number(environment: Mapping[str, str], name: str, default: float) -> float:

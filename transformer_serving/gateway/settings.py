@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from transformer_serving.contract.setting import Setting
+from transformer_serving.contract.setting import Setting, TextSetting
 
 MAX_BODY_BYTES = Setting(
     "TRANSFORMER_SERVING_MAX_BODY_BYTES",
@@ -14,6 +14,7 @@ MAX_BODY_BYTES = Setting(
     1,
     2**31 - 1,
     "Bytes of a request's body, as sent and after gunzip; larger ones are answered with 413.",
+    is_whole=True,
 )
 MAX_BODY_ELEMENTS = Setting(
     "TRANSFORMER_SERVING_MAX_BODY_ELEMENTS",
@@ -21,6 +22,7 @@ MAX_BODY_ELEMENTS = Setting(
     1,
     2**31 - 1,
     "Lists, objects and values in a JSON body; one with more is answered with 413, unparsed.",
+    is_whole=True,
 )
 BODY_MEMORY_BYTES = Setting(
     "TRANSFORMER_SERVING_BODY_MEMORY_BYTES",
@@ -29,6 +31,7 @@ BODY_MEMORY_BYTES = Setting(
     2**39,
     "Bytes of bodies that a worker holds, of all requests together; beyond it bodies get 503. "
     "At least TRANSFORMER_SERVING_MAX_BODY_BYTES.",
+    is_whole=True,
 )
 BODY_SECONDS = Setting(
     "TRANSFORMER_SERVING_BODY_SECONDS",
@@ -64,6 +67,7 @@ PAGE = Setting(
     0,
     1,
     "1: pages for a browser, at / to try the endpoints and at /docs of their API; 0: none.",
+    is_whole=True,
 )
 GRPC_PORT = Setting(
     "TRANSFORMER_SERVING_GRPC_PORT",
@@ -71,13 +75,11 @@ GRPC_PORT = Setting(
     0,
     65_535,
     "Port of the Open Inference Protocol's gRPC, on the front's own address; 0: none.",
+    is_whole=True,
 )
-GENERATE_ENDPOINT = Setting(
+GENERATE_ENDPOINT = TextSetting(
     "TRANSFORMER_SERVING_GENERATE_ENDPOINT",
     "",
-    # A name, and no number.
-    0,
-    0,
     "Name of the endpoint, or NAME/VERSION, that POST /generate asks; empty: none.",
 )
 LOG_REQUESTS = Setting(
@@ -86,10 +88,16 @@ LOG_REQUESTS = Setting(
     0,
     1,
     "1: a log line for every request of an endpoint; 0: for faults alone, one a second and code.",
+    is_whole=True,
 )
 # Of the containers and of `up`, which give it to the gateway as --workers.
 WORKERS = Setting(
-    "CLEARML_SERVING_NUM_PROCESS", "1", 1, 1_000, "Worker processes in each inference container."
+    "CLEARML_SERVING_NUM_PROCESS",
+    "1",
+    1,
+    1_000,
+    "Worker processes in each inference container.",
+    is_whole=True,
 )
 SETTINGS = (
     MAX_BODY_BYTES,
@@ -124,15 +132,15 @@ class GatewaySettings:
 def read_settings(environment: Mapping[str, str] = os.environ) -> GatewaySettings:
     """The settings as the environment has them. Raises ValueError naming a wrong variable."""
     settings = GatewaySettings(
-        max_body_bytes=int(MAX_BODY_BYTES.number(environment)),
-        max_body_elements=int(MAX_BODY_ELEMENTS.number(environment)),
-        body_memory_bytes=int(BODY_MEMORY_BYTES.number(environment)),
+        max_body_bytes=MAX_BODY_BYTES.whole(environment),
+        max_body_elements=MAX_BODY_ELEMENTS.whole(environment),
+        body_memory_bytes=BODY_MEMORY_BYTES.whole(environment),
         body_seconds=BODY_SECONDS.number(environment),
         body_stall_seconds=BODY_STALL_SECONDS.number(environment),
         drain_seconds=DRAIN_SECONDS.number(environment),
         page=PAGE.number(environment) == 1,
-        grpc_port=int(GRPC_PORT.number(environment)),
-        generate_endpoint=environment.get(GENERATE_ENDPOINT.name, GENERATE_ENDPOINT.default),
+        grpc_port=GRPC_PORT.whole(environment),
+        generate_endpoint=GENERATE_ENDPOINT.text(environment),
         log_requests=LOG_REQUESTS.number(environment) == 1,
         graceful_seconds=GRACEFUL_SECONDS.number(environment),
     )

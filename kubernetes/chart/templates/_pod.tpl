@@ -57,13 +57,17 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- end }}
 
+{{/* What is given, and not the Secret: keys that the chart made are looked up, which a rendering without
+a cluster cannot. */}}
+{{- define "serving.ofCredentials" -}}
+checksum/credentials: {{ toJson .Values.credentials | sha256sum }}
+{{- end }}
+
 {{/* (list $ COMPONENT VALUES): new pods where what they read at their start has changed. */}}
 {{- define "serving.annotations" -}}
 {{- $ := index . 0 -}}
 checksum/settings: {{ include (print "serving.data." (index . 1)) $ | sha256sum }}
-{{- if not (or $.Values.existingSecret $.Values.local.enabled) }}
-checksum/credentials: {{ include (print $.Template.BasePath "/credentials.yaml") $ | sha256sum }}
-{{- end }}
+{{ include "serving.ofCredentials" $ }}
 {{- with (index . 2).podAnnotations }}
 {{ toYaml . }}
 {{- end }}

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.contract.gate.plan_header import PlanHeader, read_plan_header
-from transformer_serving.contract.gate.release import older, parts, same
+from transformer_serving.contract.gate.release import equal, older, parts, same
 from transformer_serving.contract.gate.server_facts import ServerFacts
 
 # Version-compatible plans go forward only: builder and runtime from 8.6, and these majors.
 _FIRST_COMPATIBLE = "8.6"
 _FORWARD = {8: (8, 9, 10), 9: (9, 10), 10: (10, 11), 11: (11,)}
-_AMPERE = (8, 0)
+_AMPERE = "8.0"
 HARDWARE_LEVELS = ("none", "ampere+", "same_compute_capability")
 
 
@@ -41,7 +41,7 @@ def _against_manifest(header: PlanHeader, name: str, stated: Mapping[str, Any]) 
             "it is another plan; convert again"
         )
     capability = stated.get("compute_capability")
-    if capability and header.compute_capability not in (None, str(capability)):
+    if capability and not equal(header.compute_capability or str(capability), str(capability)):
         yield (
             f"file '{name}' was built on compute capability {header.compute_capability} "
             f"(observed), the manifest says {capability}: it is another plan; convert again"
@@ -83,10 +83,10 @@ def _gpu(
 ) -> Iterator[str]:
     built = stated.get("compute_capability") or header.compute_capability
     own = server.compute_capability
-    if built is None or own is None or parts(str(built)) == parts(own):
+    if built is None or own is None or equal(str(built), own):
         return
     level = stated.get("hardware_compatibility") or HARDWARE_LEVELS[0]
-    if level == "ampere+" and parts(own) >= _AMPERE:
+    if level == "ampere+" and not older(own, _AMPERE):
         return
     yield (
         f"file '{name}' was built for GPUs of compute capability {built}, {server.name} has {own}; "

@@ -36,10 +36,21 @@ def same(one: str, other: str) -> bool:
 
 def older(one: str, other: str) -> bool:
     """Whether `one` comes before `other`; a missing part counts as zero."""
+    left, right = _padded(one, other)
+    return left < right
+
+
+def equal(one: str, other: str) -> bool:
+    """Whether neither comes before the other: '9' is '9.0', as YAML's numbers lose their zeros."""
+    left, right = _padded(one, other)
+    return left == right
+
+
+def _padded(one: str, other: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     left, right = parts(one), parts(other)
     longest = max(len(left), len(right))
     pad = (0,) * longest
-    return (left + pad)[:longest] < (right + pad)[:longest]
+    return (left + pad)[:longest], (right + pad)[:longest]
 
 
 @cache

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
-from transformer_serving.contract.setting import Setting
+from transformer_serving.contract.setting import Setting, TextSetting
 from transformer_serving.contract.worker.otlp import Span
 from transformer_serving.contract.worker.request_context import Context, current_tracestate
 from transformer_serving.contract.worker.spans import SpanQueue, open_queue
@@ -26,12 +26,9 @@ from transformer_serving.contract.worker.trace_context import (
     write_traceparent,
 )
 
-ENDPOINT = Setting(
+ENDPOINT = TextSetting(
     "OTEL_EXPORTER_OTLP_ENDPOINT",
     "",
-    # An address, and no number.
-    0,
-    0,
     "Receiver of traces over OTLP's HTTP, such as http://collector:4318; empty: no traces.",
 )
 RATIO = Setting(

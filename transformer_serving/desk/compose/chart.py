@@ -8,8 +8,12 @@ Tested by tests/kubernetes/test_settings.py.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
+from transformer_serving.contract import preprocess_settings
+from transformer_serving.contract.setting import Setting, TextSetting
+from transformer_serving.contract.stop import TRITON_EXIT_SECONDS
 from transformer_serving.contract.worker import tracing
 from transformer_serving.desk.compose.variables import CLEARML, STORAGE, TRITON, Variable, settings
 from transformer_serving.gateway import settings as gateway_settings
@@ -23,9 +27,18 @@ OF_TRITON = (
     "TRANSFORMER_SERVING_ENDPOINTS",
     "TRANSFORMER_SERVING_VERSION_COMPATIBLE",
     "TRANSFORMER_SERVING_COMPUTE_CAPABILITY",
-    "TRANSFORMER_SERVING_TRITON_EXIT_SECONDS",
+    TRITON_EXIT_SECONDS.name,
     tracing.ENDPOINT.name,
 )
+DECLARED: dict[str, Setting | TextSetting] = {
+    row.name: row
+    for row in (
+        *preprocess_settings.SETTINGS,
+        *gateway_settings.SETTINGS,
+        *tracing.SETTINGS,
+        TRITON_EXIT_SECONDS,
+    )
+}
 
 
 def with_variables(schema: str) -> str:
@@ -37,30 +50,29 @@ def with_variables(schema: str) -> str:
             [row for row in CLEARML.variables if row.name in KEYS]
             + [row for row in STORAGE.variables if row.name != MOUNTED]
         ),
-        "inferenceSettings": _settings(),
-        "tritonSettings": _map(
-            {
-                row.name: {"description": row.help, "type": ["string", "number"]}
-                for row in (*TRITON.variables, *settings().variables)
-                if row.name in OF_TRITON
-            }
+        "inferenceSettings": _settings(settings().variables),
+        "tritonSettings": _settings(
+            row for row in (*TRITON.variables, *settings().variables) if row.name in OF_TRITON
         ),
     }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def _settings() -> dict[str, Any]:
-    """Bounds hold for numbers; of text the parts judge themselves, at their start."""
-    bounds = {
-        row.name: (row.low, row.high) for row in (*gateway_settings.SETTINGS, *tracing.SETTINGS)
-    }
-    rows: dict[str, Any] = {}
-    for row in settings().variables:
-        rows[row.name] = {"description": row.help, "type": ["string", "number"]}
-        if row.name in bounds:
-            low, high = bounds[row.name]
-            rows[row.name] |= {"minimum": low, "maximum": high}
-    return _map(rows)
+def _settings(rows: Iterable[Variable]) -> dict[str, Any]:
+    return _map({row.name: {"description": row.help, **_values(row.name)} for row in rows})
+
+
+def _values(name: str) -> dict[str, Any]:
+    """What a setting takes. Of a text that is a number only the form is held to, here; its part
+    says the rest at its start, where a rollout keeps the pods that are there."""
+    row = DECLARED.get(name)
+    if isinstance(row, Setting):
+        kind = "integer" if row.is_whole else "number"
+        bounds = {"minimum": row.low, "maximum": row.high}
+        return {"type": ["string", kind], **bounds, "pattern": row.pattern}
+    if isinstance(row, TextSetting):
+        return {"type": "string", **({"enum": ["", *row.choices]} if row.choices else {})}
+    return {"type": ["string", "number"]}
 
 
 def _strings(rows: list[Variable]) -> dict[str, Any]:

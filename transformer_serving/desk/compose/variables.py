@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import preprocess.settings
+from transformer_serving.contract import preprocess_settings
 from transformer_serving.contract.signatures import TRUSTED_KEYS_HELP, TRUSTED_KEYS_VARIABLE
-from transformer_serving.contract.stop import STOP_SECONDS
+from transformer_serving.contract.stop import STOP_SECONDS, TRITON_EXIT_SECONDS as _EXIT
 from transformer_serving.contract.worker import tracing
 from transformer_serving.gateway import settings as gateway_settings
 from transformer_serving.gateway.access import OPEN, TLS_CLIENT_CA
@@ -151,12 +151,7 @@ TRITON = Section(
             "Seconds that the previous bundle serves on after an update; more than both polls.",
             "30",
         ),
-        Variable(
-            "TRANSFORMER_SERVING_TRITON_EXIT_SECONDS",
-            "Seconds that calls and streams in a Triton still have after SIGTERM. Every stop takes "
-            "that long, as workers keep their connections.",
-            "10",
-        ),
+        Variable(_EXIT.name, _EXIT.help, _EXIT.default),
         Variable(
             "TRANSFORMER_SERVING_KEEP_TASKS_SECONDS",
             "Seconds without a sign after which the ClearML task of an inference container is "
@@ -190,6 +185,22 @@ TRITON = Section(
             "-1",
         ),
         Variable("TRITON_SHARED_MEMORY", "Shared memory for tensors of Python backends.", "1g"),
+    ),
+)
+TRACES = Section(
+    "OpenTelemetry's own, of inference; the last three are Triton's too (docs/observability.md).",
+    (
+        Variable("OTEL_SERVICE_NAME", "Name of the service in traces; empty: transformer-serving."),
+        Variable("OTEL_EXPORTER_OTLP_TIMEOUT", "Seconds for sending a batch of spans; empty: 10."),
+        Variable(
+            "OTEL_EXPORTER_OTLP_HEADERS",
+            "Headers for the receiver as name=value, several with commas, such as its key.",
+        ),
+        Variable(
+            "OTEL_RESOURCE_ATTRIBUTES",
+            "What all spans say of where they come from, as name=value, several with commas.",
+        ),
+        Variable("OTEL_SDK_DISABLED", "true: no traces, whatever else is set."),
     ),
 )
 MONITORING = Section(
@@ -238,7 +249,7 @@ def settings() -> Section:
     """The gateway's and preprocess's own settings, for the inference containers."""
     rows = [
         Variable(row.name, row.help, IN_CONTAINERS.get(row.name, row.default))
-        for row in (*preprocess.settings.SETTINGS, *gateway_settings.SETTINGS, *tracing.SETTINGS)
+        for row in (*preprocess_settings.SETTINGS, *gateway_settings.SETTINGS, *tracing.SETTINGS)
     ]
     return Section("Settings of preprocess and gateway.", tuple(map(_drained, rows)))
 
@@ -260,6 +271,7 @@ def sections() -> tuple[Section, ...]:
         INFERENCE,
         settings(),
         TRITON,
+        TRACES,
         MONITORING,
         FILES,
     )

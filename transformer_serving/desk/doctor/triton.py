@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from preprocess.triton.addresses import read_addresses
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.gate.refusals import refusals
 from transformer_serving.contract.gate.server_facts import MISSING, ServerFacts, installed
 from transformer_serving.contract.manifest import FILE_NAME, read_manifest
+from transformer_serving.contract.triton_addresses import read_addresses
 from transformer_serving.desk.doctor.engine_file import check_engine_file, engine_files
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
 from transformer_serving.desk.doctor.http import Answer, ask_at

@@ -44,13 +44,27 @@ COPY = "Copy the folder, name the copy with MONITORING_FOLDER."
     "ca.crt beside prometheus.yaml.",
 )
 @click.option(
+    "--client-certificate",
+    is_flag=True,
+    help="Where that gateway asks callers for certificates: Prometheus shows prometheus.crt with "
+    "prometheus.key, which lie there too.",
+)
+@click.option(
     "--time-scale",
     type=click.FloatRange(min=1),
     default=1.0,
     help="Divide every window and every 'for' by this, to see alerts fire in a test.",
 )
-def main(output: Path, env_file: Path | None, server_name: str, time_scale: float) -> None:
+def main(
+    output: Path,
+    env_file: Path | None,
+    server_name: str,
+    client_certificate: bool,
+    time_scale: float,
+) -> None:
     """Write rules.yaml and prometheus.yaml from the table of alerts; alertmanager.yaml once."""
+    if client_certificate and not server_name:
+        raise click.UsageError("--client-certificate needs --server-name: it is shown over TLS")
     scale = TimeScale(time_scale)
     try:
         values = limits(read_env_file(env_file) if env_file else {})
@@ -58,7 +72,8 @@ def main(output: Path, env_file: Path | None, server_name: str, time_scale: floa
         raise click.ClickException(str(failure)) from failure
     output.mkdir(parents=True, exist_ok=True)
     replace_file(output / RULES, rules(scale, values))
-    replace_file(output / PROMETHEUS, prometheus_config(scale, Place(server_name=server_name)))
+    place = Place(server_name=server_name, shows_certificate=client_certificate)
+    replace_file(output / PROMETHEUS, prometheus_config(scale, place))
     if output == FOLDER:
         chart.write()
     # In a copy it is the operator's.

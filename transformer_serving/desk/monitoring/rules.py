@@ -11,7 +11,7 @@ from itertools import groupby
 from string import Template
 from textwrap import indent
 
-import preprocess.settings
+from transformer_serving.contract import preprocess_settings
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.monitoring.alerts import CONDITIONS, Alert
 from transformer_serving.desk.monitoring.objectives import OBJECTIVES
@@ -36,7 +36,7 @@ def limits(variables: Mapping[str, str]) -> dict[str, str]:
 
     Raises Failure that names the variable where one is no number above 0.
     """
-    settings = {row.name: row.default for row in preprocess.settings.SETTINGS}
+    settings = {row.name: row.default for row in preprocess_settings.SETTINGS}
     defaults = {name: settings[name] for name in LIMITS} | POLLS
     values = {name: variables.get(name) or default for name, default in defaults.items()}
     for name, value in values.items():

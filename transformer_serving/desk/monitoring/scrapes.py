@@ -16,6 +16,7 @@ from transformer_serving.desk.monitoring.times import EVALUATE_S, SCRAPE_S, Time
 KEY_FILE = "/run/secrets/metrics_key"
 # Beside prometheus.yaml, as the container sees it.
 CA_FILE = "/etc/prometheus/ca.crt"
+CERT_FILE, KEY_OF_CERT_FILE = "/etc/prometheus/prometheus.crt", "/etc/prometheus/prometheus.key"
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,13 @@ class Place:
     """Where Prometheus stands: what it finds there, if not what compose gives it.
 
     `targets` are each job's host:port where no DNS knows them, `server_name` is that of the
-    gateway's certificate, empty where it speaks no TLS.
+    gateway's certificate, empty where it speaks no TLS. With `shows_certificate` Prometheus shows
+    it one of its own.
     """
 
     key_file: str = KEY_FILE
     server_name: str = ""
+    shows_certificate: bool = False
     targets: Mapping[str, Sequence[str]] | None = None
     alertmanagers: Sequence[str] = ("alertmanager:9093",)
 
@@ -91,8 +94,10 @@ def _job(row: Scrape, scale: TimeScale, place: Place) -> str:
         text += f"    authorization: {{credentials_file: {json.dumps(place.key_file)}}}\n"
     if row.is_gateway and place.server_name:
         name = json.dumps(place.server_name)
+        own = f", cert_file: {CERT_FILE}, key_file: {KEY_OF_CERT_FILE}"
+        shown = own if place.shows_certificate else ""
         text += "    scheme: https\n"
-        text += f"    tls_config: {{ca_file: {CA_FILE}, server_name: {name}}}\n"
+        text += f"    tls_config: {{ca_file: {CA_FILE}, server_name: {name}{shown}}}\n"
     if place.targets is None:
         return text + row.by_dns(scale)
     return text + f"    static_configs: [{{targets: {json.dumps(list(place.targets[row.job]))}}}]\n"

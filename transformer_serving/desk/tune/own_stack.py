@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from preprocess.settings import SETTINGS as OF_PREPROCESS
+from transformer_serving.contract.preprocess_settings import SETTINGS as OF_PREPROCESS
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import content_of, write_bundle

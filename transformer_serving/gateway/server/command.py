@@ -11,8 +11,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from transformer_serving.contract import preprocess_settings
 from transformer_serving.contract.keys import read_keys
 from transformer_serving.contract.stop import refuse_a_stop_that_does_not_fit
+from transformer_serving.contract.worker import tracing
 from transformer_serving.contract.worker.log_lines import write_json_lines
 from transformer_serving.gateway.access import ACCESS, check_address, read_access
 from transformer_serving.gateway.figures.folder import figures_folder
@@ -43,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.environ.update(_named(options))
         access = read_access()
         settings = read_settings()
+        # What reads these, code of bundles and each worker, says so only where none can answer.
+        preprocess_settings.check_settings(os.environ)
+        tracing.check_settings(os.environ)
         taken = {
             DRAIN_SECONDS.name: settings.drain_seconds,
             GRACEFUL_SECONDS.name: settings.graceful_seconds,

@@ -1,0 +1,116 @@
+"""compose/roll.sh beside a docker that keeps its containers in a file.
+
+tests/compose/test_stack.py rolls real ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+OLD, NEW = "old image", "new image"
+# As compose does it: `up` starts what has ended, and makes what is then missing of the number.
+DOCKER = f"""#!{sys.executable}
+import json, sys
+from pathlib import Path
+
+file = Path(__file__).with_name("containers.json")
+rows = json.loads(file.read_text())
+words = sys.argv[1:]
+at = [number for number, row in enumerate(rows) if row["id"] == words[-1]]
+running = [row["id"] for row in rows if row["state"] == "running"]
+if words[:2] == ["stop", words[-1]]:
+    rows[at[0]]["state"] = "exited"
+elif words[:2] == ["rm", "--volumes"]:
+    assert rows.pop(at[0])["state"] == "exited"
+elif words[0] == "inspect":
+    print(rows[at[0]]["state"], rows[at[0]]["health"])
+elif "ps" in words and "--services" in words:
+    print("inference")
+elif "ps" in words:
+    print(*running, sep="\\n")
+elif "rm" in words:
+    assert "--force" in words and "--stop" not in words
+    rows = [row for row in rows if row["state"] == "running"]
+elif "up" in words:
+    wanted = int(words[words.index("--scale") + 1].removeprefix("inference="))
+    for row in rows:
+        row["state"] = "running"
+    health = Path(__file__).with_name("health").read_text()
+    while len(rows) < wanted:
+        made = 1 + max(int(row["id"][1:]) for row in rows)
+        rows.append(dict(id=f"c{{made}}", state="running", image="{NEW}", health=health))
+file.write_text(json.dumps(rows))
+"""
+
+
+class Rolled(NamedTuple):
+    """What it says and leaves."""
+
+    code: int
+    said: str
+    images: dict[str, str]
+
+
+Roll = Callable[..., Rolled]
+
+
+@pytest.fixture
+def roll(tmp_path: Path) -> Roll:
+    docker, containers = tmp_path / "docker", tmp_path / "containers.json"
+    docker.write_text(DOCKER)
+    docker.chmod(0o755)
+
+    def roll(*states: str, health: str = "healthy") -> Rolled:
+        """Of containers in these states; of those that were left where none is given."""
+        if states:
+            rows = [
+                {"id": f"c{number}", "state": state, "image": OLD, "health": "healthy"}
+                for number, state in enumerate(states, 1)
+            ]
+            containers.write_text(json.dumps(rows))
+        (tmp_path / "health").write_text(health)
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        done = subprocess.run(
+            [ROOT / "compose" / "roll.sh", "inference", "-f", "compose.yaml"], text=True,
+            env={"PATH": path, "ROLL_SECONDS": "0"}, capture_output=True, check=False, timeout=60,
+        )  # fmt: skip
+        left = {row["id"]: row["image"] for row in json.loads(containers.read_text())
+                if row["state"] == "running"}  # fmt: skip
+        return Rolled(done.returncode, done.stdout + done.stderr, left)
+
+    return roll
+
+
+def test_every_container_is_replaced(roll: Roll) -> None:
+    rolled = roll("running", "running")
+    assert rolled.code == 0, rolled.said
+    assert rolled.said.endswith("inference: 2 of 2 replaced\n")
+    assert list(rolled.images.values()) == [NEW, NEW]
+
+
+def test_one_that_has_ended_is_not_taken_for_the_new_one(roll: Roll) -> None:
+    """As Ctrl-C leaves it in the middle of a stop, or `docker stop` by hand."""
+    rolled = roll("exited", "running", "running")
+    assert rolled.code == 0, rolled.said
+    assert rolled.said.endswith("inference: 2 of 2 replaced\n")
+    assert list(rolled.images.values()) == [NEW, NEW]
+
+
+def test_a_roll_that_failed_leaves_the_number_as_it_was(roll: Roll) -> None:
+    failed = roll("running", "running", health="unhealthy")
+    assert failed.code == 1
+    assert "c3 is not healthy after 0 s: running unhealthy; the old containers serve" in failed.said
+    assert failed.images == {"c1": OLD, "c2": OLD}
+    rolled = roll()
+    assert rolled.code == 0, rolled.said
+    assert rolled.said.endswith("inference: 2 of 2 replaced\n")
+    assert list(rolled.images.values()) == [NEW, NEW]
