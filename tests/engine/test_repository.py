@@ -130,6 +130,14 @@ def recovered(disk: Path) -> ModelRecord | None:
     return record
 
 
+def service_on(disk: Path) -> Service:
+    """The next start, before it has asked anybody anything."""
+    repository, state = Repository(disk / "models"), StateFile(disk / "state.json")
+    none: Any = None
+    settings = ControllerSettings(1.0, 1.0)
+    return Service(settings, none, none, repository, state, none, none, none)
+
+
 def test_a_crash_at_any_moment_leaves_the_old_state_or_the_new_one(tmp_path: Path) -> None:
     machine = Machine(tmp_path, lambda version: version != 303)
     machine.prepare(write_bundle(tmp_path / "a", 101), preprocess_of(101))
@@ -195,15 +203,24 @@ def test_a_crash_in_the_middle_of_a_proof_leaves_nothing_of_it(tmp_path: Path) -
     asked = [disk for disk in machine.photographs if (disk / "models" / PROOF_MODEL).is_dir()]
     assert len(asked) > 2 * CALLS
     for disk in machine.photographs:
-        repository, state = Repository(disk / "models"), StateFile(disk / "state.json")
-        none: Any = None
-        settings = ControllerSettings(1.0, 1.0)
-        service = Service(settings, none, none, repository, state, none, none, none)
-        service.recover()
+        service_on(disk).recover()
         assert not (disk / "models" / PROOF_MODEL).exists()
         # Nothing that is half of one and half of the other.
         record = recovered(disk)
         assert record is None or record.current.number == 101
+
+
+def test_a_first_load_that_ends_its_container_leaves_no_copy(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, lambda version: True)
+    machine.prepare(write_onnx(tmp_path / "a"), "")
+    first = [disk for disk in machine.photographs if not StateFile(disk / "state.json").records()]
+    assert first
+    for disk in first:
+        service_on(disk).recover()
+        repository = Repository(disk / "models")
+        # It is still known by name, to be unloaded where nobody asks for it any more.
+        assert repository.models() == {"m"}
+        assert list(repository.store("m").iterdir()) == []
 
 
 def test_a_proof_is_run_once_for_each_bundle_and_machine(tmp_path: Path) -> None:
