@@ -210,6 +210,47 @@ def test_a_crash_in_the_middle_of_a_proof_leaves_nothing_of_it(tmp_path: Path) -
         assert record is None or record.current.number == 101
 
 
+def with_grace_over(machine: Machine) -> ModelRecord:
+    """202 serves, and the time of 101 beside it was over while nobody could retire it."""
+    machine.prepare(write_bundle(machine.folder / "a", 101), preprocess_of(101))
+    machine.prepare(write_bundle(machine.folder / "b", 202, scale=2.0), preprocess_of(202))
+    record = machine.state.records()["m"]
+    current, old = record.versions
+    assert record.numbers == {101, 202}
+    record = dataclasses.replace(
+        record, versions=(current, dataclasses.replace(old, drop_at=current.since))
+    )
+    machine.state.commit("m", record)
+    return record
+
+
+def versions_on(disk: Path) -> set[str]:
+    """What Triton loads of the model."""
+    return {path.name for path in (disk / "models" / "m").iterdir() if path.is_symlink()}
+
+
+def test_a_version_whose_grace_is_over_is_not_loaded_again(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, lambda version: True)
+    record = with_grace_over(machine)
+    before = len(machine.photographs)
+    machine.steps.reload(record)
+    assert [versions_on(disk) for disk in machine.photographs[before:]] == [{"202"}] * 4
+    after = recovered(machine.disk)
+    assert after is not None
+    assert after.numbers == {202}
+
+
+def test_a_version_whose_grace_is_over_does_not_serve_on_beside_other_files(
+    tmp_path: Path,
+) -> None:
+    machine = Machine(tmp_path, lambda version: True)
+    with_grace_over(machine)
+    before = len(machine.photographs)
+    machine.prepare(write_bundle(tmp_path / "c", 202, scale=3.0), preprocess_of(202))
+    assert versions_on(machine.photographs[before]) == {"202"}
+    assert machine.state.records()["m"].numbers == {202}
+
+
 def test_a_first_load_that_ends_its_container_leaves_no_copy(tmp_path: Path) -> None:
     machine = Machine(tmp_path, lambda version: True)
     machine.prepare(write_onnx(tmp_path / "a"), "")
