@@ -32,6 +32,8 @@ _PING_LIMIT_MS = 5_000
 # A stream that fails ends with gRPC's status; without this Triton sends the text alone.
 _WITH_STATUS = (("triton_grpc_error", "true"),)
 _OPTIONS = (
+    # A proxy of the environment is for the world outside; HTTP's connections ask none either.
+    ("grpc.enable_http_proxy", 0),
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
     # A Triton that is back is found within a second.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -11,9 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.engine.test_first_loads import ONE, record, state
 from tests.small_disk import fill, small_disk
 from transformer_serving.engine import container
 from transformer_serving.engine.container import Container, commands
+from transformer_serving.engine.controller.first_loads import awaited
+from transformer_serving.engine.controller.records import FailedChange, Kind
+from transformer_serving.engine.controller.state import StateFile
 from transformer_serving.engine.image_pin import PINNED_TENSORRT, PINNED_TRITON, difference
 
 BOUND_S = 60
@@ -70,6 +75,37 @@ def test_either_is_started_again_and_sigterm_ends_both(
     )
     assert running.run() == 0
     stopping.join()
+
+
+def test_a_new_start_says_nothing_of_the_one_before(tmp_path: Path) -> None:
+    """Triton is up before its controller has looked at it, and no model is loaded yet."""
+    path, seen = tmp_path / "controller.json", tmp_path / "seen.json"
+    file = StateFile(path)
+    file.commit("a", record("a"))
+    file.publish(state(ONE, models=("a",)))
+    failed = FailedChange("f", "it was not loaded to the end", 1.0, 1, 11.0, kind=Kind.AWAY)
+    assert awaited(json.loads(path.read_text())) is None
+    file.keep_failures({("a", "f"): failed})
+    os.utime(path, (1_000, 1_000))
+    Container(shell(f"cp -p {path} {seen}; exit 3"), shell("exec sleep 600"), tmp_path).run()
+    with pytest.raises(KeyError):
+        awaited(json.loads(seen.read_text()))
+    # The controller is not there yet, and its beat neither.
+    assert seen.stat().st_mtime == 1_000
+    after = StateFile(path)
+    assert after.records() == {"a": record("a")}
+    assert after.failures() == {("a", "f"): failed}
+
+
+def test_a_start_on_a_disk_that_takes_nothing_is_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    StateFile(tmp_path / "controller.json").publish(state(ONE, models=("a",)))
+    monkeypatch.setattr("transformer_serving.engine.controller.state.replace_file", full)
+    assert Container(shell("exit 3"), shell("exec sleep 600"), tmp_path).run() == 3
 
 
 def test_only_the_controller_is_given_the_key(tmp_path: Path) -> None:

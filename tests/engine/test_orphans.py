@@ -6,6 +6,7 @@ import contextlib
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +14,12 @@ import psutil
 import pytest
 
 from tests.engine.serving import FIELDS, Serving, preprocess_of, serving, write_bundle
+from tests.engine.test_service import answers
 from tests.engine.text_models import write_onnx
 from tests.engine.triton_server import TritonServer, running_triton, wait_until
+from tests.free_ports import free_ports
 from transformer_serving.engine.orphans import STUB, end_orphans, model_of, server_of
+from transformer_serving.engine.triton_process import LOOPBACK, TritonAddresses
 
 BOUND_S = 60
 
@@ -32,9 +36,9 @@ def stubs(server: TritonServer) -> list[psutil.Process]:
     return [process for process in family if process.name().startswith(STUB)]
 
 
-def listens(address: tuple[str, int]) -> bool:
+def listens(address: tuple[str, int] | str) -> bool:
     """Triton opens HTTP after gRPC."""
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET) as probe:
         return probe.connect_ex(address) == 0
 
 
@@ -78,6 +82,37 @@ def test_a_connection_ends_with_its_server(one: Serving, tmp_path: Path) -> None
                 assert kept.recv(4096) == b""
         finally:
             stub.kill()
+
+
+def test_a_connection_to_a_socket_of_the_stack_ends_with_its_server(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="t-") as short:
+        (port,) = free_ports(1)
+        addresses = TritonAddresses(
+            host=f"unix:{short}/triton", metrics_host=LOOPBACK, metrics_port=port
+        )
+        path = addresses.http.removeprefix("unix:")
+        with (
+            running_triton(tmp_path / "t", addresses=addresses) as server,
+            serving(server, tmp_path) as one,
+            socket.socket(socket.AF_UNIX) as kept,
+        ):
+            wait_until(lambda: listens(path), BOUND_S)
+            kept.settimeout(BOUND_S)
+            kept.connect(path)
+            kept.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: t\r\n\r\n")
+            assert kept.recv(4096).startswith(b"HTTP/1.1 200")
+            one.control_plane.add("a", write_bundle(tmp_path / "a", 101), preprocess_of(101))
+            one.wait("a", BOUND_S, ready=True)
+            # By a stub that has none of the server's sockets.
+            assert answers(server, "a", 101, 1.0)
+            (stub,) = stubs(server)
+            stub.suspend()
+            try:
+                server.kill()
+                with contextlib.suppress(ConnectionResetError):
+                    assert kept.recv(4096) == b""
+            finally:
+                stub.kill()
 
 
 def test_what_a_killed_server_left_is_ended(one: Serving, tmp_path: Path) -> None:

@@ -130,6 +130,14 @@ def recovered(disk: Path) -> ModelRecord | None:
     return record
 
 
+def service_on(disk: Path) -> Service:
+    """The next start, before it has asked anybody anything."""
+    repository, state = Repository(disk / "models"), StateFile(disk / "state.json")
+    none: Any = None
+    settings = ControllerSettings(1.0, 1.0)
+    return Service(settings, none, none, repository, state, none, none, none)
+
+
 def test_a_crash_at_any_moment_leaves_the_old_state_or_the_new_one(tmp_path: Path) -> None:
     machine = Machine(tmp_path, lambda version: version != 303)
     machine.prepare(write_bundle(tmp_path / "a", 101), preprocess_of(101))
@@ -195,15 +203,65 @@ def test_a_crash_in_the_middle_of_a_proof_leaves_nothing_of_it(tmp_path: Path) -
     asked = [disk for disk in machine.photographs if (disk / "models" / PROOF_MODEL).is_dir()]
     assert len(asked) > 2 * CALLS
     for disk in machine.photographs:
-        repository, state = Repository(disk / "models"), StateFile(disk / "state.json")
-        none: Any = None
-        settings = ControllerSettings(1.0, 1.0)
-        service = Service(settings, none, none, repository, state, none, none, none)
-        service.recover()
+        service_on(disk).recover()
         assert not (disk / "models" / PROOF_MODEL).exists()
         # Nothing that is half of one and half of the other.
         record = recovered(disk)
         assert record is None or record.current.number == 101
+
+
+def with_grace_over(machine: Machine) -> ModelRecord:
+    """202 serves, and the time of 101 beside it was over while nobody could retire it."""
+    machine.prepare(write_bundle(machine.folder / "a", 101), preprocess_of(101))
+    machine.prepare(write_bundle(machine.folder / "b", 202, scale=2.0), preprocess_of(202))
+    record = machine.state.records()["m"]
+    current, old = record.versions
+    assert record.numbers == {101, 202}
+    record = dataclasses.replace(
+        record, versions=(current, dataclasses.replace(old, drop_at=current.since))
+    )
+    machine.state.commit("m", record)
+    return record
+
+
+def versions_on(disk: Path) -> set[str]:
+    """What Triton loads of the model."""
+    return {path.name for path in (disk / "models" / "m").iterdir() if path.is_symlink()}
+
+
+def test_a_version_whose_grace_is_over_is_not_loaded_again(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, lambda version: True)
+    record = with_grace_over(machine)
+    before = len(machine.photographs)
+    machine.steps.reload(record)
+    assert [versions_on(disk) for disk in machine.photographs[before:]] == [{"202"}] * 4
+    after = recovered(machine.disk)
+    assert after is not None
+    assert after.numbers == {202}
+
+
+def test_a_version_whose_grace_is_over_does_not_serve_on_beside_other_files(
+    tmp_path: Path,
+) -> None:
+    machine = Machine(tmp_path, lambda version: True)
+    with_grace_over(machine)
+    before = len(machine.photographs)
+    machine.prepare(write_bundle(tmp_path / "c", 202, scale=3.0), preprocess_of(202))
+    assert versions_on(machine.photographs[before]) == {"202"}
+    assert machine.state.records()["m"].numbers == {202}
+
+
+def test_a_first_load_that_ends_its_container_leaves_no_copy(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, lambda version: True)
+    machine.prepare(write_onnx(tmp_path / "a"), "")
+    first = [disk for disk in machine.photographs if not StateFile(disk / "state.json").records()]
+    assert first
+    for disk in first:
+        service_on(disk).recover()
+        repository = Repository(disk / "models")
+        # It is still known by name, to be unloaded where nobody asks for it any more.
+        assert repository.models() == {"m"}
+        assert list(repository.store("m").iterdir()) == []
 
 
 def test_a_proof_is_run_once_for_each_bundle_and_machine(tmp_path: Path) -> None:

@@ -31,6 +31,22 @@ try:
 except StorageError as error:
     print("failed:", error)
 """
+# As a controller ends that is told to while it fetches.
+_ENDED = """
+import os, sys
+from transformer_serving.engine.controller.files.storage import fresh_copy
+with fresh_copy(sys.argv[1], "model"):
+    os._exit(0)
+"""
+_STARTED = """
+import sys
+from pathlib import Path
+from transformer_serving.engine.controller.control_plane.clearml_edge import ClearmlControlPlane
+from transformer_serving.engine.controller.files.storage import fresh_copy
+with fresh_copy(sys.argv[1], "model") as path:
+    ClearmlControlPlane("0" * 32)
+    print(path.stat().st_size)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +69,11 @@ def archive(tmp_path: Path) -> Path:
 
 def copied(folder: Path, api: int, files: str, uri: str, unfinished: Path | None) -> str:
     """What a process of the controller's has of it."""
+    return ran(_SCRIPT, folder, api, files, uri, str(unfinished or ""))
+
+
+def ran(script: str, folder: Path, api: int, files: str, *arguments: str) -> str:
+    """What a process of the controller's says."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("CLEARML_")}
     (folder / "clearml.conf").touch()
     plane = f"http://127.0.0.1:{api}"
@@ -63,7 +84,7 @@ def copied(folder: Path, api: int, files: str, uri: str, unfinished: Path | None
         "CLEARML_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": str(ROOT),
     }  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(_SCRIPT), uri, str(unfinished or "")],
+        [sys.executable, "-c", textwrap.dedent(script), *arguments],
         env=environment, capture_output=True, text=True, check=True, cwd=folder,
     )  # fmt: skip
     return done.stdout.strip()
@@ -101,6 +122,24 @@ def test_one_file_comes_from_a_server_like_clearmls(server: ServerProcess, tmp_p
     assert missing == (
         f"failed: the model could not be downloaded from {host}/none.onnx: the server answered 404"
     )
+
+
+def test_what_a_controller_had_in_its_hands_when_it_ended_goes_at_the_next_start(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    (tmp_path / "model.onnx").write_bytes(WEIGHTS)
+    cache = tmp_path / "cache" / "storage_manager"
+    with file_server(tmp_path) as port:
+        host = f"http://127.0.0.1:{port}"
+        ran(_ENDED, tmp_path, server.port, host, f"{host}/model.onnx")
+        [left] = cache.iterdir()
+        assert [path.stat().st_size for path in left.iterdir()] == [len(WEIGHTS)]
+        # Of others, and of another controller that is at work.
+        for name in ("global", "engine-mine"):
+            (cache / name).mkdir()
+        said = ran(_STARTED, tmp_path, server.port, host, f"{host}/model.onnx")
+    assert said == str(len(WEIGHTS))
+    assert {path.name for path in cache.iterdir()} == {"global", "engine-mine"}
 
 
 def test_a_file_of_the_users_own_is_left_where_it_is(server: ServerProcess, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from preprocess.tensors import Tensor
 from preprocess.triton import client as triton_client
 from preprocess.triton.client import TRANSPORTS, TritonClient
 from tests.engine.triton_server import TritonServer, running_triton
+from tests.proxies import proxy_of_the_environment
 from tests.triton_text import VERSION, back, load, write_model
 from transformer_serving.contract.endpoint import OutputTensor
 from transformer_serving.contract.errors import ServingError
@@ -304,6 +305,16 @@ async def test_a_unix_socket(tmp_path: Path, tritons: list[TritonServer]) -> Non
     ]
     client.close()
     server.close()
+
+
+async def test_a_proxy_of_the_environment_is_not_asked(
+    transport: str, tritons: list[TritonServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with proxy_of_the_environment(monkeypatch) as came:
+        client = client_of(transport, tritons[0])
+        assert await ask(client, [9]) == [[9, 1]]
+        client.close()
+    assert came == []
 
 
 async def test_a_name_that_nobody_knows() -> None:

@@ -29,6 +29,7 @@ from transformer_serving.contract.stop import (
     TRITON_EXIT_SECONDS,
     refuse_a_stop_that_does_not_fit,
 )
+from transformer_serving.engine.controller.state import StateFile
 from transformer_serving.engine.image_pin import refuse_difference
 from transformer_serving.engine.orphans import end_orphans
 from transformer_serving.engine.triton_process import (
@@ -54,6 +55,7 @@ KEEP_TASKS_VARIABLE = "TRANSFORMER_SERVING_KEEP_TASKS_SECONDS"
 MODEL_CACHE_VARIABLE = "TRANSFORMER_SERVING_MODEL_CACHE"
 
 _log = logging.getLogger("engine.container")
+_STATE_FILE = "controller.json"
 _LOG_BYTES = 8 * 1024 * 1024
 _QUICK_END_S = 20.0
 # For what ends beside and after it: the controller, the models.
@@ -110,7 +112,7 @@ def commands(environment: Mapping[str, str], state: Path, key: str) -> tuple[lis
         f"--metrics-address=0.0.0.0:{METRICS_PORT}",
         f"--triton-log={state / 'triton.log'}",
         f"--repository={state / 'models'}",
-        f"--state={state / 'controller.json'}",
+        f"--state={state / _STATE_FILE}",
         f"--poll-seconds={poll:g}",
         f"--grace-seconds={_number(environment, GRACE_VARIABLE, _GRACE_SECONDS):g}",
         f"--keep-tasks-seconds={_number(environment, KEEP_TASKS_VARIABLE, 0.0):g}",
@@ -134,6 +136,7 @@ class Container:
         state: Path,
         private: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        self._state = state / _STATE_FILE
         self._repository = state / "models"
         self._triton = _Child(triton, state / "triton.log")
         self._controller = _Child(controller, None, private)
@@ -142,6 +145,7 @@ class Container:
     def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._leave)
+        _forget_status(self._state)
         self._triton.start()
         self._controller.start()
         code = None
@@ -261,6 +265,14 @@ class _LogFile:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def _forget_status(file: Path) -> None:
+    """A pod's startup probe asks it before the new controller has looked at anything."""
+    try:
+        StateFile(file).forget_status()
+    except OSError as error:
+        _log.error("%s still says what the container before has shown: %s", file, error)
 
 
 def _number(environment: Mapping[str, str], name: str, default: float) -> float:

@@ -134,6 +134,33 @@ def test_promoting_waits_for_the_endpoints_own_engine_and_every_worker() -> None
     assert next_state(PLAN, state, known(now=9_000.0)).phase == RETURNING
 
 
+@pytest.mark.parametrize(
+    ("more", "part"),
+    [
+        ({"lost_s": 16.0}, "engine has not been ready for 16 s"),
+        ({"endpoints": {"texts": {**OWN, "model_id": "new"}}}, "removed the candidate"),
+        ({"endpoints": {**THERE, "texts": {"model_id": "x"}}, "serves": True}, "changed texts"),
+        ({"endpoints": {"texts/77": CANDIDATE}}, "changed texts"),
+    ],
+)
+def test_what_goes_wrong_while_it_is_promoted_goes_back(more: dict[str, Any], part: str) -> None:
+    state = replace(BEGUN, phase=PROMOTING, since=190.0)
+    back = next_state(PLAN, state, known(**more))
+    assert back.phase == RETURNING
+    assert part in back.reason
+    # What somebody else put there stays.
+    endpoints, _ = routes(PLAN, back, known(**more).endpoints, {})
+    assert endpoints.get("texts", {}).get("model_id") in {"old", "x", None}
+
+
+def test_a_candidate_that_is_lost_is_no_harm_once_the_endpoint_serves() -> None:
+    state = replace(BEGUN, phase=PROMOTING, since=190.0)
+    own = {**THERE, "texts": {**OWN, "model_id": "new"}}
+    lost = {"lost_s": 16.0, "serves": True, "endpoints": own}
+    assert next_state(PLAN, state, known(**lost)).phase == LEAVING
+    assert next_state(PLAN, state, known(**lost, acked=False)).phase == PROMOTING
+
+
 def test_returning_waits_for_every_worker() -> None:
     state = replace(BEGUN, phase=RETURNING, reason="why")
     assert next_state(PLAN, state, known(acked=False)) == state

@@ -1,7 +1,8 @@
 """The sockets that Triton's stub inherits from the server, which are the server's alone.
 
 Triton opens them without close-on-exec. While a stub outlives a server that was killed, the
-connections of its clients would stay open with nobody to answer, and the port taken.
+connections of its clients would stay open with nobody to answer, and the port taken. In the
+embedded stack they are unix sockets; the stub itself speaks with the server by shared memory.
 
 Tested by tests/engine/test_orphans.py.
 """
@@ -12,11 +13,13 @@ import os
 import socket
 from pathlib import Path
 
-_FAMILIES = (socket.AF_INET, socket.AF_INET6)
+_FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
+# Below are those of the process's own words, which journald takes by a socket.
+_FIRST = 3
 
 
 def close_inherited_sockets() -> int:
-    """Close every internet socket of this process; how many there were.
+    """Close every socket of this process but its standard ones; how many there were.
 
     To be called before it has any of its own.
     """
@@ -24,7 +27,7 @@ def close_inherited_sockets() -> int:
     for entry in Path("/proc/self/fd").iterdir():
         number = int(entry.name)
         try:
-            if not os.readlink(entry).startswith("socket:"):
+            if number < _FIRST or not os.readlink(entry).startswith("socket:"):
                 continue
             found = socket.socket(fileno=number)
         except OSError:

@@ -81,7 +81,8 @@ class Deployment:
             self.repository.release(new.token)
 
     def reload(self, record: ModelRecord) -> None:
-        """Load the last good state again; its links and configuration are written anew.
+        """Load the last good state again, without the versions whose grace is over; its links and
+        configuration are written anew.
 
         A state that came from another machine is proven on this one first: what is not, is not
         served.
@@ -91,7 +92,8 @@ class Deployment:
         except ProofFailed:
             self.triton.unload(record.model)
             raise
-        older = [v for v in record.versions[1:] if not v.subject or self.prover.passed(v)]
+        older = record.kept(time.time())[1:]
+        older = tuple(v for v in older if not v.subject or self.prover.passed(v))
         kept = _reduced(record, (record.current, *older))
         self._install(kept)
         self.triton.load(kept.model, kept.current.number)
@@ -183,7 +185,7 @@ class Deployment:
         self.commit(served.model, after)
 
     def _load(self, served: Served, record: ModelRecord | None, new: Version) -> None:
-        old = () if record is None else _in_grace(record, new, time.time() + self.grace_s)
+        old = () if record is None else _in_grace(record, new, time.time(), self.grace_s)
         together = (new, *old)
         config = _together(together)
         try:
@@ -265,11 +267,11 @@ def _reduced(record: ModelRecord, kept: tuple[Version, ...]) -> ModelRecord:
     )
 
 
-def _in_grace(record: ModelRecord, new: Version, drop_at: float) -> tuple[Version, ...]:
+def _in_grace(record: ModelRecord, new: Version, now: float, grace_s: float) -> tuple[Version, ...]:
     """The versions that serve on beside the new one, the newest first."""
-    others = [version for version in record.versions if version.number != new.number]
+    others = [version for version in record.kept(now) if version.number != new.number]
     return tuple(
-        dataclasses.replace(version, drop_at=version.drop_at or drop_at)
+        dataclasses.replace(version, drop_at=version.drop_at or now + grace_s)
         for version in others[:_IN_GRACE]
     )
 

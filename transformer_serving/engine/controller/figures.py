@@ -5,17 +5,17 @@ Tested by tests/engine/test_controller_parts.py.
 
 from __future__ import annotations
 
+import http.client
 import logging
 import re
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
 from transformer_serving.contract.naming import SERVED, name_fault
 from transformer_serving.engine.controller.control_plane.served import ControlPlane
+from transformer_serving.engine.controller.triton.connections import read_page
 
 _log = logging.getLogger(__name__)
 _EVERY_S = 60.0
@@ -64,9 +64,8 @@ class TritonFigures:
 
     def _report(self, url: str, control_plane: ControlPlane) -> None:
         try:
-            with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
-                text = answer.read().decode("utf-8", "replace")
-        except (urllib.error.URLError, OSError) as error:
+            text = read_page(url, _TIMEOUT_S)
+        except (OSError, http.client.HTTPException) as error:
             _log.warning("no figures from %s: %s", url, error)
             return
         control_plane.report_figures(text)

@@ -32,7 +32,7 @@ def main() -> int:
         state = json.loads(Path(sys.argv[1]).read_text("utf-8"))
         waiting = awaited(state)
     except (FileNotFoundError, KeyError):
-        # Records of a previous start alone are no state yet.
+        # Records of a previous start alone are no state yet: container.py leaves no more of it.
         waiting = "the controller has not started"
     if waiting is not None:
         print(waiting)  # noqa: T201 - the probe's event shows it

@@ -8,11 +8,11 @@ Tested by tests/engine/test_proofs.py.
 from __future__ import annotations
 
 import http.client
-import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from transformer_serving.engine.controller.status import PROOF_STATES, EndpointStatus
+from transformer_serving.engine.controller.triton.connections import read_page
 
 _TRITON_S = 3.0
 _PREFIX = "transformer_serving_engine"
@@ -61,8 +61,7 @@ class MetricsPage:
         if self._triton is None:
             return ""
         try:
-            with urllib.request.urlopen(self._triton, timeout=_TRITON_S) as answer:
-                return str(answer.read().decode("utf-8", "replace"))
+            return read_page(self._triton, _TRITON_S)
         except (OSError, http.client.HTTPException):
             return ""
 

@@ -133,6 +133,10 @@ class Service:
                 else:
                     _log.warning("%s: its files are gone; fetched again", model)
                     self._state.commit(model, None)
+        # Fetched for a first load that ended the container: it is fetched again, to a place anew.
+        for model in self._repository.models() - set(self._state.records()):
+            with self._faults.noted(f"the files of {model}"):
+                self._repository.keep_only(model, ())
 
     def round(self) -> None:
         """Nothing that goes wrong in it ends the controller, nor keeps its other parts."""

@@ -83,6 +83,15 @@ class StateFile:
                 self._status = status
                 self._write(durable=False)
 
+    def forget_status(self) -> None:
+        """What was shown holds no more: neither Triton nor a controller runs. The records stay, and
+        so does the time of the last beat, as none has come. Raises OSError."""
+        with self._lock, contextlib.suppress(FileNotFoundError):
+            beat = self._path.stat()
+            self._status = {}
+            self._write(durable=True)
+            os.utime(self._path, ns=(beat.st_atime_ns, beat.st_mtime_ns))
+
     def beat(self) -> None:
         """Show that the loop goes round, also when nothing changes: the file's time."""
         with contextlib.suppress(OSError):

@@ -32,7 +32,11 @@ from transformer_serving.engine.controller.control_plane.served import Problem, 
 from transformer_serving.engine.controller.control_plane.verification import Refused
 from transformer_serving.engine.controller.figures import read_figures
 from transformer_serving.engine.controller.files.model_cache import ModelCache
-from transformer_serving.engine.controller.files.storage import fresh_copy, model_copy
+from transformer_serving.engine.controller.files.storage import (
+    clear_copies,
+    fresh_copy,
+    model_copy,
+)
 from transformer_serving.engine.endpoint_config import EndpointFields, TensorFields
 from transformer_serving.engine.errors import EngineError
 
@@ -96,6 +100,7 @@ class ClearmlControlPlane:
         self._problems: list[Problem] = []
         self._gone_tasks = GoneTasks(keep_tasks_s)
         self._cache = ModelCache(model_cache, downloads)
+        clear_copies()
 
     def endpoints(self) -> Sequence[Served]:
         processor = self._connected()

@@ -8,6 +8,9 @@ Tested by tests/engine/test_storage.py.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -28,6 +31,8 @@ from transformer_serving.engine.errors import NotStored, StorageError
 
 # To connect, and between two bytes.
 _TIMEOUT_S = (30, 30)
+# The SDK's cache may be a user's, with other things in it.
+_CONTEXT = re.compile("engine-[0-9a-f]{32}")
 
 
 @contextlib.contextmanager
@@ -79,7 +84,10 @@ def fresh_copy(uri: str, name: str) -> Iterator[Path]:
     """A download that no earlier one can be taken for: two uploads of one file name share an
     address, and the SDK's cache would give the first one's bytes for the second."""
     context = f"engine-{uuid.uuid4().hex}"
-    folder = Path(CacheManager.get_cache_manager(cache_context=context).get_cache_folder())
+    folder = _cache_folder(context)
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True)
+    held = _lock(folder)
     try:
         local = StorageManager.get_local_copy(
             uri, cache_context=context, extract_archive=True, name=name, force_download=True
@@ -91,6 +99,36 @@ def fresh_copy(uri: str, name: str) -> Iterator[Path]:
     finally:
         # Only the cache: a file:// address gives the user's own file.
         shutil.rmtree(folder, ignore_errors=True)
+        if held is not None:
+            os.close(held)
+
+
+def clear_copies() -> None:
+    """Delete the copies that controllers had in their hands when they were ended."""
+    with contextlib.suppress(OSError):
+        for folder in _cache_folder(None).parent.iterdir():
+            if _CONTEXT.fullmatch(folder.name) and (held := _lock(folder)) is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(held)
+
+
+def _cache_folder(context: str | None) -> Path:
+    return Path(CacheManager.get_cache_manager(cache_context=context).get_cache_folder())
+
+
+def _lock(folder: Path) -> int | None:
+    """The descriptor of a lock that ends with its process; None where another one has it, or where
+    the volume knows none."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def _failed(uri: str, name: str, why: str = "") -> str:

@@ -115,9 +115,17 @@ def _fault(plan: Plan, known: Known) -> str | None:
     """Why it cannot go on, whatever the figures say."""
     if plan.wish == ABORT:
         return "abort was asked for"
+    return _changed(plan, known, plan.old_model_id) or _gone(plan, known)
+
+
+def _changed(plan: Plan, known: Known, *ours: str) -> str | None:
     there = known.endpoints.get(plan.endpoint)
-    if there is None or there.get("model_id") != plan.old_model_id:
+    if there is None or there.get("model_id") not in ours:
         return f"somebody else changed {plan.endpoint} meanwhile"
+    return None
+
+
+def _gone(plan: Plan, known: Known) -> str | None:
     if plan.candidate not in known.endpoints:
         return f"somebody else removed the candidate {plan.candidate}"
     if known.lost_s > _LOST_S:
@@ -160,6 +168,12 @@ def _before(known: Known) -> Arm:
 def _promote(plan: Plan, state: State, known: Known) -> State:
     if plan.wish == ABORT:
         return _to(state, RETURNING, known, reason="abort was asked for")
+    fault = _changed(plan, known, plan.old_model_id, plan.model_id)
+    if fault is None and not known.serves:
+        # It answers nearly everything until the endpoint itself does.
+        fault = _gone(plan, known)
+    if fault is not None:
+        return _to(state, RETURNING, known, reason=fault)
     if known.acked and known.serves:
         return _to(state, LEAVING, known, reason=state.reason)
     if known.now - state.since > _PROMOTE_S:

@@ -1,7 +1,5 @@
 """Finds models whose backend process died: Triton 2.51 does not restart it, calls the model ready,
 and fails every request for it. Unloaded, it is one that Triton lost, and is loaded again.
-
-Tested by tests/engine/test_stuck_loads.py.
 """
 
 from __future__ import annotations
@@ -50,7 +48,10 @@ class DeadModels:
                 yield row.name, row.version
 
     def _is_dead(self, model: str, version: str) -> bool:
-        """Ask the smallest question the model takes: only a dead backend answers in this way."""
+        """Ask the smallest question the model takes: only a dead backend answers in this way.
+
+        A model may refuse it, which Triton counts as well: that is no reason to ask again.
+        """
         try:
             config = self._client.get_model_config(model, version, client_timeout=_ASK_S).config
             if config.model_transaction_policy.decoupled:
@@ -60,7 +61,9 @@ class DeadModels:
                 model, _smallest(config), model_version=version, client_timeout=_ASK_S
             )
         except InferenceServerException as error:
-            return DEAD in str(error.message())
+            if DEAD in str(error.message()):
+                return True
+            self._failed[model, version] += 1
         return False
 
 

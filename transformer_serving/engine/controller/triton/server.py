@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from transformer_serving.contract.error_line import one_line
+from transformer_serving.engine.controller.triton.connections import CHANNEL
 from transformer_serving.engine.controller.triton.dead_models import DEAD, DeadModels
 from transformer_serving.engine.controller.triton.log import TritonLog
 from transformer_serving.engine.controller.triton.streams import Streams
@@ -35,11 +36,6 @@ _LOAD_S = 1800.0
 _AWAY = ("StatusCode.UNAVAILABLE", "StatusCode.DEADLINE_EXCEEDED", "StatusCode.CANCELLED")
 _PRESENT = ("READY", "LOADING", "UNLOADING")
 _UNKNOWN = "StatusCode.NOT_FOUND"
-_CHANNEL = [
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.max_receive_message_length", -1),
-]
 _DIED = (
     "its backend process died while it loaded the model, as without memory; Triton was restarted"
 )
@@ -75,7 +71,7 @@ class Triton:
     def __init__(
         self, address: str, log: TritonLog, loads: StuckLoads, key: str | None = None
     ) -> None:
-        self._client = triton_grpc.InferenceServerClient(address, channel_args=_CHANNEL)
+        self._client = triton_grpc.InferenceServerClient(address, channel_args=CHANNEL)
         if key is not None:
             self._client.register_plugin(_Key(key))
         self._log = log

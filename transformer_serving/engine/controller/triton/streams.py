@@ -17,6 +17,7 @@ import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
 from transformer_serving.contract.generation import Finish
+from transformer_serving.engine.controller.triton.connections import CHANNEL
 from transformer_serving.engine.controller.triton.voices import OURS, VOICES, Inputs, Voice
 from transformer_serving.engine.endpoint_config import backend_of
 from transformer_serving.engine.model_config import ModelConfig
@@ -43,7 +44,7 @@ class Streams:
         answers: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
         voice = VOICES.get(backend_of(config), OURS)
         found = {uuid.uuid4().hex: _Continuing(one, voice) for one in asked}
-        with triton_grpc.InferenceServerClient(self._address) as client:
+        with triton_grpc.InferenceServerClient(self._address, channel_args=CHANNEL) as client:
             client.start_stream(lambda result, error: answers.put((result, error)))
 
             def ask(inputs: Inputs, identity: str = "") -> None:
