@@ -188,7 +188,7 @@ def test_a_score_of_a_pair_is_one_column_and_a_vector_has_more(
 
 
 @pytest.mark.parametrize("task", PAIRS)
-def test_a_brought_engines_texts_are_lowercased_as_a_converted_ones(
+def test_a_brought_engines_texts_are_lowercased_and_cut_as_a_converted_ones(
     task: str, tiny_classifier: Path, tmp_path: Path
 ) -> None:
     folder, target = tmp_path / "tokenizer", tmp_path / "own"
@@ -202,6 +202,7 @@ def test_a_brought_engines_texts_are_lowercased_as_a_converted_ones(
     assert done.exit_code == 0, done.output
     content = (target / "tokenizer.json").read_bytes()
     assert "train" in Tokenizer.from_buffer(content).encode("Train").tokens
+    assert json.loads((target / "endpoint.json").read_text())["tokens"]["truncate"]
 
 
 PLAN_TENSORS = (

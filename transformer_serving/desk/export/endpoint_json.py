@@ -18,7 +18,7 @@ LIMITS = Limits(max_texts=1024, max_characters=200_000, max_tokens=262_144, max_
 # Attention over a whole text of more tokens needs gigabytes; who wants it says so.
 _LONGEST_UNASKED = 8192
 # Whose references refuse or fail where a text is too long; those of the others cut it.
-_UNCUT_TASKS = ("text-classification", "fill-mask", "feature-extraction")
+UNCUT_TASKS = ("text-classification", "fill-mask", "feature-extraction")
 
 
 def tokens_of(source: ModelSource, max_length: int | None, buckets: Sequence[int]) -> Tokens:
@@ -39,7 +39,7 @@ def tokens_of(source: ModelSource, max_length: int | None, buckets: Sequence[int
         # Whatever the tokenizer says, which is meant for generating: positions count from the left
         # and heads read the first token, or find the last one by the mask.
         padding_side="right",
-        truncate=source.task not in _UNCUT_TASKS,
+        truncate=source.task not in UNCUT_TASKS,
         truncation_side=tokenizer.truncation_side,
         unk_id=tokenizer.unk_id,
         cls_id=tokenizer.cls_id,

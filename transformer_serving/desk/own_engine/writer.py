@@ -21,7 +21,7 @@ from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import ENGINES
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import BundleContent, check_target, write_bundle
-from transformer_serving.desk.export.endpoint_json import LIMITS
+from transformer_serving.desk.export.endpoint_json import LIMITS, UNCUT_TASKS
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.own_engine.engine import (
     check_file,
@@ -148,7 +148,7 @@ def _tokens(own: OwnEngine, tokenizer: TokenizerFile) -> Tokens:
         pad_token=tokenizer.pad_token,
         pad_type_id=tokenizer.pad_type_id,
         padding_side=tokenizer.padding_side,
-        truncate=own.task == "sentence-embedding",
+        truncate=own.task not in UNCUT_TASKS,
         truncation_side=tokenizer.truncation_side,
         unk_id=tokenizer.unk_id,
         cls_id=tokenizer.cls_id,
