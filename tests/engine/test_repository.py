@@ -90,6 +90,7 @@ class Machine:
             self.commit,
             *(30.0, 30.0),
             is_wanted=lambda served: self.plane.served["m"] == served,
+            alone=lambda model: contextlib.nullcontext(self.state.records().get(model)),
         )
 
     def photograph(self) -> None:
@@ -113,7 +114,9 @@ def recovered(disk: Path) -> ModelRecord | None:
     repository, state = Repository(disk / "models"), StateFile(disk / "state.json")
     nothing: Any = None
     steps = Deployment(
-        nothing, nothing, repository, nothing, state.commit, 30.0, 30.0, is_wanted=nothing
+        *(nothing, nothing, repository, nothing, state.commit, 30.0, 30.0),
+        is_wanted=nothing,
+        alone=nothing,
     )
     record = state.records().get("m")
     if record is None:

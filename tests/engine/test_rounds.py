@@ -124,6 +124,71 @@ def test_what_serves_is_put_back_while_its_update_is_on_its_way(
     one.until(lambda: len(list((one.folder / "models" / ".versions" / "m").iterdir())) == 1)
 
 
+def test_what_serves_is_put_back_while_its_update_is_proven(one: Rounds, tmp_path: Path) -> None:
+    bundle = write_bundle(tmp_path / "after", 202, parity=True)
+    with one.held("infer") as asked:
+        one.plane.add("m", bundle, preprocess_of(202))
+        one.until(asked.is_set)
+        # As of a model whose process died.
+        del one.triton.ready["m"]
+        one.until(lambda: not one.row("m")["ready"])
+        one.until(lambda: one.row("m")["ready"])
+        assert one.row("m")["bundle_version"] is None
+        assert one.triton.loads == ["m", PROOF_MODEL, "m"]
+    one.until(lambda: one.row("m")["bundle_version"] == 202 and not one.service._jobs)
+    assert one.triton.loads == ["m", PROOF_MODEL, "m", "m"]
+    assert one.row("m")["ready"]
+    assert one.state()["failures"] == []
+
+
+def test_what_serves_is_put_back_while_its_update_waits_for_its_turn(
+    one: Rounds, tmp_path: Path
+) -> None:
+    turns = one.service._deployment._at_work
+    after = write_onnx(tmp_path / "after", scale=2.0)
+    with turns, turns:
+        one.plane.add("m", after)
+        one.until(lambda: one.service._jobs)
+        one.triton.ready = {}
+        one.until(lambda: not one.row("m")["ready"])
+        one.until(lambda: one.row("m")["ready"])
+    one.until(lambda: len(one.triton.loads) == 3 and not one.service._jobs)
+    served = one.folder / "models" / "m" / "1" / "model.onnx"
+    assert served.read_bytes() == after.read_bytes()
+
+
+def test_an_update_that_is_proven_waits_for_what_is_put_back(one: Rounds, tmp_path: Path) -> None:
+    """Neither of the two ever sees what the other has half done."""
+    bundle = write_bundle(tmp_path / "after", 202, parity=True)
+    with contextlib.ExitStack() as reloading:
+        with one.held("infer") as asked:
+            one.plane.add("m", bundle, preprocess_of(202))
+            one.until(asked.is_set)
+            loading = reloading.enter_context(one.held("load"))
+            del one.triton.ready["m"]
+            one.until(loading.is_set)
+        one.until(lambda: one.row("m")["proof"] != "proving")
+        assert PROOF_MODEL not in one.triton.ready
+        assert [path.name for path in sorted((one.folder / "models" / "m").glob("[0-9]*"))] == ["1"]
+        assert one.triton.loads == ["m", PROOF_MODEL, "m"]
+    one.until(lambda: one.row("m")["bundle_version"] == 202 and not one.service._jobs)
+    assert one.triton.loads == ["m", PROOF_MODEL, "m", "m"]
+    assert one.row("m")["ready"]
+
+
+def test_what_is_being_loaded_is_not_put_back_beside_it(one: Rounds, tmp_path: Path) -> None:
+    with one.held("load") as loading:
+        one.plane.add("m", write_onnx(tmp_path / "after", scale=2.0))
+        one.until(loading.is_set)
+        one.triton.ready = {}
+        one.until(lambda: not one.row("m")["ready"])
+        for _ in range(5):
+            one.service.round()
+        assert one.triton.loads == ["m", "m"]
+    one.until(lambda: one.row("m")["ready"])
+    assert one.triton.loads == ["m", "m"]
+
+
 def test_an_update_that_came_too_late_leaves_nothing(one: Rounds, tmp_path: Path) -> None:
     with one.downloads_held() as asked:
         one.plane.add("m", write_onnx(tmp_path / "after", scale=2.0))

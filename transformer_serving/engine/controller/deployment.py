@@ -40,7 +40,8 @@ class Deployment:
     state, on disk when it returns; what it does not name is deleted only afterwards.
 
     `grace_s` is how long an old version serves on beside the new one, `notice_s` how long it takes
-    until every worker knows of an update; `is_wanted` whether an endpoint is still to be so.
+    until every worker knows of an update; `is_wanted` whether an endpoint is still to be so. In the
+    block of `alone` nobody else changes the model; it gives the record as it is by then.
     """
 
     control_plane: ControlPlane
@@ -51,6 +52,7 @@ class Deployment:
     grace_s: float
     notice_s: float
     is_wanted: Callable[[Served], bool]
+    alone: Callable[[str], contextlib.AbstractContextManager[ModelRecord | None]]
     sleep: Callable[[float], None] = time.sleep
     _at_work: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_AT_WORK))
 
@@ -66,13 +68,19 @@ class Deployment:
             raise
 
     def take(self, served: Served, record: ModelRecord | None, fetched: Version) -> None:
-        """Prove and load what was fetched. The last good state is put back on a failure."""
+        """Prove and load what was fetched. The last good state is put back on a failure.
+
+        Until it is proven, what Triton has lost of that state is loaded again beside it.
+        """
         new = dataclasses.replace(fetched, since=time.time())
-        with self._at_work, contextlib.ExitStack() as undo:
-            undo.callback(self._put_back, served.model, record)
-            # From here on a record holds the files, or nobody does.
-            undo.callback(self.repository.release, new.token)
-            self._prove(served.model, new, record)
+        with self._at_work, contextlib.ExitStack() as alone, contextlib.ExitStack() as undo:
+            try:
+                self._prove(served.model, new, record)
+            finally:
+                record = alone.enter_context(self.alone(served.model))
+                undo.callback(self._put_back, served.model, record)
+                # From here on a record holds the files, or nobody does.
+                undo.callback(self.repository.release, new.token)
             if record is not None and self._serves_already(record, new):
                 self._rename(served, record, new)
             else:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from transformer_serving.engine.controller.faults import Faults
 from transformer_serving.engine.controller.fetches import Fetches
 from transformer_serving.engine.controller.figures import TritonFigures
 from transformer_serving.engine.controller.files.repository import Repository
+from transformer_serving.engine.controller.jobs import Jobs
 from transformer_serving.engine.controller.look import Loaded, Look
 from transformer_serving.engine.controller.metrics import MetricsPage
 from transformer_serving.engine.controller.plan import (
@@ -31,7 +33,7 @@ from transformer_serving.engine.controller.plan import (
 from transformer_serving.engine.controller.proving.machine import read_machine
 from transformer_serving.engine.controller.proving.prover import PROOF_MODEL, ProofFailed, Prover
 from transformer_serving.engine.controller.proving.refusal_line import refusal_line
-from transformer_serving.engine.controller.records import REMOVAL
+from transformer_serving.engine.controller.records import REMOVAL, ModelRecord
 from transformer_serving.engine.controller.rollouts.taking import Rollouts
 from transformer_serving.engine.controller.state import StateFile
 from transformer_serving.engine.controller.status import (
@@ -51,7 +53,6 @@ _TICK_S = 0.5
 # After a start, what was served before is loaded again without the first sync beside it, whose
 # import of the SDK would take the processor from it; no longer than this.
 _HEAD_START_S = 15.0
-_TAKEN = 32
 
 
 @dataclass(frozen=True)
@@ -91,19 +92,16 @@ class Service:
             *(control_plane, triton, repository, prover, state.commit, grace_s),
             notice_s=grace_s if notice_s is None else notice_s,
             is_wanted=self._is_wanted,
+            alone=self._alone,
         )
         self._wake = threading.Event()
         # The SDK's calls in a thread of their own: they may block for long. Downloads, updates and
         # reloads apart, so that no slow one delays putting a lost model back.
         self._sdk = ThreadPoolExecutor(1, "sdk")
         self._fetches = Fetches(self._deployment.fetch, repository.discard, self._wake.set)
-        # Most of its threads only wait, until the workers know of a new version.
-        self._takes, self._loads = ThreadPoolExecutor(_TAKEN, "take"), ThreadPoolExecutor(4, "load")
+        self._jobs = Jobs(self._wake.set)
         self._faults = Faults()
         self._look = Look(triton, self._greet, self._faults)
-        self._jobs: dict[str, tuple[Future[None], str]] = {}
-        # When the last job of a model ended, on time.monotonic's clock.
-        self._ended: dict[str, float] = {}
         self._sync = Sync(
             *(control_plane, self._sdk, settings.poll_s, settings.endpoint_filter, reason_of),
             self._endpoint_of,
@@ -162,14 +160,15 @@ class Service:
 
     def _act(self, loaded: Loaded | None, now: float) -> None:
         # A late answer does not know yet what a job has done since it was asked for.
-        self._ended = {m: at for m, at in self._ended.items() if at >= self._look.asked_at}
+        self._jobs.seen(self._look.asked_at)
         for model, record in self._state.records().items():
             if loaded is not None and record.numbers <= loaded.get(model, frozenset()):
                 self._failures.serves(model, record.fingerprint)
         for model, action in self._plan(loaded, now).items():
             # What serves is put back also while its update is on its way.
-            waits = self._fetches.coming(model) and not isinstance(action, Reload)
-            if model not in self._jobs and model not in self._ended and not waits:
+            reload = isinstance(action, Reload)
+            waits = self._fetches.coming(model) and not reload
+            if self._jobs.is_free(model, reload=reload) and not waits:
                 self._start(model, action, now)
         if loaded is not None and not self._jobs:
             self._head_start_ends = 0.0
@@ -199,14 +198,14 @@ class Service:
         served = (self._sync.wanted or {}).get(model)
         steps = self._deployment
         fingerprint = record.fingerprint if record is not None else REMOVAL
-        pool, job = self._loads, _nothing
+        update, job = False, _nothing
         if isinstance(action, Prepare) and served is not None:
             fetched = self._fetches.take(served)
             if fetched is None:
                 _log.info("%s: fetch", model)
                 self._fetches.start(served, record)
                 return
-            pool, fingerprint = self._takes, served.fingerprint
+            update, fingerprint = True, served.fingerprint
             job = _bind(steps.take, served, record, fetched)
         elif model == PROOF_MODEL:
             job = self._prover.clear
@@ -218,12 +217,17 @@ class Service:
                 if isinstance(action, Reload)
                 else _bind(steps.retire, record, now)
             )
+        if not self._jobs.claim(model, update=update):
+            return
         _log.info("%s: %s", model, type(action).__name__.lower())
         if fingerprint != REMOVAL:
             self._failures.begin(model, fingerprint, now)
-        future = pool.submit(job)
-        self._jobs[model] = future, fingerprint
-        future.add_done_callback(lambda _: self._wake.set())
+        self._jobs.start(model, fingerprint, job, update=update)
+
+    @contextlib.contextmanager
+    def _alone(self, model: str) -> Iterator[ModelRecord | None]:
+        with self._jobs.alone(model):
+            yield self._state.records().get(model)
 
     def _endpoint_of(self, model: str) -> str | None:
         record = self._state.records().get(model)
@@ -234,12 +238,7 @@ class Service:
         return now is not None and now.fingerprint == served.fingerprint
 
     def _finish_jobs(self, now: float) -> None:
-        for model, (future, fingerprint) in list(self._jobs.items()):
-            if not future.done():
-                continue
-            del self._jobs[model]
-            self._ended[model] = time.monotonic()
-            error = future.exception()
+        for model, fingerprint, error in self._jobs.finished():
             if error is None:
                 self._failures.over(model, fingerprint)
             else:
