@@ -134,25 +134,31 @@ class Newcomer(NamedTuple):
 
 
 def check_wait(
-    newcomer: Newcomer, waiting: WaitingTexts[Any], pace: Pace, max_wait_s: float, now: float
+    newcomer: Newcomer,
+    waiting: WaitingTexts[Any],
+    pace: Pace,
+    max_wait_s: float,
+    now: float,
+    *,
+    free: bool = False,
 ) -> None:
     """Raises ServingError `overloaded` where what is before the newcomer ends too late.
 
     With a deadline of its own, all of it must be answered by then; else its first call must be
-    back within `max_wait_s`.
+    back within `max_wait_s`. `free`: a call could leave now.
     """
     share = 1.0
     if newcomer.left_s is None:
         allowed = max_wait_s
         share = _FULL
-        wait = _SLOWER * (pace.wait_s(waiting.due_tokens, now) + pace.call_s)
+        wait = _SLOWER * (pace.wait_s(waiting.due_tokens, now, free=free) + pace.call_s)
     else:
         allowed = SURE * newcomer.left_s
         # Its own last text comes after so much of what others have, and after its own.
         passed = PACE * (newcomer.tokens - newcomer.last_text)
         before = min(waiting.tokens, waiting.due_tokens + passed)
         own = newcomer.tokens / pace.rate if pace.rate else 0.0
-        wait = pace.wait_s(before, now) + max(own, pace.call_s)
+        wait = pace.wait_s(before, now, free=free) + max(own, pace.call_s)
     if wait > share * allowed:
         raise takes_too_long(share * allowed, wait)
 

@@ -94,13 +94,21 @@ class Coalescer:
         if left <= 0:
             raise too_late()
         newcomer = Newcomer.of(encoded, left if asker.own_deadline else None)
-        check_wait(newcomer, self._waiting, self.pace, self.admission.max_wait_s, now)
+        limit_s, free = self.admission.max_wait_s, self._is_free()
+        check_wait(newcomer, self._waiting, self.pace, limit_s, now, free=free)
 
     def has_room(self) -> bool:
         """Whether a call could leave at once."""
         if not self.admission.tokens:
             return True
-        return not len(self._waiting) and self._in_flight < self.slots()
+        return not len(self._waiting) and self._is_free()
+
+    def _is_free(self) -> bool:
+        return self._in_flight < self.slots()
+
+    def wake(self) -> None:
+        """There may be more slots than there were: a Triton is back."""
+        self._wake()
 
     async def infer(self, encoded: Sequence[Encoded], deadline: float, asker: Asker) -> Stay:
         """What becomes of a request's texts, with its times: rows, or the error that ended it.
@@ -120,7 +128,7 @@ class Coalescer:
                 await self._wait(ticket, encoded, asker)
                 return ticket.stay()
             self.check_wait(asker, deadline, encoded)
-            wait_s = self.pace.wait_s(self._waiting.tokens, ticket.came)
+            wait_s = self.pace.wait_s(self._waiting.tokens, ticket.came, free=self._is_free())
             taken = self.admission.enter(self._share, ticket.tokens, wait_s)
             try:
                 await self._wait(ticket, encoded, asker)

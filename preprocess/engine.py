@@ -139,7 +139,7 @@ class Engine:
         async def call(inputs: list[Tensor], deadline: float) -> list[Array]:
             return await client.infer(model, version, inputs, outputs, deadline)
 
-        return shared_coalescer(
+        queue = shared_coalescer(
             (settings.transport, settings.triton, model, version),
             self._endpoint,
             call,
@@ -147,6 +147,8 @@ class Engine:
             lambda: settings.calls_in_flight * client.servers,
             self.departures.figures,
         )
+        client.queues.add(queue)
+        return queue
 
 
 @cache

@@ -79,14 +79,18 @@ class Pace:
         """It is back; time that ended in an error says nothing of the rate."""
         seconds = self._silent_s(now)
         self._since = now
-        overtaken = self._running[: self._leave(call)]
+        before = self._leave(call)
         if not answered:
             return
         if call.passed:
             # Also those in which nothing ran but calls that had been overtaken.
             seconds += max(0.0, now - call.began - (self._worked + seconds - call.worked))
         self._worked += seconds
-        for other in overtaken:
+        if call.passed:
+            # It ran since before those behind it began: of them no second is left to be counted.
+            for other in self._running[before:]:
+                other.worked = self._worked - (now - other.began)
+        for other in self._running[:before]:
             self._working -= not other.passed
             other.passed += 1
             if other.passed == PASSED:
@@ -124,13 +128,13 @@ class Pace:
             self._begun = [0, 0.0, 0]
             self._measure()
 
-    def wait_s(self, tokens: int, now: float) -> float:
+    def wait_s(self, tokens: int, now: float, *, free: bool = False) -> float:
         """Seconds until the calls that run and so many tokens after them are answered.
 
         A call that is overdue is taken to be late by as much again; before there is a rate that is
-        all that is known.
+        all that is known. Where one is `free` to leave at once, no silence of others is its own.
         """
-        silent = self._silent_s(now)
+        silent = now - self._since if self._running and not free else 0.0
         if not self.rate:
             return silent
         return tokens / self.rate + abs(self.in_flight / self.rate - silent)

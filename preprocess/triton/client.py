@@ -11,7 +11,8 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import count
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
+from weakref import WeakSet
 
 from preprocess.tensors import Array, Tensor
 from preprocess.triton.addresses import is_fixed, resolve
@@ -35,6 +36,12 @@ _PATIENCE_S = 30.0
 Answer = TypeVar("Answer")
 
 
+class Queue(Protocol):
+    """What waits for calls."""
+
+    def wake(self) -> None: ...
+
+
 class TritonClient:
     """All Tritons of one address, used from one event loop."""
 
@@ -51,6 +58,8 @@ class TritonClient:
         # The loop holds tasks weakly: one that nobody else holds may vanish while it waits.
         self._tasks: set[asyncio.Task[None]] = set()
         self._resolving: asyncio.Task[None] | None = None
+        # Those that are woken when a Triton is back, of which there is a call more for each then.
+        self.queues: WeakSet[Queue] = WeakSet()
 
     @property
     def servers(self) -> int:
@@ -207,8 +216,22 @@ class TritonClient:
             # It may have moved; but names are not asked for at every refused call.
             oldest = now - (_RESOLVE_EVERY_S - _RESOLVE_AT_MOST_EVERY_S)
             self._resolved = min(self._resolved, oldest)
+            if not member.is_watched and len(self._members) > 1:
+                member.is_watched = True
+                self._start(self._watch(member))
 
-    def _look_again(self, member: Member, model: Model) -> None:
+    async def _watch(self, member: Member) -> None:
+        """Until it is back: with calls that hang on the others, none may leave that would look."""
+        try:
+            while (due := member.aside.get(None)) is not None and member in self._members.values():
+                await asyncio.sleep(due - time.monotonic())
+                self._look_again(member, None)
+        finally:
+            member.is_watched = False
+        for queue in list(self.queues):
+            queue.wake()
+
+    def _look_again(self, member: Member, model: Model | None) -> None:
         """Whether the server, or its model that is to be called, is back."""
         now = time.monotonic()
         for what in (None, model):

@@ -50,6 +50,8 @@ class Member:
     in_flight: int = 0
     turn: int = 0
     aside: dict[Model | None, float] = field(default_factory=dict)
+    # Whether somebody looks whether it is back.
+    is_watched: bool = False
 
     def is_aside(self, model: Model | None = None) -> bool:
         return None in self.aside or model in self.aside

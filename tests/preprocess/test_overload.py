@@ -23,6 +23,8 @@ from preprocess.passage import Passage
 from preprocess.stats import EndpointFigures
 from preprocess.tensors import Tensor
 from preprocess.tokens import Encoded
+from preprocess.triton.client import TritonClient
+from preprocess.triton.errors import AwayError
 from tests.preprocess import virtual_time
 from transformer_serving.contract.endpoint import Endpoint, read_endpoint
 from transformer_serving.contract.errors import ServingError
@@ -380,3 +382,104 @@ def test_a_server_that_hangs_takes_no_more_than_its_own_call(endpoint: Endpoint)
     before, after, answers = virtual_time.run(play())
     assert {answer.status for answer in answers} == {200}
     assert after > 0.8 * before
+
+
+@pytest.mark.parametrize("pause_s", [0.1, 1.5, 60.0])
+def test_a_burst_finds_the_server_beside_one_that_hangs(endpoint: Endpoint, pause_s: float) -> None:
+    """No call has overtaken the one that hangs yet, and nobody knows that it does."""
+
+    async def play() -> list[Answer]:
+        stage = Pair(endpoint, 300)
+        for _ in range(40):
+            await stage.ask()
+        stage.hangs = True
+        hanging = asyncio.ensure_future(stage.ask(deadline_s=0.05))
+        await asyncio.sleep(pause_s)
+        burst = await asyncio.gather(*(stage.ask() for _ in range(40)))
+        await hanging
+        return burst
+
+    assert {answer.status for answer in virtual_time.run(play())} == {200}
+
+
+def test_where_every_slot_is_of_calls_that_hang_a_refusal_is_immediate(endpoint: Endpoint) -> None:
+    async def play() -> list[Answer]:
+        stage = Pair(endpoint, 300)
+        for _ in range(40):
+            await stage.ask()
+        hanging = []
+        for _ in range(2):
+            stage.hangs = True
+            hanging.append(asyncio.ensure_future(stage.ask(deadline_s=0.05)))
+            await asyncio.sleep(0.1)
+        for _ in range(3):
+            await stage.ask()
+        # The other server goes, and two calls are all that this one may have.
+        stage.queue.slots = lambda: 2
+        waits = asyncio.ensure_future(stage.ask(deadline_s=10.0))
+        await asyncio.sleep(5)
+        refused = [await stage.ask(deadline_s=2.0), await stage.ask()]
+        await asyncio.gather(*hanging, waits)
+        return refused
+
+    answers = virtual_time.run(play())
+    assert [(answer.status, answer.took) for answer in answers] == [(503, 0.0), (503, 0.0)]
+
+
+class Playing:
+    """A server by its address: ":1" hangs from the fifth second on, ":2" is away for three."""
+
+    began = 0.0
+
+    def __init__(self, address: str) -> None:
+        self._first = address.endswith(":1")
+
+    def _now(self) -> float:
+        return time.monotonic() - Playing.began
+
+    async def is_live(self) -> bool:
+        if self._first and self._now() >= 5:
+            await asyncio.sleep(10**6)
+        if not self._first and 10 <= self._now() < 13:
+            raise AwayError("it is away", whole=True, begun=False)
+        return True
+
+    async def is_ready(self, model: str, version: int) -> bool:
+        return await self.is_live()
+
+    async def infer(self, model: str, version: int, inputs: Any, outputs: Any) -> list[Any]:
+        await self.is_live()
+        await asyncio.sleep(0.01)
+        return [np.zeros((len(inputs[0].array), 2), np.float32)]
+
+    def close(self) -> None:
+        return
+
+
+def test_a_server_that_is_back_is_found_while_all_calls_hang_on_the_other(
+    endpoint: Endpoint,
+) -> None:
+    async def play() -> list[tuple[float, int]]:
+        Playing.began = time.monotonic()
+        client = TritonClient("127.0.0.1:1,127.0.0.1:2", Playing)
+
+        async def call(inputs: list[Tensor], deadline: float) -> list[Any]:
+            return await client.infer("m", 1, inputs, (), deadline)
+
+        stage = Stage(endpoint, 300)
+        stage.queue = queue = Coalescer(
+            endpoint,
+            call,
+            Admission(400_000, 2.0),
+            lambda: 2 * client.servers,
+            EndpointFigures("e"),
+        )
+        client.queues.add(queue)
+        await stage.offer(0.1, 20.0, deadline_s=2.0)
+        # What waits when it is back is answered, though nobody comes any more.
+        await asyncio.gather(*stage.running)
+        return [(answer.at, answer.status) for answer in stage.answers]
+
+    answers = virtual_time.run(play())
+    assert 503 in {status for at, status in answers if 10 < at < 13}
+    assert {status for at, status in answers if at > 14} == {200}

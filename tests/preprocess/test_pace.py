@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from preprocess.pace import PASSED, SAMPLE_S, Pace, Sample
+from preprocess.pace import PASSED, SAMPLE_S, Pace, Running, Sample
 
 
 def call(pace: Pace, now: float, tokens: int, seconds: float) -> float:
@@ -105,7 +105,9 @@ def test_idle_time_beside_a_call_that_hangs_is_none_of_work() -> None:
     hangs = pace.begin(20, now)
     for _ in range(PASSED):
         now = call(pace, now, 20, SAMPLE_S)
-    assert (pace.calls, pace.in_flight, pace.wait_s(0, now + 9)) == (0, 0, 0.0)
+    assert (pace.calls, pace.in_flight, pace.wait_s(0, now + 9, free=True)) == (0, 0, 0.0)
+    # Without a slot that is free it is what everybody waits for.
+    assert pace.wait_s(0, now + 9) == pytest.approx(9)
     for _ in range(20):
         now = call(pace, now + 9, 20, SAMPLE_S)
     assert pace.rate == pytest.approx(fast)
@@ -129,6 +131,30 @@ def test_a_long_call_beside_others_is_counted_with_its_time(tokens: int, gaps: l
     assert sum(one.tokens for one in counted) == 1 + tokens + 20 * len(gaps)
     assert sum(one.seconds for one in counted) == pytest.approx(seconds)
     assert (pace.calls, pace.in_flight) == (0, 0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 100)), min_size=1, max_size=30))
+def test_each_second_in_which_a_call_ran_counts_once(calls: list[tuple[int, int]]) -> None:
+    """However they overtake each other, once all are answered."""
+    spans, begun = [], 0
+    for gap, took in calls:
+        begun += gap
+        spans.append((begun, begun + took))
+    union, until = 0, 0
+    for start, end in spans:
+        union += max(0, end - max(start, until))
+        until = max(until, end)
+    moments = [(start, 1, at) for at, (start, _) in enumerate(spans)]
+    moments += [(end, 0, at) for at, (_, end) in enumerate(spans)]
+    pace = Pace()
+    running: dict[int, Running] = {}
+    for now, begins, at in sorted(moments):
+        if begins:
+            running[at] = pace.begin(1, float(now))
+        else:
+            pace.end(running.pop(at), float(now), answered=True)
+    assert pace._worked == pytest.approx(union)
+    assert (pace.calls, pace.in_flight, pace._working, pace._running) == (0, 0, 0, [])
 
 
 def test_what_is_ahead_may_end_at_once_where_it_is_overdue() -> None:
