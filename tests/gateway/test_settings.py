@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from transformer_serving.contract.setting import Setting
@@ -47,6 +49,43 @@ def test_a_wrong_value_names_its_variable(setting: object, value: str) -> None:
     name = setting.name  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match=f"^{name} must be a (whole )?number from"):
         read_settings({name: value})
+
+
+NUMBERS_AS_TEXTS = [
+    "5",
+    " 5 ",
+    "5.",
+    "5.0",
+    "5e0",
+    "+5",
+    "0.5e1",
+    ".5",
+    "1e-3",
+    "2e+07",
+    "5,0",
+    "0x5",
+    "5s",
+]
+
+
+@pytest.mark.parametrize("text", NUMBERS_AS_TEXTS)
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_schema_takes_each_form_that_is_read(text: str, is_whole: bool) -> None:
+    """A chart that refused one would keep a release that serves from its next upgrade."""
+    setting = Setting("SOME", "1", 0, 1e9, "Some.", is_whole)
+    try:
+        number = setting.number({"SOME": text})
+    except ValueError:
+        return
+    assert number == float(text)
+    assert re.search(setting.pattern, text.strip())
+
+
+def test_large_whole_numbers_are_read_as_templates_write_them() -> None:
+    """Helm's print 20000000 as 2e+07."""
+    assert (
+        read_settings({"TRANSFORMER_SERVING_MAX_BODY_BYTES": "2e+07"}).max_body_bytes == 20_000_000
+    )
 
 
 def test_half_a_port_is_none() -> None:

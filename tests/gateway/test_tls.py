@@ -604,6 +604,35 @@ def test_a_file_with_a_byte_order_mark_is_refused_with_what_mends_it(
     replace(tls, **{part: mended}).check()
 
 
+def test_a_byte_order_mark_before_other_text_harms_nothing(tmp_path: Path) -> None:
+    """As of `openssl pkcs12`, which writes what is in its bag before each block."""
+    authority = Authority(tmp_path)
+    pair = authority.sign("server")
+    for path in (pair.cert, pair.key, authority.cert):
+        path.write_bytes(b"\xef\xbb\xbfBag Attributes\n" + path.read_bytes())
+    Tls(pair.cert, pair.key, authority.cert).check()
+
+
+@pytest.mark.parametrize("part", ["cert", "key", "client_ca"])
+def test_a_file_that_is_taken_away_while_they_are_read_is_a_refusal(
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A renewal by another name, which is not there for a moment: the old one stays."""
+    authority = Authority(tmp_path)
+    pair = authority.sign("server")
+    tls = Tls(pair.cert, pair.key, authority.cert)
+    gone: Path = getattr(tls, part)
+    loads = tls._load_pair
+
+    def load_pair(self: Tls, context: ssl.SSLContext) -> None:
+        loads(context)
+        gone.unlink()
+
+    monkeypatch.setattr(Tls, "_load_pair", load_pair)
+    with pytest.raises(ValueError, match="No such file"):
+        tls.check()
+
+
 def test_an_authority_of_revocations_alone_is_refused(tmp_path: Path) -> None:
     """OpenSSL loads them as well."""
     authority = Authority(tmp_path)

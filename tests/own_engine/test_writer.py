@@ -187,6 +187,28 @@ def test_a_score_of_a_pair_is_one_column_and_a_vector_has_more(
     assert all(abs(score) < 0.999 for score in scores)
 
 
+@pytest.mark.parametrize("said", ["labels", "config"])
+@pytest.mark.parametrize("task", PAIRS)
+def test_a_classifiers_labels_are_no_vector(
+    task: str, said: str, tiny_classifier: Path, tmp_path: Path
+) -> None:
+    """Its cosines of single texts would be an answer that nobody asked for."""
+    folder, target = tmp_path / "tokenizer", tmp_path / "own"
+    shutil.copytree(tiny_classifier, folder)
+    config = json.loads((folder / "config.json").read_text())
+    if said == "labels":
+        config["architectures"] = ["BertModel"]
+        (folder / "config.json").write_text(json.dumps(config))
+    columns = len(config["id2label"])
+    asked = ["--task", task, "--text", json.dumps(PAIRS[task])]
+    if said == "labels":
+        asked += ["--labels", ",".join(map(str, range(columns)))]
+    done = made(folder, summing_engine(tmp_path / "sums.onnx", columns), target, *asked)
+    assert done.exit_code != 0
+    assert f"needs one score for each pair, and this model has {columns} labels" in done.output
+    assert not target.exists()
+
+
 @pytest.mark.parametrize("task", PAIRS)
 def test_a_brought_engines_texts_are_lowercased_and_cut_as_a_converted_ones(
     task: str, tiny_classifier: Path, tmp_path: Path

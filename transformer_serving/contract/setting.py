@@ -9,6 +9,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+_NUMBER = r"^(\+?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?)?$"
+_WHOLE = r"^(\+?[0-9]+(\.0*)?([eE]\+?[0-9]+)?)?$"
+
 
 @dataclass(frozen=True)
 class TextSetting:
@@ -41,7 +44,7 @@ class Setting:
     @property
     def pattern(self) -> str:
         """Of its text, for who can hold a text to that alone; empty is the default."""
-        return "^[0-9]*$" if self.is_whole else r"^([0-9]+(\.[0-9]+)?)?$"
+        return _WHOLE if self.is_whole else _NUMBER
 
     def number(self, environment: Mapping[str, str]) -> float:
         """Raises ValueError naming the variable."""
@@ -59,10 +62,9 @@ class Setting:
         return int(self.number(environment))
 
     def _read(self, text: str) -> float:
-        # Longer digits are no number that is meant, and int() would refuse thousands of them.
-        if self.is_whole and not (text.isdecimal() and len(text) < 20):
-            return math.nan
         try:
-            return float(text)
+            number = float(text)
         except ValueError:
             return math.nan
+        # Templates write a large whole number as 2e+07.
+        return math.nan if self.is_whole and not number.is_integer() else number

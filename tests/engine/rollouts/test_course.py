@@ -135,6 +135,16 @@ def test_promoting_waits_for_the_endpoints_own_engine_and_every_worker() -> None
 
 
 @pytest.mark.parametrize(
+    ("serves", "part"), [(False, "it did not serve it"), (True, "not every worker took its routes")]
+)
+def test_a_promotion_that_takes_too_long_says_what_is_missing(serves: bool, part: str) -> None:
+    state = replace(BEGUN, phase=PROMOTING, since=190.0)
+    back = next_state(PLAN, state, known(now=9_000.0, serves=serves, acked=False))
+    assert back.phase == RETURNING
+    assert f"and {part} within 300 s" in back.reason
+
+
+@pytest.mark.parametrize(
     ("more", "part"),
     [
         ({"lost_s": 16.0}, "engine has not been ready for 16 s"),

@@ -1,4 +1,5 @@
-"""`python -m transformer_serving.desk.local.run_part NAME STATE`: become one part of the stack.
+"""`python -m transformer_serving.desk.local.run_part NAME`: become one part of the stack that the
+environment marks.
 
 The supervisor starts every part this way, so that its own file stays the same over restarts and
 the part always reads the ports and keys of now.
@@ -21,13 +22,14 @@ _WAIT_S = 30.0
 
 
 def main(arguments: list[str]) -> None:
-    name, state = arguments
-    folder = Path(state)
+    (name,) = arguments
+    # Not an argument: supervisord reads a command as a shell does, and a folder may have any name.
+    folder = Path(os.environ[MARK])
     record = require_record(folder)
     for needed in BY_NAME[name].needs:
         wait_for(BY_NAME[needed], record)
     launch = BY_NAME[name].launch(folder, record)
-    environment = {**os.environ, **launch.environment, MARK: state}
+    environment = {**os.environ, **launch.environment, MARK: str(folder)}
     os.execvpe(launch.command[0], launch.command, environment)
 
 

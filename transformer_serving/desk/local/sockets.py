@@ -42,7 +42,7 @@ def is_folder_of(state: Path, folder: Path) -> bool:
 
 
 def _name(state: Path) -> str:
-    digest = hashlib.sha256(str(state).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(os.fsencode(state)).hexdigest()[:12]
     return f"transformer-serving-{os.getuid()}-{digest}"
 
 

@@ -88,7 +88,7 @@ def _names() -> list[str]:
 def _program(name: str, order: int) -> str:
     return f"""
 [program:{name}]
-command="%(ENV_{_PYTHON})s" -P -m transformer_serving.desk.local.run_part {name} "%(ENV_{MARK})s"
+command="%(ENV_{_PYTHON})s" -P -m transformer_serving.desk.local.run_part {name}
 directory=run
 priority={order}
 autostart=false

@@ -116,6 +116,9 @@ def endpoint_of(own: OwnEngine, tensors: EngineTensors, tokenizer: TokenizerFile
     """endpoint.json of the engine, its version and hash still empty."""
     head, output = head_and_output(own.task, tensors.outputs, own.output)
     labelled, vectors = head in ("sequence", "tokens"), head in ("vector", "token_vectors")
+    if vectors and "sequence" in TASK_HEADS[own.task] and _is_classifier(own):
+        # Its columns are labels, of which a pair's score has one: said by what reads them.
+        _classification(own, output.dims[-1])
     return Endpoint(
         bundle_version=0,
         bundle_hash="",
@@ -154,6 +157,13 @@ def _tokens(own: OwnEngine, tokenizer: TokenizerFile) -> Tokens:
         cls_id=tokenizer.cls_id,
         question_first=tokenizer.padding_side == "right",
     )
+
+
+def _is_classifier(own: OwnEngine) -> bool:
+    """By what was said of it: its columns look like a vector's."""
+    config = read_json(own.tokenizer / "config.json") or {}
+    names = map(str, config.get("architectures") or ())
+    return bool(own.labels) or any(name.endswith("ForSequenceClassification") for name in names)
 
 
 def _classification(own: OwnEngine, columns: int) -> Classification:

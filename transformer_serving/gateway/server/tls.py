@@ -49,6 +49,13 @@ class Tls:
 
     def check(self) -> None:
         """Raises ValueError naming the file that is missing or wrong: Granian would abort."""
+        try:
+            self._check()
+        except OSError as error:
+            # A renewal may take a file away for a moment.
+            raise self._no_pair(error) from None
+
+    def _check(self) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._load_pair(context)
         if self.client_ca is not None:
@@ -131,8 +138,9 @@ def _check_certificates(path: Path) -> None:
     _check_beginning(path, raw)
     if other := _OTHER_CERTIFICATE.search(raw):
         raise ValueError(
-            f"{path} has a {other[1].decode()}, which TLS here cannot read; write it as a plain "
-            "one: openssl x509 -in FILE -out NEW_FILE"
+            f"{path} has a {other[1].decode()}, which TLS here cannot read; write each such one, "
+            "of which openssl takes a file's first, as a plain one: "
+            "openssl x509 -in FILE -out NEW_FILE"
         )
     if _CERTIFICATE.search(raw) is None:
         raise ValueError(
@@ -142,7 +150,7 @@ def _check_certificates(path: Path) -> None:
 
 def _check_beginning(path: Path, raw: bytes) -> None:
     """OpenSSL skips the mark, as some editors write it; with it Granian knows no first line."""
-    if raw.startswith(_BYTE_ORDER_MARK):
+    if raw.startswith(_BYTE_ORDER_MARK + b"-----BEGIN"):
         raise ValueError(
             f"{path} begins with a byte order mark, with which TLS here cannot read it; write it "
             "without one: tail -c +4 FILE > NEW_FILE"

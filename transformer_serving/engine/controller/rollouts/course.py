@@ -177,7 +177,8 @@ def _promote(plan: Plan, state: State, known: Known) -> State:
     if known.acked and known.serves:
         return _to(state, LEAVING, known, reason=state.reason)
     if known.now - state.since > _PROMOTE_S:
-        reason = f"{plan.endpoint} did not come to serve it within {_PROMOTE_S:.0f} s"
+        missing = "not every worker took its routes" if known.serves else "it did not serve it"
+        reason = f"{plan.endpoint} was promoted, and {missing} within {_PROMOTE_S:.0f} s"
         return _to(state, RETURNING, known, reason=reason)
     return state
 
