@@ -57,6 +57,8 @@ def test_a_process_is_known_by_what_it_names(tmp_path: Path, relative: bool) -> 
     with subprocess.Popen(command, cwd=run) as started:
         try:
             process = psutil.Process(started.pid)
+            # Its words are there a moment after its program is.
+            wait_until(process.cmdline, 20)
             assert model_of(process, repository) == "a"
             assert model_of(process, tmp_path / "another") == ""
             assert server_of(repository) == process

@@ -102,8 +102,13 @@ def test_what_is_wrong_at_one_length_is_never_served(one: Serving, tmp_path: Pat
     assert (row["ready"], row["proof"], row["proof_of"]) == (False, "failed", 202)
     assert "at 16 tokens, any batch" in row["reason"]
     assert "convert it again on this kind of processor" in row["reason"]
-    refused = [line for line in plane.reports if "refused model model: bundle 202" in line]
-    assert len(refused) == 1
+
+    def refused() -> list[str]:
+        return [line for line in plane.reports if "refused model model: bundle 202" in line]
+
+    # It is told after it is shown.
+    wait_until(refused, 20)
+    assert len(refused()) == 1
     right = write_bundle(tmp_path / "right", 101, parity=True)
     plane.add("checked", right, preprocess_of(101))
     one.wait("checked", ready=True, reason=None, proof="proven", proof_of=101)

@@ -41,7 +41,7 @@ os._exit(0)
 def seen(session: Session, module: str) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-P", "-c", _LOOK, module], env=session.environment, cwd=session.folder,
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout[done.stdout.rindex("{") :])
