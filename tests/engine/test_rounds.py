@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
 import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from tests.engine.rounds import Rounds
-from tests.engine.serving import preprocess_of, write_bundle
+from tests.engine.serving import FIELDS, preprocess_of, write_bundle
 from tests.engine.text_models import write_onnx
+from tests.engine.triton_server import wait_until
 from transformer_serving.engine.controller import failures, look, state
 from transformer_serving.engine.controller.failures import FailedChanges
 from transformer_serving.engine.controller.first_loads import TRITON_AWAY
@@ -174,6 +177,144 @@ def test_an_update_that_is_proven_waits_for_what_is_put_back(one: Rounds, tmp_pa
     one.until(lambda: one.row("m")["bundle_version"] == 202 and not one.service._jobs)
     assert one.triton.loads == ["m", PROOF_MODEL, "m", "m"]
     assert one.row("m")["ready"]
+
+
+def test_a_model_is_put_back_once_there_is_a_thread_for_it(
+    one: Rounds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool keeps what it found none for, and comes to it with the next one's."""
+    start = threading.Thread.start
+    refused: list[threading.Thread] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("load") and not refused:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    one.triton.ready = {}
+    one.until(lambda: refused)
+    one.until(lambda: one.row("m")["ready"] and not one.service._jobs)
+    assert one.triton.loads == ["m", "m"]
+    assert one.state()["failures"] == []
+    one.plane.add("m", write_onnx(tmp_path / "after", scale=2.0))
+    one.until(lambda: len(one.triton.loads) == 3 and not one.service._jobs)
+
+
+def test_an_update_without_a_thread_is_fetched_again_and_leaves_nothing(
+    one: Rounds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+    refused: list[threading.Thread] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("take") and not refused:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    # The first update took a thread of the pool.
+    one.restart()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    one.plane.add("m", write_onnx(tmp_path / "after", scale=2.0))
+    one.until(lambda: refused)
+    one.until(lambda: len(one.triton.loads) == 2 and not one.service._jobs)
+    assert len(list((one.folder / "models" / ".versions" / "m").iterdir())) == 1
+
+
+def test_what_is_not_proven_here_is_not_proven_again_before_its_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On another machine, where it answers otherwise; and the way out of that is to deploy."""
+    one = Rounds(tmp_path / "controller")
+    one.plane.add("m", write_bundle(tmp_path / "before", 101, parity=True), preprocess_of(101))
+    one.until(lambda: one.row("m").get("ready") and not one.service._jobs)
+    (one.folder / "proofs.json").unlink()
+    one.triton.ready = {}
+    right = one.triton.infer
+
+    def infer(config: Any, version: int, tensors: Any, wanted: Any) -> dict[str, Any]:
+        found = right(config, version, tensors, wanted)
+        return {name: array + (version == 101) for name, array in found.items()}
+
+    monkeypatch.setattr(one.triton, "infer", infer)
+    one.restart()
+    one.until(lambda: one.row("m").get("proof") == "failed")
+    held, before = threading.Event(), one.triton.before
+
+    def only_of_the_update() -> None:
+        if one.triton.ready.get(PROOF_MODEL) == frozenset({202}):
+            held.set()
+            assert free.wait(60)
+
+    free = threading.Event()
+    before["infer"] = only_of_the_update
+    one.plane.add("m", write_bundle(tmp_path / "after", 202, parity=True), preprocess_of(202))
+    one.until(held.is_set)
+    begun = len(one.triton.loads)
+    # Its pause is over.
+    failed = one.service._failures._failed
+    failed.update({key: dataclasses.replace(one, retry_at=0.0) for key, one in failed.items()})
+    for _ in range(5):
+        one.service.round()
+    free.set()
+    one.until(lambda: one.row("m")["ready"] and not one.service._jobs)
+    assert one.triton.loads[begun:] == ["m"]
+    assert one.row("m")["bundle_version"] == 202
+
+
+def test_an_update_that_was_just_loaded_is_not_put_back_by_an_old_look(
+    one: Rounds, tmp_path: Path
+) -> None:
+    """The answer says what was there before the update was let in."""
+    loading, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        if one.triton.loads[-1] == "m":
+            loading.set()
+            assert free.wait(60)
+
+    one.triton.before["load"] = hold
+    one.plane.add("m", write_bundle(tmp_path / "after", 202, parity=True), preprocess_of(202))
+    one.until(loading.is_set)
+    update, _ = one.service._jobs._updates["m"]
+
+    def ended_meanwhile() -> None:
+        free.set()
+        wait_until(update.done, 30)
+
+    one.triton.before["loaded"] = ended_meanwhile
+    one.service.round()
+    del one.triton.before["loaded"], one.triton.before["load"]
+    one.until(lambda: not one.service._jobs)
+    for _ in range(3):
+        one.service.round()
+    assert one.triton.loads == ["m", PROOF_MODEL, "m"]
+
+
+def test_a_proven_update_needs_no_second_turn_where_the_old_version_is_lost(
+    tmp_path: Path,
+) -> None:
+    """The two cannot share a configuration, so it gave its turn up for the workers to know."""
+    one = Rounds(tmp_path / "controller")
+    one.plane.add("m", write_bundle(tmp_path / "before", 101, parity=True), preprocess_of(101))
+    one.until(lambda: one.row("m").get("ready") and not one.service._jobs)
+    turns = one.service._deployment._at_work
+    others = dataclasses.replace(FIELDS, auxiliary=None)
+    after = write_bundle(tmp_path / "after", 202, parity=True, batch=0)
+    with turns:
+        with one.held("infer") as asked:
+            one.plane.add("m", after, preprocess_of(202), fields=others)
+            one.until(asked.is_set)
+        # As soon as the update gives it up.
+        one.until(lambda: turns.acquire(blocking=False))
+        one.triton.ready.pop("m")
+        one.until(lambda: one.row("m")["bundle_version"] == 202 and not one.service._jobs)
+        turns.release()
+    # Each turn is there again.
+    assert turns.acquire(blocking=False)
+    assert turns.acquire(blocking=False)
 
 
 def test_what_is_being_loaded_is_not_put_back_beside_it(one: Rounds, tmp_path: Path) -> None:

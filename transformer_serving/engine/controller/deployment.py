@@ -73,7 +73,9 @@ class Deployment:
         Until it is proven, what Triton has lost of that state is loaded again beside it.
         """
         new = dataclasses.replace(fetched, since=time.time())
-        with self._at_work, contextlib.ExitStack() as alone, contextlib.ExitStack() as undo:
+        stack = contextlib.ExitStack
+        with stack() as turn, stack() as alone, stack() as undo:
+            turn.enter_context(self._at_work)
             try:
                 self._prove(served.model, new, record)
             finally:
@@ -84,7 +86,7 @@ class Deployment:
             if record is not None and self._serves_already(record, new):
                 self._rename(served, record, new)
             else:
-                self._load(served, record, new)
+                self._load(served, record, new, turn)
             undo.pop_all()
             self.repository.release(new.token)
 
@@ -100,14 +102,17 @@ class Deployment:
         except ProofFailed:
             self.triton.unload(record.model)
             raise
-        older = record.kept(time.time())[1:]
-        older = tuple(v for v in older if not v.subject or self.prover.passed(v))
+        older = self._servable(record.kept(time.time())[1:])
         kept = _reduced(record, (record.current, *older))
         self._install(kept)
         self.triton.load(kept.model, kept.current.number)
         if kept != record:
             self.commit(kept.model, kept)
             self._clean(kept)
+
+    def _servable(self, versions: Sequence[Version]) -> tuple[Version, ...]:
+        """Without those that ought to be proven on this machine, and are not."""
+        return tuple(v for v in versions if not v.subject or self.prover.passed(v))
 
     def restore(self, record: ModelRecord) -> None:
         """Make the files say what the record says, as after a crash in the middle of a change."""
@@ -192,8 +197,15 @@ class Deployment:
         )
         self.commit(served.model, after)
 
-    def _load(self, served: Served, record: ModelRecord | None, new: Version) -> None:
+    def _load(
+        self,
+        served: Served,
+        record: ModelRecord | None,
+        new: Version,
+        turn: contextlib.ExitStack,
+    ) -> None:
         old = () if record is None else _in_grace(record, new, time.time(), self.grace_s)
+        old = self._servable(old)
         together = (new, *old)
         config = _together(together)
         try:
@@ -204,23 +216,27 @@ class Deployment:
             # Only the old version stood in the way: its files do not fit the new configuration.
             if not old or new.number in failure.versions or not failure.versions:
                 raise
-            self._wait_for_workers(served, old[0])
+            self._wait_for_workers(served, old[0], turn)
             self._try(served, (new,), from_text(new.config))
 
-    def _wait_for_workers(self, served: Served, old: Version) -> None:
+    def _wait_for_workers(self, served: Served, old: Version, turn: contextlib.ExitStack) -> None:
         """The old version goes as the new one comes: by then every worker must know of the new one,
-        or it would ask for a version that is gone. Others are prepared meanwhile."""
-        self._at_work.release()
-        try:
-            for _ in range(math.ceil(self.notice_s / _LOOK_S)):
-                if not self.is_wanted(served):
-                    raise EngineError("another one was asked for while this one waited")
-                # Of one that Triton has lost meanwhile nothing is left to keep.
-                if old.number not in self.triton.loaded().get(served.model, ()):
-                    return
+        or it would ask for a version that is gone. Others have the turn meanwhile."""
+        turn.close()
+        looks = math.ceil(self.notice_s / _LOOK_S)
+        while True:
+            if not self.is_wanted(served):
+                raise EngineError("another one was asked for while this one waited")
+            # Of one that Triton has lost nothing is left to keep: what is proven takes its place at
+            # once, as what is put back does.
+            if old.number not in self.triton.loaded().get(served.model, ()):
+                return
+            if looks:
+                looks -= 1
                 self.sleep(_LOOK_S)
-        finally:
-            self._at_work.acquire()
+            elif self._at_work.acquire(timeout=_LOOK_S):
+                turn.callback(self._at_work.release)
+                return
 
     def _try(self, served: Served, versions: Sequence[Version], config: ModelConfig) -> None:
         record = ModelRecord(

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 _UPDATES, _OTHERS = 32, 4
 
@@ -29,16 +30,27 @@ class Jobs:
         self._for_others = ThreadPoolExecutor(_OTHERS, "load")
         self._updates: dict[str, _Job] = {}
         self._others: dict[str, _Job] = {}
-        self._locks: dict[str, threading.Lock] = {}
+        # Models that a job changes now, and those whose update was let in and is not told as ended.
+        self._changes = threading.Condition()
+        self._changed: set[str] = set()
+        self._let_in: set[str] = set()
         # When the last job of a model ended, on time.monotonic's clock.
         self._ended: dict[str, float] = {}
 
     def __len__(self) -> int:
         return len(self._updates) + len(self._others)
 
-    def alone(self, model: str) -> threading.Lock:
-        """Held by whoever changes the model."""
-        return self._locks.setdefault(model, threading.Lock())
+    @contextmanager
+    def alone(self, model: str) -> Iterator[None]:
+        """For an update: in the block nobody else changes the model."""
+        with self._changes:
+            self._changes.wait_for(lambda: model not in self._changed)
+            self._changed.add(model)
+            self._let_in.add(model)
+        try:
+            yield
+        finally:
+            self._release(model)
 
     def seen(self, asked_at: float) -> None:
         """A look at Triton that was asked for then knows what the jobs before have done."""
@@ -50,21 +62,60 @@ class Jobs:
         return not updates and model not in self._others and model not in self._ended
 
     def claim(self, model: str, *, update: bool) -> bool:
-        """Whether the job may be started; not where an update has just been let in."""
-        return update or self.alone(model).acquire(blocking=False)
+        """Whether the job may be started. An update waits for that in its own thread; once one was
+        let in, what was known before it is old, until `finished` has told its end.
+        """
+        if update:
+            return True
+        with self._changes:
+            if model in self._changed | self._let_in:
+                return False
+            self._changed.add(model)
+        return True
+
+    def release(self, model: str, *, update: bool) -> None:
+        """Give back what was claimed, where the job is not started."""
+        if not update:
+            self._release(model)
+
+    def _release(self, model: str) -> None:
+        with self._changes:
+            self._changed.discard(model)
+            self._changes.notify_all()
 
     def start(
-        self, model: str, fingerprint: str, step: Callable[[], None], *, update: bool
+        self,
+        model: str,
+        fingerprint: str,
+        step: Callable[[], None],
+        *,
+        update: bool,
+        told: Callable[[], None],
     ) -> None:
-        """What was claimed is given back when the job ends."""
+        """What was claimed is given back when the job ends, which begins once `told` has returned.
+
+        Raises what that raises, and RuntimeError where no thread can be had: nothing runs then.
+        """
         pool, jobs = (
             (self._for_updates, self._updates) if update else (self._for_others, self._others)
         )
-        future = pool.submit(step)
+        goes: Future[bool] = Future()
+        try:
+            # A pool keeps what it found no thread for, and may come to it later.
+            future = pool.submit(lambda: step() if goes.result() else None)
+        except BaseException:
+            goes.set_result(False)
+            self.release(model, update=update)
+            raise
         jobs[model] = future, fingerprint
-        if not update:
-            future.add_done_callback(lambda _: self.alone(model).release())
+        future.add_done_callback(lambda _: self.release(model, update=update))
         future.add_done_callback(lambda _: self._wake())
+        try:
+            told()
+        except BaseException:
+            goes.set_result(False)
+            raise
+        goes.set_result(True)
 
     def finished(self) -> Iterator[tuple[str, str, BaseException | None]]:
         """Those that have ended since the last call: model, fingerprint, and what they raised."""
@@ -73,4 +124,7 @@ class Jobs:
                 if future.done():
                     del jobs[model]
                     self._ended[model] = time.monotonic()
+                    if jobs is self._updates:
+                        with self._changes:
+                            self._let_in.discard(model)
                     yield model, fingerprint, future.exception()

@@ -164,16 +164,21 @@ class Service:
         for model, record in self._state.records().items():
             if loaded is not None and record.numbers <= loaded.get(model, frozenset()):
                 self._failures.serves(model, record.fingerprint)
-        for model, action in self._plan(loaded, now).items():
-            # What serves is put back also while its update is on its way.
+        unproven = self._prover.unproven(self._state.records().values())
+        for model, action in self._plan(loaded, unproven, now).items():
+            # What serves is put back also while its update is on its way; but no proof of it then,
+            # which would go before that of the update.
             reload = isinstance(action, Reload)
             waits = self._fetches.coming(model) and not reload
-            if self._jobs.is_free(model, reload=reload) and not waits:
+            beside = reload and model not in unproven
+            if self._jobs.is_free(model, reload=beside) and not waits:
                 self._start(model, action, now)
         if loaded is not None and not self._jobs:
             self._head_start_ends = 0.0
 
-    def _plan(self, loaded: Loaded | None, now: float) -> dict[str, Action]:
+    def _plan(
+        self, loaded: Loaded | None, unproven: frozenset[str], now: float
+    ) -> dict[str, Action]:
         wanted, records = self._sync.wanted, self._state.records()
         # Files of ours that no record knows: a crash in the middle of a first load.
         leftover = set() if wanted is None else self._repository.models() - set(wanted)
@@ -188,41 +193,56 @@ class Service:
                 failures=self._failures.now,
                 loaded=loaded,
                 now=now,
-                unproven=self._prover.unproven(records.values()),
+                unproven=unproven,
                 leftover=frozenset(leftover),
             )
         )
 
     def _start(self, model: str, action: Action, now: float) -> None:
-        record = self._state.records().get(model)
         served = (self._sync.wanted or {}).get(model)
-        steps = self._deployment
-        fingerprint = record.fingerprint if record is not None else REMOVAL
-        update, job = False, _nothing
-        if isinstance(action, Prepare) and served is not None:
-            fetched = self._fetches.take(served)
-            if fetched is None:
-                _log.info("%s: fetch", model)
-                self._fetches.start(served, record)
-                return
-            update, fingerprint = True, served.fingerprint
-            job = _bind(steps.take, served, record, fetched)
-        elif model == PROOF_MODEL:
-            job = self._prover.clear
-        elif isinstance(action, Remove):
-            fingerprint, job = REMOVAL, _bind(steps.remove, model)
-        elif record is not None:
-            job = (
-                _bind(steps.reload, record)
-                if isinstance(action, Reload)
-                else _bind(steps.retire, record, now)
-            )
-        if not self._jobs.claim(model, update=update):
+        if isinstance(action, Prepare):
+            if served is not None:
+                self._start_update(served, now)
+        elif self._jobs.claim(model, update=False):
+            # Only now, as an update may have been at it.
+            record = self._state.records().get(model)
+            fingerprint = REMOVAL if record is None else record.fingerprint
+            steps, job = self._deployment, _nothing
+            if model == PROOF_MODEL:
+                job = self._prover.clear
+            elif isinstance(action, Remove):
+                fingerprint, job = REMOVAL, _bind(steps.remove, model)
+            elif record is not None and isinstance(action, Reload):
+                job = _bind(steps.reload, record)
+            elif record is not None:
+                job = _bind(steps.retire, record, now)
+            self._begin(model, action, fingerprint, job, now)
+
+    def _start_update(self, served: Served, now: float) -> None:
+        model, record = served.model, self._state.records().get(served.model)
+        fetched = self._fetches.take(served)
+        if fetched is None:
+            _log.info("%s: fetch", model)
+            self._fetches.start(served, record)
             return
+        try:
+            job = _bind(self._deployment.take, served, record, fetched)
+            self._begin(model, Prepare(), served.fingerprint, job, now)
+        except BaseException:
+            self._repository.discard(model, fetched.token)
+            raise
+
+    def _begin(
+        self, model: str, action: Action, fingerprint: str, job: Callable[[], None], now: float
+    ) -> None:
         _log.info("%s: %s", model, type(action).__name__.lower())
-        if fingerprint != REMOVAL:
-            self._failures.begin(model, fingerprint, now)
-        self._jobs.start(model, fingerprint, job, update=update)
+
+        def told() -> None:
+            if fingerprint != REMOVAL:
+                self._failures.begin(model, fingerprint, now)
+
+        update = isinstance(action, Prepare)
+        self._jobs.start(model, fingerprint, job, update=update, told=told)
 
     @contextlib.contextmanager
     def _alone(self, model: str) -> Iterator[ModelRecord | None]:
