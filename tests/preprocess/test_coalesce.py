@@ -260,7 +260,7 @@ async def test_a_health_check_does_not_wait_until_its_caller_is_likely_to_stay(
     running = asyncio.create_task(infer(queue, [text(1)], soon()))
     await engine.runs()
     monkeypatch.setattr(queue.impatience, "young_s", lambda now: 60.0)
-    monkeypatch.setattr(queue.pace, "wait_s", lambda tokens, now: 90.0)
+    monkeypatch.setattr(queue.pace, "wait_s", lambda tokens, now, free=False: 90.0)
     young = asyncio.create_task(infer(queue, [text(2)], soon()))
     await asyncio.sleep(0)
     await infer(queue, [text(4)], soon(), Passage(GoldenBody()))

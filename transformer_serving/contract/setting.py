@@ -6,6 +6,7 @@ Tested by tests/gateway/test_settings.py.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -43,7 +44,7 @@ class Setting:
 
     @property
     def pattern(self) -> str:
-        """Of its text, for who can hold a text to that alone; empty is the default."""
+        """Of its text, also for who can hold a text to that alone; empty is the default."""
         return _WHOLE if self.is_whole else _NUMBER
 
     def number(self, environment: Mapping[str, str]) -> float:
@@ -62,9 +63,8 @@ class Setting:
         return int(self.number(environment))
 
     def _read(self, text: str) -> float:
-        try:
-            number = float(text)
-        except ValueError:
+        if not text or re.fullmatch(self.pattern, text) is None:
             return math.nan
+        number = float(text)
         # Templates write a large whole number as 2e+07.
         return math.nan if self.is_whole and not number.is_integer() else number

@@ -116,7 +116,7 @@ def endpoint_of(own: OwnEngine, tensors: EngineTensors, tokenizer: TokenizerFile
     """endpoint.json of the engine, its version and hash still empty."""
     head, output = head_and_output(own.task, tensors.outputs, own.output)
     labelled, vectors = head in ("sequence", "tokens"), head in ("vector", "token_vectors")
-    if vectors and "sequence" in TASK_HEADS[own.task] and _is_classifier(own):
+    if vectors and "sequence" in TASK_HEADS[own.task] and _is_classifier(own, output.dims[-1]):
         # Its columns are labels, of which a pair's score has one: said by what reads them.
         _classification(own, output.dims[-1])
     return Endpoint(
@@ -159,11 +159,12 @@ def _tokens(own: OwnEngine, tokenizer: TokenizerFile) -> Tokens:
     )
 
 
-def _is_classifier(own: OwnEngine) -> bool:
+def _is_classifier(own: OwnEngine, columns: int) -> bool:
     """By what was said of it: its columns look like a vector's."""
     config = read_json(own.tokenizer / "config.json") or {}
     names = map(str, config.get("architectures") or ())
-    return bool(own.labels) or any(name.endswith("ForSequenceClassification") for name in names)
+    classifies = any(name.endswith("ForSequenceClassification") for name in names)
+    return bool(own.labels) or (classifies and len(config.get("id2label") or ()) == columns)
 
 
 def _classification(own: OwnEngine, columns: int) -> Classification:

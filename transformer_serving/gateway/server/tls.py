@@ -52,7 +52,7 @@ class Tls:
         try:
             self._check()
         except OSError as error:
-            # A renewal may take a file away for a moment.
+            # What OpenSSL cannot read is one too; and a renewal may take a file away for a moment.
             raise self._no_pair(error) from None
 
     def _check(self) -> None:
@@ -65,10 +65,11 @@ class Tls:
                 raise ValueError(
                     f"{self.client_ca} holds no certificates: {_reason(error)}"
                 ) from None
-            _check_certificates(self.client_ca)
-        _check_certificates(self.cert)
-        _check_beginning(self.key, self.key.read_bytes())
-        self._check_leaf()
+            _check_certificates(self.client_ca, self.client_ca.read_bytes())
+        certificates, key = self.cert.read_bytes(), self.key.read_bytes()
+        _check_certificates(self.cert, certificates)
+        _check_beginning(self.key, key)
+        self._check_leaf(certificates, key)
 
     def _load_pair(self, context: ssl.SSLContext) -> None:
         try:
@@ -79,12 +80,10 @@ class Tls:
                 f"{self.key} asks for a passphrase; write it without one: "
                 "openssl pkey -in KEY -out NEW_KEY"
             ) from None
-        except OSError as error:
-            raise self._no_pair(error) from None
 
-    def _check_leaf(self) -> None:
+    def _check_leaf(self, certificates: bytes, key: bytes) -> None:
         try:
-            leaf = x509.load_pem_x509_certificate(self.cert.read_bytes())
+            leaf = x509.load_pem_x509_certificate(certificates)
         except x509.InvalidVersion as error:
             # It is counted from 0 there.
             raise self._wrong_version(error.parsed_version + 1) from None
@@ -96,7 +95,7 @@ class Tls:
             raise ValueError(
                 f"{self.key} is {kind}, which TLS here cannot use; it takes {', '.join(_KEY_TYPES)}"
             )
-        self._check_curve(leaf, self.key.read_bytes())
+        self._check_curve(leaf, key)
 
     def _no_pair(self, error: Exception) -> ValueError:
         return ValueError(
@@ -132,15 +131,13 @@ class Tls:
             )
 
 
-def _check_certificates(path: Path) -> None:
+def _check_certificates(path: Path, raw: bytes) -> None:
     """Of what OpenSSL takes for certificates in PEM, Granian must see each; with none it aborts."""
-    raw = path.read_bytes()
     _check_beginning(path, raw)
     if other := _OTHER_CERTIFICATE.search(raw):
         raise ValueError(
-            f"{path} has a {other[1].decode()}, which TLS here cannot read; write each such one, "
-            "of which openssl takes a file's first, as a plain one: "
-            "openssl x509 -in FILE -out NEW_FILE"
+            f"{path} has a {other[1].decode()}, which TLS here cannot read; write each such one "
+            "by itself, as a plain one: openssl x509 -in FILE -out NEW_FILE"
         )
     if _CERTIFICATE.search(raw) is None:
         raise ValueError(
