@@ -106,10 +106,6 @@ class Coalescer:
     def _is_free(self) -> bool:
         return self._in_flight < self.slots()
 
-    def wake(self) -> None:
-        """There may be more slots than there were: a Triton is back."""
-        self._wake()
-
     async def infer(self, encoded: Sequence[Encoded], deadline: float, asker: Asker) -> Stay:
         """What becomes of a request's texts, with its times: rows, or the error that ended it.
 
@@ -152,7 +148,7 @@ class Coalescer:
             caller.add_done_callback(left)
         ticket.stand_in(self._waiting, encoded, first=asker.goes_first)
         self.impatience.came(ticket.came)
-        self._wake()
+        self.wake()
         # Cheaper than a timeout's context, which also has to tell its own cancellation apart.
         seconds = max(0.0, ticket.deadline - ticket.came)
         timer = asyncio.get_running_loop().call_later(seconds, self._late, ticket)
@@ -216,7 +212,8 @@ class Coalescer:
             return None
         return lambda text: text.ticket.golden or text.ticket.came <= now - young_s
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """There may be more texts or slots than there were, as when a Triton is back."""
         if self._starting or self._in_flight >= self.slots() or not len(self._waiting):
             return
         if self._in_flight:
@@ -236,7 +233,7 @@ class Coalescer:
 
     def _look_again(self) -> None:
         self._timer = None
-        self._wake()
+        self.wake()
 
     async def _run(self) -> None:
         """Take what waits and call the engine, until nothing waits."""
@@ -248,7 +245,7 @@ class Coalescer:
                 batch = self._take()
                 if batch is None:
                     return
-                self._wake()
+                self.wake()
                 await answer_all(batch.items, batch.length, self._try, self._fail)
                 if self._in_flight > self.slots():
                     # A Triton went away; the calls that still run are enough.
@@ -256,7 +253,7 @@ class Coalescer:
         finally:
             self._starting = False
             self._in_flight -= 1
-            self._wake()
+            self.wake()
 
     async def _grow(self) -> None:
         for _ in range(GROW_TURNS):

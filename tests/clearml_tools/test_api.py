@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import http.server
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.test_http import serving
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.failure import Failure
 
@@ -35,15 +35,8 @@ def server() -> Iterator[tuple[str, Said]]:
         def log_message(self, format: str, *arguments: object) -> None:
             return
 
-    listening = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=listening.serve_forever, args=(0.05,))
-    thread.start()
-    try:
+    with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as listening:
         yield f"http://127.0.0.1:{listening.server_port}", said
-    finally:
-        listening.shutdown()
-        thread.join()
-        listening.server_close()
 
 
 @pytest.fixture

@@ -179,20 +179,26 @@ def test_an_update_that_is_proven_waits_for_what_is_put_back(one: Rounds, tmp_pa
     assert one.row("m")["ready"]
 
 
-def test_a_model_is_put_back_once_there_is_a_thread_for_it(
-    one: Rounds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The pool keeps what it found none for, and comes to it with the next one's."""
+def without_its_first_thread(monkeypatch: pytest.MonkeyPatch, pool: str) -> list[threading.Thread]:
+    """The system has none for it, once; what it had none for."""
     start = threading.Thread.start
     refused: list[threading.Thread] = []
 
     def refuse(thread: threading.Thread) -> None:
-        if thread.name.startswith("load") and not refused:
+        if thread.name.startswith(pool) and not refused:
             refused.append(thread)
             raise RuntimeError("can't start new thread")
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
+    return refused
+
+
+def test_a_model_is_put_back_once_there_is_a_thread_for_it(
+    one: Rounds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool keeps what it found none for, and comes to it with the next one's."""
+    refused = without_its_first_thread(monkeypatch, "load")
     one.triton.ready = {}
     one.until(lambda: refused)
     one.until(lambda: one.row("m")["ready"] and not one.service._jobs)
@@ -205,18 +211,9 @@ def test_a_model_is_put_back_once_there_is_a_thread_for_it(
 def test_an_update_without_a_thread_is_fetched_again_and_leaves_nothing(
     one: Rounds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = threading.Thread.start
-    refused: list[threading.Thread] = []
-
-    def refuse(thread: threading.Thread) -> None:
-        if thread.name.startswith("take") and not refused:
-            refused.append(thread)
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
     # The first update took a thread of the pool.
     one.restart()
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    refused = without_its_first_thread(monkeypatch, "take")
     one.plane.add("m", write_onnx(tmp_path / "after", scale=2.0))
     one.until(lambda: refused)
     one.until(lambda: len(one.triton.loads) == 2 and not one.service._jobs)

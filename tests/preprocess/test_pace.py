@@ -86,12 +86,18 @@ def test_an_engine_that_became_slower_is_slower() -> None:
     assert pace.rate == pytest.approx(100)
 
 
-def test_an_overdue_call_is_late_by_as_much_again() -> None:
+def with_a_call() -> tuple[Pace, float]:
+    """Of 1,000 tokens a second, and a call of 100 that begins now."""
     pace = Pace()
     now = 0.0
     for _ in range(9):
         now = call(pace, now, 100, 0.1)
     pace.begin(100, now)
+    return pace, now
+
+
+def test_an_overdue_call_is_late_by_as_much_again() -> None:
+    pace, now = with_a_call()
     assert pace.wait_s(0, now + 0.1) == pytest.approx(0.0, abs=1e-9)
     assert pace.wait_s(0, now + 5.1) == pytest.approx(5.0)
 
@@ -158,11 +164,7 @@ def test_each_second_in_which_a_call_ran_counts_once(calls: list[tuple[int, int]
 
 
 def test_what_is_ahead_may_end_at_once_where_it_is_overdue() -> None:
-    pace = Pace()
-    now = 0.0
-    for _ in range(9):
-        now = call(pace, now, 100, 0.1)
-    pace.begin(100, now)
+    pace, now = with_a_call()
     assert pace.call_ends_s(1000, now) == pytest.approx(0.2)
     assert pace.call_ends_s(1000, now + 0.05) == pytest.approx(0.15)
     assert pace.call_ends_s(1000, now + 60) == pytest.approx(0.1)

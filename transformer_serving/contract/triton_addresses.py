@@ -10,9 +10,14 @@ def is_unix(address: str) -> bool:
     return address.startswith("unix:")
 
 
+def split_addresses(text: str) -> tuple[str, ...]:
+    """What stands between commas, without what http:// adds; whatever it is."""
+    return tuple(part.strip().removeprefix("http://").rstrip("/") for part in text.split(","))
+
+
 def read_addresses(text: str) -> tuple[str, ...]:
     """`host:port`, `unix:/path`, or several with commas between. Raises ValueError."""
-    found = tuple(part.strip().removeprefix("http://").rstrip("/") for part in text.split(","))
+    found = split_addresses(text)
     for address in found:
         if not is_unix(address):
             parts_of(address)

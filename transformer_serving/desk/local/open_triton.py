@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from transformer_serving.contract.triton_addresses import split_addresses
 from transformer_serving.desk.http import NoAnswer, ask_at
 from transformer_serving.desk.local.record import LOOPBACK
 
@@ -34,9 +35,7 @@ def open_tritons(
     environment: Mapping[str, str], *, own: str | None = None, usual: str = USUAL
 ) -> Iterator[OpenTriton]:
     """Of the stack's own one, the one at the usual port, and those that the environment names."""
-    named = environment.get(HTTP_VARIABLE, "").split(",")
-    stripped = (name.strip().removeprefix("http://").rstrip("/") for name in named)
-    addresses = [own, usual, *stripped]
+    addresses = [own, usual, *split_addresses(environment.get(HTTP_VARIABLE, ""))]
     for address in dict.fromkeys(filter(None, addresses)):
         if word := openness(address):
             yield OpenTriton(address, word)

@@ -30,19 +30,17 @@ _BROKEN = "\ufffd"
 
 def check_golden_fits(source: LanguageModelSource) -> None:
     """Raises ConversionRefused where the positions are too few for any of the texts."""
-    _prompts(source)
+    _prompts(_tokenizer(source), source.generation.max_positions)
 
 
 def golden_continuation(
     source: LanguageModelSource, reference: Reference
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The body and its answer: greedy, of a few tokens. Raises ConversionRefused as the check."""
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_buffer(source.tokenizer.content)
-    new = _new_tokens(source.generation.max_positions)
+    tokenizer, positions = _tokenizer(source), source.generation.max_positions
+    new = _new_tokens(positions)
     found = []
-    for text, prompt in _prompts(source):
+    for text, prompt in _prompts(tokenizer, positions):
         row = reference.row(prompt, new, source.generation.eos_ids)
         written = _written(tokenizer, row.prompt, row.continuation)
         # A model of bytes may end within a character, or write what is none.
@@ -56,12 +54,14 @@ def _new_tokens(positions: int) -> int:
     return min(_NEW, positions // 4 or 1)
 
 
-def _prompts(source: LanguageModelSource) -> list[tuple[str, list[int]]]:
-    """The texts that fit, each with its tokens."""
+def _tokenizer(source: LanguageModelSource) -> Any:
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_buffer(source.tokenizer.content)
-    positions = source.generation.max_positions
+    return Tokenizer.from_buffer(source.tokenizer.content)
+
+
+def _prompts(tokenizer: Any, positions: int) -> list[tuple[str, list[int]]]:
+    """The texts that fit, each with its tokens."""
     prompts = [(text, ids) for text in _TEXTS if (ids := tokenizer.encode(text).ids)]
     if not prompts:
         raise ConversionRefused(

@@ -56,27 +56,21 @@ class Jobs:
         """A look at Triton that was asked for then knows what the jobs before have done."""
         self._ended = {model: at for model, at in self._ended.items() if at >= asked_at}
 
-    def is_free(self, model: str, *, reload: bool) -> bool:
-        """Whether a job may begin, by what is known here and was seen of Triton."""
-        updates = model in self._updates and not reload
+    def is_free(self, model: str, *, beside: bool) -> bool:
+        """Whether a job may begin, `beside` an update too, by what is known here and was seen of
+        Triton."""
+        updates = model in self._updates and not beside
         return not updates and model not in self._others and model not in self._ended
 
-    def claim(self, model: str, *, update: bool) -> bool:
-        """Whether the job may be started. An update waits for that in its own thread; once one was
-        let in, what was known before it is old, until `finished` has told its end.
+    def claim(self, model: str) -> bool:
+        """Whether a job that is no update may be started, and is to be. Once an update was let in,
+        what was known before it is old, until `finished` has told its end.
         """
-        if update:
-            return True
         with self._changes:
             if model in self._changed | self._let_in:
                 return False
             self._changed.add(model)
         return True
-
-    def release(self, model: str, *, update: bool) -> None:
-        """Give back what was claimed, where the job is not started."""
-        if not update:
-            self._release(model)
 
     def _release(self, model: str) -> None:
         with self._changes:
@@ -93,6 +87,7 @@ class Jobs:
         told: Callable[[], None],
     ) -> None:
         """What was claimed is given back when the job ends, which begins once `told` has returned.
+        An update claims nothing: it waits for that in its own thread.
 
         Raises what that raises, and RuntimeError where no thread can be had: nothing runs then.
         """
@@ -105,10 +100,12 @@ class Jobs:
             future = pool.submit(lambda: step() if goes.result() else None)
         except BaseException:
             goes.set_result(False)
-            self.release(model, update=update)
+            if not update:
+                self._release(model)
             raise
         jobs[model] = future, fingerprint
-        future.add_done_callback(lambda _: self.release(model, update=update))
+        if not update:
+            future.add_done_callback(lambda _: self._release(model))
         future.add_done_callback(lambda _: self._wake())
         try:
             told()

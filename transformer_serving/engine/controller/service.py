@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,16 +32,11 @@ from transformer_serving.engine.controller.plan import (
 from transformer_serving.engine.controller.proving.machine import read_machine
 from transformer_serving.engine.controller.proving.prover import PROOF_MODEL, ProofFailed, Prover
 from transformer_serving.engine.controller.proving.refusal_line import refusal_line
+from transformer_serving.engine.controller.publication import Publication
 from transformer_serving.engine.controller.records import REMOVAL, ModelRecord
 from transformer_serving.engine.controller.rollouts.taking import Rollouts
 from transformer_serving.engine.controller.state import StateFile
-from transformer_serving.engine.controller.status import (
-    EndpointStatus,
-    Proving,
-    as_json,
-    changes,
-    endpoint_rows,
-)
+from transformer_serving.engine.controller.status import Proving, endpoint_rows
 from transformer_serving.engine.controller.sync import Sync
 from transformer_serving.engine.controller.triton.server import Triton
 from transformer_serving.engine.errors import EngineError
@@ -85,7 +79,8 @@ class Service:
         self._repository = repository
         self._state = state
         self._prover = prover
-        self._figures, self._page = figures, page
+        self._figures = figures
+        self._publication = Publication(page, state, self._report)
         self._rollouts = Rollouts(control_plane, settings.endpoint_filter)
         grace_s, notice_s = settings.grace_s, settings.notice_s
         self._deployment = Deployment(
@@ -108,9 +103,6 @@ class Service:
         )
         self._head_start_ends = time.monotonic() + (_HEAD_START_S if state.records() else 0.0)
         self._failures = FailedChanges(state, time.time())
-        self._rows: list[EndpointStatus] = []
-        self._reported: list[EndpointStatus] = []
-        self._started = time.time()
 
     def run(self, stop: threading.Event) -> None:
         self.recover()
@@ -155,7 +147,7 @@ class Service:
         self._state.beat()
         with self._faults.noted("rollouts and figures"):
             if self._sync.last is not None:
-                self._rollouts.take_when_due(self._sdk, self._rows)
+                self._rollouts.take_when_due(self._sdk, self._publication.rows)
             self._figures.report_when_due(self._sdk, self._control_plane)
 
     def _act(self, loaded: Loaded | None, now: float) -> None:
@@ -171,7 +163,7 @@ class Service:
             reload = isinstance(action, Reload)
             waits = self._fetches.coming(model) and not reload
             beside = reload and model not in unproven
-            if self._jobs.is_free(model, reload=beside) and not waits:
+            if self._jobs.is_free(model, beside=beside) and not waits:
                 self._start(model, action, now)
         if loaded is not None and not self._jobs:
             self._head_start_ends = 0.0
@@ -203,7 +195,7 @@ class Service:
         if isinstance(action, Prepare):
             if served is not None:
                 self._start_update(served, now)
-        elif self._jobs.claim(model, update=False):
+        elif self._jobs.claim(model):
             # Only now, as an update may have been at it.
             record = self._state.records().get(model)
             fingerprint = REMOVAL if record is None else record.fingerprint
@@ -271,8 +263,7 @@ class Service:
         _log.error("%s: %s", model, reason, exc_info=_unexpected(error))
         self._failures.take(model, fingerprint, error, now)
         if isinstance(error, ProofFailed):
-            line = refusal_line(model, error.model_id, reason)
-            self._sdk.submit(self._control_plane.report, line)
+            self._report(refusal_line(model, error.model_id, reason))
 
     def _forget_what_is_over(self) -> None:
         """A failure of something that is no longer asked for is over."""
@@ -295,30 +286,14 @@ class Service:
             loaded,
             proving,
         )
-        self._page.show(rows, self._sync.last, triton_ready=loaded is not None)
-        for line in changes(self._rows, rows):
-            _log.info("%s", line)
-        self._rows = rows
-        # Before the first sync there is nobody to tell; afterwards everything at once.
-        lines = changes(self._reported, rows) if self._sync.last is not None else []
-        if lines:
-            self._sdk.submit(self._control_plane.report, "\n".join(lines))
-            self._reported = rows
-        # Last: a disk may be full.
-        self._state.publish({
-            "controller": self._own_status(loaded), "endpoints": as_json(rows),
-            "rollouts": self._rollouts.shown,
-        })  # fmt: skip
+        self._publication.show(
+            rows, self._sync, self._look.version, self._rollouts.shown,
+            triton_ready=loaded is not None,
+        )  # fmt: skip
 
-    def _own_status(self, loaded: Loaded | None) -> dict[str, Any]:
-        return {
-            "pid": os.getpid(),
-            "started": self._started,
-            "last_sync": self._sync.last,
-            "last_sync_ok": self._sync.error is None and self._sync.last is not None,
-            "control_plane_error": self._sync.error,
-            "triton": {"version": self._look.version, "ready": loaded is not None},
-        }
+    def _report(self, text: str) -> None:
+        """To ClearML, whose calls may block."""
+        self._sdk.submit(self._control_plane.report, text)
 
 
 def _bind(step: Callable[..., None], *arguments: Any) -> Callable[[], None]:
