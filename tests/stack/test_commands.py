@@ -17,6 +17,7 @@ import pytest
 from tests.engine.triton_server import wait_until
 from tests.stack.conftest import CLI, ROOT, Stack, free_port_base
 from transformer_serving.desk.local import supervision
+from transformer_serving.desk.local.parts import PARTS
 
 
 def test_status_is_true_of_every_part_and_endpoint(stack: Stack) -> None:
@@ -84,7 +85,8 @@ def test_the_logs_are_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(supervision, "LOG_BYTES", 10_000)
     plan = supervision.configuration(tmp_path)
     talk = """-c "while True: print('x' * 99)" """
-    plan = re.sub(r"-m transformer_serving\S+ (\S+) .*", lambda found: talk, plan)
+    plan, replaced = re.subn(r"-m transformer_serving\.\S+ \S+", lambda found: talk, plan)
+    assert replaced == len(PARTS)
     monkeypatch.setattr(supervision, "configuration", lambda _: plan)
     supervisor = supervision.Supervisor(tmp_path)
     supervisor.start()
