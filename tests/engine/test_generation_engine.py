@@ -14,7 +14,7 @@ import pytest
 from transformer_serving.contract.generation import Finish, Options, Sampling
 from transformer_serving.engine.backends.generation.calls import Call, CallRefused, Fault
 from transformer_serving.engine.backends.generation.engine import Counts, Engine
-from transformer_serving.engine.backends.generation.sequences import Part
+from transformer_serving.engine.backends.generation.sequences import Part, ask_again_s
 from transformer_serving.engine.backends.generation.settings import GenerationSettings
 
 SETTINGS = GenerationSettings(
@@ -115,7 +115,7 @@ class Caller:
         self.refusal = refusal
         self.ended.set()
 
-    def gone(self) -> bool:
+    def gone(self, among: int) -> bool:
         return self.left
 
     @property
@@ -214,6 +214,12 @@ def test_no_more_run_than_may_and_than_the_cache_holds() -> None:
         for one in submitted(engine, *[call(*[1] * 30, new=10) for _ in range(6)]):
             assert one.end() is Finish.LENGTH
     assert pipelines[1].most == 2
+
+
+@pytest.mark.parametrize("callers", [1, 50, 1_024, 100_000])
+def test_asking_for_callers_takes_no_more_of_the_thread_the_more_there_are(callers: int) -> None:
+    assert callers / ask_again_s(callers) <= 500
+    assert ask_again_s(callers) >= ask_again_s(1) == 0.1
 
 
 def test_who_left_is_cancelled_within_a_step_and_makes_room() -> None:

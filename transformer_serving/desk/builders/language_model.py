@@ -213,7 +213,7 @@ class _Collected:
         self._refusal = refusal
         self._ended.set()
 
-    def gone(self) -> bool:
+    def gone(self, among: int) -> bool:
         return False
 
     def whole(self) -> Continued:

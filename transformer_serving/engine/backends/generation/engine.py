@@ -207,12 +207,13 @@ class Engine:
 
     def _look_who_left(self) -> None:
         now = time.monotonic()
+        among = len(self._running) + len(self._waiting)
         for one in tuple(self._running):
-            if one.answers.gone():
+            if one.answers.gone(among):
                 self._cancel(one)
                 self.counts.cancelled += 1
                 one.send(Finish.CANCELLED, now)
-        for waiting in [one for one in self._waiting if one.answers.gone()]:
+        for waiting in [one for one in self._waiting if one.answers.gone(among)]:
             self._waiting.remove(waiting)
             self.counts.cancelled += 1
             waiting.answers.send(Part((), (), Finish.CANCELLED), len(waiting.call.ids), 0)

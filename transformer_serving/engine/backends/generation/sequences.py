@@ -12,6 +12,16 @@ from typing import Protocol
 from transformer_serving.contract.generation import Finish
 from transformer_serving.engine.backends.generation.calls import Call, CallRefused
 
+# How often a caller is asked for that may have gone without a word, and all of them together: each
+# question takes a tenth of a millisecond of the thread that makes the tokens.
+_ASK_S = 0.1
+_ASKS_A_SECOND = 500
+
+
+def ask_again_s(among: int) -> float:
+    """Seconds until a caller is asked for again, where so many are."""
+    return max(_ASK_S, among / _ASKS_A_SECOND)
+
 
 @dataclass(frozen=True)
 class Part:
@@ -59,7 +69,9 @@ class Answers(Protocol):
 
     def refuse(self, refusal: CallRefused) -> None: ...
 
-    def gone(self) -> bool: ...
+    def gone(self, among: int) -> bool:
+        """Whether the caller is; `among` is how many callers there are."""
+        ...
 
 
 @dataclass(eq=False)

@@ -30,7 +30,7 @@ from transformer_serving.contract.generation import (
 from transformer_serving.engine.backends.generation.calls import CallRefused, Fault, read_call
 from transformer_serving.engine.backends.generation.engine import Engine
 from transformer_serving.engine.backends.generation.figures import Figures
-from transformer_serving.engine.backends.generation.sequences import Part, Pipeline
+from transformer_serving.engine.backends.generation.sequences import Part, Pipeline, ask_again_s
 from transformer_serving.engine.backends.generation.settings import (
     GenerationSettings,
     read_generation_settings,
@@ -39,8 +39,6 @@ from transformer_serving.engine.backends.inherited_sockets import close_inherite
 from transformer_serving.engine.backends.model_settings import ModelError, read_settings
 from transformer_serving.engine.backends.tensors import triton_tensor
 
-# A question to Triton costs a tenth of a millisecond or more.
-_ASK_S = 0.1
 _MOST_UNKNOWN = 10_000
 # As early as our code runs in the stub, whose own names come into pb_utils later.
 close_inherited_sockets()
@@ -152,10 +150,10 @@ class _Answers:
         """Without an answer."""
         self._sent(tuple, last=True)
 
-    def gone(self) -> bool:
+    def gone(self, among: int) -> bool:
         """Also of a caller that went without a word, which Triton is asked for now and then."""
         now = time.monotonic()
-        if self.left or now - self._asked < _ASK_S:
+        if self.left or now - self._asked < ask_again_s(among):
             return self.left
         self._asked = now
         return bool(self._sender.is_cancelled())
