@@ -14,7 +14,12 @@ from preprocess.tracing import PassageTrace
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.contract.worker.durations import OK
-from transformer_serving.contract.worker.fault_lines import Faults, tell
+from transformer_serving.contract.worker.fault_lines import (
+    FIRST_SERVER_FAULT,
+    Codes,
+    Faults,
+    tell,
+)
 from transformer_serving.contract.worker.request_context import (
     current_arrival,
     current_caller,
@@ -25,8 +30,6 @@ from transformer_serving.contract.worker.watched_answers import watched_answers
 
 log = logging.getLogger("transformer_serving.preprocess")
 
-_FIRST_SERVER_FAULT = 500
-_LOG_EVERY_S = 1.0
 _internal = Faults()
 
 
@@ -105,7 +108,7 @@ class Departures:
         self._endpoint = endpoint
         self._bundle_version = str(bundle_version)
         self.figures = EndpointFigures(endpoint)
-        self._faults: dict[str, tuple[float, int]] = {}
+        self._faults = Codes()
         # In a rollout the gateway has lists of both bundles' endpoints here.
         self._watched = watched_answers()
 
@@ -130,7 +133,7 @@ class Departures:
                 durations.took(
                     self._endpoint, code, status, sum(stages.values()), _trace_id(passage)
                 )
-            if error is not None and status >= _FIRST_SERVER_FAULT:
+            if error is not None and status >= FIRST_SERVER_FAULT:
                 self._log(passage, error)
         headers = {
             "server-timing": ", ".join(
@@ -145,7 +148,7 @@ class Departures:
     def ended(self, passage: Passage, error: ServingError | None) -> None:
         """A stream, to be called once: it left with 200, and `error` is what it ended with."""
         status, stages = 200 if error is None else error.kind.status, passage.stages()
-        failed = status >= _FIRST_SERVER_FAULT
+        failed = status >= FIRST_SERVER_FAULT
         if passage.trace is not None:
             self._trace(passage.trace, passage, 200, stages, failed=failed)
         if passage.golden:
@@ -163,18 +166,14 @@ class Departures:
         """So many more were answered with the error, by the gateway."""
         code, status = error.kind.code, error.kind.status
         self.figures.request(status, 0, 0, {}, times)
-        if status >= _FIRST_SERVER_FAULT:
-            last, missed = self._faults.get(code, (0.0, 0))
-            self._faults[code] = last, missed + times
+        if status >= FIRST_SERVER_FAULT:
+            self._faults.missed(code, times)
 
     def _log(self, passage: Passage, error: ServingError) -> None:
         """A line a second for each code at most: an engine that is gone fails every request."""
-        now = time.monotonic()
-        last, missed = self._faults.get(error.kind.code, (0.0, 0))
-        if now - last < _LOG_EVERY_S:
-            self._faults[error.kind.code] = last, missed + 1
+        count = self._faults.note(error.kind.code)
+        if not count:
             return
-        self._faults[error.kind.code] = now, 0
         log.warning(
             error.message,
             extra={
@@ -182,7 +181,7 @@ class Departures:
                 "endpoint": self._endpoint,
                 "status": error.kind.status,
                 "code": error.kind.code,
-                "count": missed + 1,
+                "count": count,
                 "trace_id": _trace_id(passage),
             },
         )
@@ -202,7 +201,7 @@ class Departures:
         kind = "internal" if passage.from_gateway else "server"
         trace.ended(
             f"serve {self._endpoint}", kind, passage.arrived, stages, attributes,
-            failed=failed or status >= _FIRST_SERVER_FAULT,
+            failed=failed or status >= FIRST_SERVER_FAULT,
         )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from transformer_serving.contract.worker import fault_lines
-from transformer_serving.contract.worker.fault_lines import Fault, Faults
+from transformer_serving.contract.worker.fault_lines import Codes, Fault, Faults
 from transformer_serving.contract.worker.request_context import current_endpoint
 
 
@@ -30,6 +30,17 @@ def elsewhere(faults: Faults, error: BaseException) -> Fault:
         raise error
     except BaseException as raised:
         return faults.note(raised)
+
+
+def test_a_code_has_one_line_a_second(clock: SimpleNamespace) -> None:
+    codes = Codes()
+    codes.missed("overloaded", 3)
+    assert [codes.note("overloaded"), codes.note("overloaded"), codes.note("deadline")] == [4, 0, 1]
+    codes.missed("overloaded", 5)
+    clock.now += 0.9
+    assert codes.note("overloaded") == 0
+    clock.now += 0.1
+    assert codes.note("overloaded") == 8
 
 
 def test_one_a_second_stands_for_those_between(clock: SimpleNamespace) -> None:

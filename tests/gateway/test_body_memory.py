@@ -109,7 +109,9 @@ async def test_every_way_out_gives_it_back(callers: list[Caller]) -> None:
             assert caller.status in (400, 413, 503)
 
 
-async def test_no_more_than_the_total_is_held_of_what_is_not_whole() -> None:
+async def test_no_more_than_the_total_is_held_of_what_is_not_whole(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Stalled ones have it until they are given up; what came whole is answered all the while."""
     door = door_of()
     stalled = [Caller([b"a" * 300], "stalls", False, "/serve/ours") for _ in range(10)]
@@ -130,6 +132,16 @@ async def test_no_more_than_the_total_is_held_of_what_is_not_whole() -> None:
     assert "TRANSFORMER_SERVING_BODY_MEMORY_BYTES" in answer["message"]
     assert (b"retry-after", b"1") in refused.sent[0]["headers"]
     assert door.bodies.held == 0
+    # The 400s are their callers' fault; of seven answers of one second there is one line.
+    (line,) = caplog.records
+    assert line.levelname == "WARNING"
+    assert line.message == answer["message"]
+    told = vars(line)
+    assert told["request_id"].encode() == dict(refused.sent[0]["headers"])[b"x-request-id"]
+    fields = ("endpoint", "status", "code", "count")
+    assert [told[name] for name in fields] == ["ours", 503, "overloaded", 1]
+    door.count_refusal(ServingError("unavailable", "not ready"))
+    assert [vars(line)["code"] for line in caplog.records] == ["overloaded", "unavailable"]
 
 
 async def test_a_task_that_is_cancelled_gives_it_back() -> None:

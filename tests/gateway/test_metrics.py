@@ -176,7 +176,7 @@ def test_what_has_not_happened_yet_is_zero(text_serving: TextServing) -> None:
             assert rows("requests_total", name) == dict.fromkeys(
                 ("200", *(status for status, _ in faults)), 0
             )
-        assert rows("gateway_refused_total", "") == {"overloaded": 0}
+        assert rows("gateway_refused_total", "") == {"overloaded": 0, "unavailable": 0}
         buckets = [
             dict(labels)["le"]
             for name, labels in first

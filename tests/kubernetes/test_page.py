@@ -12,6 +12,7 @@ import yaml
 from scripts.chart_values import PAGE, PART, VALUES, table, values
 from tests.kubernetes.chart import CHART, CLEARML, chart, container, one, rendered
 from tests.kubernetes.test_refusals import ALONE, TOGETHER
+from tests.kubernetes.test_schemas import RELEASES
 from transformer_serving.desk.local import container as control_plane
 
 TEXT = PAGE.read_text("utf-8")
@@ -116,4 +117,5 @@ def test_the_notes_after_an_install_name_what_is_there() -> None:
 
 
 def test_the_page_counts_what_is_refused() -> None:
+    assert f"every object of {len(RELEASES)}\nreleases" in TEXT
     assert f"refuses {len(TOGETHER) + len(ALONE)} wrong sets of values" in TEXT

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, strategies as st
 
-from preprocess import passage as ways
 from preprocess.passage import Departures, Passage, internal_error
 from preprocess.stats import STAGES
 from preprocess.ticket import Stay
@@ -89,7 +88,7 @@ def test_a_stream_that_breaks_is_on_the_line_a_second_of_its_code(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(ways, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(fault_lines, "time", SimpleNamespace(monotonic=lambda: clock.now))
     departures, fault = Departures("text", 7), ServingError("engine_failed", "it failed")
 
     def broken() -> str:

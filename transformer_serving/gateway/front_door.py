@@ -36,7 +36,7 @@ from transformer_serving.gateway.health import PREFIX, Health
 from transformer_serving.gateway.host.errors import unknown_response
 from transformer_serving.gateway.keys import WITHOUT_KEY, Keys, check_may_ask
 from transformer_serving.gateway.page.files import PageFiles
-from transformer_serving.gateway.request_lines import RequestLine
+from transformer_serving.gateway.request_lines import RefusalLines, RequestLine
 from transformer_serving.gateway.request_trace import trace_of
 from transformer_serving.gateway.rollout.mirror import Mirroring
 from transformer_serving.gateway.routes import GENERATE, Call, call_of
@@ -78,6 +78,7 @@ class FrontDoor:
         self._tracing = read_tracing()
         way, traced = self._short_way, self._tracing is not None
         self._metrics = Metrics(way.names, self._tell, way.generating, traced=traced)
+        self._refusals = RefusalLines()
         self._crowd = Crowd(settings, keys, self._traffic.durations, self._metrics.asked)
         self.bodies = body_memory(settings.body_memory_bytes)
         self._reader = Reader(self._short_way, Parser(settings.max_body_elements))
@@ -120,6 +121,7 @@ class FrontDoor:
     def count_refusal(self, error: ServingError) -> None:
         """Of a call of gRPC that does not come to be a request."""
         self._metrics.refused(error.kind.code)
+        self._refusals.write(error, None, "")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -203,7 +205,9 @@ class FrontDoor:
         code = error.kind.code
         if visit is not None:
             visit.answered(code, error.kind.status)
-        self._metrics.refused(code, NOBODY if visit is None else visit.told_of)
+        endpoint = NOBODY if visit is None else visit.told_of
+        self._metrics.refused(code, endpoint)
+        self._refusals.write(error, exchange.id, endpoint)
         await exchange.refuse(error, incoming)
 
     async def _refuse_unread(

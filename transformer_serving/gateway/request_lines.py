@@ -1,7 +1,10 @@
-"""A log line for every request of an endpoint, where TRANSFORMER_SERVING_LOG_REQUESTS asks for it.
+"""Log lines of requests: of those that the gateway refuses with 500 and above, and of every one of
+an endpoint where TRANSFORMER_SERVING_LOG_REQUESTS asks for it.
 
-Written when the answer has left, of a stream its last byte. Endpoint, key and trace come onto it as
-onto every line of a request (contract/worker/log_lines.py).
+The latter is written when the answer has left, of a stream its last byte. Endpoint, key and trace
+come onto it as onto every line of a request (contract/worker/log_lines.py).
+
+Tested by tests/gateway/test_request_lines.py.
 """
 
 from __future__ import annotations
@@ -9,10 +12,35 @@ from __future__ import annotations
 import logging
 import time
 
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.worker.fault_lines import FIRST_SERVER_FAULT, Codes
 from transformer_serving.gateway.asgi import Message
 from transformer_serving.gateway.exchange import Exchange
 
 log = logging.getLogger("transformer_serving.gateway")
+
+
+class RefusalLines:
+    """A line a second for each code, as the preprocess has them of what reached an endpoint."""
+
+    def __init__(self) -> None:
+        self._codes = Codes()
+
+    def write(self, error: ServingError, request_id: bytes | None, endpoint: str) -> None:
+        """`endpoint` is one that exists, or empty; no line of faults that are the caller's."""
+        kind = error.kind
+        if kind.status < FIRST_SERVER_FAULT or not (count := self._codes.note(kind.code)):
+            return
+        log.warning(
+            error.message,
+            extra={
+                "request_id": None if request_id is None else request_id.decode("latin-1"),
+                "endpoint": endpoint or None,
+                "status": kind.status,
+                "code": kind.code,
+                "count": count,
+            },
+        )
 
 
 class RequestLine:

@@ -1,8 +1,9 @@
-"""How often a fault of the code is told with its trace: what fails every request must not flood.
+"""How often a fault is told: what fails every request must not flood.
 
-A line of the log, or a report to ClearML, is one a second for each type of error, place in the code
-and endpoint. What comes in between has the reference of that line, so that each reference that a
-caller is told is in the log, with the trace that is its own, too.
+An answer of 500 and above has one line a second for each code. A fault of the code is told with its
+trace: a line of the log, or a report to ClearML, is one a second for each type of error, place in
+the code and endpoint. What comes in between has the reference of that line, so that each reference
+that a caller is told is in the log, with the trace that is its own, too.
 
 Tested by tests/contract/test_fault_lines.py.
 """
@@ -20,9 +21,32 @@ from typing import NamedTuple
 from transformer_serving.contract.worker.log_lines import trace_of
 from transformer_serving.contract.worker.request_context import current_endpoint
 
+FIRST_SERVER_FAULT = 500
 _EVERY_S = 1.0
 # Of places there are as many as lines of code that fail.
 _MOST_PLACES = 256
+
+
+class Codes:
+    """Of which codes a line was written lately; from one thread."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, tuple[float, int]] = {}
+
+    def note(self, code: str) -> int:
+        """How many answers the line stands for that is due now; 0 where none is."""
+        now = time.monotonic()
+        last, missed = self._told.get(code, (-_EVERY_S, 0))
+        if now - last < _EVERY_S:
+            self._told[code] = last, missed + 1
+            return 0
+        self._told[code] = now, 0
+        return missed + 1
+
+    def missed(self, code: str, times: int) -> None:
+        """So many more, for which no line is due."""
+        last, missed = self._told.get(code, (-_EVERY_S, 0))
+        self._told[code] = last, missed + times
 
 
 class _Place(NamedTuple):

@@ -84,7 +84,7 @@ def rollout() -> None:
               metavar="TIME", help="How long a step takes at least.")  # fmt: skip
 @click.option("--allow-harm", "harm", type=click.FloatRange(0.01, 50), default=1.0,
               show_default=True, metavar="PERCENT",
-              help="Of all requests, how many more may be errors, or slow, at a step.")  # fmt: skip
+              help="Of all requests, how many more may be errors, or from 1 on slow.")  # fmt: skip
 @click.option("--allow-p50", "p50", type=click.FloatRange(1), default=1.25, show_default=True,
               metavar="TIMES", help="How far its median may be above the old one's.")  # fmt: skip
 @click.option("--allow-p99", "p99", type=click.FloatRange(1), default=1.5, show_default=True,

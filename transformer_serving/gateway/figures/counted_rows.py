@@ -38,8 +38,9 @@ _REMEMBERED = 1 << 16
 Suffixes = Mapping[tuple[str, str], str]
 # The names of endpoints that are shown; None: all.
 Known = Collection[str] | None
-# The one fault for which the gateway itself refuses: too many bytes of bodies.
-_REFUSAL = "overloaded"
+# The faults for which the gateway itself refuses: too many bytes of bodies, and, of no endpoint's
+# requests, the question of another protocol whether one is ready.
+_REFUSALS, _REFUSALS_OF_NOBODY = ("overloaded",), ("overloaded", "unavailable")
 _ANSWERS = {OK: "200", **{code: str(KINDS[code].status) for code in FAULTS}}
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 _HELP_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n"})
@@ -182,10 +183,10 @@ def _zeros(keys: Callable[[str], tuple[str, ...]], endpoints: Iterable[str]) -> 
 
 @lru_cache(maxsize=1024)
 def _refusal_keys(endpoint: str) -> tuple[str, ...]:
-    key = mmap_key(
-        REFUSED, f"{REFUSED}_total", [*REFUSED_LABELS], [endpoint, _REFUSAL], REFUSED_HELP
+    return tuple(
+        mmap_key(REFUSED, f"{REFUSED}_total", [*REFUSED_LABELS], [endpoint, code], REFUSED_HELP)
+        for code in (_REFUSALS if endpoint else _REFUSALS_OF_NOBODY)
     )
-    return (key,)
 
 
 @lru_cache(maxsize=1024)
