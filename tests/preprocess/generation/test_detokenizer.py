@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ CORPUS = [
     "Ünïcödé, naïve café – ‘tea’ 👩‍👩‍👧 🎉🎉 ok",
 ]
 SPECIAL = ["<s>", "</s>"]
+CLEANED = "clean_up_tokenization_spaces"
 TEXTS = st.text(
     st.one_of(st.characters(codec="utf-8"), st.sampled_from("ab  狐👩🎉é\u200d\n")), max_size=60
 )
@@ -122,6 +124,19 @@ def test_the_space_before_the_first_new_word_stays() -> None:
     assert pieces_of(tokenizer, [the], [the])[0] == " the"
     # Behind a special token too, where decoding the new tokens alone would strip it.
     assert pieces_of(tokenizer, [the, 1], [the])[0] == " the"
+
+
+@pytest.mark.slow
+def test_spaces_stay_that_transformers_pipeline_takes_out() -> None:
+    """As docs/api.md says of text-generation."""
+    from transformers import PreTrainedTokenizerFast, TextGenerationPipeline
+
+    cleaned = signature(TextGenerationPipeline.postprocess).parameters[CLEANED].default
+    tokenizer, text = TOKENIZERS["byte-level"], "a != b , then"
+    ids = tokenizer.encode(text).ids
+    assert "".join(pieces_of(tokenizer, [], ids)) == text
+    theirs = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    assert theirs.decode(ids, **{CLEANED: cleaned}) == "a!= b, then"
 
 
 def test_endless_broken_bytes_are_not_held_for_ever() -> None:
