@@ -71,6 +71,22 @@ async def test_a_stop_string_ends_it_at_the_engine_too(
     assert seats.taken == 0
 
 
+@pytest.mark.parametrize("word", ["w20", "every"])
+@pytest.mark.parametrize("more", [[], ["w21 w22"]])
+async def test_a_stop_string_may_name_a_special_token(
+    text: Asker, word: str, more: list[str]
+) -> None:
+    """Alone or behind others in one message, and behind what might begin another stop string."""
+    prompt = f"{word} w21 <s>"
+    body = {"text": prompt, "parameters": {"stop": ["<s>", *more], "max_new_tokens": 9}}
+    assert (await text.answer(body))["text"] == f"{prompt} {word} w21"
+    *pieces, end, _ = await text.events(body)
+    assert "".join(row["text"] for row in pieces) + end["text"] == f" {word} w21"
+    assert (end["finish_reason"], end["generated_tokens"]) == ("stop_sequence", 3)
+    ending = {"text": f"{word} w21 </s>", "parameters": {"stop": "</s>"}}
+    assert (await text.events(ending))[-2]["finish_reason"] == "eos_token"
+
+
 async def test_seeds_are_given_back_and_repeat(text: Asker) -> None:
     body = asked(6, do_sample=True)
     first = await text.ask(body)
