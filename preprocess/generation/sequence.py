@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-from preprocess.generation.detokenizer import Detokenizer, silent_tokens
+from preprocess.generation.detokenizer import Detokenizer, silent_tokens, token_text
 from preprocess.generation.figures import DISCONNECT, TextFigures
 from preprocess.generation.step import EngineStep
 from preprocess.generation.stops import Stops
@@ -204,8 +204,7 @@ class Sequence:
 
     def token_text(self, token: int) -> str:
         """A token alone, as a list of tokens names it."""
-        text: str = self._library.decode([token], skip_special_tokens=False)
-        return text
+        return token_text(self._library, token)
 
 
 def cut_by(error: BaseException) -> str:

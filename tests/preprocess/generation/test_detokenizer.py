@@ -18,7 +18,7 @@ from tokenizers import (
     trainers,
 )
 
-from preprocess.generation.detokenizer import BROKEN, Detokenizer
+from preprocess.generation.detokenizer import BROKEN, Detokenizer, token_text
 
 CORPUS = [
     "the quick brown fox 狐狸 跳过 the lazy dog",
@@ -124,6 +124,30 @@ def test_the_space_before_the_first_new_word_stays() -> None:
     assert pieces_of(tokenizer, [the], [the])[0] == " the"
     # Behind a special token too, where decoding the new tokens alone would strip it.
     assert pieces_of(tokenizer, [the, 1], [the])[0] == " the"
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@given(data=st.data())
+@settings(max_examples=100)
+def test_a_token_alone_has_the_text_of_its_piece(name: str, data: st.DataObject) -> None:
+    """But one that is a part of a character."""
+    tokenizer = TOKENIZERS[name]
+    tokens = tokenizer.encode("the " + data.draw(TEXTS), add_special_tokens=False).ids
+    pieces = pieces_of(tokenizer, tokens[:1], tokens[1:])
+    for token, piece in zip(tokens[1:], pieces, strict=False):
+        text = token_text(tokenizer, token)
+        assert BROKEN in text or text == piece
+
+
+def test_a_token_alone_keeps_its_space_without_special_tokens_too() -> None:
+    made = sentence_piece()
+    vocabulary = made.get_vocab()
+    bare = Tokenizer(models.WordLevel({"<0x41>": 0, "▁": 1, "▁the": 2}, "▁"))
+    bare.decoder = made.decoder
+    assert token_text(made, vocabulary["▁the"]) == token_text(bare, 2) == " the"
+    assert token_text(made, vocabulary["<0x41>"]) == token_text(bare, 0) == "A"
+    assert token_text(made, vocabulary["<0xE7>"]) == BROKEN
+    assert token_text(made, 9999) == ""
 
 
 @pytest.mark.slow
