@@ -8,6 +8,7 @@ Tested by tests/preprocess/generation/test_detokenizer.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import islice
@@ -19,6 +20,8 @@ _CONTEXT = 6
 # Tokens without a whole character after which the broken ones are given out as they are: bytes
 # that are no text, which a model may go on with for ever.
 _PATIENCE = 32
+# SentencePiece's name of a byte.
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 class Detokenizer:
@@ -87,6 +90,28 @@ class Detokenizer:
     def _text(self, tokens: list[int]) -> str:
         text: str = self._library.decode(tokens, skip_special_tokens=False)
         return text
+
+
+def token_text(library: Any, token: int) -> str:
+    """A token alone, as it continues a text: decoded as the first one it may lose its space."""
+    before, said = _anchor(library)
+    text: str = library.decode([*before, token], skip_special_tokens=False)
+    return text[len(said) :]
+
+
+@lru_cache(maxsize=8)
+def _anchor(library: Any) -> tuple[tuple[int, ...], str]:
+    """A token that others can be decoded behind, and its text; none where there is no such token.
+
+    A byte token is none: what follows it may be decoded as more of its character. Special tokens
+    are looked at first, which are none of bytes.
+    """
+    for token in (*sorted(silent_tokens(library)), *range(library.get_vocab_size())):
+        said: str = library.decode([token], skip_special_tokens=False)
+        is_byte = _BYTE.fullmatch(library.id_to_token(token) or "")
+        if said.strip() and BROKEN not in said and not is_byte:
+            return (token,), said
+    return (), ""
 
 
 @lru_cache(maxsize=8)

@@ -17,7 +17,7 @@ from preprocess.generation.engines import ENGINES
 from preprocess.generation.figures import TextFigures, Uncounted, tell_streams_limit
 from preprocess.generation.prompt import Prompt
 from preprocess.generation.request import Wanted
-from preprocess.generation.seats import seats
+from preprocess.generation.seats import Seats, seats
 from preprocess.generation.sequence import Patience, Sequence, cut_by
 from preprocess.passage import Departures, Passage
 from preprocess.settings import PreprocessSettings
@@ -63,10 +63,12 @@ class TextEngine:
         Raises ServingError, also `left` when the caller does meanwhile.
         """
         sequences = len(prompts) * wanted.parameters.sequences
+        # Of a health check a count of its own: it must not turn anybody away, nor be.
+        room = Seats({}) if passage.golden else seats
         # Before anything is made of what may be refused.
-        taken = seats.take(sequences, self._settings.max_streams, always=passage.golden)
+        taken = room.take(sequences, self._settings.max_streams)
         try:
-            rows = self._rows(prompts, wanted)
+            rows = self._rows(prompts, wanted, first=passage.goes_first)
             asked = [self._row.request(*row, wanted.parameters.stop) for row in rows]
             opening = [self._open(request, deadline, passage) for request in asked]
             replies = await unless_left(_all(opening), passage.caller)
@@ -90,16 +92,18 @@ class TextEngine:
             [partial(sequence, *row, one) for row, one in zip(rows, seated, strict=True)], seated
         )
 
-    def _rows(self, prompts: Rows[Prompt], wanted: Wanted) -> list[tuple[Prompt, Options]]:
+    def _rows(
+        self, prompts: Rows[Prompt], wanted: Wanted, *, first: bool
+    ) -> list[tuple[Prompt, Options]]:
         """One a sequence."""
         of_each = wanted.parameters.sequences
         return [
-            (prompt, self._options(prompt, wanted, at * of_each + one))
+            (prompt, self._options(prompt, wanted, at * of_each + one, first=first))
             for at, prompt in enumerate(prompts)
             for one in range(of_each)
         ]
 
-    def _options(self, prompt: Prompt, wanted: Wanted, at: int) -> Options:
+    def _options(self, prompt: Prompt, wanted: Wanted, at: int, *, first: bool) -> Options:
         asked = wanted.parameters
         return Options(
             max_new_tokens=prompt.new_tokens,
@@ -107,6 +111,7 @@ class TextEngine:
             sampling=asked.sampling,
             seed=(asked.seed + at) % (MAX_SEED + 1),
             logprobs=asked.logprobs,
+            first=first,
         )
 
     async def _open(self, request: StreamedRequest, deadline: float, passage: Passage) -> Replies:

@@ -22,10 +22,10 @@ class Seats:
     def taken(self) -> int:
         return self._counts.get(_TAKEN, 0)
 
-    def take(self, sequences: int, most: int, *, always: bool = False) -> Seats:
-        """Count them. Raises ServingError: `too_large` for more than may run at all, `overloaded`.
+    def take(self, sequences: int, most: int) -> Seats:
+        """Count them.
 
-        `always` is for a health check, which must not turn anybody away nor be.
+        Raises ServingError: `too_large` for more than may run at all, `overloaded`.
         """
         if sequences > most:
             raise ServingError(
@@ -34,7 +34,7 @@ class Seats:
                 "TRANSFORMER_SERVING_MAX_STREAMS sets how many",
                 limit=most, got=sequences,
             )  # fmt: skip
-        if self.taken + sequences > most and not always:
+        if self.taken + sequences > most:
             raise ServingError(
                 "overloaded",
                 "too many sequences run; TRANSFORMER_SERVING_MAX_STREAMS sets how many may",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-from preprocess.generation.detokenizer import Detokenizer, silent_tokens
+from preprocess.generation.detokenizer import Detokenizer, silent_tokens, token_text
 from preprocess.generation.figures import DISCONNECT, TextFigures
 from preprocess.generation.step import EngineStep
 from preprocess.generation.stops import Stops
@@ -85,6 +85,9 @@ class Sequence:
         self._detokenizer = Detokenizer(library, prompt)
         self._stops = Stops(stop)
         self._eos_ids = options.eos_ids
+        # Special tokens have no text in which a stop string could be found.
+        named = map(library.token_to_id, stop)
+        self._stop_ids = self._silent.intersection(named).difference(options.eos_ids)
         self._with_logprobs = options.logprobs
         self._patience = patience
         self._figures = figures
@@ -173,10 +176,13 @@ class Sequence:
         return piece
 
     def _texts(self, step: EngineStep) -> list[str]:
-        """Of each token up to the one with which a stop string is whole."""
+        """Of each token up to the one with which a stop string is whole, or which is one."""
         texts: list[str] = []
-        for at in range(len(step.ids)):
-            texts.append(self._stops.feed(self._text(at, step)))
+        for at, token in enumerate(step.ids):
+            text = self._stops.feed(self._text(at, step))
+            if token in self._stop_ids:
+                text += self._stops.feed(self._detokenizer.rest()) + self._stops.end()
+            texts.append(text)
             if self._stops.found:
                 break
         return texts
@@ -198,8 +204,7 @@ class Sequence:
 
     def token_text(self, token: int) -> str:
         """A token alone, as a list of tokens names it."""
-        text: str = self._library.decode([token], skip_special_tokens=False)
-        return text
+        return token_text(self._library, token)
 
 
 def cut_by(error: BaseException) -> str:

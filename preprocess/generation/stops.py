@@ -36,6 +36,11 @@ class Stops:
         self._held = text[len(text) - held :]
         return text[: len(text) - held]
 
+    def end(self) -> str:
+        """What was held back, where the text ends by what is no text, as a special token is."""
+        self.found = True
+        return self.rest()
+
     def rest(self) -> str:
         """What was held back for a stop string that did not come."""
         held, self._held = self._held, ""

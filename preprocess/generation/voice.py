@@ -41,10 +41,6 @@ class Spoken:
             return sequence.text
         return self.prompt(at) + sequence.text
 
-    def before(self, at: int) -> int:
-        """Characters in the answer that are before the sequence's own text."""
-        return len(self.prompt(at)) if self.wanted.with_prompt else 0
-
     def prompt(self, at: int) -> str:
         """Of the sequence at that place; a conversation's is not shown."""
         prompts = self.wanted.prompts

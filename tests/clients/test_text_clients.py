@@ -27,7 +27,8 @@ OPENAI: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     ),
     "several": ("/v1", "text", "whole", {**TEXT, "prompt": [PROMPT, PROMPT], "n": 2}),
     "stop": ("/v1", "text", "whole", {**TEXT, "stop": [" w21", "w22"]}),
-    "logprobs": ("/v1", "text", "whole", {**TEXT, "logprobs": 1, "echo": True}),
+    "echo": ("/v1", "text", "whole", {**TEXT, "echo": True}),
+    "logprobs": ("/v1", "text", "whole", {**TEXT, "logprobs": 1}),
     "chat": ("/v1", "chat", "whole", CHAT),
     "chat in chunks": ("/v1", "chat", "streamed", CHAT),
     "chat with logprobs": ("/v1", "chat", "whole", {**CHAT, "logprobs": True}),
@@ -107,8 +108,8 @@ def test_openais_text(openai: Any) -> None:
     assert [row["text"] for row in openai["several"]["choices"]] == [NEXT] * 4
     stopped = openai["stop"]["choices"][0]
     assert (stopped["text"], stopped["finish_reason"]) == (" w20", "stop")
+    assert openai["echo"]["choices"][0]["text"] == PROMPT + NEXT
     listed = openai["logprobs"]["choices"][0]
-    assert listed["text"] == PROMPT + NEXT
     assert listed["logprobs"]["token_logprobs"] == [-1.5, -0.5, -1.0, -1.5]
 
 
@@ -123,7 +124,7 @@ def test_openais_chat(openai: Any) -> None:
     for name in ("chat", "chat with logprobs", "chat at TGI"):
         assert openai[name]["choices"][0]["message"]["content"] == NEXT
     rows = openai["chat with logprobs"]["choices"][0]["logprobs"]["content"]
-    assert [row["token"] for row in rows] == NEXT.split()
+    assert [row["token"] for row in rows] == [" w20", " w21", " w22", " w20"]
     deltas = [row["choices"][0]["delta"] for row in openai["chat in chunks"]]
     assert deltas[0]["role"] == "assistant"
     assert "".join(row["content"] or "" for row in deltas) == NEXT

@@ -72,10 +72,20 @@ SAMPLINGS = st.builds(
         sampling=SAMPLINGS,
         seed=st.integers(0, MAX_SEED),
         logprobs=st.booleans(),
+        first=st.booleans(),
     )
 )
 def test_options_cross_the_wire_whole(options: Options) -> None:
     assert read_options(options.to_json()) == options
+
+
+def test_options_of_another_version_are_taken() -> None:
+    """Preprocess comes with the bundle and the engine with the image: either may be the older."""
+    options = Options(1, (), Sampling(True, 1.0, 1.0, 0, 1.0), 0)
+    fields = json.loads(options.to_json())
+    newer = json.dumps({**fields, "of a version to come": 1}).encode()
+    del fields["first"]
+    assert read_options(newer) == read_options(json.dumps(fields).encode()) == options
 
 
 @pytest.mark.parametrize("value", [0, -1, 1e-300, 101, float("nan"), float("inf")])

@@ -127,8 +127,8 @@ class Caller:
         return self.refusal.fault if self.refusal else self.parts[-1].finish
 
 
-def call(*ids: int, new: int = 4) -> Call:
-    options = Options(new, (), Sampling(False, 1.0, 1.0, 0, 1.0), 0)
+def call(*ids: int, new: int = 4, first: bool = False) -> Call:
+    options = Options(new, (), Sampling(False, 1.0, 1.0, 0, 1.0), 0, first=first)
     return Call(np.array(ids, np.int32), options)
 
 
@@ -391,6 +391,36 @@ def test_too_many_that_wait_are_refused_with_both_numbers() -> None:
         pause.set()
         assert [one.end() for one in (first, *callers[:2])] == [Finish.LENGTH] * 3
     assert engine.counts.refused == 1
+
+
+@pytest.mark.parametrize("full", ["max_running", "kv_blocks"])
+def test_a_health_check_waits_for_nobody(full: str) -> None:
+    """Beside what has all places or the whole cache, and before all that may wait and do."""
+    long = call(1, new=50_000)
+    most, blocks = (1, 10_000) if full == "max_running" else (6, long.blocks)
+    with running(max_running=most, kv_blocks=blocks, max_waiting=2) as engine:
+        runs = submitted(engine, long)[0]
+        assert runs.begun.wait(10)
+        waiting = submitted(engine, call(2), call(3))
+        checks = submitted(engine, *[call(7, new=8, first=True) for _ in range(2)])
+        assert [one.end() for one in checks] == [Finish.LENGTH] * 2
+        assert not any(one.begun.is_set() for one in waiting)
+        runs.left = True
+        assert [one.end() for one in (runs, *waiting)] == [Finish.CANCELLED, *[Finish.LENGTH] * 2]
+    assert engine.counts.refused == 0
+
+
+def test_a_health_check_that_waits_turns_nobody_away() -> None:
+    pause = threading.Event()
+    with running(lambda: CountingPipeline(pause), max_waiting=1) as engine:
+        first = submitted(engine, call(1))[0]
+        while not engine.counts.prompt_tokens:
+            time.sleep(0.001)
+        callers = submitted(engine, call(2, first=True), call(3), call(4))
+        pause.set()
+        ends = [one.end() for one in (first, *callers)]
+        assert ends == [*[Finish.LENGTH] * 3, Fault.UNAVAILABLE]
+        assert "1 calls wait, and 1 may" in str(callers[2].refusal)
 
 
 def test_closing_lets_what_runs_come_to_its_end() -> None:

@@ -249,6 +249,27 @@ def test_who_leaves_frees_the_cache(triton_server: TritonServer, built: Built) -
     triton_server.client().unload_model(name)
 
 
+@pytest.mark.parametrize("full", ["num_kv_blocks", "max_running"])
+def test_a_health_check_waits_for_nobody(
+    triton_server: TritonServer, built: Built, full: str
+) -> None:
+    """One sequence has the whole cache, or the only place, and another waits for it."""
+    name = serve(triton_server, built, **{full: str({"num_kv_blocks": 16}.get(full, 1))})
+    long, waits = (
+        Caller(triton_server, name, [seed, 2, 3], options(POSITIONS - 3)) for seed in (1, 2)
+    )
+    assert long.first.wait(20)
+    [ids] = prompts(10, 40)
+    check = Caller(triton_server, name, ids, options(8, first=True))
+    assert check.end() is Finish.LENGTH
+    assert check.ids == built.greedy(ids, 8)
+    assert not waits.first.is_set()
+    assert long.end() is waits.end() is Finish.LENGTH
+    assert long.ids == built.greedy([1, 2, 3], POSITIONS - 3)
+    until(triton_server, name, running=0, waiting=0, failed_total=0, cache_use=0)
+    triton_server.client().unload_model(name)
+
+
 def test_a_farewell_may_come_before_what_it_ends(triton_server: TritonServer, built: Built) -> None:
     """They come on streams of their own."""
     name = serve(triton_server, built)

@@ -15,6 +15,9 @@ from transformer_serving.contract.errors import ContractError
 
 # Tokens of one block of the cache: what openvino_genai 2026.4 takes on a CPU.
 BLOCK_TOKENS = 32
+# Blocks beside those that callers share, for a health check: no golden request of convert takes
+# more, of a tokenizer of bytes either.
+SPARE_BLOCKS = 2
 ON, OFF = "on", "off"
 OPENVINO, VLLM = "openvino", "vllm"
 _FRACTION = re.compile(r"0\.[0-9]{1,4}|1(\.0{1,4})?")
@@ -77,7 +80,8 @@ class EngineParameter:
 NUM_KV_BLOCKS = EngineParameter(
     "num_kv_blocks",
     f"Blocks of {BLOCK_TOKENS} tokens that hold every running sequence, at least one whole one. "
-    "A call that can never fit is refused with both numbers.",
+    f"A call that can never fit is refused with both numbers. A health check has {SPARE_BLOCKS} "
+    "more, and a place beside the sequences that run.",
     unsaid="a gigabyte's worth, at least 1 and at most 64 whole sequences",
     high=2**31 - 1,
 )

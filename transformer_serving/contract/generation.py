@@ -84,13 +84,18 @@ class Generation:
 
 @dataclass(frozen=True)
 class Options:
-    """What one sequence asks of the engine. The seed is the only source of chance."""
+    """What one sequence asks of the engine. The seed is the only source of chance.
+
+    `first` is a health check's: it stands before whoever waits, and is not refused for them. An
+    engine of before passes over it.
+    """
 
     max_new_tokens: int
     eos_ids: tuple[int, ...]
     sampling: Sampling
     seed: int
     logprobs: bool = False
+    first: bool = False
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -143,6 +148,7 @@ def read_options(text: bytes) -> Options | Farewell:
         sampling=_sampling(fields.inner("sampling")),
         seed=fields.number("seed", low=0, high=MAX_SEED),
         logprobs=fields.take("logprobs", bool, default=False),
+        first=fields.take("first", bool, default=False),
     )
 
 

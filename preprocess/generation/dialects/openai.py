@@ -57,6 +57,11 @@ def read_completion(asked: Asked) -> dict[str, Any]:
             "impossible", "parameter 'logprobs' gives those of the chosen tokens alone; send 1 or "
             "leave it out", field="logprobs", limit=1,
         )  # fmt: skip
+    if echo and logprobs is not None:
+        raise ServingError(
+            "impossible", "the prompt's log-probabilities, which 'logprobs' asks for beside "
+            "'echo', are not known; leave out one of the two", field="logprobs",
+        )  # fmt: skip
     own = _read(body, echo=echo, logprobs=logprobs is not None)
     # A list of one is no reason to refuse a stream.
     own["text"] = rows[0] if len(rows) == 1 else prompt

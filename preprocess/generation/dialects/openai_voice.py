@@ -46,7 +46,8 @@ class _OpenAIVoice(ABC):
 
     @abstractmethod
     def listed(self, tokens: Rows[Token], sequence: Sequence, offset: int) -> Any:
-        """Tokens with their log-probabilities; `offset` characters are before them."""
+        """Tokens with their log-probabilities; `offset` characters of the text are before them,
+        which begins with no prompt where log-probabilities are asked for."""
 
     def _frame(self, kind: str) -> dict[str, Any]:
         spoken = self.spoken
@@ -72,8 +73,7 @@ class _OpenAIVoice(ABC):
     def piece(self, at: int, piece: Piece, sequence: Sequence) -> bytes:
         listed = None
         if self.logprobs:
-            offset = self.spoken.before(at) + piece.offset
-            listed = self.listed(piece.tokens, sequence, offset)
+            listed = self.listed(piece.tokens, sequence, piece.offset)
         if not piece.text and not listed:
             return b""
         return self._chunk({**self.delta(at, piece.text, listed), "finish_reason": None})
@@ -98,7 +98,7 @@ class CompletionVoice(_OpenAIVoice):
     def choice(self, at: int, sequence: Sequence) -> dict[str, Any]:
         listed = None
         if self.logprobs:
-            listed = self.listed(sequence.tokens, sequence, self.spoken.before(at))
+            listed = self.listed(sequence.tokens, sequence, 0)
         return {"index": at, "text": self.spoken.text(at, sequence), "logprobs": listed}
 
     def begin(self) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -17,13 +18,14 @@ from tokenizers import (
     trainers,
 )
 
-from preprocess.generation.detokenizer import BROKEN, Detokenizer
+from preprocess.generation.detokenizer import BROKEN, Detokenizer, token_text
 
 CORPUS = [
     "the quick brown fox 狐狸 跳过 the lazy dog",
     "Ünïcödé, naïve café – ‘tea’ 👩‍👩‍👧 🎉🎉 ok",
 ]
 SPECIAL = ["<s>", "</s>"]
+CLEANED = "clean_up_tokenization_spaces"
 TEXTS = st.text(
     st.one_of(st.characters(codec="utf-8"), st.sampled_from("ab  狐👩🎉é\u200d\n")), max_size=60
 )
@@ -122,6 +124,43 @@ def test_the_space_before_the_first_new_word_stays() -> None:
     assert pieces_of(tokenizer, [the], [the])[0] == " the"
     # Behind a special token too, where decoding the new tokens alone would strip it.
     assert pieces_of(tokenizer, [the, 1], [the])[0] == " the"
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@given(data=st.data())
+@settings(max_examples=100)
+def test_a_token_alone_has_the_text_of_its_piece(name: str, data: st.DataObject) -> None:
+    """But one that is a part of a character."""
+    tokenizer = TOKENIZERS[name]
+    tokens = tokenizer.encode("the " + data.draw(TEXTS), add_special_tokens=False).ids
+    pieces = pieces_of(tokenizer, tokens[:1], tokens[1:])
+    for token, piece in zip(tokens[1:], pieces, strict=False):
+        text = token_text(tokenizer, token)
+        assert BROKEN in text or text == piece
+
+
+def test_a_token_alone_keeps_its_space_without_special_tokens_too() -> None:
+    made = sentence_piece()
+    vocabulary = made.get_vocab()
+    bare = Tokenizer(models.WordLevel({"<0x41>": 0, "▁": 1, "▁the": 2}, "▁"))
+    bare.decoder = made.decoder
+    assert token_text(made, vocabulary["▁the"]) == token_text(bare, 2) == " the"
+    assert token_text(made, vocabulary["<0x41>"]) == token_text(bare, 0) == "A"
+    assert token_text(made, vocabulary["<0xE7>"]) == BROKEN
+    assert token_text(made, 9999) == ""
+
+
+@pytest.mark.slow
+def test_spaces_stay_that_transformers_pipeline_takes_out() -> None:
+    """As docs/api.md says of text-generation."""
+    from transformers import PreTrainedTokenizerFast, TextGenerationPipeline
+
+    cleaned = signature(TextGenerationPipeline.postprocess).parameters[CLEANED].default
+    tokenizer, text = TOKENIZERS["byte-level"], "a != b , then"
+    ids = tokenizer.encode(text).ids
+    assert "".join(pieces_of(tokenizer, [], ids)) == text
+    theirs = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    assert theirs.decode(ids, **{CLEANED: cleaned}) == "a!= b, then"
 
 
 def test_endless_broken_bytes_are_not_held_for_ever() -> None:

@@ -21,7 +21,11 @@ from preprocess.triton.streamed_request import StreamedRequest
 from tests.engine.triton_server import TritonServer
 from tests.text_engine import PROMPT, Asker, asked, fields, lived, three_tokens, write_model
 from transformer_serving.contract.generation import Options
-from transformer_serving.contract.worker.request_context import GoldenBody, current_caller
+from transformer_serving.contract.worker.request_context import (
+    GoldenBody,
+    MirroredBody,
+    current_caller,
+)
 from transformer_serving.contract.worker.watched_answers import watched_answers
 
 pytestmark = pytest.mark.slow
@@ -65,6 +69,22 @@ async def test_a_stop_string_ends_it_at_the_engine_too(
     await until(lambda: len(lived(text_triton, "text")) > before)
     assert lived(text_triton, "text")[-1].startswith("cancelled")
     assert seats.taken == 0
+
+
+@pytest.mark.parametrize("word", ["w20", "every"])
+@pytest.mark.parametrize("more", [[], ["w21 w22"]])
+async def test_a_stop_string_may_name_a_special_token(
+    text: Asker, word: str, more: list[str]
+) -> None:
+    """Alone or behind others in one message, and behind what might begin another stop string."""
+    prompt = f"{word} w21 <s>"
+    body = {"text": prompt, "parameters": {"stop": ["<s>", *more], "max_new_tokens": 9}}
+    assert (await text.answer(body))["text"] == f"{prompt} {word} w21"
+    *pieces, end, _ = await text.events(body)
+    assert "".join(row["text"] for row in pieces) + end["text"] == f" {word} w21"
+    assert (end["finish_reason"], end["generated_tokens"]) == ("stop_sequence", 3)
+    ending = {"text": f"{word} w21 </s>", "parameters": {"stop": "</s>"}}
+    assert (await text.events(ending))[-2]["finish_reason"] == "eos_token"
 
 
 async def test_seeds_are_given_back_and_repeat(text: Asker) -> None:
@@ -228,6 +248,39 @@ async def test_no_more_run_than_may(settings: Any, text: Asker) -> None:
     assert (await small.ask({"text": PROMPT})).status_code == 200
     status, error = await small.refusal(asked(1, num_return_sequences=3))
     assert (status, error["code"]) == (413, "too_large")
+
+
+async def test_a_health_check_is_neither_turned_away_nor_turns_anybody_away(
+    settings: Any, text: Asker
+) -> None:
+    settings(MAX_STREAMS="1")
+    small = Asker("text", fields())
+    check = await small.ask(GoldenBody({"text": "hang w30", "stream": True}))
+    stream = await small.ask({"text": "hang w30", "stream": True})
+    assert seats.taken == 1
+    assert (await small.ask(GoldenBody({"text": PROMPT}))).status_code == 200
+    assert (await small.refusal({"text": PROMPT}))[0] == 503
+    check.close()
+    assert seats.taken == 1
+    stream.close()
+    assert seats.taken == 0
+
+
+async def test_the_engine_is_told_of_a_health_check(
+    text: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of a caller's body that is asked again stands in its turn."""
+    told: list[bool] = []
+
+    def request(prompt: Prompt, options: Options, stop: tuple[str, ...]) -> StreamedRequest:
+        told.append(options.first)
+        return openvino.request(prompt, options, stop)
+
+    monkeypatch.setitem(ENGINES, "openvino", replace(ENGINES["openvino"], request=request))
+    counted = Asker("text", fields())
+    for body in (GoldenBody(asked(1)), MirroredBody(asked(1)), asked(1)):
+        assert (await counted.ask(body)).status_code == 200
+    assert told == [True, False, False]
 
 
 async def test_nothing_is_made_of_a_request_that_has_no_seats(

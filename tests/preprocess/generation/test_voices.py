@@ -93,25 +93,24 @@ async def test_a_chat_in_chunks(text: Asker) -> None:
 async def test_logprobs_are_the_chosen_tokens(text: Asker) -> None:
     answer = await text.answer({**GREEDY, "prompt": PROMPT, "logprobs": 1}, COMPLETIONS)
     listed = answer["choices"][0]["logprobs"]
-    assert listed["tokens"] == ["w20", "w21", "w22"]
+    assert listed["tokens"] == [" w20", " w21", " w22"]
     assert listed["token_logprobs"] == [-1.5, -0.5, -1.0]
     assert listed["text_offset"] == [0, 4, 8]
     answer = await text.answer({**GREEDY, "messages": MESSAGES, "logprobs": True}, CHAT)
     row = answer["choices"][0]["logprobs"]["content"][0]
-    assert row == {"token": "w20", "logprob": -1.5, "bytes": list(b"w20"), "top_logprobs": []}
+    assert row == {"token": " w20", "logprob": -1.5, "bytes": list(b" w20"), "top_logprobs": []}
     status, _ = await text.refusal({**GREEDY, "prompt": PROMPT, "logprobs": 5}, COMPLETIONS)
     assert status == 422
 
 
-@pytest.mark.parametrize("echo", [False, True])
-async def test_offsets_are_places_in_the_answers_text_streamed_or_not(
-    text: Asker, echo: bool
-) -> None:
-    body = {**GREEDY, "prompt": PROMPT, "logprobs": 1, "n": 2, "echo": echo, "max_tokens": 12}
+async def test_offsets_are_places_in_the_answers_text_streamed_or_not(text: Asker) -> None:
+    body = {**GREEDY, "prompt": PROMPT, "logprobs": 1, "n": 2, "max_tokens": 12}
     whole = (await text.answer(body, COMPLETIONS))["choices"]
-    begin = len(PROMPT) if echo else 0
-    places = [begin + 4 * at for at in range(12)]
+    places = [4 * at for at in range(12)]
     assert [row["logprobs"]["text_offset"] for row in whole] == [places] * 2
+    for row in whole:
+        tokens = row["logprobs"]["tokens"]
+        assert [row["text"][at : at + 4] for at in places] == tokens
     chunks = (await text.events({**body, "stream": True}, COMPLETIONS))[:-1]
     rows = [row for chunk in chunks for row in chunk["choices"] if row["logprobs"]]
     for at in range(2):
@@ -128,7 +127,7 @@ async def test_what_is_behind_a_stop_string_is_not_counted_however_it_came(
     body = {**GREEDY, "prompt": f"{first} w20 w21 w22", "stop": ["w20"], "logprobs": 1}
     answer = await text.answer({**body, "max_tokens": 9}, COMPLETIONS)
     assert answer["choices"][0]["text"] == f" {first} "
-    assert answer["choices"][0]["logprobs"]["tokens"] == [first, "w20"]
+    assert answer["choices"][0]["logprobs"]["tokens"] == [f" {first}", " w20"]
     assert answer["usage"]["completion_tokens"] == 2
     asked = {"inputs": body["prompt"], "parameters": {**DETAILS, "stop": ["w20"]}}
     details = (await text.answer(asked, "tgi.generate"))["details"]
@@ -167,6 +166,8 @@ async def test_stop_and_eos_are_both_stop(text: Asker) -> None:
         ({"prompt": None}, 400, "prompt"),
         ({"suffix": "x"}, 422, "suffix"),
         ({"best_of": 2}, 422, "best_of"),
+        ({"echo": True, "logprobs": 0}, 422, "logprobs"),
+        ({"echo": True, "logprobs": 1}, 422, "logprobs"),
         ({"presence_penalty": 0.5}, 422, "presence_penalty"),
         ({"logit_bias": {"1": 2}}, 422, "logit_bias"),
         ({"stream_options": 1}, 400, "stream_options"),

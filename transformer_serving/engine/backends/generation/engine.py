@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from transformer_serving.contract.engine_parameters import SPARE_BLOCKS
 from transformer_serving.contract.error_line import named_line
 from transformer_serving.contract.generation import Finish
 from transformer_serving.engine.backends.generation.calls import Call, CallRefused, Fault
@@ -87,7 +88,7 @@ class Engine:
     def submit(self, call: Call, answers: Answers) -> None:
         """Queue a checked call. Refuses it where too many wait, or where the engine is dead."""
         with self._news:
-            refusal = self._no_room()
+            refusal = self._no_room(call)
             if refusal is None:
                 self._inbox.append(Waiting(call, answers))
                 self._news.notify()
@@ -103,10 +104,14 @@ class Engine:
         self._thread.join()
         self._pipeline = None
 
-    def _no_room(self) -> CallRefused | None:
+    def _no_room(self, call: Call) -> CallRefused | None:
         if self._dead is not None:
             return CallRefused(Fault.UNAVAILABLE, f"{_DEAD}: {self._dead}")
         waiting, most = len(self._inbox) + len(self._waiting), self._settings.max_waiting
+        if waiting < most or call.options.first:
+            return None
+        # Copied in one step, as the engine's thread goes on: health checks count for nobody.
+        waiting -= sum(one.call.options.first for one in (*self._inbox, *self._waiting))
         if waiting < most:
             return None
         return CallRefused(
@@ -145,7 +150,11 @@ class Engine:
                 if self._ending:
                     return False
                 self._news.wait()
-            self._waiting += self._inbox
+            for one in self._inbox:
+                if one.call.options.first:
+                    self._waiting.appendleft(one)
+                else:
+                    self._waiting.append(one)
             self._inbox.clear()
         return True
 
@@ -170,12 +179,15 @@ class Engine:
 
         So no sequence is ever pushed out of the cache by another one.
         """
-        while self._waiting and len(self._running) < self._settings.max_running:
-            first = self._waiting[0]
-            if self._blocks + first.call.blocks > self._settings.kv_blocks:
-                return
-            self._waiting.popleft()
-            self._start(first)
+        while self._waiting and self._has_room(self._waiting[0].call):
+            self._start(self._waiting.popleft())
+
+    def _has_room(self, call: Call) -> bool:
+        """A health check has room that callers have not: it says nothing of how many they are."""
+        most, blocks = self._settings.max_running, self._settings.kv_blocks
+        if call.options.first:
+            most, blocks = most + 1, blocks + SPARE_BLOCKS
+        return len(self._running) < most and self._blocks + call.blocks <= blocks
 
     def _start(self, waiting: Waiting) -> None:
         assert self._pipeline is not None

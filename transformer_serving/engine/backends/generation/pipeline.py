@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from transformer_serving.contract.engine_parameters import SPARE_BLOCKS
 from transformer_serving.contract.generation import Finish, Options
 from transformer_serving.engine.backends.generation.calls import Call
 from transformer_serving.engine.backends.generation.seeds import folded
@@ -34,6 +35,7 @@ class OpenVinoPipeline:
             if not (folder / name).is_file():
                 raise ModelError(f"model file '{name}' is missing; upload the model again")
         self._numbers = itertools.count()
+        self._all_to_shared = (settings.kv_blocks + SPARE_BLOCKS) / settings.kv_blocks
         try:
             self._inner = genai.ContinuousBatchingPipeline(
                 str(folder), _scheduler(settings), "CPU", _properties(settings)
@@ -55,7 +57,7 @@ class OpenVinoPipeline:
         return bool(self._inner.has_non_finished_requests())
 
     def cache_use(self) -> float:
-        return float(self._inner.get_metrics().cache_usage) / 100
+        return min(1.0, float(self._inner.get_metrics().cache_usage) / 100 * self._all_to_shared)
 
 
 class _Handle:
@@ -95,9 +97,10 @@ def _scheduler(settings: GenerationSettings) -> Any:
     scheduler = genai.SchedulerConfig()
     # Else the cache would be as large as whole gigabytes say.
     scheduler.cache_size = 0
-    scheduler.num_kv_blocks = settings.kv_blocks
-    scheduler.max_num_batched_tokens = max(settings.step_tokens, settings.max_running)
-    scheduler.max_num_seqs = settings.max_running
+    scheduler.num_kv_blocks = settings.kv_blocks + SPARE_BLOCKS
+    most = settings.max_running + 1
+    scheduler.max_num_batched_tokens = max(settings.step_tokens, most)
+    scheduler.max_num_seqs = most
     scheduler.dynamic_split_fuse = True
     scheduler.enable_prefix_caching = settings.prefix_cache
     return scheduler

@@ -57,7 +57,7 @@ class Pipeline(Protocol):
         ...
 
     def cache_use(self) -> float:
-        """Of the cache's blocks, from 0 to 1, at the last step."""
+        """Of the cache's blocks that callers share, from 0 to 1, at the last step."""
         ...
 
 

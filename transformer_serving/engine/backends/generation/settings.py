@@ -34,9 +34,10 @@ class GenerationSettings:
     """The limits of one model's engine.
 
     `kv_blocks` of BLOCK_TOKENS tokens each hold every running sequence. Of `max_running` sequences
-    each step makes a token; `max_waiting` more may wait. A step computes at most `step_tokens`
-    tokens, so that a long prompt does not hold up the others. Where many run, `send_gap_s` seconds
-    lie between two messages of one. `max_positions` are prompt and new tokens together.
+    each step makes a token; `max_waiting` more may wait. A health check has room beside both. A
+    step computes at most `step_tokens` tokens, so that a long prompt does not hold up the others.
+    Where many run, `send_gap_s` seconds lie between two messages of one. `max_positions` are prompt
+    and new tokens together.
     """
 
     vocabulary: int
