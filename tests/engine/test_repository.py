@@ -48,6 +48,7 @@ class FakeTriton:
         self.watch()
         if not self.accepts(version):
             raise LoadFailed("bad", frozenset({version}))
+        self.ready[model] = self.ready.get(model, frozenset()) | {version}
         self.watch()
 
     def infer(

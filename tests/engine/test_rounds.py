@@ -24,8 +24,9 @@ from transformer_serving.engine.controller.failures import FailedChanges
 from transformer_serving.engine.controller.first_loads import TRITON_AWAY
 from transformer_serving.engine.controller.proving.prover import PROOF_MODEL
 from transformer_serving.engine.controller.records import Pauses
-from transformer_serving.engine.controller.triton.server import TritonAway
+from transformer_serving.engine.controller.triton.server import BackendDied, TritonAway
 from transformer_serving.engine.errors import EngineError
+from transformer_serving.engine.model_config import from_text
 
 
 @pytest.fixture
@@ -259,6 +260,58 @@ def test_what_is_not_proven_here_is_not_proven_again_before_its_update(
     one.until(lambda: one.row("m")["ready"] and not one.service._jobs)
     assert one.triton.loads[begun:] == ["m"]
     assert one.row("m")["bundle_version"] == 202
+
+
+def serving_a_bundle_whose_load_ends_triton(
+    folder: Path, error: type[EngineError]
+) -> tuple[Rounds, list[list[int]]]:
+    """Bundle 101, which Triton has lost; and the versions of each load of m from then on."""
+    one = Rounds(folder / "controller")
+    one.plane.add("m", write_bundle(folder / "before", 101, parity=True), preprocess_of(101))
+    one.until(lambda: one.row("m").get("ready") and not one.service._jobs)
+    loads: list[list[int]] = []
+
+    def end_triton() -> None:
+        if one.triton.loads[-1] == "m":
+            text = (one.folder / "models" / "m" / "config.pbtxt").read_text()
+            loads.append(sorted(from_text(text).version_policy.specific.versions))
+            if 101 in loads[-1]:
+                one.triton.ready.clear()
+                raise error("no memory")
+
+    one.triton.before["load"] = end_triton
+    one.triton.ready.clear()
+    one.until(lambda: loads == [[101]] and not one.service._jobs)
+    return one, loads
+
+
+@pytest.mark.parametrize("error", [TritonAway, BackendDied])
+def test_a_bundle_that_cannot_be_loaded_any_more_is_replaced(
+    tmp_path: Path, error: type[EngineError]
+) -> None:
+    """Its load, as with less memory than before, would end that of the new one beside it."""
+    one, loads = serving_a_bundle_whose_load_ends_triton(tmp_path, error)
+    one.plane.add("m", write_bundle(tmp_path / "after", 202, parity=True), preprocess_of(202))
+    one.until(lambda: any(202 in versions for versions in loads))
+    assert next(versions for versions in loads if 202 in versions) == [202]
+    one.until(lambda: one.row("m")["ready"] and not one.service._jobs)
+    assert (one.row("m")["bundle_version"], one.row("m")["reason"]) == (202, None)
+
+
+def test_what_took_triton_along_is_not_put_back_beside_its_update(tmp_path: Path) -> None:
+    one, loads = serving_a_bundle_whose_load_ends_triton(tmp_path, TritonAway)
+    with one.held("infer") as asked:
+        one.plane.add("m", write_bundle(tmp_path / "after", 202, parity=True), preprocess_of(202))
+        one.until(asked.is_set)
+        begun = len(loads)
+        failed = one.service._failures._failed
+        failed.update({key: dataclasses.replace(one, retry_at=0.0) for key, one in failed.items()})
+        for _ in range(5):
+            one.service.round()
+        assert not one.service._jobs._others
+        assert len(loads) == begun
+    one.until(lambda: one.row("m")["ready"] and not one.service._jobs)
+    assert loads[begun:] == [[202]]
 
 
 def test_an_update_that_was_just_loaded_is_not_put_back_by_an_old_look(

@@ -204,8 +204,7 @@ class Deployment:
         new: Version,
         turn: contextlib.ExitStack,
     ) -> None:
-        old = () if record is None else _in_grace(record, new, time.time(), self.grace_s)
-        old = self._servable(old)
+        old = self._beside(record, new)
         together = (new, *old)
         config = _together(together)
         try:
@@ -218,6 +217,15 @@ class Deployment:
                 raise
             self._wait_for_workers(served, old[0], turn)
             self._try(served, (new,), from_text(new.config))
+
+    def _beside(self, record: ModelRecord | None, new: Version) -> tuple[Version, ...]:
+        """What serves on beside the new one. Not what Triton has lost: workers get nothing of it as
+        it is, and where its load is what ended Triton, it would end the new one's with it."""
+        if record is None:
+            return ()
+        loaded = self.triton.loaded().get(record.model, ())
+        kept = _in_grace(record, new, time.time(), self.grace_s)
+        return self._servable([version for version in kept if version.number in loaded])
 
     def _wait_for_workers(self, served: Served, old: Version, turn: contextlib.ExitStack) -> None:
         """The old version goes as the new one comes: by then every worker must know of the new one,

@@ -19,6 +19,7 @@ from transformer_serving.engine.controller.records import (
     FailedChange,
     Failures,
     Kind,
+    ModelRecord,
     Pauses,
     failed_again,
 )
@@ -71,6 +72,13 @@ class FailedChanges:
     @property
     def now(self) -> Failures:
         return self._failed
+
+    def took_along(self, record: ModelRecord | None) -> bool:
+        """Whether its last load took Triton, or its process, along."""
+        if record is None:
+            return False
+        failure = self._failed.get((record.model, record.fingerprint))
+        return failure is not None and failure.kind in _KEPT
 
     def begin(self, model: str, fingerprint: str, now: float) -> None:
         """It is about to be loaded."""

@@ -153,16 +153,18 @@ class Service:
     def _act(self, loaded: Loaded | None, now: float) -> None:
         # A late answer does not know yet what a job has done since it was asked for.
         self._jobs.seen(self._look.asked_at)
-        for model, record in self._state.records().items():
+        records = self._state.records()
+        for model, record in records.items():
             if loaded is not None and record.numbers <= loaded.get(model, frozenset()):
                 self._failures.serves(model, record.fingerprint)
-        unproven = self._prover.unproven(self._state.records().values())
+        unproven = self._prover.unproven(records.values())
         for model, action in self._plan(loaded, unproven, now).items():
             # What serves is put back also while its update is on its way; but no proof of it then,
-            # which would go before that of the update.
+            # which would go before that of the update, nor what may take Triton from under it.
             reload = isinstance(action, Reload)
             waits = self._fetches.coming(model) and not reload
-            beside = reload and model not in unproven
+            harms = model in unproven or self._failures.took_along(records.get(model))
+            beside = reload and not harms
             if self._jobs.is_free(model, beside=beside) and not waits:
                 self._start(model, action, now)
         if loaded is not None and not self._jobs:
