@@ -91,6 +91,7 @@ class Machine:
             self.commit,
             *(30.0, 30.0),
             is_wanted=lambda served: self.plane.served["m"] == served,
+            begins=lambda model, fingerprint: None,
             alone=lambda model: contextlib.nullcontext(self.state.records().get(model)),
         )
 
@@ -117,6 +118,7 @@ def recovered(disk: Path) -> ModelRecord | None:
     steps = Deployment(
         *(nothing, nothing, repository, nothing, state.commit, 30.0, 30.0),
         is_wanted=nothing,
+        begins=nothing,
         alone=nothing,
     )
     record = state.records().get("m")

@@ -430,6 +430,58 @@ def test_a_load_that_ends_the_container_is_tried_after_growing_pauses(one: Round
     assert one.state()["failures"] == []
 
 
+def begun(one: Rounds) -> set[str]:
+    """The models whose loads the next controller would count as failed."""
+    return {str(failure["model"]) for failure in one.state()["failures"]}
+
+
+def test_a_load_that_ends_the_container_costs_none_that_waits_a_pause(
+    one: Rounds, tmp_path: Path
+) -> None:
+    """Of twelve that a Triton has lost four are put back at a time."""
+    names = {"m", *(f"m{number}" for number in range(11))}
+    for name in names - {"m"}:
+        one.plane.add(name, tmp_path / "m" / "model.onnx")
+    one.until(lambda: all(one.row(name).get("ready") for name in names) and not one.service._jobs)
+    one.triton.loads.clear()
+    loading, gone = threading.Barrier(5), threading.Event()
+
+    def die() -> None:
+        loading.wait(60)
+        assert gone.wait(60)
+        raise TritonAway("Triton went away while it loaded the model")
+
+    one.triton.before["load"] = die
+    one.triton.ready = {}
+    one.until(lambda: len(one.service._jobs) == len(names))
+    loading.wait(60)
+    first = set(one.triton.loads)
+    assert len(first) == 4
+    assert begun(one) == first
+    ended = one.service
+    one.triton.before.clear()
+    one.restart()
+    assert {model for model, _ in one.service._failures.now} == first
+    one.until(lambda: all(one.row(name)["ready"] for name in names - first))
+    ended._jobs._for_others.shutdown(wait=False, cancel_futures=True)
+    gone.set()
+
+
+def test_an_update_that_waits_for_its_turn_has_not_begun(one: Rounds, tmp_path: Path) -> None:
+    turns = one.service._deployment._at_work
+    with turns, turns:
+        one.plane.add("n", tmp_path / "m" / "model.onnx")
+        one.until(lambda: one.service._jobs)
+        assert begun(one) == set()
+        loading = contextlib.ExitStack()
+        asked = loading.enter_context(one.held("load"))
+    with loading:
+        one.until(asked.is_set)
+        assert begun(one) == {"n"}
+    one.until(lambda: one.row("n")["ready"] and not one.service._jobs)
+    assert begun(one) == set()
+
+
 def test_a_load_that_ended_with_its_controller_is_no_failure_where_triton_has_it(
     one: Rounds,
 ) -> None:

@@ -87,6 +87,7 @@ class Service:
             *(control_plane, triton, repository, prover, state.commit, grace_s),
             notice_s=grace_s if notice_s is None else notice_s,
             is_wanted=self._is_wanted,
+            begins=self._begins,
             alone=self._alone,
         )
         self._wake = threading.Event()
@@ -196,7 +197,7 @@ class Service:
         served = (self._sync.wanted or {}).get(model)
         if isinstance(action, Prepare):
             if served is not None:
-                self._start_update(served, now)
+                self._start_update(served)
         elif self._jobs.claim(model):
             # Only now, as an update may have been at it.
             record = self._state.records().get(model)
@@ -210,9 +211,9 @@ class Service:
                 job = _bind(steps.reload, record)
             elif record is not None:
                 job = _bind(steps.retire, record, now)
-            self._begin(model, action, fingerprint, job, now)
+            self._begin(model, action, fingerprint, job)
 
-    def _start_update(self, served: Served, now: float) -> None:
+    def _start_update(self, served: Served) -> None:
         model, record = served.model, self._state.records().get(served.model)
         fetched = self._fetches.take(served)
         if fetched is None:
@@ -221,22 +222,17 @@ class Service:
             return
         try:
             job = _bind(self._deployment.take, served, record, fetched)
-            self._begin(model, Prepare(), served.fingerprint, job, now)
+            self._begin(model, Prepare(), served.fingerprint, job)
         except BaseException:
             self._repository.discard(model, fetched.token)
             raise
 
-    def _begin(
-        self, model: str, action: Action, fingerprint: str, job: Callable[[], None], now: float
-    ) -> None:
+    def _begin(self, model: str, action: Action, fingerprint: str, job: Callable[[], None]) -> None:
         _log.info("%s: %s", model, type(action).__name__.lower())
+        self._jobs.start(model, fingerprint, job, update=isinstance(action, Prepare))
 
-        def told() -> None:
-            if fingerprint != REMOVAL:
-                self._failures.begin(model, fingerprint, now)
-
-        update = isinstance(action, Prepare)
-        self._jobs.start(model, fingerprint, job, update=update, told=told)
+    def _begins(self, model: str, fingerprint: str) -> None:
+        self._failures.begin(model, fingerprint, time.time())
 
     @contextlib.contextmanager
     def _alone(self, model: str) -> Iterator[ModelRecord | None]:
