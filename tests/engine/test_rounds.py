@@ -23,7 +23,7 @@ from transformer_serving.engine.controller import failures, look, state
 from transformer_serving.engine.controller.failures import FailedChanges
 from transformer_serving.engine.controller.first_loads import TRITON_AWAY
 from transformer_serving.engine.controller.proving.prover import PROOF_MODEL
-from transformer_serving.engine.controller.records import Pauses
+from transformer_serving.engine.controller.records import REMOVAL, Pauses
 from transformer_serving.engine.controller.triton.server import BackendDied, TritonAway
 from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.model_config import from_text
@@ -390,6 +390,26 @@ def test_an_update_that_came_too_late_leaves_nothing(one: Rounds, tmp_path: Path
     one.until(lambda: len(list((one.folder / "models" / ".versions" / "m").iterdir())) == 1)
     assert one.row("m")["reason"] is None
     assert one.triton.loads == ["m"]
+
+
+def test_what_came_as_its_endpoint_was_removed_is_fetched_again(
+    one: Rounds, tmp_path: Path
+) -> None:
+    """The endpoint is there again by the next sync, and its files went with the removal."""
+    with one.downloads_held() as asked:
+        one.plane.add("n", write_onnx(tmp_path / "n"))
+        one.until(asked.is_set)
+        served = one.plane.served.pop("n")
+        one.until(lambda: "n" not in (one.service._sync.wanted or {}))
+        _, coming = one.service._fetches._coming["n"]
+        # What the next round hears of.
+        wait_until(lambda: one.service._sync._asked is None or one.service._sync._asked.done(), 30)
+    wait_until(coming.done, 30)
+    one.plane.served["n"] = served
+    one.service.round()
+    assert one.service._jobs._others["n"][1] == REMOVAL
+    one.until(lambda: one.row("n").get("ready") and not one.service._jobs)
+    assert (one.folder / "models" / "n" / "1" / "model.onnx").is_file()
 
 
 def ended_as_it_loads(one: Rounds) -> None:

@@ -206,6 +206,8 @@ class Service:
             if model == PROOF_MODEL:
                 job = self._prover.clear
             elif isinstance(action, Remove):
+                # It deletes the files of what has come, too: nothing is to be taken of that then.
+                self._fetches.leave(model)
                 fingerprint, job = REMOVAL, _bind(steps.remove, model)
             elif record is not None and isinstance(action, Reload):
                 job = _bind(steps.reload, record)
