@@ -78,6 +78,33 @@ NAMES = """
     print("as it should be")
 """
 
+FIGURES = """
+    from clearml import Task
+    from transformer_serving.engine.controller.control_plane import clearml_edge
+
+    known = Task.get_tasks(project_name="figures")
+    [serving] = [one for one in known if one.name == "served"] or [
+        Task.create(project_name="figures", task_name="served", task_type="service")
+    ]
+    # Two Tritons of one name tell theirs in turn.
+    planes = [clearml_edge.ClearmlControlPlane(serving.id) for _ in range(2)]
+    before = %d
+    for value in range(before, before + 4):
+        plane = planes[value %% 2]
+        plane.report_figures(f'nv_inference_count{{model="m",version="7"}} {value}')
+        plane.report("told")
+    own = planes[0]._own_task
+    assert own.id == planes[1]._own_task.id
+    planes[0].close()
+    told = [float(value) for value in range(before + 4)]
+    for task, name in ((own, "m.v7"), (serving, f"m.v7.{own.id}")):
+        found = Task.get_task(task_id=task.id)
+        points = found.get_reported_scalars()["nv_inference_count"][name]
+        assert points["y"] == told, points
+        assert found.get_last_scalar_metrics()["nv_inference_count"][name]["last"] == told[-1]
+    print("as it should be")
+"""
+
 
 @pytest.mark.parametrize("status", [400, 500])
 def test_a_serving_task_that_cannot_be_read_again_is_no_answer(
@@ -93,5 +120,13 @@ def test_every_start_goes_on_with_the_task_of_the_one_before(run_sdk: RunSdk) ->
     """Its name is no pattern, whatever is in it."""
     for _ in range(2):
         done = run_sdk(NAMES)
+        assert done.returncode == 0, done.stderr
+        assert "as it should be" in done.stdout
+
+
+def test_figures_go_on_where_the_run_before_ended(run_sdk: RunSdk) -> None:
+    """What a start tells takes no place of what was told before it."""
+    for before in (0, 4):
+        done = run_sdk(FIGURES % before)
         assert done.returncode == 0, done.stderr
         assert "as it should be" in done.stdout

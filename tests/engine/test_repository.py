@@ -48,6 +48,7 @@ class FakeTriton:
         self.watch()
         if not self.accepts(version):
             raise LoadFailed("bad", frozenset({version}))
+        self.ready[model] = self.ready.get(model, frozenset()) | {version}
         self.watch()
 
     def infer(
@@ -90,6 +91,7 @@ class Machine:
             self.commit,
             *(30.0, 30.0),
             is_wanted=lambda served: self.plane.served["m"] == served,
+            begins=lambda model, fingerprint: None,
             alone=lambda model: contextlib.nullcontext(self.state.records().get(model)),
         )
 
@@ -116,6 +118,7 @@ def recovered(disk: Path) -> ModelRecord | None:
     steps = Deployment(
         *(nothing, nothing, repository, nothing, state.commit, 30.0, 30.0),
         is_wanted=nothing,
+        begins=nothing,
         alone=nothing,
     )
     record = state.records().get("m")

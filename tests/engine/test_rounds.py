@@ -23,9 +23,10 @@ from transformer_serving.engine.controller import failures, look, state
 from transformer_serving.engine.controller.failures import FailedChanges
 from transformer_serving.engine.controller.first_loads import TRITON_AWAY
 from transformer_serving.engine.controller.proving.prover import PROOF_MODEL
-from transformer_serving.engine.controller.records import Pauses
-from transformer_serving.engine.controller.triton.server import TritonAway
+from transformer_serving.engine.controller.records import REMOVAL, Pauses
+from transformer_serving.engine.controller.triton.server import BackendDied, TritonAway
 from transformer_serving.engine.errors import EngineError
+from transformer_serving.engine.model_config import from_text
 
 
 @pytest.fixture
@@ -261,6 +262,58 @@ def test_what_is_not_proven_here_is_not_proven_again_before_its_update(
     assert one.row("m")["bundle_version"] == 202
 
 
+def serving_a_bundle_whose_load_ends_triton(
+    folder: Path, error: type[EngineError]
+) -> tuple[Rounds, list[list[int]]]:
+    """Bundle 101, which Triton has lost; and the versions of each load of m from then on."""
+    one = Rounds(folder / "controller")
+    one.plane.add("m", write_bundle(folder / "before", 101, parity=True), preprocess_of(101))
+    one.until(lambda: one.row("m").get("ready") and not one.service._jobs)
+    loads: list[list[int]] = []
+
+    def end_triton() -> None:
+        if one.triton.loads[-1] == "m":
+            text = (one.folder / "models" / "m" / "config.pbtxt").read_text()
+            loads.append(sorted(from_text(text).version_policy.specific.versions))
+            if 101 in loads[-1]:
+                one.triton.ready.clear()
+                raise error("no memory")
+
+    one.triton.before["load"] = end_triton
+    one.triton.ready.clear()
+    one.until(lambda: loads == [[101]] and not one.service._jobs)
+    return one, loads
+
+
+@pytest.mark.parametrize("error", [TritonAway, BackendDied])
+def test_a_bundle_that_cannot_be_loaded_any_more_is_replaced(
+    tmp_path: Path, error: type[EngineError]
+) -> None:
+    """Its load, as with less memory than before, would end that of the new one beside it."""
+    one, loads = serving_a_bundle_whose_load_ends_triton(tmp_path, error)
+    one.plane.add("m", write_bundle(tmp_path / "after", 202, parity=True), preprocess_of(202))
+    one.until(lambda: any(202 in versions for versions in loads))
+    assert next(versions for versions in loads if 202 in versions) == [202]
+    one.until(lambda: one.row("m")["ready"] and not one.service._jobs)
+    assert (one.row("m")["bundle_version"], one.row("m")["reason"]) == (202, None)
+
+
+def test_what_took_triton_along_is_not_put_back_beside_its_update(tmp_path: Path) -> None:
+    one, loads = serving_a_bundle_whose_load_ends_triton(tmp_path, TritonAway)
+    with one.held("infer") as asked:
+        one.plane.add("m", write_bundle(tmp_path / "after", 202, parity=True), preprocess_of(202))
+        one.until(asked.is_set)
+        begun = len(loads)
+        failed = one.service._failures._failed
+        failed.update({key: dataclasses.replace(one, retry_at=0.0) for key, one in failed.items()})
+        for _ in range(5):
+            one.service.round()
+        assert not one.service._jobs._others
+        assert len(loads) == begun
+    one.until(lambda: one.row("m")["ready"] and not one.service._jobs)
+    assert loads[begun:] == [[202]]
+
+
 def test_an_update_that_was_just_loaded_is_not_put_back_by_an_old_look(
     one: Rounds, tmp_path: Path
 ) -> None:
@@ -339,6 +392,26 @@ def test_an_update_that_came_too_late_leaves_nothing(one: Rounds, tmp_path: Path
     assert one.triton.loads == ["m"]
 
 
+def test_what_came_as_its_endpoint_was_removed_is_fetched_again(
+    one: Rounds, tmp_path: Path
+) -> None:
+    """The endpoint is there again by the next sync, and its files went with the removal."""
+    with one.downloads_held() as asked:
+        one.plane.add("n", write_onnx(tmp_path / "n"))
+        one.until(asked.is_set)
+        served = one.plane.served.pop("n")
+        one.until(lambda: "n" not in (one.service._sync.wanted or {}))
+        _, coming = one.service._fetches._coming["n"]
+        # What the next round hears of.
+        wait_until(lambda: one.service._sync._asked is None or one.service._sync._asked.done(), 30)
+    wait_until(coming.done, 30)
+    one.plane.served["n"] = served
+    one.service.round()
+    assert one.service._jobs._others["n"][1] == REMOVAL
+    one.until(lambda: one.row("n").get("ready") and not one.service._jobs)
+    assert (one.folder / "models" / "n" / "1" / "model.onnx").is_file()
+
+
 def ended_as_it_loads(one: Rounds) -> None:
     """Triton dies of the load, and its container goes with it; the next one starts."""
     loading, gone = threading.Event(), threading.Event()
@@ -375,6 +448,58 @@ def test_a_load_that_ends_the_container_is_tried_after_growing_pauses(one: Round
     assert pauses == [2, 4, 8, 16]
     one.until(lambda: one.row("m")["ready"])
     assert one.state()["failures"] == []
+
+
+def begun(one: Rounds) -> set[str]:
+    """The models whose loads the next controller would count as failed."""
+    return {str(failure["model"]) for failure in one.state()["failures"]}
+
+
+def test_a_load_that_ends_the_container_costs_none_that_waits_a_pause(
+    one: Rounds, tmp_path: Path
+) -> None:
+    """Of twelve that a Triton has lost four are put back at a time."""
+    names = {"m", *(f"m{number}" for number in range(11))}
+    for name in names - {"m"}:
+        one.plane.add(name, tmp_path / "m" / "model.onnx")
+    one.until(lambda: all(one.row(name).get("ready") for name in names) and not one.service._jobs)
+    one.triton.loads.clear()
+    loading, gone = threading.Barrier(5), threading.Event()
+
+    def die() -> None:
+        loading.wait(60)
+        assert gone.wait(60)
+        raise TritonAway("Triton went away while it loaded the model")
+
+    one.triton.before["load"] = die
+    one.triton.ready = {}
+    one.until(lambda: len(one.service._jobs) == len(names))
+    loading.wait(60)
+    first = set(one.triton.loads)
+    assert len(first) == 4
+    assert begun(one) == first
+    ended = one.service
+    one.triton.before.clear()
+    one.restart()
+    assert {model for model, _ in one.service._failures.now} == first
+    one.until(lambda: all(one.row(name)["ready"] for name in names - first))
+    ended._jobs._for_others.shutdown(wait=False, cancel_futures=True)
+    gone.set()
+
+
+def test_an_update_that_waits_for_its_turn_has_not_begun(one: Rounds, tmp_path: Path) -> None:
+    turns = one.service._deployment._at_work
+    with turns, turns:
+        one.plane.add("n", tmp_path / "m" / "model.onnx")
+        one.until(lambda: one.service._jobs)
+        assert begun(one) == set()
+        loading = contextlib.ExitStack()
+        asked = loading.enter_context(one.held("load"))
+    with loading:
+        one.until(asked.is_set)
+        assert begun(one) == {"n"}
+    one.until(lambda: one.row("n")["ready"] and not one.service._jobs)
+    assert begun(one) == set()
 
 
 def test_a_load_that_ended_with_its_controller_is_no_failure_where_triton_has_it(

@@ -41,7 +41,8 @@ class Deployment:
 
     `grace_s` is how long an old version serves on beside the new one, `notice_s` how long it takes
     until every worker knows of an update; `is_wanted` whether an endpoint is still to be so. In the
-    block of `alone` nobody else changes the model; it gives the record as it is by then.
+    block of `alone` nobody else changes the model; it gives the record as it is by then. `begins`
+    hears of each load, by model and fingerprint, once its turn has come and before it begins.
     """
 
     control_plane: ControlPlane
@@ -52,6 +53,7 @@ class Deployment:
     grace_s: float
     notice_s: float
     is_wanted: Callable[[Served], bool]
+    begins: Callable[[str, str], None]
     alone: Callable[[str], contextlib.AbstractContextManager[ModelRecord | None]]
     sleep: Callable[[float], None] = time.sleep
     _at_work: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_AT_WORK))
@@ -77,6 +79,7 @@ class Deployment:
         with stack() as turn, stack() as alone, stack() as undo:
             turn.enter_context(self._at_work)
             try:
+                self.begins(served.model, served.fingerprint)
                 self._prove(served.model, new, record)
             finally:
                 record = alone.enter_context(self.alone(served.model))
@@ -97,6 +100,7 @@ class Deployment:
         A state that came from another machine is proven on this one first: what is not, is not
         served.
         """
+        self.begins(record.model, record.fingerprint)
         try:
             self._prove(record.model, record.current, None)
         except ProofFailed:
@@ -121,6 +125,7 @@ class Deployment:
 
     def retire(self, record: ModelRecord, now: float) -> None:
         """Drop the versions whose grace is over."""
+        self.begins(record.model, record.fingerprint)
         after = _reduced(record, record.kept(now))
         self._install(after)
         try:
@@ -204,8 +209,7 @@ class Deployment:
         new: Version,
         turn: contextlib.ExitStack,
     ) -> None:
-        old = () if record is None else _in_grace(record, new, time.time(), self.grace_s)
-        old = self._servable(old)
+        old = self._beside(record, new)
         together = (new, *old)
         config = _together(together)
         try:
@@ -218,6 +222,15 @@ class Deployment:
                 raise
             self._wait_for_workers(served, old[0], turn)
             self._try(served, (new,), from_text(new.config))
+
+    def _beside(self, record: ModelRecord | None, new: Version) -> tuple[Version, ...]:
+        """What serves on beside the new one. Not what Triton has lost: workers get nothing of it as
+        it is, and where its load is what ended Triton, it would end the new one's with it."""
+        if record is None:
+            return ()
+        loaded = self.triton.loaded().get(record.model, ())
+        kept = _in_grace(record, new, time.time(), self.grace_s)
+        return self._servable([version for version in kept if version.number in loaded])
 
     def _wait_for_workers(self, served: Served, old: Version, turn: contextlib.ExitStack) -> None:
         """The old version goes as the new one comes: by then every worker must know of the new one,

@@ -5,6 +5,7 @@ Tested by tests/engine/test_failures.py.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from transformer_serving.engine.controller.records import (
     FailedChange,
     Failures,
     Kind,
+    ModelRecord,
     Pauses,
     failed_again,
 )
@@ -55,11 +57,13 @@ class FailedChanges:
     """By model and fingerprint, for as long as somebody asks for them.
 
     What a start needs of them is kept in `state`. A load is told before it begins, so that one that
-    ends this controller is a failure for the next.
+    ends this controller is a failure for the next; `begin` is for its own thread, all else for the
+    loop.
     """
 
     def __init__(self, state: StateFile, now: float) -> None:
         self._state = state
+        self._lock = threading.Lock()
         self._begun: dict[tuple[str, str], FailedChange] = {}
         latest = now + _LONGEST_AFTER_START_S
         self._failed = {
@@ -72,14 +76,22 @@ class FailedChanges:
     def now(self) -> Failures:
         return self._failed
 
+    def took_along(self, record: ModelRecord | None) -> bool:
+        """Whether its last load took Triton, or its process, along."""
+        if record is None:
+            return False
+        failure = self._failed.get((record.model, record.fingerprint))
+        return failure is not None and failure.kind in _KEPT
+
     def begin(self, model: str, fingerprint: str, now: float) -> None:
         """It is about to be loaded."""
-        before = self._failed.get((model, fingerprint))
-        died = before is not None and before.kind is Kind.DIED
-        pauses, kind = (DIED, Kind.DIED) if died else (AWAY, Kind.AWAY)
-        failure = failed_again(before, fingerprint, _CUT_SHORT, now, pauses, kind)
-        self._begun[model, fingerprint] = failure
-        self._keep()
+        with self._lock:
+            before = self._failed.get((model, fingerprint))
+            died = before is not None and before.kind is Kind.DIED
+            pauses, kind = (DIED, Kind.DIED) if died else (AWAY, Kind.AWAY)
+            failure = failed_again(before, fingerprint, _CUT_SHORT, now, pauses, kind)
+            self._begun[model, fingerprint] = failure
+            self._keep()
 
     def take(self, model: str, fingerprint: str, error: BaseException, now: float) -> None:
         key = model, fingerprint
@@ -88,17 +100,19 @@ class FailedChanges:
         failure = failed_again(before, fingerprint, reason_of(error), now, pauses, kind_of(error))
         if isinstance(error, ProofFailed):
             failure = replace(failure, unproven_bundle=error.bundle_version)
-        self._failed[key] = failure
-        self._begun.pop(key, None)
         self._of_before.discard(key)
-        self._keep()
+        with self._lock:
+            self._failed[key] = failure
+            self._begun.pop(key, None)
+            self._keep()
 
     def over(self, model: str, fingerprint: str) -> None:
         """It did happen now."""
         self._of_before.discard((model, fingerprint))
-        self._failed.pop((model, fingerprint), None)
-        self._begun.pop((model, fingerprint), None)
-        self._keep()
+        with self._lock:
+            self._failed.pop((model, fingerprint), None)
+            self._begun.pop((model, fingerprint), None)
+            self._keep()
 
     def serves(self, model: str, fingerprint: str) -> None:
         """Triton has it: a controller before this one did load it, and came to say no more."""
@@ -107,12 +121,13 @@ class FailedChanges:
 
     def forget(self, asked: Collection[tuple[str, str]], wanted: Collection[str]) -> None:
         """What is no longer asked for is over; so is the removal of a model that is wanted."""
-        self._failed = {
-            (model, fingerprint): failure
-            for (model, fingerprint), failure in self._failed.items()
-            if (model, fingerprint) in asked or (fingerprint == REMOVAL and model not in wanted)
-        }
-        self._keep()
+        with self._lock:
+            self._failed = {
+                (model, fingerprint): failure
+                for (model, fingerprint), failure in self._failed.items()
+                if (model, fingerprint) in asked or (fingerprint == REMOVAL and model not in wanted)
+            }
+            self._keep()
 
     def _keep(self) -> None:
         kept = {key: failure for key, failure in self._failed.items() if failure.kind in _KEPT}

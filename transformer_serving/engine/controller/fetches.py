@@ -43,7 +43,7 @@ class Fetches:
             del self._coming[model]
             error = future.exception()
             if error is None:
-                self._leave(model)
+                self.leave(model)
                 self._come[model] = served, future.result()
             else:
                 yield served, error
@@ -60,9 +60,10 @@ class Fetches:
         for model, (served, _) in list(self._come.items()):
             now = wanted.get(model)
             if now is None or now.fingerprint != served.fingerprint:
-                self._leave(model)
+                self.leave(model)
 
-    def _leave(self, model: str) -> None:
+    def leave(self, model: str) -> None:
+        """Delete what has come of the model, where anything has."""
         if model in self._come:
             _, version = self._come.pop(model)
             self._pool.submit(self._discard, model, version.token)

@@ -84,19 +84,18 @@ class Jobs:
         step: Callable[[], None],
         *,
         update: bool,
-        told: Callable[[], None],
     ) -> None:
-        """What was claimed is given back when the job ends, which begins once `told` has returned.
-        An update claims nothing: it waits for that in its own thread.
+        """What was claimed is given back when the job ends. An update claims nothing: it waits for
+        that in its own thread.
 
-        Raises what that raises, and RuntimeError where no thread can be had: nothing runs then.
+        Raises RuntimeError where no thread can be had: nothing runs then.
         """
         pool, jobs = (
             (self._for_updates, self._updates) if update else (self._for_others, self._others)
         )
+        # A pool keeps what it found no thread for, and may come to it later.
         goes: Future[bool] = Future()
         try:
-            # A pool keeps what it found no thread for, and may come to it later.
             future = pool.submit(lambda: step() if goes.result() else None)
         except BaseException:
             goes.set_result(False)
@@ -107,11 +106,6 @@ class Jobs:
         if not update:
             future.add_done_callback(lambda _: self._release(model))
         future.add_done_callback(lambda _: self._wake())
-        try:
-            told()
-        except BaseException:
-            goes.set_result(False)
-            raise
         goes.set_result(True)
 
     def finished(self) -> Iterator[tuple[str, str, BaseException | None]]:

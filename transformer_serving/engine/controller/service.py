@@ -87,6 +87,7 @@ class Service:
             *(control_plane, triton, repository, prover, state.commit, grace_s),
             notice_s=grace_s if notice_s is None else notice_s,
             is_wanted=self._is_wanted,
+            begins=self._begins,
             alone=self._alone,
         )
         self._wake = threading.Event()
@@ -153,16 +154,18 @@ class Service:
     def _act(self, loaded: Loaded | None, now: float) -> None:
         # A late answer does not know yet what a job has done since it was asked for.
         self._jobs.seen(self._look.asked_at)
-        for model, record in self._state.records().items():
+        records = self._state.records()
+        for model, record in records.items():
             if loaded is not None and record.numbers <= loaded.get(model, frozenset()):
                 self._failures.serves(model, record.fingerprint)
-        unproven = self._prover.unproven(self._state.records().values())
+        unproven = self._prover.unproven(records.values())
         for model, action in self._plan(loaded, unproven, now).items():
             # What serves is put back also while its update is on its way; but no proof of it then,
-            # which would go before that of the update.
+            # which would go before that of the update, nor what may take Triton from under it.
             reload = isinstance(action, Reload)
             waits = self._fetches.coming(model) and not reload
-            beside = reload and model not in unproven
+            harms = model in unproven or self._failures.took_along(records.get(model))
+            beside = reload and not harms
             if self._jobs.is_free(model, beside=beside) and not waits:
                 self._start(model, action, now)
         if loaded is not None and not self._jobs:
@@ -194,7 +197,7 @@ class Service:
         served = (self._sync.wanted or {}).get(model)
         if isinstance(action, Prepare):
             if served is not None:
-                self._start_update(served, now)
+                self._start_update(served)
         elif self._jobs.claim(model):
             # Only now, as an update may have been at it.
             record = self._state.records().get(model)
@@ -203,14 +206,16 @@ class Service:
             if model == PROOF_MODEL:
                 job = self._prover.clear
             elif isinstance(action, Remove):
+                # It deletes the files of what has come, too: nothing is to be taken of that then.
+                self._fetches.leave(model)
                 fingerprint, job = REMOVAL, _bind(steps.remove, model)
             elif record is not None and isinstance(action, Reload):
                 job = _bind(steps.reload, record)
             elif record is not None:
                 job = _bind(steps.retire, record, now)
-            self._begin(model, action, fingerprint, job, now)
+            self._begin(model, action, fingerprint, job)
 
-    def _start_update(self, served: Served, now: float) -> None:
+    def _start_update(self, served: Served) -> None:
         model, record = served.model, self._state.records().get(served.model)
         fetched = self._fetches.take(served)
         if fetched is None:
@@ -219,22 +224,17 @@ class Service:
             return
         try:
             job = _bind(self._deployment.take, served, record, fetched)
-            self._begin(model, Prepare(), served.fingerprint, job, now)
+            self._begin(model, Prepare(), served.fingerprint, job)
         except BaseException:
             self._repository.discard(model, fetched.token)
             raise
 
-    def _begin(
-        self, model: str, action: Action, fingerprint: str, job: Callable[[], None], now: float
-    ) -> None:
+    def _begin(self, model: str, action: Action, fingerprint: str, job: Callable[[], None]) -> None:
         _log.info("%s: %s", model, type(action).__name__.lower())
+        self._jobs.start(model, fingerprint, job, update=isinstance(action, Prepare))
 
-        def told() -> None:
-            if fingerprint != REMOVAL:
-                self._failures.begin(model, fingerprint, now)
-
-        update = isinstance(action, Prepare)
-        self._jobs.start(model, fingerprint, job, update=update, told=told)
+    def _begins(self, model: str, fingerprint: str) -> None:
+        self._failures.begin(model, fingerprint, time.time())
 
     @contextlib.contextmanager
     def _alone(self, model: str) -> Iterator[ModelRecord | None]:

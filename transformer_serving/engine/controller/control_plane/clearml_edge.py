@@ -95,7 +95,6 @@ class ClearmlControlPlane:
         self._models: Mapping[str, _Model] = {}
         self._artifacts: Mapping[str, Any] = {}
         self._started = threading.Event()
-        self._iteration = 0
         self._lost_adds = LostAdds()
         self._problems: list[Problem] = []
         self._gone_tasks = GoneTasks(keep_tasks_s)
@@ -181,13 +180,15 @@ class ClearmlControlPlane:
     def report_figures(self, metrics: str) -> None:
         processor = self._connected()
         own = self._engine_task(processor)
-        self._iteration += 60
+        # After whatever it has of an earlier run or of a Triton beside this one: a figure of the
+        # same iteration is replaced, and an earlier one is not the last value.
+        iteration = own.get_last_iteration() + 60
         for figure in read_figures(metrics):
             series = f"{figure.model}.v{figure.version}"
             # The serving task may hear from several Tritons.
             for task, name in ((own, series), (processor._task, f"{series}.{own.id}")):
                 task.get_logger().report_scalar(
-                    title=figure.name, series=name, value=figure.value, iteration=self._iteration
+                    title=figure.name, series=name, value=figure.value, iteration=iteration
                 )
         own.send(task_calls.PingRequest(own.id))
 
