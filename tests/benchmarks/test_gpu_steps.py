@@ -36,10 +36,28 @@ def test_what_is_missing_is_named_and_nothing_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(needs.ALL, "GPU", lambda: "an NVIDIA GPU")
-    ran: list[str] = []
-    found = run_step(step(lambda report: ran.append("it"), "GPU"), tmp_path, quiet)
-    assert (found["state"], found["lacks"], ran) == (MISSING, ["an NVIDIA GPU"], [])
+    [found] = steps.run_all([step(None, "GPU")], tmp_path, quiet, again=True)
+    assert (found["state"], found["lacks"]) == (MISSING, ["an NVIDIA GPU"])
     assert steps.stored(step(None), tmp_path) == found
+
+
+def test_engine_torch_is_not_measured_on_the_cpu_of_a_machine_with_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    by_name = {one.name: one for one in steps.STEPS}
+    served = [by_name[f"{name}-torch"] for name in ("stack", "overload", "workers")]
+    served += [one for name, one in by_name.items() if name.startswith(("alone-t", "parity-t"))]
+
+    def lacks() -> list[list[str]]:
+        return [[said for need in one.needs if (said := needs.ALL[need]())] for one in served
+                if "tensorrt" not in one.name and "large" not in one.name]  # fmt: skip
+
+    monkeypatch.setattr(needs, "read_gpus", lambda environment: ())
+    assert not any(lacks())
+    monkeypatch.setattr(needs, "read_gpus", lambda environment: ("a GPU",))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert all(said.startswith("a torch that sees the GPU") for one in lacks() for said in one)
+    assert all(lacks())
 
 
 def test_a_step_that_fails_or_takes_too_long_is_stored_with_its_reason(tmp_path: Path) -> None:
