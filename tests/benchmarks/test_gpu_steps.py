@@ -88,7 +88,7 @@ def test_times_of_a_stack_that_refused_are_left_out() -> None:
 
     bundle = SimpleNamespace(manifest=SimpleNamespace(precision="bf16"))
     session: Any = SimpleNamespace(
-        runner=SimpleNamespace(plan=SimpleNamespace(rounds=2), measure=measure),
+        runner=SimpleNamespace(plan=SimpleNamespace(rounds=2), measure=measure, engines={}),
         site=SimpleNamespace(models=SimpleNamespace(bundles={"torch_text": bundle})),
     )
     found = stacks.loaded(session, stacks.peers("torch_text"), quiet)["loads"]
@@ -178,6 +178,41 @@ def test_the_page_says_what_was_run_where_and_what_was_not() -> None:
     assert "BERT large" not in page
     assert "Every step was run." in page
     assert gpu_page.text([], steps.NAMES) == gpu_page.NONE
+
+
+def test_figures_of_another_machine_or_commit_stand_below_its_name() -> None:
+    def of(gpu: str, name: str, rate: float, **changes: Any) -> dict[str, Any]:
+        there = [{"name": gpu, "driver": "580", "capability": "9.0"}]
+        return stored(name, {"1x16": {"mean": 1.0, "rate": rate}}, gpu=there, **changes)
+
+    page = gpu_page.text(
+        [
+            of("H200", "alone-torch-bf16", 1111), of("H100", "alone-torch-fp16", 2222),
+            of("H200", "alone-torch-fp32", 3333), of("H200", "alone-torch-large", 4, commit="def"),
+        ],
+        [*steps.NAMES[:3], "alone-torch-bf16"],
+    )  # fmt: skip
+    parts = page.split("2026-11-24 21:00 UTC to ")[1:]
+    assert ["commit abc: H200" in parts[0], "(1111)" in parts[0], "(3333)" in parts[0]] == [
+        True
+    ] * 3
+    assert ["commit abc: H100" in parts[1], "(2222)" in parts[1]] == [True] * 2
+    assert ["commit def: H200" in parts[2], "(4)" in parts[2]] == [True] * 2
+    assert page.count("| not run |") == parts[0].count("| not run |") == 3
+    assert "Every step was run." not in page
+
+
+def test_the_page_says_what_is_slower_than_it_might_be() -> None:
+    said = {"remarks": ["nothing more is recorded as a CUDA graph: an error\nof two lines."]}
+    alone = {"1x16, padded": {"mean": 1.5, "rate": 660.0}, **said}
+    stack = {"precision": "bf16", "titles": {}, "failed": {}, "loads": {}, **said}
+    page = gpu_page.text(
+        [stored("alone-torch-fp32", alone), stored("stack-torch", stack)], ["stack-torch"]
+    )
+    line = "nothing more is recorded as a CUDA graph: an error of two lines."
+    assert f"\n\ntorch fp32: {line}\n" in page
+    assert page.endswith(f"\n\nthe engine alone: {line}")
+    assert "| engine | 1x16, padded |" in page
 
 
 def test_the_page_says_which_model_is_the_large_one() -> None:

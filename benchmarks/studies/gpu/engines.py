@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report.gpu_page import REMARKS
 from benchmarks.runs.engine_process import RawEngine
 from benchmarks.runs.raw_engine import PADDED
 from benchmarks.servers.encoders import MINILM, Encoder
@@ -100,13 +101,18 @@ def mixed_lengths() -> list[int]:
 def alone(
     engine: str, precision: str, backend: str, report: StepReport, encoder: Encoder = MINILM
 ) -> dict[str, Any]:
-    """Milliseconds of a call and texts a second, by call; medians over rounds in turns."""
+    """Milliseconds of a call and texts a second, by call; medians over rounds in turns. And what
+    the engine says is slower than it might be."""
     folder = bundle_of(engine, precision, report, encoder).model_folder
     with contextlib.ExitStack() as stack:
-        calls = dict(_calls(stack.enter_context(_raw(folder, backend))))
-        if engine == "torch" and needs.gpu() is None:
-            padded = stack.enter_context(_raw(folder, PADDED))
-            calls |= {f"{name}, padded": one for name, one in _calls(padded)}
+        opened = [stack.enter_context(_raw(folder, backend))]
+        if opened[0].packed:
+            opened.append(stack.enter_context(_raw(folder, PADDED)))
+        calls = {
+            name if raw.packed else f"{name}, padded": one
+            for raw in opened
+            for name, one in _calls(raw)
+        }
         found: dict[str, list[dict[str, float]]] = {name: [] for name in calls}
         # The first round warms up.
         for number in range(_ROUNDS + 1):
@@ -115,10 +121,12 @@ def alone(
                 row = measure(_SECONDS)
                 if number:
                     found[name].append(row)
-    return {
+        remarks = list(dict.fromkeys(line for raw in opened for line in raw.remarks))
+    figures: dict[str, Any] = {
         name: {key: spread([row[key] for row in rows]).median for key in rows[0]}
         for name, rows in found.items()
     }
+    return figures | {REMARKS: remarks}
 
 
 def _calls(raw: RawEngine) -> Iterator[tuple[str, Callable[[float], dict[str, float]]]]:
