@@ -16,10 +16,12 @@ from hypothesis import given, strategies as st
 from benchmarks.report import gpu_page
 from benchmarks.runs.raw_engine import mixed_calls
 from benchmarks.runs.runners import Plan
-from benchmarks.servers import encoders
+from benchmarks.servers import encoders, machine
 from benchmarks.studies.gpu import engines, needs, stacks, steps
 from benchmarks.studies.gpu.steps import DONE, FAILED, MISSING, Step, run_step
+from transformer_serving.desk.demo import kept
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.parity.check import ParityReport
 from transformer_serving.engine.backends.executor import Graph
 from transformer_serving.engine.backends.model_settings import TensorSpec
 
@@ -229,6 +231,50 @@ def test_each_encoder_has_loads_of_its_own() -> None:
     for encoder in (encoders.MINILM, encoders.LARGE):
         names = [load.name for load in stacks.chosen_loads(encoder)]
         assert len(set(names)) == len(names) == 4
+
+
+def test_a_bundle_of_other_code_or_another_torch_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+    worst: Any = None
+    found = ParityReport("transformers", "bf16", 1, 16, 0.0, 0.03, None, None, worst)
+
+    def convert(request: Any, target: Path, told: Any) -> Any:
+        target.mkdir()
+        (target / "endpoint.json").write_text("{}")
+        made.append(target)
+        return SimpleNamespace(parity=found)
+
+    def there(target: Path, names: Any) -> bool:
+        return all((target / name / "endpoint.json").is_file() for name in names)
+
+    monkeypatch.setattr(engines, "BUNDLES", tmp_path / "bundles")
+    monkeypatch.setattr(engines, "convert", convert)
+    monkeypatch.setattr(engines, "open_bundle", lambda folder: folder)
+    monkeypatch.setattr(kept, "_intact", there)
+    source = tmp_path / "source"
+    source.mkdir()
+    encoder = replace(encoders.MINILM, folder=lambda report: source)
+
+    def times() -> int:
+        """How often it is made by a step that asks for it twice."""
+        before = len(made)
+        for _ in range(2):
+            given: Any = engines.bundle_of("torch", "bf16", quiet, encoder)
+            assert given == made[-1]
+        return len(made) - before
+
+    assert times() == 1
+    assert engines.parity("torch", "bf16", quiet, encoder)["texts"] == 1
+    assert times() == 0
+    monkeypatch.setattr(machine, "packages", lambda names: {"torch": "2.11.0"})
+    assert times() == 1
+    # There is no bundle to be written again with the same model.
+    monkeypatch.setattr(kept, "packing_hash", lambda: "other code")
+    assert times() == 1
+    (source / "weights").write_bytes(b"others")
+    assert times() == 1
 
 
 @pytest.mark.long
