@@ -53,7 +53,7 @@ help:
 	@echo 'make check-ort  load what convert writes with the ONNX Runtime of the pinned image'
 	@echo 'make check-tensorrt  every call of TensorRT by name and signature, without a GPU'
 	@echo 'make check-gpu  all that there is to measure on an NVIDIA GPU, by steps; make check-gpu STEP=name'
-	@echo 'make gpu-parcel SIZE=60M PYTHON_VERSION=3.12  what a bare machine lacks, in parcels'
+	@echo 'make gpu-parcel SIZE=50M PYTHON_VERSION=3.12  what a bare machine lacks, in parcels'
 	@echo 'make compare-table, compare-int8, compare-hints  engines and int8 on MiniLM'
 	@echo 'make bench   the kit beside its peers, 15 minutes; make bench-all: docs/performance.md'
 	@echo 'make autoscaling  a computed day of load on Kubernetes, the table of docs/kubernetes.md'

@@ -197,8 +197,15 @@ def generation(
 @click.option("--again", is_flag=True, help="Also the steps that are stored of this machine.")
 @click.option("--page/--no-page", default=True, help="Also write docs/gpu.md's part.")
 @click.option("--json", "as_json", is_flag=True, help="Print the steps and their states as JSON.")
+@click.option("--here", is_flag=True, hidden=True, help="In this process: how a step is started.")
 def check_gpu(
-    out: Path, names: tuple[str, ...], show: bool, again: bool, page: bool, as_json: bool
+    out: Path,
+    names: tuple[str, ...],
+    show: bool,
+    again: bool,
+    page: bool,
+    as_json: bool,
+    here: bool,
 ) -> None:
     """What the kit does on this machine's GPU, in steps of at most 8 minutes; see docs/gpu.md."""
     from benchmarks.report import documents
@@ -210,10 +217,12 @@ def check_gpu(
             wanted = [lacks[name] for name in step.needs if name in lacks]
             click.echo(f"{step.name:24} {'; '.join(wanted) or step.title}")
         return
-    if names:
-        found = [steps.run_step(step, out, report) for step in steps.chosen(names)]
-    else:
-        found = steps.run_all(out, report, again=again)
+    chosen = steps.chosen(names)
+    if here:
+        for step in chosen:
+            steps.run_step(step, out, report)
+        return
+    found = steps.run_all(chosen, out, report, again=again or bool(names))
     if page:
         documents.write_gpu(steps.all_stored(out), steps.NAMES)
     states = {one["step"]: one["state"] for one in found}

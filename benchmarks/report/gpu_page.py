@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.report.markdown import table
@@ -11,18 +12,44 @@ from benchmarks.servers.encoders import LARGE, MINILM
 Found = Mapping[str, Any]
 NONE = "Nothing was run yet."
 _DONE = "done"
+# Beside the figures: what the engine says is slower than it might be.
+REMARKS = "remarks"
 
 
 def text(steps: Sequence[Found], names: Sequence[str]) -> str:
     """`steps` are those that were stored, in the order of `names`, which are all there are."""
     if not steps:
         return NONE
+    stored = {step["step"] for step in steps}
+    asked: Sequence[str] = [name for name in names if name not in stored]
+    parts: list[str] = []
+    for group in _groups(steps):
+        own = {step["step"] for step in group}
+        parts += _of_machine(group, [name for name in names if name in own or name in asked])
+        asked = ()
+    if stored.issuperset(names) and all(step["state"] == _DONE for step in steps):
+        parts.insert(1, "Every step was run.")
+    return "\n\n".join(part for part in parts if part)
+
+
+def _groups(steps: Sequence[Found]) -> Iterator[Sequence[Found]]:
+    """Those of one GPU, processor, commit and torch: of any of them figures are others."""
+    groups: dict[str, list[Found]] = {}
+    for step in steps:
+        torch = step["versions"].get("torch")
+        key = json.dumps([step["gpu"], step["machine"]["cpu"], step["commit"], torch])
+        groups.setdefault(key, []).append(step)
+    yield from groups.values()
+
+
+def _of_machine(steps: Sequence[Found], names: Sequence[str]) -> list[str]:
+    """`names` are those of the steps, and of what was run nowhere where this is to say so."""
     by_name = {step["step"]: step for step in steps}
     done = {name: step["values"] for name, step in by_name.items() if step["state"] == _DONE}
     parts = [_where(steps), _missing(by_name, names), _parity(done), _alone(done)]
     parts += [_loads(name, values) for name, values in done.items() if "loads" in (values or {})]
     parts += [_overload(done.get("overload-torch")), _workers(done.get("workers-torch"))]
-    return "\n\n".join(part for part in parts if part)
+    return parts
 
 
 def _where(steps: Sequence[Found]) -> str:
@@ -56,7 +83,7 @@ def _missing(by_name: Mapping[str, Found], names: Sequence[str]) -> str:
         elif step["state"] != _DONE:
             said = "; ".join(step["lacks"]) or str(step["values"])
             rows.append([f"`{step['step']}`", step["state"], said])
-    return table(["step", "is", "because"], rows) if rows else "Every step was run."
+    return table(["step", "is", "because"], rows) if rows else ""
 
 
 def _parity(done: Mapping[str, Any]) -> str:
@@ -84,12 +111,22 @@ def _alone(done: Mapping[str, Any]) -> str:
     found = {name.removeprefix("alone-"): one for name, one in done.items() if "alone-" in name}
     if not found:
         return ""
-    calls = list(dict.fromkeys(call for one in found.values() for call in one))
+    calls = list(dict.fromkeys(call for one in found.values() for call in one if call != REMARKS))
     rows = [
         [name.replace("-", " "), *(_call(one.get(call)) for call in calls)]
         for name, one in found.items()
     ]
-    return "The engine alone, ms a call (texts a second):\n\n" + table(["engine", *calls], rows)
+    said = "".join(_remarks(name.replace("-", " "), one) for name, one in found.items())
+    shown = table(["engine", *calls], rows)
+    return f"The engine alone, ms a call (texts a second):\n\n{shown}{said}"
+
+
+def _remarks(of: str, found: Found) -> str:
+    return "".join(f"\n\n{of}: {line}." for line in map(_one_line, found.get(REMARKS, ())))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()).rstrip(".")
 
 
 def _call(found: Found | None) -> str:
@@ -111,7 +148,8 @@ def _loads(name: str, found: Found) -> str:
         )  # fmt: skip
     head = ["load", "texts/s", "p50 ms", "p99 ms", "engine alone, texts/s", "its p50 ms", "share",
             "server µs", "Triton µs", "engine µs", "sender µs"]  # fmt: skip
-    failed = "".join(f"\n{what}: {why}." for what, why in found["failed"].items())
+    failed = "".join(f"\n\n{what}: {why}." for what, why in found["failed"].items())
+    failed += _remarks("the engine alone", found)
     what = f"`{name}`, {found['precision']}{_of_workers(found)}"
     return f"{what}; µs of processor a request:\n\n{table(head, rows)}{failed}"
 

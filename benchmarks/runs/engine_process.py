@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -9,14 +10,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.servers.process import Unusable
+from benchmarks.servers.process import Unusable, last_words
+
+# CUDA says what is wrong some lines before its last one.
+_LAST_LINES = 6
 
 
 class RawEngine:
-    """The process of benchmarks.runs.raw_engine."""
+    """The process of benchmarks.runs.raw_engine. `packed`: it computes no padding; `remarks` say
+    what is slower than it might be, and why.
+
+    Raises Unusable where its process ends, with what that said last.
+    """
 
     def __init__(self, folder: Path, scratch: Path, backend: str = "") -> None:
         self._log = (scratch / "raw-engine.log").open("ab")
+        self.remarks: list[str] = []
         self._process = subprocess.Popen(
             [
                 sys.executable, "-m", "benchmarks.runs.raw_engine", str(folder),
@@ -24,7 +33,11 @@ class RawEngine:
             ],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
         )  # fmt: skip
-        self._line()
+        try:
+            self.packed: bool = self._answer()["packed"]
+        except BaseException:
+            self.close()
+            raise
 
     def measure(self, batch: int, tokens: int, seconds: float) -> dict[str, float]:
         return self._asked({"batch": batch, "tokens": tokens, "seconds": seconds})
@@ -36,10 +49,11 @@ class RawEngine:
 
     def _asked(self, wanted: Mapping[str, Any]) -> dict[str, float]:
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(wanted) + "\n")
-        self._process.stdin.flush()
-        figures: dict[str, float] = json.loads(self._line())
-        return figures
+        # Of one that has ended, the answer says so.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(wanted) + "\n")
+            self._process.stdin.flush()
+        return self._answer()
 
     def close(self) -> None:
         self._process.terminate()
@@ -47,9 +61,12 @@ class RawEngine:
         self._process.communicate()
         self._log.close()
 
-    def _line(self) -> str:
+    def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise Unusable("the raw engine's process ended; see raw-engine.log")
-        return line
+            status, said = self._process.wait(), last_words(Path(self._log.name), _LAST_LINES)
+            raise Unusable(f"the raw engine's process ended with {status}: {said}")
+        found: dict[str, Any] = json.loads(line)
+        self.remarks = found.pop("remarks")
+        return found

@@ -11,6 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from benchmarks.servers.process import Unusable
 from preprocess.tensors import Tensor
 from transformer_serving.engine.backends.executor import Graph, RequestFailure
 from transformer_serving.engine.backends.grouping import Arrays
@@ -46,12 +47,15 @@ class PlanRuntime(_OneByOne):
 
 
 class OnnxCudaRuntime(_OneByOne):
-    """A graph on ONNX Runtime's CUDA provider, and nowhere else."""
+    """A graph on ONNX Runtime's CUDA provider, and nowhere else: where CUDA's libraries cannot be
+    loaded, ONNX Runtime itself would go on on the CPU. Raises Unusable."""
 
     def __init__(self, path: Path, settings: ModelSettings) -> None:
         import onnxruntime
 
         session = onnxruntime.InferenceSession(str(path), providers=[CUDA])
+        if (used := session.get_providers()[0]) != CUDA:
+            raise Unusable(f"ONNX Runtime would compute by {used}: {CUDA} cannot be loaded")
         super().__init__(settings, lambda batch: list(session.run(None, dict(batch))))
 
 

@@ -3,7 +3,8 @@
 `python -m benchmarks.runs.raw_engine MODEL_FOLDER` loads a bundle's model folder and answers each
 line {"batch": n, "tokens": n, "seconds": s} on stdin with a line of figures. With {"lengths":
 [...], "pads": [...]} the texts have these lengths, and go in a call for each of the pads that fits
-some. It runs on a GPU where its engine sees one.
+some. It runs on a GPU where its engine sees one. When it is ready it says so first, and whether it
+computes padding; what is slower than it might be stands beside each line's figures as "remarks".
 """
 
 from __future__ import annotations
@@ -45,11 +46,20 @@ _ANY_ID = 1000
 
 def main(arguments: list[str]) -> None:
     runtime = load(Path(arguments[0]), *arguments[1:2])
-    print("ready", flush=True)  # noqa: T201
+    _print({"packed": getattr(runtime, "packed", False), **_remarks(runtime)})
     for line in sys.stdin:
         wanted = json.loads(line)
         figures = measure(runtime, _calls(runtime, wanted), wanted["seconds"])
-        print(json.dumps(figures), flush=True)  # noqa: T201
+        _print({**figures, **_remarks(runtime)})
+
+
+def _print(found: Mapping[str, Any]) -> None:
+    print(json.dumps(found), flush=True)  # noqa: T201
+
+
+def _remarks(runtime: Runtime) -> dict[str, list[str]]:
+    """Engine torch alone has some."""
+    return {"remarks": list(getattr(runtime, "remarks", ()))}
 
 
 def load(folder: Path, backend: str = "") -> Runtime:

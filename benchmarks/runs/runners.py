@@ -146,11 +146,12 @@ class Runner:
         if peer.engine not in self.engines:
             bundle = self.models.bundles[peer.engine]
             self.engines[peer.engine] = RawEngine(bundle.model_folder, self.scratch)
+        engine = self.engines[peer.engine]
         tokens = self.texts_by_length().count(self.text(load))
-        if peer.padded:
+        # Of padding, one that packs texts computes nothing behind a server either.
+        if peer.padded and not engine.packed:
             buckets = self.models.bundles[peer.engine].endpoint.tokens.buckets
             tokens = next(size for size in buckets if size >= tokens)
-        engine = self.engines[peer.engine]
         assert load.raw is not None
         key = (peer.name, load.name)
         if key not in self.rates:
@@ -205,11 +206,15 @@ class Runner:
     def _own(self, peer: Peer, load: Load) -> Measurement:
         """By our own generator on kept connections, where ab and wrk are not installed."""
 
+        spent_s = 0.0
+
         def run(body: Path) -> ToolRun:
+            nonlocal spent_s
             found = generator.run(
                 Address.of(self.url(peer)), [self._payload(peer, load)],
                 generator.Closed(load.clients, self.plan.seconds),
             )  # fmt: skip
+            spent_s = found.cpu_s
             answered = [exchange for exchange in found.exchanges if exchange.status == 200]
             percentiles = _percentiles(answered) if answered else dict.fromkeys(_SHARES, 0.0)
             return ToolRun(
@@ -220,7 +225,9 @@ class Runner:
                 **percentiles,
             )
 
-        return self._closed(peer, load, run)
+        measured = self._closed(peer, load, run)
+        # This process is no load tool that has ended, whose time is counted otherwise.
+        return {**measured, f"{processor_time.LOAD}_us": 1e6 * spent_s / measured["requests"]}
 
     def _sums(self, peer: Peer) -> Sums:
         """What the server counts itself; others than ours are not asked."""

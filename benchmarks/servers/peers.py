@@ -21,7 +21,7 @@ class Peer:
 
     `many` says that a request may carry a list of texts, and `most` how many; `kind` sorts the
     tables: ours, a peer, or a limit that nothing behind it can pass. `padded`: the raw engine's
-    texts are as long as our bucket for them, not as the text is.
+    texts are as long as our bucket for them, not as the text is, where it computes padding.
     """
 
     name: str

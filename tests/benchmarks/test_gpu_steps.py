@@ -16,10 +16,12 @@ from hypothesis import given, strategies as st
 from benchmarks.report import gpu_page
 from benchmarks.runs.raw_engine import mixed_calls
 from benchmarks.runs.runners import Plan
-from benchmarks.servers import encoders
+from benchmarks.servers import encoders, machine
 from benchmarks.studies.gpu import engines, needs, stacks, steps
 from benchmarks.studies.gpu.steps import DONE, FAILED, MISSING, Step, run_step
+from transformer_serving.desk.demo import kept
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.parity.check import ParityReport
 from transformer_serving.engine.backends.executor import Graph
 from transformer_serving.engine.backends.model_settings import TensorSpec
 
@@ -36,10 +38,28 @@ def test_what_is_missing_is_named_and_nothing_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(needs.ALL, "GPU", lambda: "an NVIDIA GPU")
-    ran: list[str] = []
-    found = run_step(step(lambda report: ran.append("it"), "GPU"), tmp_path, quiet)
-    assert (found["state"], found["lacks"], ran) == (MISSING, ["an NVIDIA GPU"], [])
+    [found] = steps.run_all([step(None, "GPU")], tmp_path, quiet, again=True)
+    assert (found["state"], found["lacks"]) == (MISSING, ["an NVIDIA GPU"])
     assert steps.stored(step(None), tmp_path) == found
+
+
+def test_engine_torch_is_not_measured_on_the_cpu_of_a_machine_with_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    by_name = {one.name: one for one in steps.STEPS}
+    served = [by_name[f"{name}-torch"] for name in ("stack", "overload", "workers")]
+    served += [one for name, one in by_name.items() if name.startswith(("alone-t", "parity-t"))]
+
+    def lacks() -> list[list[str]]:
+        return [[said for need in one.needs if (said := needs.ALL[need]())] for one in served
+                if "tensorrt" not in one.name and "large" not in one.name]  # fmt: skip
+
+    monkeypatch.setattr(needs, "read_gpus", lambda environment: ())
+    assert not any(lacks())
+    monkeypatch.setattr(needs, "read_gpus", lambda environment: ("a GPU",))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert all(said.startswith("a torch that sees the GPU") for one in lacks() for said in one)
+    assert all(lacks())
 
 
 def test_a_step_that_fails_or_takes_too_long_is_stored_with_its_reason(tmp_path: Path) -> None:
@@ -70,7 +90,7 @@ def test_times_of_a_stack_that_refused_are_left_out() -> None:
 
     bundle = SimpleNamespace(manifest=SimpleNamespace(precision="bf16"))
     session: Any = SimpleNamespace(
-        runner=SimpleNamespace(plan=SimpleNamespace(rounds=2), measure=measure),
+        runner=SimpleNamespace(plan=SimpleNamespace(rounds=2), measure=measure, engines={}),
         site=SimpleNamespace(models=SimpleNamespace(bundles={"torch_text": bundle})),
     )
     found = stacks.loaded(session, stacks.peers("torch_text"), quiet)["loads"]
@@ -162,6 +182,41 @@ def test_the_page_says_what_was_run_where_and_what_was_not() -> None:
     assert gpu_page.text([], steps.NAMES) == gpu_page.NONE
 
 
+def test_figures_of_another_machine_or_commit_stand_below_its_name() -> None:
+    def of(gpu: str, name: str, rate: float, **changes: Any) -> dict[str, Any]:
+        there = [{"name": gpu, "driver": "580", "capability": "9.0"}]
+        return stored(name, {"1x16": {"mean": 1.0, "rate": rate}}, gpu=there, **changes)
+
+    page = gpu_page.text(
+        [
+            of("H200", "alone-torch-bf16", 1111), of("H100", "alone-torch-fp16", 2222),
+            of("H200", "alone-torch-fp32", 3333), of("H200", "alone-torch-large", 4, commit="def"),
+        ],
+        [*steps.NAMES[:3], "alone-torch-bf16"],
+    )  # fmt: skip
+    parts = page.split("2026-11-24 21:00 UTC to ")[1:]
+    assert ["commit abc: H200" in parts[0], "(1111)" in parts[0], "(3333)" in parts[0]] == [
+        True
+    ] * 3
+    assert ["commit abc: H100" in parts[1], "(2222)" in parts[1]] == [True] * 2
+    assert ["commit def: H200" in parts[2], "(4)" in parts[2]] == [True] * 2
+    assert page.count("| not run |") == parts[0].count("| not run |") == 3
+    assert "Every step was run." not in page
+
+
+def test_the_page_says_what_is_slower_than_it_might_be() -> None:
+    said = {"remarks": ["nothing more is recorded as a CUDA graph: an error\nof two lines."]}
+    alone = {"1x16, padded": {"mean": 1.5, "rate": 660.0}, **said}
+    stack = {"precision": "bf16", "titles": {}, "failed": {}, "loads": {}, **said}
+    page = gpu_page.text(
+        [stored("alone-torch-fp32", alone), stored("stack-torch", stack)], ["stack-torch"]
+    )
+    line = "nothing more is recorded as a CUDA graph: an error of two lines."
+    assert f"\n\ntorch fp32: {line}\n" in page
+    assert page.endswith(f"\n\nthe engine alone: {line}")
+    assert "| engine | 1x16, padded |" in page
+
+
 def test_the_page_says_which_model_is_the_large_one() -> None:
     parity = {"model": "large", "engine": "torch", "precision": "bf16", "difference": 0.001,
               "tolerance": 0.03, "cosine": None}  # fmt: skip
@@ -176,6 +231,50 @@ def test_each_encoder_has_loads_of_its_own() -> None:
     for encoder in (encoders.MINILM, encoders.LARGE):
         names = [load.name for load in stacks.chosen_loads(encoder)]
         assert len(set(names)) == len(names) == 4
+
+
+def test_a_bundle_of_other_code_or_another_torch_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+    worst: Any = None
+    found = ParityReport("transformers", "bf16", 1, 16, 0.0, 0.03, None, None, worst)
+
+    def convert(request: Any, target: Path, told: Any) -> Any:
+        target.mkdir()
+        (target / "endpoint.json").write_text("{}")
+        made.append(target)
+        return SimpleNamespace(parity=found)
+
+    def there(target: Path, names: Any) -> bool:
+        return all((target / name / "endpoint.json").is_file() for name in names)
+
+    monkeypatch.setattr(engines, "BUNDLES", tmp_path / "bundles")
+    monkeypatch.setattr(engines, "convert", convert)
+    monkeypatch.setattr(engines, "open_bundle", lambda folder: folder)
+    monkeypatch.setattr(kept, "_intact", there)
+    source = tmp_path / "source"
+    source.mkdir()
+    encoder = replace(encoders.MINILM, folder=lambda report: source)
+
+    def times() -> int:
+        """How often it is made by a step that asks for it twice."""
+        before = len(made)
+        for _ in range(2):
+            given: Any = engines.bundle_of("torch", "bf16", quiet, encoder)
+            assert given == made[-1]
+        return len(made) - before
+
+    assert times() == 1
+    assert engines.parity("torch", "bf16", quiet, encoder)["texts"] == 1
+    assert times() == 0
+    monkeypatch.setattr(machine, "packages", lambda names: {"torch": "2.11.0"})
+    assert times() == 1
+    # There is no bundle to be written again with the same model.
+    monkeypatch.setattr(kept, "packing_hash", lambda: "other code")
+    assert times() == 1
+    (source / "weights").write_bytes(b"others")
+    assert times() == 1
 
 
 @pytest.mark.long

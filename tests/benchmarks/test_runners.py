@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -68,3 +69,34 @@ def test_a_round_is_as_long_as_the_one_before_was_fast(app: Warming, runner: Run
     slower = runner.measure(PEER, LOAD)
     again = runner.measure(PEER, LOAD)
     assert again["requests"] == max(int(slower["rate"] * PLAN.seconds), ab.LEAST)
+
+
+def test_our_own_generators_time_is_the_senders(runner: Runner) -> None:
+    found = runner.measure(PEER, replace(LOAD, tool="own"))
+    assert found["load_us"] > 0
+
+
+class Asked:
+    """A raw engine that took no time, and what it was asked."""
+
+    def __init__(self, packed: bool) -> None:
+        self.packed = packed
+        self.tokens: set[int] = set()
+
+    def measure(self, batch: int, tokens: int, seconds: float) -> dict[str, float]:
+        self.tokens.add(tokens)
+        return {"rate": 1.0}
+
+
+@pytest.mark.parametrize(("packed", "tokens"), [(True, 18), (False, 32)])
+def test_the_engine_alone_computes_padding_where_it_does_so_behind_a_server(
+    packed: bool, tokens: int, tmp_path: Path
+) -> None:
+    engine, peer = Asked(packed), Peer("raw-padded", "", TORCH, "limit", None, padded=True)
+    endpoint = SimpleNamespace(tokens=SimpleNamespace(buckets=(16, 32, 64)))
+    models: Any = SimpleNamespace(bundles={TORCH: SimpleNamespace(endpoint=endpoint)})
+    engines: Any = {TORCH: engine}
+    lengths: Any = SimpleNamespace(count=lambda text: 18)
+    runner = Runner(models, {}, tmp_path, PLAN, engines=engines, lengths=lengths)
+    found = runner.measure(peer, SEED)
+    assert engine.tokens == {found["tokens"]} == {tokens}

@@ -39,6 +39,11 @@ def torch_cuda() -> str | None:
     return f"a torch that sees the GPU: this is {module.__version__}"
 
 
+def engine_torch() -> str | None:
+    """Where there is a GPU, figures of a torch that computes on the CPU would be taken for its."""
+    return torch() if gpu() else torch_cuda()
+
+
 def tensorrt() -> str | None:
     pin = read_lock().image.tensorrt
     wanted = f"TensorRT {pin}: pip install tensorrt-cu12=={'.'.join(pin.split('.')[:3])}"
@@ -86,6 +91,7 @@ ALL: dict[str, Need] = {
     "GPU": gpu,
     "torch": torch,
     "torch on CUDA": torch_cuda,
+    "engine torch": engine_torch,
     "TensorRT": tensorrt,
     "ONNX Runtime on CUDA": onnx_cuda,
     "Triton image": image,

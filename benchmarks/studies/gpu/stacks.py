@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report.gpu_page import REMARKS
 from benchmarks.runs import loads, processor_time
 from benchmarks.runs.loads import Load
 from benchmarks.runs.results import times_of_answers
@@ -126,7 +127,7 @@ def loaded(
     found: Session, asked: list[Peer], report: StepReport, encoder: Encoder = MINILM
 ) -> dict[str, Any]:
     """Medians by load and peer, and why something was not measured."""
-    sent = chosen_loads(encoder)
+    sent, engines = chosen_loads(encoder), found.runner.engines.values()
     outcome = measure_rounds(found.runner, asked, sent, report)
     rows: dict[str, dict[str, Any]] = {}
     for (peer, load), rounds in outcome.figures.items():
@@ -143,6 +144,7 @@ def loaded(
         "titles": {load.name: load.title for load in sent},
         "loads": rows,
         "failed": outcome.failed,
+        REMARKS: list(dict.fromkeys(line for engine in engines for line in engine.remarks)),
     }
 
 

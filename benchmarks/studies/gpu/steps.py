@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from benchmarks.runs.results import write_json
@@ -21,12 +17,13 @@ from benchmarks.runs.rounds import reason
 from benchmarks.servers import choice, machine
 from benchmarks.servers.encoders import LARGE
 from benchmarks.studies.gpu import engines, needs, stacks
+from benchmarks.studies.gpu.step_process import OverLimit, StepProcess, limited
 from transformer_serving.contract.gate.server_facts import read_gpus
 from transformer_serving.desk.step_report import StepReport
 
 LIMIT_S = 8 * 60
-# Of a step's process beyond its own limit, for what it started to end.
-_ENDING_S = 60
+# Of a step's process beyond its own limit, for what it started to end; then until it is killed.
+_ENDING_S, _KILLED_S = 60, 30
 SCHEMA = 1
 DONE, MISSING, FAILED = "done", "missing", "failed"
 _PACKAGES = ("tensorrt", "onnxruntime-gpu", "safetensors")
@@ -44,10 +41,6 @@ class Step:
     run: Callable[[StepReport], Any]
 
 
-class OverLimit(BaseException):
-    """A step took longer than LIMIT_S. No Exception: what a step calls must not catch it."""
-
-
 def facts(report: StepReport) -> Found:
     """The machine, and what it lacks of all that some step needs."""
     report("asking the machine")
@@ -55,7 +48,7 @@ def facts(report: StepReport) -> Found:
 
 
 def _parities() -> Iterator[Step]:
-    needed = {"torch": ("torch",), "onnxruntime": ("torch",),
+    needed = {"torch": ("engine torch",), "onnxruntime": ("torch",),
               "tensorrt": ("GPU", "torch on CUDA", "TensorRT")}  # fmt: skip
     for engine, wanted in needed.items():
         for precision in engines.precisions(engine):
@@ -66,7 +59,7 @@ def _parities() -> Iterator[Step]:
 
 
 def _engines() -> Iterator[Step]:
-    rows = (("torch", "", ("torch",)),
+    rows = (("torch", "", ("engine torch",)),
             ("tensorrt", "tensorrt", ("GPU", "torch on CUDA", "TensorRT")),
             ("onnxruntime", "onnxruntime-cuda", ("GPU", "ONNX Runtime on CUDA")))  # fmt: skip
     for engine, backend, wanted in rows:
@@ -100,10 +93,12 @@ STEPS = (
     Step("machine", "the machine", (), facts),
     *_parities(),
     *_engines(),
-    Step("stack-torch", "the whole stack before engine torch", ("torch",), stacks.stack),
+    Step("stack-torch", "the whole stack before engine torch", ("engine torch",), stacks.stack),
     *_large(),
-    Step("overload-torch", "four times more than engine torch can do", ("torch",), stacks.overload),
-    Step("workers-torch", "gateway workers that feed engine torch", ("torch",), stacks.workers),
+    Step("overload-torch", "four times more than engine torch can do", ("engine torch",),
+         stacks.overload),
+    Step("workers-torch", "gateway workers that feed engine torch", ("engine torch",),
+         stacks.workers),
     *(
         Step(
             f"image-{engine}", f"gateway and control plane before {engine} in the pinned image",
@@ -126,23 +121,18 @@ def chosen(names: Sequence[str]) -> list[Step]:
 
 def run_step(step: Step, folder: Path, report: StepReport, limit_s: float = LIMIT_S) -> Found:
     """Run one, here, and store what it found; whatever it raises is stored as its failure."""
-    lacks = [said for name in step.needs if (said := needs.ALL[name]()) is not None]
     begun = time.monotonic()
     state, values = DONE, None
-    if lacks:
-        state = MISSING
-        report(f"{step.name}: not here: {'; '.join(lacks)}")
-    else:
-        report(f"{step.name}: {step.title}")
-        try:
-            with _limited(limit_s):
-                values = step.run(report)
-        except (Exception, OverLimit) as error:
-            # A step that fails must not cost the others, nor what is stored of them.
-            state = FAILED
-            values = reason(error) if isinstance(error, Exception) else str(error)
-            report(f"{step.name}: failed: {values}")
-    return _store(step, folder, state, lacks, values, time.monotonic() - begun)
+    report(f"{step.name}: {step.title}")
+    try:
+        with limited(limit_s, report) as told:
+            values = step.run(told)
+    except (Exception, OverLimit) as error:
+        # A step that fails must not cost the others, nor what is stored of them.
+        state = FAILED
+        values = reason(error) if isinstance(error, Exception) else str(error)
+        report(f"{step.name}: failed: {values}")
+    return _store(step, folder, state, (), values, time.monotonic() - begun)
 
 
 def _store(
@@ -198,15 +188,20 @@ def still_holds(found: Found | None) -> bool:
     return same and found["machine"]["cpu"] == now["machine"]["cpu"]
 
 
-def run_all(folder: Path, report: StepReport, *, again: bool) -> list[Found]:
-    """Every step in a process of its own, so that none holds another one's GPU memory."""
+def run_all(steps: Sequence[Step], folder: Path, report: StepReport, *, again: bool) -> list[Found]:
+    """Every step in a process of its own, so that none holds another one's GPU memory, and none
+    that ends its process costs those behind it. What the machine lacks is asked once."""
+    lacks = cache(lambda name: needs.ALL[name]())
     results = []
-    for step in STEPS:
+    for step in steps:
         found = stored(step, folder)
-        if found is None or again or not still_holds(found):
-            found = _in_a_process(step, folder, report)
-        else:
+        if found is not None and not again and still_holds(found):
             report(f"{step.name}: stored {found['date']}")
+        elif lacking := [said for name in step.needs if (said := lacks(name)) is not None]:
+            report(f"{step.name}: not here: {'; '.join(lacking)}")
+            found = _store(step, folder, MISSING, lacking, None, 0.0)
+        else:
+            found = _in_a_process(step, folder, report)
         results.append(found)
     return results
 
@@ -214,34 +209,16 @@ def run_all(folder: Path, report: StepReport, *, again: bool) -> list[Found]:
 def _in_a_process(step: Step, folder: Path, report: StepReport) -> Found:
     begun = time.monotonic()
     (folder / f"{step.name}.json").unlink(missing_ok=True)
-    command = [sys.executable, "-m", "benchmarks", "check-gpu", "--no-page", "--out", str(folder)]
-    child = subprocess.Popen([*command, "--step", step.name])
+    command = [sys.executable, "-m", "benchmarks", "check-gpu", "--here", "--out", str(folder)]
+    process = StepProcess([*command, "--step", step.name])
+    said = "its process ended with {} and stored nothing"
     try:
-        child.wait(LIMIT_S + _ENDING_S)
-    except subprocess.TimeoutExpired:
-        report(f"{step.name}: does not end, and is ended")
+        if process.wait(LIMIT_S + _ENDING_S) is None:
+            report(f"{step.name}: does not end, and is ended")
+            said = f"it took more than {LIMIT_S:g} s and did not end; its process ended with {{}}"
     finally:
-        if child.poll() is None:
-            child.terminate()
-            child.wait()
+        status = process.end(_KILLED_S)
     found = stored(step, folder)
     if found is None:
-        said = f"its process ended with {child.returncode} and stored nothing"
-        found = _store(step, folder, FAILED, (), said, time.monotonic() - begun)
+        found = _store(step, folder, FAILED, (), said.format(status), time.monotonic() - begun)
     return found
-
-
-@contextmanager
-def _limited(seconds: float) -> Iterator[None]:
-    """Raises OverLimit in the block when the time is up; what it opened is closed on the way."""
-
-    def over(number: int, frame: FrameType | None) -> None:
-        raise OverLimit(f"it took more than {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

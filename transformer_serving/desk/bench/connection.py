@@ -13,13 +13,22 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httptools
+import psutil
 
+from transformer_serving.contract.open_files import most_files
 from transformer_serving.desk.failure import Failure
 
 # The status that stands for an exchange without an answer: refused, broken off or timed out.
 NO_ANSWER = 0
 
 Done = Callable[[int], None]
+# Left to whatever else this process opens meanwhile.
+_OTHER_FILES = 64
+
+
+def most_connections() -> int:
+    """Beyond it a request that is never sent would count as not answered."""
+    return max(1, most_files() - psutil.Process().num_fds() - _OTHER_FILES)
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,9 @@ class Closed:
 class Open:
     """Requests at random moments (a Poisson process), `rate` a second on average.
 
-    At most `connections` are answered at a time; further ones wait, and their wait counts. Who
-    has no answer `leave_s` after it was sent closes its connection.
+    At most `connections` are answered at a time, fewer where the process may not open as many
+    files; further ones wait, and their wait counts. Who has no answer `leave_s` after it was sent
+    closes its connection.
     """
 
     rate: float

@@ -18,7 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import uvloop
 
-from transformer_serving.desk.bench.connection import NO_ANSWER, Address, Connection
+from transformer_serving.desk.bench.connection import (
+    NO_ANSWER,
+    Address,
+    Connection,
+    most_connections,
+)
 from transformer_serving.desk.bench.exchange import Closed, Exchange, Open, Payload, Run, Unsent
 from transformer_serving.desk.bench.timer import Timer, now
 
@@ -38,22 +43,24 @@ def run(address: Address, payloads: Sequence[Payload], load: Closed | Open) -> R
 def run_together(jobs: Sequence[Job]) -> list[Run]:
     """Several loads at the same time, from one event loop; each run's `cpu_s` is that of them all.
 
-    Raises OSError when nothing listens at one of them.
+    As many connections as there are files for are open at a time. Raises OSError when nothing
+    listens at one of them.
     """
+    most = most_connections() // len(jobs)
 
     async def every() -> list[Run]:
-        return await asyncio.gather(*(_prepared(*job).run() for job in jobs))
+        return await asyncio.gather(*(_prepared(*job, most).run() for job in jobs))
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(every())
 
 
 def _prepared(
-    address: Address, payloads: Sequence[Payload], load: Closed | Open
+    address: Address, payloads: Sequence[Payload], load: Closed | Open, most: int
 ) -> _Closed | _Open:
     if isinstance(load, Closed):
         return _Closed(address, payloads, load)
-    return _Open(address, payloads, load)
+    return _Open(address, payloads, load, most)
 
 
 def arrivals(rate: float, seconds: float) -> list[float]:
@@ -211,9 +218,12 @@ class _Closed(_Load):
 
 
 class _Open(_Load):
-    def __init__(self, address: Address, payloads: Sequence[Payload], load: Open) -> None:
+    def __init__(
+        self, address: Address, payloads: Sequence[Payload], load: Open, most: int
+    ) -> None:
         super().__init__(address, payloads, load.leave_s)
         self._load = load
+        self._most = min(load.connections, most)
         self._moments = deque(arrivals(load.rate, load.seconds))
         self._expected = len(self._moments)
         self._waiting: deque[Unsent] = deque()
@@ -259,7 +269,7 @@ class _Open(_Load):
             if connection is not None:
                 one = self._waiting.popleft()
                 self._send(connection, one.due, one.payload, one.request)
-            elif self._opened < self._load.connections:
+            elif self._opened < self._most:
                 self._opened += 1
                 self._open(self._waiting.popleft())
             else:

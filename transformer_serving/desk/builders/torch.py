@@ -48,12 +48,12 @@ def open_torch(files: EngineFiles) -> Call:
 
     from transformer_serving.engine.backends.torch_runtime import open_calls
 
-    program, calls = open_calls(files.files[0], 0 if torch.cuda.is_available() else None)
-    names = [tensor.name for tensor in program.program.inputs]
+    opened = open_calls(files.files[0], 0 if torch.cuda.is_available() else None)
+    names = [tensor.name for tensor in opened.program.program.inputs]
 
     def call(tensors: Sequence[Tensor]) -> list[NDArray[np.generic]]:
         given = {tensor.name: tensor.array for tensor in tensors}
-        [found] = calls.run([[given[name] for name in names]])
+        [found] = opened.calls.run([[given[name] for name in names]])
         if isinstance(found, Exception):
             raise ConversionRefused(
                 f"the exported program fails on a request ({type(found).__name__}: {found}); "

@@ -85,6 +85,11 @@ def generator_hash(precision: str | None) -> str:
     return kept.hash_of(own, seed="\n".join([str(precision), *learned_texts()]))
 
 
+def converted_hash(source: Path, seed: str) -> str:
+    """sha256 over all that a bundle of the model in `source` is converted from, and `seed`."""
+    return kept.hash_of([source, *(_desk() / name for name in _CONVERTING)], seed=seed)
+
+
 def encoder_folder() -> Path:
     """The MiniLM model folder. Raises Failure with the install command when it is missing."""
     # Found, not imported: the package's own import does more than name its folder.

@@ -53,6 +53,13 @@ class Gpu:
         self._pool = torch.cuda.graph_pool_handle()
         self._shapes = UsualShapes()
         self._recorded: dict[Shape, _Recorded] = {}
+        # What is slower here than it might be, and why.
+        self.remarks: list[str] = []
+
+    def remark(self, line: str) -> None:
+        """For Triton's log, and for who asks later."""
+        self.remarks.append(line)
+        sys.stderr.write(f"{line}\n")
 
     @contextmanager
     def work(self) -> Iterator[None]:
@@ -92,7 +99,7 @@ class Gpu:
             # A model that asks the GPU for a value on the way cannot be recorded, and CUDA says so
             # by an error that ends with the recording. Any other one is met again in `work`.
             self._shapes.give_up()
-            sys.stderr.write(f"nothing more is recorded as a CUDA graph: {error}\n")
+            self.remark(f"nothing more is recorded as a CUDA graph: {error}")
             return
         self._recorded[shape] = _Recorded(graph, places, outputs)
 

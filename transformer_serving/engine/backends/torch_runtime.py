@@ -5,8 +5,8 @@ Tested by tests/engine/test_torch_text.py.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -47,26 +47,37 @@ class CpuCalls:
             return [output.numpy() for output in found]
 
 
-def open_calls(path: Path, gpu: int | None, *, packed: bool = True) -> tuple[LoadedProgram, Calls]:
+@dataclass(frozen=True)
+class Opened:
+    """A program and what calls it: `packed` where without padding. `remarks` say what is slower
+    than it might be, and why; a call may add some."""
+
+    program: LoadedProgram
+    calls: Calls
+    packed: bool
+    remarks: Sequence[str]
+
+
+def open_calls(path: Path, gpu: int | None, *, packed: bool = True) -> Opened:
     """The program, and what calls it on that GPU, on the CPU for None.
 
     Without `packed` texts are padded where they need not be.
     """
     if gpu is None:
         program = load_program(path)
-        return program, CpuCalls(program)
+        return Opened(program, CpuCalls(program), packed=False, remarks=())
     from transformer_serving.engine.backends.torch_cuda import Gpu, PaddedCalls
     from transformer_serving.engine.backends.torch_packed import open_packed
 
     program = load_program(path, f"cuda:{gpu}")
     device = Gpu(gpu)
     padded = PaddedCalls(program, device)
-    if not packed:
-        return program, padded
-    calls, reason = open_packed(path, program, device, padded)
-    if calls is None:
-        sys.stderr.write(f"texts of a call are padded to one length: {_ascii(reason)}\n")
-    return program, calls or padded
+    calls = None
+    if packed:
+        calls, reason = open_packed(path, program, device, padded)
+        if calls is None:
+            device.remark(f"texts of a call are padded to one length: {_ascii(reason)}")
+    return Opened(program, calls or padded, packed=calls is not None, remarks=device.remarks)
 
 
 class TorchRuntime:
@@ -77,7 +88,7 @@ class TorchRuntime:
         if settings.gpu is None:
             torch.set_num_threads(settings.threads)
         try:
-            program, self._calls = open_calls(path, settings.gpu, packed=packed)
+            opened = open_calls(path, settings.gpu, packed=packed)
         except ContractError as error:
             raise ModelError(str(error)) from None
         # torch's reader and safetensors raise whatever they meet in a file.
@@ -86,6 +97,8 @@ class TorchRuntime:
                 f"model file '{path.name}' cannot be loaded by PyTorch {torch.__version__} "
                 f"({_ascii(named_line(error))}); convert again"
             ) from None
+        program, self._calls = opened.program, opened.calls
+        self.packed, self.remarks = opened.packed, opened.remarks
         self.graph = Graph(
             inputs=tuple(map(_spec, program.program.inputs)),
             outputs=tuple(map(_spec, program.program.outputs)),

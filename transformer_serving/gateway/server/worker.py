@@ -14,7 +14,6 @@ import faulthandler
 import importlib
 import logging
 import os
-import resource
 import signal
 import socket
 import sys
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from granian.asgi import LifespanProtocol
 
+from transformer_serving.contract.open_files import most_files
 from transformer_serving.gateway.server.handover import WorkerLoop
 from transformer_serving.gateway.server.http import HttpServer
 from transformer_serving.gateway.server.worker_order import (
@@ -45,7 +45,6 @@ log = logging.getLogger("transformer_serving.gateway")
 _LOOP_HUNG_S = 600.0
 # Files of the worker itself: its code, the SDK's sockets, the calls to engines.
 _OWN_FILES = 512
-_MOST_FILES = 65_536
 # Endpoints may take minutes to be built; one that waits for its engine is not to hold a renewal up.
 _READY_S = 300.0
 _LOOK_S = 0.1
@@ -223,9 +222,7 @@ async def _readiness(app: Any, told: asyncio.Event) -> None:
 
 def _connections() -> int:
     """As many as there are files for: beyond it Granian would try to accept without a pause."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    files = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    files = most_files()
     return max(files // 2, files - _OWN_FILES)
 
 

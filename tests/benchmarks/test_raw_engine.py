@@ -1,0 +1,156 @@
+"""The engine alone in its process: what it computes, on what, and what it said when it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.runs import raw_engine
+from benchmarks.runs.engine_process import RawEngine
+from benchmarks.runs.gpu_runtimes import CUDA
+from benchmarks.servers.process import Unusable
+from benchmarks.studies.gpu import engines
+from tests.engine.serving import write_bundle
+from tests.engine.text_models import write_torch
+from transformer_serving.engine.backends import (
+    exported_program,
+    torch_cuda,
+    torch_runtime,
+    usual_shapes,
+)
+from transformer_serving.engine.backends.executor import RequestFailure
+from transformer_serving.engine.backends.model_settings import ModelSettings, read_settings
+from transformer_serving.engine.backends.torch_runtime import TorchRuntime
+
+
+def quiet(line: str) -> None:
+    """Nothing is said in a test."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_bundle(tmp_path_factory.mktemp("program"), 1, engine="torch")
+
+
+def test_it_says_that_texts_of_a_call_are_padded_and_why_it_ended(
+    folder: Path, tmp_path: Path
+) -> None:
+    with closing(RawEngine(folder, tmp_path)) as raw:
+        assert (raw.packed, raw.remarks) == (False, [])
+        for _ in range(2):
+            # It is asked a word that the small model has no row for.
+            with pytest.raises(Unusable, match="ended with 1: .*index out of range"):
+                raw.measure(2, 8, 0.01)
+
+
+def test_one_that_ends_is_named_with_what_it_said_last(tmp_path: Path) -> None:
+    folder = write_bundle(tmp_path, 1, engine="torch")
+    [program] = folder.rglob("program.json")
+    program.write_text("{}")
+    with pytest.raises(Unusable, match="ended with 1: .*field 'schema' is missing"):
+        RawEngine(folder, tmp_path)
+
+
+def test_onnx_runtime_without_cuda_is_not_measured_as_with_it(tmp_path: Path) -> None:
+    folder = write_bundle(tmp_path, 1)
+    with (
+        pytest.warns(UserWarning, match=CUDA),
+        pytest.raises(Unusable, match=f"compute by CPUExecutionProvider: {CUDA} cannot be loaded"),
+    ):
+        raw_engine.load(folder, "onnxruntime-cuda")
+
+
+class PlayedGpu(torch_cuda.Gpu):
+    """It computes on the processor, and cannot record."""
+
+    def __init__(self, number: int) -> None:
+        self._device = torch.device("cpu")
+        self._shapes = usual_shapes.UsualShapes()
+        self._recorded = {}
+        self._stream, self._pool = None, cast(Any, None)
+        self.remarks = []
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        with torch.inference_mode():
+            yield
+
+
+@pytest.fixture
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> ModelSettings:
+    def refused(*arguments: Any, **options: Any) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(torch_cuda, "Gpu", PlayedGpu)
+    monkeypatch.setattr(torch_cuda, "pinned", torch.tensor)
+    monkeypatch.setattr(torch_cuda, "fetched", torch.clone)
+    monkeypatch.setattr(
+        torch_runtime, "load_program", lambda path, device: exported_program.load_program(path)
+    )
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", refused)
+    return replace(read_settings({"max_batch_size": 8}), gpu=0)
+
+
+def test_engine_torch_says_what_is_slower_on_a_gpu_than_it_might_be(
+    tmp_path: Path, on_gpu: ModelSettings
+) -> None:
+    path = write_torch(tmp_path)
+    runtime = TorchRuntime(path, on_gpu)
+    padded = (
+        "texts of a call are padded to one length: torch's attention without padding takes bf16 "
+        "and fp16 alone"
+    )
+    assert (runtime.packed, list(runtime.remarks)) == (False, [padded])
+    ones = np.ones((1, 4), np.int32)
+    for _ in range(usual_shapes.TIMES):
+        [answer] = runtime.run([{"input_ids": ones, "attention_mask": ones}])
+        assert not isinstance(answer, RequestFailure)
+    recorded = "nothing more is recorded as a CUDA graph: operation not permitted when stream is"
+    assert runtime.remarks[1].startswith(recorded)
+    assert raw_engine._remarks(runtime) == {"remarks": list(runtime.remarks)}
+    asked = TorchRuntime(path, on_gpu, packed=False)
+    assert (asked.packed, list(asked.remarks)) == (False, [])
+
+
+class Played:
+    """A raw engine that took no time."""
+
+    def __init__(self, packed: bool) -> None:
+        self.packed, self.remarks = packed, ["a remark"]
+
+    def measure(self, batch: int, tokens: int, seconds: float) -> dict[str, float]:
+        return {"mean": 1.0, "rate": 2.0}
+
+    def measure_mixed(
+        self, lengths: Sequence[int], pads: Sequence[int], seconds: float
+    ) -> dict[str, float]:
+        return {"mean": 1.0, "rate": 2.0}
+
+
+@pytest.mark.parametrize("packs", [True, False])
+def test_figures_are_called_padded_where_they_are(
+    packs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+
+    def raw(folder: Path, backend: str) -> Any:
+        started.append(backend)
+        return nullcontext(Played(packs and not backend))
+
+    monkeypatch.setattr(engines, "_raw", raw)
+    monkeypatch.setattr(engines, "bundle_of", lambda *_: SimpleNamespace(model_folder=Path()))
+    found = engines.alone("torch", "bf16", "", quiet)
+    assert found.pop("remarks") == ["a remark"]
+    padded = [name for name in found if name.endswith(", padded")]
+    assert len(padded) == len(engines.SHAPES) + 2
+    assert len(found) == len(padded) * (2 if packs else 1)
+    assert started == ["", raw_engine.PADDED][: 2 if packs else 1]
