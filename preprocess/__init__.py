@@ -19,7 +19,7 @@ from preprocess.answers import TASKS
 from preprocess.answers.work import Work
 from preprocess.card import card_of
 from preprocess.dialects import Conversation, needs_engine
-from preprocess.engine import Engine
+from preprocess.engine import FEW_PIECES, Engine
 from preprocess.garbage import keep_collections_short
 from preprocess.glance import Reach, glance_at
 from preprocess.metrics_port import open_metrics_port
@@ -148,7 +148,7 @@ class Preprocess:
                 # The tokens themselves were asked for.
                 return ()
             rows = await self.engine.infer(work.encoded, deadline, passage)
-            if work.pieces:
+            if work.pieces > FEW_PIECES:
                 make = partial(_made, conversation, rows, work)
                 state["made"] = await self.engine.render(work, make, deadline, passage)
             return rows
@@ -166,8 +166,7 @@ class Preprocess:
         if not isinstance(outcome, ServingError):
             try:
                 work = state["work"]
-                made = state["made"] if work.pieces else _made(conversation, outcome, work)
-                answer, reply = made
+                answer, reply = state.get("made") or _made(conversation, outcome, work)
                 headers = self.engine.departures.headers(passage)
                 response = answer_response(answer, reply, headers)
                 response.made_by = (conversation.task, outcome, work)

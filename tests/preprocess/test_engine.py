@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -71,37 +72,73 @@ async def test_a_long_answer_leaves_the_loop_and_a_short_one_does_not(task: str)
         assert [thread is threading.main_thread() for thread in threads] == [on_loop]
 
 
-async def test_many_vectors_are_written_beside_the_loop_and_few_are_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Of vectors it is their JSON that takes long."""
-    width, written = 256, []
-    outputs = [{"name": "output_0", "dtype": "FP32", "dims": [-1, width]}]
-    endpoint = endpoint_of(FAMILIES["bert"], "feature-extraction", outputs=outputs)
-    tokenizer_json = FAMILIES["bert"].tokenizer().to_str().encode()
-    served = Preprocess(endpoint.to_json().encode(), lambda: tokenizer_json)
-    served.model_endpoint = SimpleNamespace(serving_url="vectors_of_tokens", version=None)
+class Whole:
+    """An endpoint from body to answer, before an engine that answers with ones [texts, *shape]."""
 
-    async def ones(inputs: list[Tensor], deadline: float) -> Any:
-        return [np.ones((*inputs[0].array.shape, width), np.float32)]
+    def __init__(self, shape: Callable[[int], Sequence[int]], task: str, **changes: Any) -> None:
+        self._shape = shape
+        endpoint = endpoint_of(FAMILIES["bert"], task, **changes)
+        tokenizer_json = FAMILIES["bert"].tokenizer().to_str().encode()
+        self._preprocess = served = Preprocess(endpoint.to_json().encode(), lambda: tokenizer_json)
+        served.model_endpoint = SimpleNamespace(serving_url="whole", version=None)
+        figures, room = served.engine.departures.figures, Admission(10**6, 2.0)
+        served.engine._coalescer = Coalescer(endpoint, self._ones, room, lambda: 1, figures)
+        self.tokens: list[int] = []
 
-    figures = served.engine.departures.figures
-    served.engine._coalescer = Coalescer(endpoint, ones, Admission(10**6, 2.0), lambda: 1, figures)
+    async def _ones(self, inputs: list[Tensor], deadline: float) -> Any:
+        texts, length = inputs[0].array.shape
+        return [np.ones((texts, *self._shape(length)), np.float32)]
+
+    async def answer(self, body: Any) -> Any:
+        state: dict[str, Any] = {}
+        request = self._preprocess.preprocess(body, state)
+        outcome = await self._preprocess.process(request, state)
+        response = self._preprocess.postprocess(outcome, state)
+        self.tokens = [len(row.ids) for row in state["work"].encoded]
+        return orjson.loads(response.body)
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each answer that is made, whether that is on the loop."""
+    found: list[bool] = []
     own = Conversation.reply
 
     def reply(self: Conversation, answer: Any, work: Work) -> Any:
-        written.append(threading.current_thread() is threading.main_thread())
+        found.append(threading.current_thread() is threading.main_thread())
         return own(self, answer, work)
 
     monkeypatch.setattr(Conversation, "reply", reply)
+    return found
+
+
+async def test_many_vectors_are_written_beside_the_loop_and_few_are_not(
+    written: list[bool],
+) -> None:
+    """Of vectors it is their JSON that takes long."""
+    width = 256
+    outputs = [{"name": "output_0", "dtype": "FP32", "dims": [-1, width]}]
+    served = Whole(lambda length: (length, width), "feature-extraction", outputs=outputs)
     for text, on_loop in (("tea", True), (LONG, False)):
-        state: dict[str, Any] = {}
-        request = served.preprocess({"text": text, "truncate": True}, state)
-        response = served.postprocess(await served.process(request, state), state)
-        found = orjson.loads(response.body)
-        tokens = [len(row.ids) for row in state["work"].encoded]
-        wanted = [[[1.0] * width] * count for count in tokens]
+        found = await served.answer({"text": text, "truncate": True})
+        wanted = [[[1.0] * width] * count for count in served.tokens]
         assert found == (wanted[0] if on_loop else wanted)
+        assert written.pop() == on_loop
+    assert not written
+
+
+async def test_many_labels_are_written_beside_the_loop_and_few_are_not(
+    written: list[bool],
+) -> None:
+    """A body of one-letter texts asks for as many as the model has, of each."""
+    labels = [f"label {at}" for at in range(100)]
+    classification = {"labels": labels, "problem_type": "single_label", "activation": "softmax"}
+    served = Whole(lambda _: (100,), "text-classification", classification=classification)
+    for top_k, count, on_loop in ((1, 1, True), (None, 100, False), (1000, 100, False)):
+        body = {"text": ["a"] * 50, "parameters": {"top_k": top_k}}
+        found = await served.answer(body)
+        wanted = [{"label": label, "score": pytest.approx(0.01)} for label in labels[:count]]
+        assert found == [wanted[0] if top_k == 1 else wanted] * 50
         assert written.pop() == on_loop
     assert not written
 
