@@ -144,10 +144,10 @@ class Preprocess:
             state["work"] = work = await self.engine.tokenize(
                 request, encode, deadline, passage, waits=conversation.operation.needs_engine
             )
-            if not work.encoded:
-                # The tokens themselves were asked for.
-                return ()
-            rows = await self.engine.infer(work.encoded, deadline, passage)
+            rows: Sequence[Row] = ()
+            # Where there is nothing to ask of it, the tokens themselves were asked for.
+            if work.encoded:
+                rows = await self.engine.infer(work.encoded, deadline, passage)
             if work.pieces > FEW_PIECES:
                 make = partial(_made, conversation, rows, work)
                 state["made"] = await self.engine.render(work, make, deadline, passage)
