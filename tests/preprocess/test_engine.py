@@ -94,7 +94,7 @@ class Whole:
     async def answer(self, body: Any, operation: str | None = None) -> Any:
         """In the dialect of an operation; None is our own."""
         state: dict[str, Any] = {}
-        token = current_operation.set(operation and (operation, b""))
+        token = current_operation.set((operation, b"") if operation else None)
         try:
             request = self._preprocess.preprocess(body, state)
             outcome = await self._preprocess.process(request, state)
