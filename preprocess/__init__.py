@@ -19,7 +19,7 @@ from preprocess.answers import TASKS
 from preprocess.answers.work import Work
 from preprocess.card import card_of
 from preprocess.dialects import Conversation, needs_engine
-from preprocess.engine import Engine
+from preprocess.engine import FEW_PIECES, Engine
 from preprocess.garbage import keep_collections_short
 from preprocess.glance import Reach, glance_at
 from preprocess.metrics_port import open_metrics_port
@@ -144,11 +144,11 @@ class Preprocess:
             state["work"] = work = await self.engine.tokenize(
                 request, encode, deadline, passage, waits=conversation.operation.needs_engine
             )
-            if not work.encoded:
-                # The tokens themselves were asked for.
-                return ()
-            rows = await self.engine.infer(work.encoded, deadline, passage)
-            if work.pieces:
+            rows: Sequence[Row] = ()
+            # Where there is nothing to ask of it, the tokens themselves were asked for.
+            if work.encoded:
+                rows = await self.engine.infer(work.encoded, deadline, passage)
+            if work.pieces > FEW_PIECES:
                 make = partial(_made, conversation, rows, work)
                 state["made"] = await self.engine.render(work, make, deadline, passage)
             return rows
@@ -166,8 +166,7 @@ class Preprocess:
         if not isinstance(outcome, ServingError):
             try:
                 work = state["work"]
-                made = state["made"] if work.pieces else _made(conversation, outcome, work)
-                answer, reply = made
+                answer, reply = state.get("made") or _made(conversation, outcome, work)
                 headers = self.engine.departures.headers(passage)
                 response = answer_response(answer, reply, headers)
                 response.made_by = (conversation.task, outcome, work)

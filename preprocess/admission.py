@@ -30,6 +30,9 @@ _FULL = 0.86
 _MOST_RETRY_S = 3600
 # A request with more than this share of the limit brings many tokens.
 _MANY = 1 / 64
+# So much room is enough for a request of any size: else the largest, which would need more than
+# there ever is beside others, would be told to come back without end.
+_ENOUGH = 1 / 4
 _TOKENS, _HELD = "tokens", "held"
 
 
@@ -59,7 +62,8 @@ class Admission:
     Nobody can take all of it. An endpoint's requests get no more than what is free beside them,
     as the queues of a shared-memory switch do (Choudhury and Hahne, "Dynamic queue length
     thresholds for shared-memory packet switches", 1998), so that with n busy endpoints a share of
-    n + 1 is left for one more; and those that bring many tokens get half of that.
+    n + 1 is left for one more; and those that bring many tokens get half of that. A request that is
+    larger than its room holds all of it, and no more: what is left for others is as it was.
     """
 
     limit: int
@@ -83,10 +87,8 @@ class Admission:
         `wait_s` is how long what waits now will take.
         """
         many = tokens > self.limit * _MANY
-        held = tokens
-        if not self.tokens:
-            held = min(tokens, self.limit // 2)
-        elif tokens > (room := self._room(share, many=many)):
+        room = self._room(share, many=many)
+        if self.tokens and min(tokens, self.limit * _ENOUGH) > room:
             raise ServingError(
                 "overloaded",
                 "too many tokens wait for the engine; try again after Retry-After",
@@ -94,7 +96,7 @@ class Admission:
                 got=tokens,
                 retry_after_s=_whole(wait_s),
             )
-        self._count(share, taken := Taken(tokens, held, many), 1)
+        self._count(share, taken := Taken(tokens, min(tokens, room), many), 1)
         return taken
 
     def leave(self, share: Share, taken: Taken) -> None:

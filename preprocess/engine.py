@@ -23,7 +23,7 @@ from preprocess.rows import Row
 from preprocess.settings import PreprocessSettings
 from preprocess.stats import DEADLINE, DISCONNECT, EndpointFigures
 from preprocess.tensors import Array, Tensor
-from preprocess.threads import renderers, threads
+from preprocess.threads import OFF_LOOP_CHARACTERS, renderers, threads
 from preprocess.tokens import Encoded
 from preprocess.triton.client import shared_client
 from transformer_serving.contract.endpoint import Endpoint
@@ -33,6 +33,8 @@ from transformer_serving.contract.worker.process_wide import process_wide
 
 # An answer's piece takes as long as tokenizing so many characters, or longer.
 _CHARACTERS_A_PIECE = 16
+# An answer of no more is made at once, without a look at threads.
+FEW_PIECES = OFF_LOOP_CHARACTERS // _CHARACTERS_A_PIECE
 _GIVEN_UP = {"left": DISCONNECT, "deadline": DEADLINE}
 
 

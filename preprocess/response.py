@@ -18,6 +18,8 @@ from transformer_serving.contract.worker.durations import OK
 
 # Numbers of an array that are written at once, in some milliseconds.
 _PART = 1 << 16
+# And rows of a list, in about one.
+_ROWS = 1 << 10
 
 
 class Answer(Response):
@@ -75,10 +77,29 @@ def _scalars_of(answer: Mapping[str, Any]) -> dict[str, Any]:
 def answer_body(answer: Any) -> bytes:
     """JSON; numpy arrays become lists of numbers.
 
-    Writing holds the interpreter's lock, so long arrays are written in parts: between two of them
-    other threads have their turn.
+    Writing holds the interpreter's lock, so long arrays and lists are written in parts: between two
+    of them other threads have their turn.
     """
+    if type(answer) is list and _is_long(answer):
+        return _of_list(answer)
     return orjson.dumps(answer, lambda value: orjson.Fragment(_of_numpy(value)))
+
+
+def _is_long(rows: list[Any]) -> bool:
+    """Whether a list, or what is in the lists in it, is more than is written at once."""
+    if len(rows) > _ROWS:
+        return True
+    has_lists = bool(rows) and type(rows[0]) is list
+    return has_lists and sum([len(row) for row in rows if type(row) is list]) > _ROWS
+
+
+def _of_list(rows: list[Any]) -> bytes:
+    if type(rows[0]) is list:
+        parts = [answer_body(row) for row in rows]
+    else:
+        slices = (rows[at : at + _ROWS] for at in range(0, len(rows), _ROWS))
+        parts = [answer_body(part)[1:-1] for part in slices]
+    return b"[%b]" % b",".join(parts)
 
 
 def _of_numpy(value: Any) -> bytes:

@@ -19,6 +19,13 @@ from preprocess.rows import Row, logits_of
 from preprocess.tensors import Array
 from preprocess.tokens import Input, Tokenizer
 from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.contract.errors import ServingError
+
+# The most labels of an answer, unless one text has more: 1,024 texts of 1,024 labels, 55 MB of
+# JSON.
+MOST_LABELS = 1 << 20
+# So many take about as long as a piece of another task's answer.
+_LABELS_A_PIECE = 4
 
 
 def softmax(logits: Array) -> Array:
@@ -83,6 +90,7 @@ class TextClassification:
         )
 
     def encode(self, request: Request, tokenizer: Tokenizer) -> Work:
+        written = self._written(request)
         inputs: Sequence[Input] = request.texts
         if request.pairs is not None:
             # As in the reference, an empty second text is none.
@@ -93,7 +101,25 @@ class TextClassification:
         truncate = request.truncate
         if truncate is None:
             truncate = request.parameters.truncation
-        return Work(request, tokenizer.encode(inputs, truncate, self._limits))
+        encoded = tokenizer.encode(inputs, truncate, self._limits)
+        return Work(request, encoded, pieces=written // _LABELS_A_PIECE)
+
+    def _written(self, request: Request) -> int:
+        """How many labels the answer has. Raises ServingError `too_large`."""
+        top_k, count = request.parameters.top_k, len(self._labels)
+        if top_k is not None:
+            count = min(top_k, count)
+        written, most = count * len(request.texts), max(MOST_LABELS, count)
+        if written > most:
+            raise ServingError(
+                "too_large",
+                "texts times labels make too long an answer; send fewer texts in a request, or ask "
+                "for the best labels with top_k",
+                field="text",
+                limit=most,
+                got=written,
+            )
+        return written
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:
         request = work.request

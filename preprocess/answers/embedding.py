@@ -38,6 +38,8 @@ MOST_NUMBERS = 1 << 23
 MOST_KEPT = 1 << 26
 # As JSON so many take about as long as a piece of another task's answer.
 _NUMBERS_A_PIECE = 128
+# And so many to be pooled.
+_POOLED_A_PIECE = 4096
 
 # Each takes one text's token vectors, shape [tokens, width], and gives [width].
 POOLINGS: dict[str, Callable[[Array], Array]] = {
@@ -108,18 +110,32 @@ class NumberRoom(NamedTuple):
         width = max(1, endpoint.outputs[0].dims[-1])
         return cls(width, max(most, width * endpoint.tokens.max_length))
 
-    def numbers(self, encoded: Sequence[Encoded]) -> int:
-        """How many they are. Raises ServingError `too_large`."""
+    def numbers(self, encoded: Sequence[Encoded], field: str = "text") -> int:
+        """How many they are. Raises ServingError `too_large`, which names the texts' field."""
         numbers = self.width * sum(len(row.ids) for row in encoded)
         if numbers > self.most:
             raise ServingError(
                 "too_large",
                 "the vectors of all tokens are too many numbers; send fewer texts in a request",
-                field="text",
+                field=field,
                 limit=self.most,
                 got=numbers,
             )
         return numbers
+
+
+class PoolingRoom:
+    """What may be pooled of a request in the worker, which of most models the engine does."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        pools = embedding_of(endpoint).pooling != "engine"
+        self._room = NumberRoom.of(endpoint, MOST_KEPT) if pools else None
+
+    def pieces(self, encoded: Sequence[Encoded], field: str = "text") -> int:
+        """Of a long answer, those that pooling takes. Raises ServingError `too_large`."""
+        if self._room is None:
+            return 0
+        return self._room.numbers(encoded, field) // _POOLED_A_PIECE
 
 
 @dataclass(frozen=True)
@@ -143,8 +159,7 @@ class SentenceEmbedding:
     def __init__(self, endpoint: Endpoint) -> None:
         self._embedding = embedding = embedding_of(endpoint)
         self._limits = endpoint.limits
-        pools = embedding.pooling != "engine"
-        self._room = NumberRoom.of(endpoint, MOST_KEPT) if pools else None
+        self._room = PoolingRoom(endpoint)
         self.parameters = (
             Parameter("prompt_name", prompt_name(embedding), embedding.default_prompt),
             Parameter("prompt", text(endpoint.limits.max_characters)),
@@ -165,9 +180,9 @@ class SentenceEmbedding:
     def encode(self, request: Request, tokenizer: Tokenizer) -> Work:
         texts = prompted(request.texts, request.parameters.prompt)
         encoded = tokenizer.encode(texts, request.truncate, self._limits)
-        if self._room is not None:
-            self._room.numbers(encoded)
-        return Work(request, encoded)
+        written = len(encoded) * (request.parameters.dimensions or self._embedding.dimensions)
+        pieces = written // _NUMBERS_A_PIECE + self._room.pieces(encoded)
+        return Work(request, encoded, pieces=pieces)
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:
         request = work.request

@@ -14,6 +14,7 @@ import numpy as np
 
 from preprocess.answers.classification import FUNCTIONS
 from preprocess.answers.embedding import (
+    PoolingRoom,
     chosen_prompt,
     embedding_of,
     normalized,
@@ -40,11 +41,13 @@ SIMILARITIES: dict[str, Callable[[Array, Array], Array]] = {
 
 
 class BiEncoder:
-    """Rows of vectors [width]: the one text's, then the others'."""
+    """Rows of vectors [width]: the one text's, then the others', which are the body's `field`."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, field: str) -> None:
+        self._field = field
         self.embedding = embedding_of(endpoint)
         self._limits = endpoint.limits
+        self._room = PoolingRoom(endpoint)
         self._similarity = SIMILARITIES[self.embedding.similarity]
 
     def encode(
@@ -52,7 +55,8 @@ class BiEncoder:
     ) -> Work:
         """`one` and `many` are the prompts before the one text and before the others."""
         texts = [*prompted(request.texts, one), *prompted(request.pairs or (), many)]
-        return Work(request, tokenizer.encode(texts, request.truncate, self._limits))
+        encoded = tokenizer.encode(texts, request.truncate, self._limits)
+        return Work(request, encoded, pieces=self._room.pieces(encoded, self._field))
 
     def scores(self, rows: Sequence[Row]) -> list[float]:
         vectors = vectors_of(rows, self.embedding)
@@ -79,8 +83,10 @@ class CrossEncoder:
         return scores
 
 
-def _encoder_of(endpoint: Endpoint) -> BiEncoder | CrossEncoder:
-    return CrossEncoder(endpoint) if endpoint.embedding is None else BiEncoder(endpoint)
+def _encoder_of(endpoint: Endpoint, form: BodyForm) -> BiEncoder | CrossEncoder:
+    if endpoint.embedding is None:
+        return CrossEncoder(endpoint)
+    return BiEncoder(endpoint, form.names[-1])
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,7 @@ class SentenceSimilarity:
     tokenizer = Tokenizer
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._encoder = _encoder_of(endpoint)
+        self._encoder = _encoder_of(endpoint, self.form)
         self.parameters: tuple[Parameter, ...] = ()
         if isinstance(self._encoder, BiEncoder):
             embedding = self._encoder.embedding
@@ -157,7 +163,7 @@ class Rerank:
     tokenizer = Tokenizer
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._encoder = _encoder_of(endpoint)
+        self._encoder = _encoder_of(endpoint, self.form)
         function: tuple[Parameter, ...] = ()
         if isinstance(self._encoder, CrossEncoder):
             named = choice(tuple(FUNCTIONS))

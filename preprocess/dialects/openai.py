@@ -11,12 +11,10 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-import orjson
-
 from preprocess.answers.embedding import SentenceEmbedding
 from preprocess.dialects.operation import Answered, Asked, Operation, given, read_fields
 from preprocess.request import wrong
-from preprocess.response import Reply
+from preprocess.response import Reply, answer_body
 from preprocess.tensors import Array
 from transformer_serving.contract.errors import ServingError
 
@@ -79,7 +77,7 @@ def write(answered: Answered) -> Reply:
         "model": body.get("model") or answered.asked.name,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
-    return Reply(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY))
+    return Reply(answer_body(answer))
 
 
 def _base64(vector: Array) -> str:

@@ -21,6 +21,8 @@ from preprocess.windows import Windows
 from transformer_serving.contract.endpoint import Endpoint
 
 Token = dict[str, Any]
+# As JSON so many take about as long as a piece of a task's answer.
+_TOKENS_A_PIECE = 16
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,10 @@ class TokenList:
     def encode(self, request: Request, tokenizer: Tokenizer | Windows) -> Work:
         texts = prompted(request.texts, request.parameters.prompt)
         encodings = tokenizer.whole(texts, special=request.parameters.special)
-        check_total(sum(len(encoding) for encoding in encodings), self._limits)
+        total = sum(len(encoding) for encoding in encodings)
+        check_total(total, self._limits)
         answer = [_tokens(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
-        return Work(request, (), answer)
+        return Work(request, (), answer, total // _TOKENS_A_PIECE)
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:
         return work.context

@@ -70,7 +70,7 @@ def _alone(own: dict[str, Any], form: BodyForm) -> dict[str, Any]:
 def _write(answered: Answered) -> Reply:
     request = answered.work.request
     predictions = answered.answer if request.many else [answered.answer]
-    return Reply(answer_body({"predictions": predictions}))
+    return Reply(b'{"predictions":%b}' % answer_body(predictions))
 
 
 OPERATIONS = (Operation("v1.predict", frozenset(TASKS), _read, _write),)

@@ -33,7 +33,12 @@ from tests.gateway.text_serving import MISSING, TextServing
 from transformer_serving.contract.errors import KINDS
 from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
 from transformer_serving.gateway.access import KEYS_FILE, TLS_CERT, TLS_KEY
-from transformer_serving.gateway.grpc_port.messages import body_of
+from transformer_serving.gateway.grpc_port.messages import (
+    HEADER,
+    body_of,
+    infer_response,
+    is_answered_raw,
+)
 from transformer_serving.gateway.grpc_port.statuses import STATUSES, status_of
 from transformer_serving.gateway.settings import GRPC_PORT
 
@@ -137,6 +142,63 @@ def test_contents_in_the_message_are_answered_so(door: Door, stub: Any) -> None:
     assert (output.datatype, list(output.shape)) == ("FP32", [2, 4])
     wanted = np.ravel(door.server.post("vectors", {"inputs": TEXTS}).json).tolist()
     assert list(output.contents.fp32_contents) == wanted
+
+
+@pytest.mark.parametrize("raw_input", [True, False])
+@pytest.mark.parametrize("said", [None, True, False])
+@pytest.mark.parametrize("name", ["texts", "vectors"])
+def test_who_names_the_output_is_answered_as_he_sent_or_said(
+    door: Door, stub: Any, raw_input: bool, said: bool | None, name: str
+) -> None:
+    asked = request_of(name, *TEXTS)
+    if raw_input:
+        raws = [len(text).to_bytes(4, "little") + text.encode() for text in TEXTS]
+        asked.raw_input_contents.append(b"".join(raws))
+        asked.inputs[0].ClearField("contents")
+    output = asked.outputs.add(name="output")
+    if said is not None:
+        output.parameters["binary_data"].bool_param = said
+    response = stub.ModelInfer(asked)
+    is_raw = raw_input if said is None else said
+    assert (len(response.raw_output_contents), response.outputs[0].HasField("contents")) == (
+        (1, False) if is_raw else (0, True)
+    )
+    wanted = door.server.post(name, {"inputs": TEXTS}).json
+    if name == "vectors":
+        numbers = np.array(wanted, np.float32)
+        found = response.outputs[0].contents.fp32_contents
+        if is_raw:
+            found = np.frombuffer(response.raw_output_contents[0], "<f4")
+        assert list(found) == numbers.ravel().tolist()
+    elif not is_raw:
+        texts = response.outputs[0].contents.bytes_contents
+        assert [orjson.loads(text) for text in texts] == wanted
+
+
+@pytest.mark.parametrize("count", [0, 1, 31, 32, 5000, 600_000])
+def test_numbers_are_read_from_bytes_and_not_from_json(count: int) -> None:
+    """However long their length is in the message; from JSON the loop would stand for long."""
+    asked = request_of("vectors", *TEXTS)
+    asked.outputs.add(name="output")
+    text, _ = body_of(asked, None)
+    [output] = orjson.loads(text)["outputs"]
+    assert output["parameters"]["binary_data"] is True
+    numbers = np.random.default_rng(5).normal(size=count).astype("<f4")
+    told = {"name": "output", "datatype": "FP32", "shape": [1, count]}
+    head = orjson.dumps({"model_name": "vectors", "outputs": [told]})
+    response = infer_response(
+        head + numbers.tobytes(), {HEADER: str(len(head))}, is_raw=is_answered_raw(asked)
+    )
+    read = messages.ModelInferResponse.FromString(response.SerializeToString())
+    assert list(read.outputs[0].contents.fp32_contents) == numbers.tolist()
+    assert not read.raw_output_contents
+
+
+def test_who_names_no_output_is_answered_with_texts(door: Door, stub: Any) -> None:
+    output = stub.ModelInfer(request_of("vectors", *TEXTS)).outputs[0]
+    assert output.datatype == "BYTES"
+    found = [orjson.loads(text) for text in output.contents.bytes_contents]
+    assert found == door.server.post("vectors", {"inputs": TEXTS}).json
 
 
 def test_health_and_metadata(client: Any) -> None:

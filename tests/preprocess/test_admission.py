@@ -501,6 +501,31 @@ def test_what_is_larger_than_the_limit_leaves_half_of_it() -> None:
     assert admission.tokens == 15
 
 
+def test_the_largest_request_comes_in_beside_others() -> None:
+    """One that needs more room than there is beside anybody; those after it find theirs."""
+    admission, mine, others = Admission(400_000, 2.0), Share(), Share()
+    small = [admission.enter(mine, 18, 0.0) for _ in range(8)]
+    large = admission.enter(mine, 262_144, 0.0)
+    assert admission.tokens == 262_144 + 8 * 18
+    for share in (mine, others, Share()):
+        assert refusal_of(admission, share, 50) is None
+    # Of the same endpoint no second one, and where others have more than half no first one.
+    assert refusal_of(admission, mine, 262_144) is not None
+    admission.leave(mine, large)
+    for taken in small:
+        admission.leave(mine, taken)
+    for _ in range(40):
+        admission.enter(others, 5_000, 0.0)
+    assert refusal_of(admission, mine, 262_144) is not None
+
+
+def test_few_of_the_largest_come_in_at_a_time() -> None:
+    """However many endpoints ask: memory is what the limit is for."""
+    admission = Admission(400_000, 2.0)
+    refused = [refusal_of(admission, Share(), 262_144) is not None for _ in range(50)]
+    assert refused.count(False) == 2
+
+
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4000)), max_size=200))
 def test_there_is_always_room_for_an_endpoint_that_has_none(
     coming: list[tuple[int, int]],

@@ -354,7 +354,8 @@ async def test_a_stay_that_failed_has_its_times_as_far_as_it_came(endpoint: Endp
     async with asyncio.timeout(20):
         while not engine.running:
             await asyncio.sleep(0)
-    waiting = asyncio.create_task(queue.infer([text(5)], time.monotonic() + 0.05, Sealed()))
+    many = [text(5, 32)] * 2
+    waiting = asyncio.create_task(queue.infer(many, time.monotonic() + 0.05, Sealed()))
     await asyncio.sleep(0)
     refused = await queue.infer([text(1, 32)] * 7, soon(), Sealed())
     ended = {"running": await running, "waiting": await waiting, "refused": refused}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +28,9 @@ from preprocess.tensors import Tensor
 from preprocess.threads import THREADS, renderers, threads
 from tests.preprocess.answers.families import FAMILIES
 from tests.preprocess.answers.served import BEST, endpoint_of, serve
+from tests.preprocess.answers.test_sentence_models import embedding
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.worker.request_context import current_operation
 
 LONG = [("tea rain " * 15)] * 30
 MASKS = ["[MASK] tea " * 4] * 10
@@ -71,37 +74,149 @@ async def test_a_long_answer_leaves_the_loop_and_a_short_one_does_not(task: str)
         assert [thread is threading.main_thread() for thread in threads] == [on_loop]
 
 
-async def test_many_vectors_are_written_beside_the_loop_and_few_are_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Of vectors it is their JSON that takes long."""
-    width, written = 256, []
-    outputs = [{"name": "output_0", "dtype": "FP32", "dims": [-1, width]}]
-    endpoint = endpoint_of(FAMILIES["bert"], "feature-extraction", outputs=outputs)
-    tokenizer_json = FAMILIES["bert"].tokenizer().to_str().encode()
-    served = Preprocess(endpoint.to_json().encode(), lambda: tokenizer_json)
-    served.model_endpoint = SimpleNamespace(serving_url="vectors_of_tokens", version=None)
+class Whole:
+    """An endpoint from body to answer, before an engine that answers with ones [texts, *shape]."""
 
-    async def ones(inputs: list[Tensor], deadline: float) -> Any:
-        return [np.ones((*inputs[0].array.shape, width), np.float32)]
+    def __init__(self, shape: Callable[[int], Sequence[int]], task: str, **changes: Any) -> None:
+        self._shape = shape
+        endpoint = endpoint_of(FAMILIES["bert"], task, **changes)
+        tokenizer_json = FAMILIES["bert"].tokenizer().to_str().encode()
+        self._preprocess = served = Preprocess(endpoint.to_json().encode(), lambda: tokenizer_json)
+        served.model_endpoint = SimpleNamespace(serving_url="whole", version=None)
+        figures, room = served.engine.departures.figures, Admission(10**6, 2.0)
+        served.engine._coalescer = Coalescer(endpoint, self._ones, room, lambda: 1, figures)
+        self.tokens: list[int] = []
 
-    figures = served.engine.departures.figures
-    served.engine._coalescer = Coalescer(endpoint, ones, Admission(10**6, 2.0), lambda: 1, figures)
+    async def _ones(self, inputs: list[Tensor], deadline: float) -> Any:
+        texts, length = inputs[0].array.shape
+        return [np.ones((texts, *self._shape(length)), np.float32)]
+
+    async def answer(self, body: Any, operation: str | None = None) -> Any:
+        """In the dialect of an operation; None is our own."""
+        state: dict[str, Any] = {}
+        token = current_operation.set((operation, b"") if operation else None)
+        try:
+            request = self._preprocess.preprocess(body, state)
+            outcome = await self._preprocess.process(request, state)
+            response = self._preprocess.postprocess(outcome, state)
+        finally:
+            current_operation.reset(token)
+        self.tokens = [len(row.ids) for row in state["work"].encoded]
+        return orjson.loads(response.body)
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each answer that is made, whether that is on the loop."""
+    found: list[bool] = []
     own = Conversation.reply
 
     def reply(self: Conversation, answer: Any, work: Work) -> Any:
-        written.append(threading.current_thread() is threading.main_thread())
+        found.append(threading.current_thread() is threading.main_thread())
         return own(self, answer, work)
 
     monkeypatch.setattr(Conversation, "reply", reply)
+    return found
+
+
+async def test_many_vectors_are_written_beside_the_loop_and_few_are_not(
+    written: list[bool],
+) -> None:
+    """Of vectors it is their JSON that takes long."""
+    width = 256
+    outputs = [{"name": "output_0", "dtype": "FP32", "dims": [-1, width]}]
+    served = Whole(lambda length: (length, width), "feature-extraction", outputs=outputs)
     for text, on_loop in (("tea", True), (LONG, False)):
-        state: dict[str, Any] = {}
-        request = served.preprocess({"text": text, "truncate": True}, state)
-        response = served.postprocess(await served.process(request, state), state)
-        found = orjson.loads(response.body)
-        tokens = [len(row.ids) for row in state["work"].encoded]
-        wanted = [[[1.0] * width] * count for count in tokens]
+        found = await served.answer({"text": text, "truncate": True})
+        wanted = [[[1.0] * width] * count for count in served.tokens]
         assert found == (wanted[0] if on_loop else wanted)
+        assert written.pop() == on_loop
+    assert not written
+
+
+async def test_many_labels_are_written_beside_the_loop_and_few_are_not(
+    written: list[bool],
+) -> None:
+    """A body of one-letter texts asks for as many as the model has, of each."""
+    labels = [f"label {at}" for at in range(100)]
+    classification = {"labels": labels, "problem_type": "single_label", "activation": "softmax"}
+    served = Whole(lambda _: (100,), "text-classification", classification=classification)
+    for top_k, count, on_loop in ((1, 1, True), (None, 100, False), (1000, 100, False)):
+        body = {"text": ["a"] * 50, "parameters": {"top_k": top_k}}
+        found = await served.answer(body)
+        wanted = [{"label": label, "score": pytest.approx(0.01)} for label in labels[:count]]
+        assert found == [wanted[0] if top_k == 1 else wanted] * 50
+        assert written.pop() == on_loop
+    assert not written
+
+
+WIDTH = 1024
+FEW, MANY = ["tea"] * 2, ["tea"] * 50
+# By task and operation the field of the texts, and what is the answer to many of them.
+VECTORS: list[tuple[str, str | None, str, Callable[[Any], Any]]] = [
+    ("sentence-embedding", None, "text", lambda found: [row["embedding"] for row in found]),
+    ("sentence-embedding", "tei.embed", "inputs", lambda found: found),
+    (
+        "sentence-embedding", "openai.embeddings", "input",
+        lambda found: [row["embedding"] for row in found["data"]],
+    ),
+    (
+        "sentence-similarity", "openai.embeddings", "input",
+        lambda found: [row["embedding"] for row in found["data"]],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "operation", "field", "vectors"), VECTORS)
+async def test_many_texts_vectors_are_written_beside_the_loop_and_few_are_not(
+    task: str,
+    operation: str | None,
+    field: str,
+    vectors: Callable[[Any], Any],
+    written: list[bool],
+) -> None:
+    served = Whole(lambda _: (WIDTH,), task, embedding=embedding(dimensions=WIDTH))
+    for texts, on_loop in ((FEW, True), (MANY, False)):
+        [*found] = vectors(await served.answer({field: texts}, operation))
+        assert len(found) == len(texts)
+        assert all(len(vector) == WIDTH for vector in found)
+        assert written.pop() == on_loop
+    assert not written
+
+
+async def test_few_numbers_of_many_texts_are_written_on_the_loop(written: list[bool]) -> None:
+    """A part of each vector is asked for."""
+    served = Whole(lambda _: (WIDTH,), "sentence-embedding", embedding=embedding(dimensions=WIDTH))
+    found = await served.answer({"text": MANY, "parameters": {"truncate_dim": 8}})
+    assert [len(row["embedding"]) for row in found] == [8] * len(MANY)
+    assert written == [True]
+
+
+@pytest.mark.parametrize("operation", [None, "tei.similarity"])
+async def test_many_vectors_of_tokens_are_pooled_beside_the_loop(
+    operation: str | None, written: list[bool]
+) -> None:
+    """However few are written of them."""
+    served = Whole(
+        lambda length: (length, WIDTH), "sentence-embedding", head="token_vectors",
+        outputs=[{"name": "o", "dtype": "FP32", "dims": [-1, WIDTH]}],
+        embedding=embedding(pooling="mean", dimensions=WIDTH),
+    )  # fmt: skip
+    for texts, on_loop in ((FEW, True), (LONG + LONG[:15], False)):
+        body: dict[str, Any] = {"text": texts, "parameters": {"truncate_dim": 1}}
+        if operation is not None:
+            body = {"inputs": {"source_sentence": "tea", "sentences": texts}}
+        assert len(await served.answer(body, operation)) == len(texts)
+        assert written.pop() == on_loop
+    assert not written
+
+
+async def test_a_long_list_of_tokens_is_written_beside_the_loop(written: list[bool]) -> None:
+    limits = {"max_texts": 50, "max_characters": 100_000, "max_tokens": 12_000, "max_batch_size": 8}
+    served = Whole(lambda _: (WIDTH,), "sentence-embedding", limits=limits)
+    for words, on_loop in ((5, True), (9000, False)):
+        [found] = await served.answer({"inputs": "tea " * words}, "tei.tokenize")
+        assert len(found) >= words
         assert written.pop() == on_loop
     assert not written
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import orjson
 import pytest
 
-from preprocess.response import _PART, Reply, answer_body, answer_response, error_response
+from preprocess.response import _PART, _ROWS, Reply, answer_body, answer_response, error_response
 from transformer_serving.contract.errors import ServingError
 
 
@@ -47,6 +48,29 @@ def test_a_long_array_is_the_same_json(shape: tuple[int, ...]) -> None:
     array = np.random.default_rng(5).normal(size=shape).astype(np.float32)
     for answer in (array, [array, array], {"embedding": array, "score": array.flat[0]}):
         assert answer_body(answer) == orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [[_ROWS], [_ROWS + 1], [3 * _ROWS + 5], [[0, 5, _ROWS]], [[2] * _ROWS], [[7, 0, 3 * _ROWS]]],
+    ids=str,
+)
+def test_a_long_list_is_the_same_json_and_written_in_parts(
+    shape: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of a text, or of each of several."""
+    rows = [{"label": f"label {at}", "score": at / 7} for at in range(4 * _ROWS)]
+    [size] = shape
+    answer: list[Any] = rows[:size] if isinstance(size, int) else [rows[:count] for count in size]
+    written: list[int] = []
+
+    def dumps(value: Any, *given: Any) -> bytes:
+        written.append(sum(len(row) if isinstance(row, list) else 1 for row in value))
+        return orjson.dumps(value, *given)
+
+    monkeypatch.setattr("preprocess.response.orjson", SimpleNamespace(dumps=dumps))
+    assert answer_body(answer) == orjson.dumps(answer)
+    assert max(written) <= _ROWS
 
 
 def test_what_is_no_json_is_told() -> None:

@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from preprocess.answers import TASKS as TASK_TABLE
+from preprocess.answers.classification import MOST_LABELS
 from preprocess.answers.embedding import MOST_KEPT, MOST_NUMBERS
 from preprocess.request import read_body
 from tests.preprocess.answers.families import FAMILIES, MAX_LENGTH
@@ -300,6 +301,28 @@ def test_what_stands_beside_each_text_has_a_limit_for_all(task: str, one: str, m
     assert request.characters == 3000 + 10 + 30_000
     error = outcome(crosses, {one: "b" * 3000, many: ["a"] * 11})
     assert (error.kind.status, error.field, error.limit, error.got) == (413, one, 30_000, 33_000)
+
+
+def test_labels_of_all_texts_have_a_limit() -> None:
+    """As JSON they are thousands of times as long as the request."""
+    labels = [f"l{at}" for at in range(MOST_LABELS // 40)]
+    classification = {"labels": labels, "problem_type": "single_label", "activation": "softmax"}
+    many = serve(
+        FAMILIES["bert"], "text-classification", torch.nn.Identity(), classification=classification
+    )
+    every = {"top_k": None}
+    assert len(outcome(many, {"text": ["a"] * 40, "parameters": every})) == 40
+    assert len(outcome(many, {"text": ["a"] * 41})) == 41
+    error = outcome(many, {"text": ["a"] * 41, "parameters": every})
+    assert (error.kind.status, error.field) == (413, "text")
+    assert (error.limit, error.got) == (MOST_LABELS, 41 * len(labels))
+    # One text is answered, however many labels the model has.
+    classification["labels"] = [f"l{at}" for at in range(MOST_LABELS + 1)]
+    more = serve(
+        FAMILIES["bert"], "text-classification", torch.nn.Identity(), classification=classification
+    )
+    assert len(outcome(more, {"text": "a", "parameters": every})) == 1
+    assert outcome(more, {"text": ["a"] * 2, "parameters": every}).limit == MOST_LABELS + 1
 
 
 def features(width: int) -> Served:

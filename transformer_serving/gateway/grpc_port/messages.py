@@ -5,7 +5,7 @@ Tested by tests/gateway/test_grpc.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -33,6 +33,11 @@ _CONTENTS = {
 _TENSOR_ELEMENTS, _OUTPUT_ELEMENTS = 7, 4
 # No more are in a byte of any message.
 _ELEMENTS_A_BYTE = 4
+
+
+# Before the bytes of `fp32_contents`, which are as a message carries them.
+_PACKED = 2
+_FP32_KEY = messages.InferTensorContents.DESCRIPTOR.fields_by_name["fp32_contents"].number << 3
 
 
 def check_elements(request: Any, size: int, most: int) -> None:
@@ -75,8 +80,8 @@ def body_of(request: Any, seconds_left: float | None) -> tuple[bytes, bytes]:
             limit=len(request.inputs), got=len(request.raw_input_contents),
         )  # fmt: skip
     parameters = _told(request.parameters)
-    if is_raw:
-        # As the tensors came, so they go.
+    if is_raw or request.outputs:
+        # Whether they are raw to the caller or not: to read numbers from JSON takes long.
         parameters["binary_data_output"] = True
     if seconds_left is not None:
         left_ms = min(max(1, int(1000 * seconds_left)), _MAX_TIMEOUT_MS)
@@ -92,10 +97,19 @@ def body_of(request: Any, seconds_left: float | None) -> tuple[bytes, bytes]:
         body["id"] = request.id
     if request.outputs:
         body["outputs"] = [
-            {"name": output.name, "parameters": _told(output.parameters)}
+            {"name": output.name, "parameters": _told(output.parameters) | {"binary_data": True}}
             for output in request.outputs
         ]
     return orjson.dumps(body), b"".join(raw for raw in raws if raw is not None)
+
+
+def is_answered_raw(request: Any) -> bool:
+    """As its tensors came, so those of the answer go, unless the caller says otherwise."""
+    is_raw = bool(request.raw_input_contents)
+    is_raw = is_raw or _told(request.parameters).get("binary_data_output") is True
+    for output in request.outputs:
+        is_raw = bool(_told(output.parameters).get("binary_data", is_raw))
+    return is_raw
 
 
 def _told(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,30 +143,53 @@ def _values(tensor: Any) -> Sequence[Any]:
     return getattr(tensor.contents, field) if field else ()
 
 
-def infer_response(body: bytes, headers: Mapping[str, str]) -> Any:
-    """The ModelInferResponse of an answer: raw where its body is binary."""
-    size = headers.get(HEADER)
-    answer = orjson.loads(body if size is None else body[: int(size)])
+def infer_response(body: bytes, headers: Mapping[str, str], *, is_raw: bool) -> Any:
+    """The ModelInferResponse of an answer, its tensor's bytes `is_raw` or in the tensor's contents.
+
+    Without any its JSON has texts, as who names no output is answered.
+    """
+    size = int(headers.get(HEADER, len(body)))
+    answer = orjson.loads(body[:size])
     (output,) = answer["outputs"]
     told = output.get("parameters", {})
-    tensor = messages.ModelInferResponse.InferOutputTensor(
-        name=output["name"], datatype=output["datatype"], shape=output["shape"]
-    )
-    if "content_type" in told:
-        tensor.parameters["content_type"].string_param = told["content_type"]
     response = messages.ModelInferResponse(
         model_name=answer["model_name"],
         model_version=answer.get("model_version", ""),
         id=answer.get("id", ""),
     )
-    if size is not None:
-        response.raw_output_contents.append(body[int(size) :])
-    elif output["datatype"] == "BYTES":
+    tensor = response.outputs.add(
+        name=output["name"], datatype=output["datatype"], shape=output["shape"]
+    )
+    if "content_type" in told:
+        tensor.parameters["content_type"].string_param = told["content_type"]
+    if "data" in output:
         tensor.contents.bytes_contents.extend(row.encode() for row in output["data"])
+    elif is_raw:
+        response.raw_output_contents.append(body[size:])
+    elif output["datatype"] == "BYTES":
+        tensor.contents.bytes_contents.extend(_texts(body, size))
     else:
-        tensor.contents.fp32_contents.extend(output["data"])
-    response.outputs.append(tensor)
+        # Number by number they would hold the loop up for hundreds of times as long.
+        key = bytes([_FP32_KEY | _PACKED]) + _varint(len(body) - size)
+        tensor.contents.MergeFromString(b"".join((key, memoryview(body)[size:])))
     return response
+
+
+def _texts(body: bytes, at: int) -> Iterator[bytes]:
+    """Those of a tensor of BYTES, each behind its length."""
+    while at < len(body):
+        begin = at + _LENGTH_BYTES
+        at = begin + int.from_bytes(body[at:begin], "little")
+        yield body[begin:at]
+
+
+def _varint(number: int) -> bytes:
+    """As a message writes a length: seven bits a byte, the least first."""
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])
 
 
 def model_metadata(told: Mapping[str, Any]) -> Any:

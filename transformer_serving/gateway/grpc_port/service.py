@@ -25,11 +25,11 @@ from transformer_serving.gateway.grpc_port.messages import (
     body_of,
     check_elements,
     infer_response,
+    is_answered_raw,
     model_metadata,
 )
 from transformer_serving.gateway.grpc_port.reading import Reading
 from transformer_serving.gateway.grpc_port.requests import (
-    AppAnswer,
     AppRequest,
     Headers,
     headers_of,
@@ -58,7 +58,8 @@ class Door(Protocol):
 
 
 class Call(NamedTuple):
-    """`path` is what HTTP is asked, `write` makes the message of an answer with these statuses.
+    """`path` is what HTTP is asked, `write` makes the message of an answer with these statuses; of
+    tensors it is told whether they go raw.
 
     `needs_key` says whether the metadata is looked at before the message is read.
     """
@@ -66,7 +67,7 @@ class Call(NamedTuple):
     request: Any
     response: Any
     path: Callable[[Any], str]
-    write: Callable[[AppAnswer], Any]
+    write: Callable[..., Any]
     statuses: tuple[int, ...] = (_OK,)
     needs_key: bool = True
 
@@ -116,7 +117,7 @@ CALLS = {
     ),
     "ModelInfer": Call(
         messages.ModelInferRequest, messages.ModelInferResponse, _infer_path,
-        lambda answer: infer_response(answer.body, answer.headers),
+        lambda answer, is_raw: infer_response(answer.body, answer.headers, is_raw=is_raw),
     ),
 }  # fmt: skip
 
@@ -154,6 +155,9 @@ class Service:
                     self._app.check_key(dict(headers))
                     message = await self._reading.message(context)
                 asked = self._asked(call, message, headers, share, context.time_remaining())
+                write = call.write
+                if call.request is messages.ModelInferRequest:
+                    write = partial(write, is_raw=is_answered_raw(message))
                 # No longer counted, so it must not wait for the engine with the request.
                 del message
             except ServingError as error:
@@ -167,7 +171,7 @@ class Service:
         context.set_trailing_metadata(tuple(told))
         if answer.status not in call.statuses:
             await context.abort(*status_of(answer.body))
-        return call.write(answer)
+        return write(answer)
 
     def _asked(
         self, call: Call, request: Any, headers: Headers, share: Share, left_s: float | None
