@@ -120,7 +120,8 @@ class Admission:
 
 
 class Newcomer(NamedTuple):
-    """A request before the queue; `tokens` and `last_text` are 0 while it is not tokenized.
+    """A request before the queue; `texts`, `tokens` and `last_text` are 0 while it is not
+    tokenized.
 
     `left_s` is the time to its own deadline, None where it has none of its own.
     """
@@ -128,11 +129,12 @@ class Newcomer(NamedTuple):
     left_s: float | None
     tokens: int = 0
     last_text: int = 0
+    texts: int = 0
 
     @classmethod
     def of(cls, encoded: Sequence[Encoded], left_s: float | None) -> Newcomer:
         tokens = sum(len(text.ids) for text in encoded)
-        return cls(left_s, tokens, len(encoded[-1].ids) if encoded else 0)
+        return cls(left_s, tokens, len(encoded[-1].ids) if encoded else 0, len(encoded))
 
 
 def check_wait(
@@ -147,22 +149,28 @@ def check_wait(
     """Raises ServingError `overloaded` where what is before the newcomer ends too late.
 
     With a deadline of its own, all of it must be answered by then; else its first call must be
-    back within `max_wait_s`. `free`: a call could leave now.
+    back within `max_wait_s`, or be the next one. `free`: a call could leave now.
     """
-    share = 1.0
     if newcomer.left_s is None:
-        allowed = max_wait_s
-        share = _FULL
-        wait = _SLOWER * (pace.wait_s(waiting.due_tokens, now, free=free) + pace.call_s)
+        # Who is in the next call waits for no crowd: of an engine whose calls are as long, nobody
+        # would be let in while one runs.
+        allowed = max(_FULL * max_wait_s, 2 * _SLOWER * pace.call_s if pace.waits_behind else 0.0)
+        due = waiting.due_tokens
+        wait = _SLOWER * (pace.wait_s(due, now, waiting.calls(due), free=free) + pace.call_s)
     else:
         allowed = SURE * newcomer.left_s
         # Its own last text comes after so much of what others have, and after its own.
         passed = PACE * (newcomer.tokens - newcomer.last_text)
         before = min(waiting.tokens, waiting.due_tokens + passed)
-        own = newcomer.tokens / pace.rate if pace.rate else 0.0
-        wait = pace.wait_s(before, now, free=free) + max(own, pace.call_s)
-    if wait > share * allowed:
-        raise takes_too_long(share * allowed, wait)
+        calls = waiting.calls_of(newcomer.texts, newcomer.tokens)
+        own = max(pace.cost.takes_s(calls, newcomer.tokens), pace.call_s)
+        wait = pace.wait_s(before, now, waiting.calls(before), free=free) + own
+        if pace.waits_behind:
+            # What calls that run and one more take is known by the clock.
+            known = pace.wait_s(0, now, free=free) + own
+            wait += known * (SURE * _SLOWER - 1)
+    if wait > allowed:
+        raise takes_too_long(allowed, wait)
 
 
 def takes_too_long(allowed: float, wait: float) -> ServingError:

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf
 from typing import Protocol
 
-from preprocess.admission import SURE, Admission, Newcomer, Share, check_wait
+from preprocess.admission import Admission, Newcomer, Share, check_wait
+from preprocess.dispatch import Dispatch
 from preprocess.first_call import note_call
-from preprocess.impatience import SOON_S, Impatience
+from preprocess.impatience import SOON_S
 from preprocess.narrowing import answer_all
 from preprocess.pace import Pace
 from preprocess.passage import Asker
@@ -36,12 +36,6 @@ GROW_TURNS = 8
 # How long Triton may take for one call at all; its slot stays taken until it answers, because
 # an engine that is late is still working.
 CALL_LIMIT_S = 300.0
-# A slow engine's calls are cut to about so long, for who waits behind them.
-LONG_CALL_S = 0.25
-# And those of texts that their callers may leave, which an idle engine has nothing better than.
-SHORT_CALL_S = 0.01
-# Of a call's room that it has in any case: one text.
-_NONE = 2**31
 
 
 class Call(Protocol):
@@ -62,8 +56,7 @@ class Coalescer:
     admission: Admission
     slots: Callable[[], int]
     figures: EndpointFigures
-    pace: Pace = field(default_factory=Pace)
-    impatience: Impatience = field(default_factory=Impatience)
+    dispatch: Dispatch = field(init=False)
     _share: Share = field(default_factory=Share)
     _in_flight: int = 0
     # What is to be answered before this moment cannot be, of what is taken now.
@@ -80,6 +73,7 @@ class Coalescer:
         self._waiting: WaitingTexts[Text] = WaitingTexts(
             self.endpoint.tokens.buckets, limits.max_batch_size, limits.max_call_tokens
         )
+        self.dispatch = Dispatch(self._waiting, Pace(self._waiting.call_cost))
 
     def check_wait(self, asker: Asker, deadline: float, encoded: Sequence[Encoded] = ()) -> None:
         """Raises ServingError `overloaded` where this request would wait too long.
@@ -95,15 +89,17 @@ class Coalescer:
             raise too_late()
         newcomer = Newcomer.of(encoded, left if asker.own_deadline else None)
         limit_s, free = self.admission.max_wait_s, self._is_free()
-        check_wait(newcomer, self._waiting, self.pace, limit_s, now, free=free)
+        check_wait(newcomer, self._waiting, self.dispatch.pace, limit_s, now, free=free)
 
     def has_room(self) -> bool:
-        """Whether a call could leave at once."""
+        """Whether a call could leave at once, and not to wait behind another."""
         if not self.admission.tokens:
             return True
         return not len(self._waiting) and self._is_free()
 
     def _is_free(self) -> bool:
+        if self.dispatch.pace.calls and self.dispatch.pace.waits_behind:
+            return False
         return self._in_flight < self.slots()
 
     async def infer(self, encoded: Sequence[Encoded], deadline: float, asker: Asker) -> Stay:
@@ -124,7 +120,7 @@ class Coalescer:
                 await self._wait(ticket, encoded, asker)
                 return ticket.stay()
             self.check_wait(asker, deadline, encoded)
-            wait_s = self.pace.wait_s(self._waiting.tokens, ticket.came, free=self._is_free())
+            wait_s = self.dispatch.wait_s(ticket.came, free=self._is_free())
             taken = self.admission.enter(self._share, ticket.tokens, wait_s)
             try:
                 await self._wait(ticket, encoded, asker)
@@ -147,7 +143,7 @@ class Coalescer:
             left = partial(self._left, ticket)
             caller.add_done_callback(left)
         ticket.stand_in(self._waiting, encoded, first=asker.goes_first)
-        self.impatience.came(ticket.came)
+        self.dispatch.impatience.came(ticket.came)
         self.wake()
         # Cheaper than a timeout's context, which also has to tell its own cancellation apart.
         seconds = max(0.0, ticket.deadline - ticket.came)
@@ -171,7 +167,7 @@ class Coalescer:
 
     def _left(self, ticket: Ticket, caller: object) -> None:
         now = time.monotonic()
-        self.impatience.left(now - ticket.came, now)
+        self.dispatch.impatience.left(now - ticket.came, now)
         if ticket.fail(self._waiting, caller_left()):
             self._abandon(ticket, DISCONNECT)
 
@@ -187,49 +183,36 @@ class Coalescer:
         return False
 
     def _take(self) -> Batch[Text] | None:
-        pace, now = self.pace, time.monotonic()
-        waits = self._waiting.tokens
-        # A few texts take nothing from others, and another server or instance may be free for them.
-        is_crowd = pace.calls and waits > pace.in_flight
-        self._ends = now + SURE * pace.call_ends_s(waits, now) if is_crowd else 0.0
-        rate = pace.rate or inf
-        is_ready = self._is_ready(now)
-        if is_ready is None:
-            return self._waiting.take(self._can_end, rate * LONG_CALL_S)
-        batch = self._waiting.take(self._can_end, rate * LONG_CALL_S, is_ready)
-        if batch is None and self._in_flight == 1:
-            batch = self._waiting.take(self._can_end, rate * SHORT_CALL_S, least_room=_NONE)
-        return batch
-
-    def _is_ready(self, now: float) -> Callable[[Text], bool] | None:
-        """Tells texts whose callers will stay from those whose may leave; None: all are ready.
-
-        Only where what waits takes longer than callers take to leave: else they had an answer.
-        Golden ones have no caller, and whoever stands behind one would wait with it.
-        """
-        young_s = self.impatience.young_s(now)
-        if not young_s or self.pace.wait_s(self._waiting.tokens, now) <= young_s:
-            return None
-        return lambda text: text.ticket.golden or text.ticket.came <= now - young_s
+        now = time.monotonic()
+        self._ends = now + self.dispatch.ends_s(now)
+        return self.dispatch.take(now, self._can_end, alone=self._in_flight == 1)
 
     def wake(self) -> None:
         """There may be more texts or slots than there were, as when a Triton is back."""
         if self._starting or self._in_flight >= self.slots() or not len(self._waiting):
             return
         if self._in_flight:
-            is_ready = self._is_ready(time.monotonic())
+            now = time.monotonic()
+            if hold_s := self.dispatch.hold_s(now):
+                self._wake_later(hold_s)
+                return
+            is_ready = self.dispatch.is_ready(now)
             if is_ready is not None and not self._waiting.has(is_ready):
-                self._wake_later()
+                self._wake_later(SOON_S)
                 return
         self._starting = True
         task = asyncio.get_running_loop().create_task(self._run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _wake_later(self) -> None:
+    def _wake_later(self, seconds: float) -> None:
         """A call that runs and hangs must not hold up who becomes old enough meanwhile."""
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(SOON_S, self._look_again)
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            if self._timer.when() <= loop.time() + seconds:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_later(seconds, self._look_again)
 
     def _look_again(self) -> None:
         self._timer = None
@@ -242,6 +225,8 @@ class Coalescer:
             while True:
                 await self._grow()
                 self._starting = False
+                if self._in_flight > 1 and self.dispatch.hold_s(time.monotonic()):
+                    return
                 batch = self._take()
                 if batch is None:
                     return
@@ -284,7 +269,7 @@ class Coalescer:
     async def _timed(self, tensors: list[Tensor], tokens: int) -> list[Array]:
         """The engine's outputs; its time counts where it answers."""
         began = time.monotonic()
-        running = self.pace.begin(tokens, began)
+        running = self.dispatch.pace.begin(tokens, began)
         answered = False
         try:
             outputs = await self.engine(tensors, began + CALL_LIMIT_S)
@@ -292,7 +277,7 @@ class Coalescer:
             note_call()
             return outputs
         finally:
-            self.pace.end(running, time.monotonic(), answered=answered)
+            self.dispatch.pace.end(running, time.monotonic(), answered=answered)
 
     def _tell(self, texts: list[Text], length: int) -> int:
         """The call to the figures, and its time to the tickets that leave for the first time.

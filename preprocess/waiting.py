@@ -59,15 +59,17 @@ class WaitingTexts(Generic[Item]):
     """The oldest turn picks the next call's length; within a length, turns go in order.
 
     `tokens` counts all that wait, `due_tokens` those whose turn has come: what a text that comes
-    now would wait for. Both are exact at once, also when texts leave without an answer.
+    now would wait for. Both are exact at once, also when texts leave without an answer. A call
+    costs `call_cost` tokens beside its own.
     """
 
     def __init__(
         self, buckets: Sequence[int], max_batch_size: int, max_call_tokens: int | None = None
     ) -> None:
         self._buckets = tuple(buckets)
-        self._call_cost = CALL_COST if max_call_tokens else UNLIMITED_CALL_COST
+        self.call_cost = CALL_COST if max_call_tokens else UNLIMITED_CALL_COST
         most = max_call_tokens or max_batch_size * self._buckets[-1]
+        self._most_tokens, self._most_texts = most, max_batch_size
         self._room = [max(1, min(max_batch_size, most // size)) for size in self._buckets]
         self._queues: list[list[Place]] = [[] for _ in buckets]
         self._later: list[Place] = []
@@ -112,6 +114,21 @@ class WaitingTexts(Generic[Item]):
             self._tidy()
         return left
 
+    def calls(self, tokens: float) -> int:
+        """How many calls so many of the waiting tokens fill."""
+        if not self._size:
+            return 0
+        texts = self._size * tokens / self.tokens
+        return int(max(texts / self._most_texts, tokens / self._most_tokens))
+
+    def calls_of(self, texts: int, tokens: int) -> int:
+        """How many calls a request makes of its own."""
+        return math.ceil(max(texts / self._most_texts, tokens / self._most_tokens))
+
+    def fills_a_call(self) -> bool:
+        """Whether what waits would fill a call of the longest bucket."""
+        return self._size >= self._room[-1]
+
     def has(self, is_ready: Callable[[Item], bool]) -> bool:
         """Whether the next in line of a bucket is ready."""
         return any(queue and self._first(queue, _every, is_ready) for queue in self._queues)
@@ -150,7 +167,7 @@ class WaitingTexts(Generic[Item]):
                 len(items) < room and (place := self._first(queue, is_wanted, is_ready)) is not None
             ):
                 size = place[2].length
-                if size * (self._call_cost + len(items) * length) < length * tokens:
+                if size * (self.call_cost + len(items) * length) < length * tokens:
                     break
                 items += self._popped(queue, 1, is_wanted, is_ready)
                 tokens += size

@@ -38,7 +38,11 @@ def test_overload_is_seen_in_the_tokens_that_wait(endpoints: int, tokens: int) -
 
 def waited(call_s: float) -> float:
     """The part of the time that requests may wait when one is refused for it."""
-    pace, waiting, most_s = Pace(), SimpleNamespace(tokens=0, due_tokens=0), 2.0
+    pace, waiting, most_s = (
+        Pace(),
+        SimpleNamespace(tokens=0, due_tokens=0, calls=lambda tokens: 0),
+        2.0,
+    )
     for at in range(4):
         running = pace.begin(round(1000 * call_s), at)
         pace.end(running, at + call_s, answered=True)

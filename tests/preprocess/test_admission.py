@@ -67,16 +67,19 @@ class HeldEngine:
 
 
 class Line:
-    """A queue before a held engine of so many tokens a second, one call at a time."""
+    """A queue before a held engine of so many tokens a second, one call at a time, which costs
+    nothing but its tokens.
+    """
 
     def __init__(self, endpoint: Endpoint, rate: float | None = None, slots: int = 1) -> None:
         self.engine, self.figures = HeldEngine(), PlayedFigures()
         self.admission = Admission(10**6, 2.0)
         figures: Any = self.figures
         self.queue = Coalescer(endpoint, self.engine, self.admission, lambda: slots, figures)
+        self.queue.dispatch.pace = Pace()
         for _ in range(2 if rate is not None else 0):
-            running = self.queue.pace.begin(10, 0.0)
-            self.queue.pace.end(running, 10 / (rate or 1), answered=True)
+            running = self.queue.dispatch.pace.begin(10, 0.0)
+            self.queue.dispatch.pace.end(running, 10 / (rate or 1), answered=True)
         self.tasks: list[asyncio.Task[Any]] = []
 
     def ask(
@@ -268,11 +271,12 @@ async def test_what_cannot_end_in_time_any_more_costs_no_call(endpoint: Endpoint
     for _ in range(2):
         running = pace.begin(10, 0.0)
         pace.end(running, 1.0, answered=True)
-    line.queue.pace.rate, line.queue.pace.call_s = pace.rate, pace.call_s
+    known = line.queue.dispatch.pace
+    known.rate, known.call_s, known.cost = pace.rate, pace.call_s, pace.cost
     line.engine.held[0].set()
     await until(hopeless.done)
     error = refused(hopeless)
-    line.queue.pace.rate = None
+    known.rate = None
     assert error is not None
     assert line.waiting == (0, 0)
     line.engine.release()
@@ -339,7 +343,7 @@ async def test_a_hung_engine_turns_new_callers_away_by_and_by(endpoint: Endpoint
     waits = line.ask(1)
     await turns()
     assert not waits.done()
-    line.queue.pace._since -= 2.5
+    line.queue.dispatch.pace._since -= 2.5
     away = line.ask(1)
     await turns()
     error = refused(away)
@@ -412,7 +416,7 @@ async def test_what_needs_no_engine_does_not_wait_for_it(
     made, line = bundle_with_a_line(endpoint_fields, tokenizer_json, "lists tokens")
     running = [line.ask(1), line.ask(1)]
     await turns()
-    line.queue.pace._since -= 2.5
+    line.queue.dispatch.pace._since -= 2.5
     body = {"inputs": "a cup"}
     for operation, status in (("tei.tokenize", 200), ("tei.predict", 429)):
         current_operation.set((operation, b""))
@@ -436,7 +440,7 @@ async def test_a_crowd_is_turned_away_before_its_bodies_are_read(
     running = [line.ask(1), line.ask(1)]
     await turns()
     assert not made.is_idle()
-    line.queue.pace._since -= 2.5
+    line.queue.dispatch.pace._since -= 2.5
     for body in (
         raw,
         b'{"text": "a cup", "timeout_ms": 1000}',

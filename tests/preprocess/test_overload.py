@@ -366,7 +366,7 @@ def test_a_server_that_hangs_takes_no_more_than_its_own_call(endpoint: Endpoint)
         stage = Pair(endpoint, 300)
         for _ in range(40):
             await stage.ask()
-        before = stage.queue.pace.rate
+        before = stage.queue.dispatch.pace.rate
         stage.hangs = True
         hanging = asyncio.ensure_future(stage.ask(deadline_s=1.0))
         late = []
@@ -376,8 +376,8 @@ def test_a_server_that_hangs_takes_no_more_than_its_own_call(endpoint: Endpoint)
         crowd = await asyncio.gather(*(stage.ask(deadline_s=1.0) for _ in range(40)))
         late.append(await hanging)
         assert before is not None
-        assert stage.queue.pace.rate is not None
-        return before, stage.queue.pace.rate, [*late[:-1], *crowd]
+        assert stage.queue.dispatch.pace.rate is not None
+        return before, stage.queue.dispatch.pace.rate, [*late[:-1], *crowd]
 
     before, after, answers = virtual_time.run(play())
     assert {answer.status for answer in answers} == {200}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from preprocess.pace import PASSED, SAMPLE_S, Pace, Running, Sample
+from preprocess.cost import Sample
+from preprocess.pace import PASSED, SAMPLE_S, Pace, Running
 
 
 def call(pace: Pace, now: float, tokens: int, seconds: float) -> float:
@@ -133,7 +134,7 @@ def test_a_long_call_beside_others_is_counted_with_its_time(tokens: int, gaps: l
         now = call(pace, now + gap, 20, 0.01)
     pace.end(long, now + 1, answered=True)
     seconds = now + 1 - first
-    counted = [*pace._samples, Sample(*pace._begun)]  # type: ignore[arg-type]
+    counted = [*pace._samples, Sample(*pace._begun)]
     assert sum(one.tokens for one in counted) == 1 + tokens + 20 * len(gaps)
     assert sum(one.seconds for one in counted) == pytest.approx(seconds)
     assert (pace.calls, pace.in_flight) == (0, 0)
@@ -169,6 +170,66 @@ def test_what_is_ahead_may_end_at_once_where_it_is_overdue() -> None:
     assert pace.call_ends_s(1000, now + 0.05) == pytest.approx(0.15)
     assert pace.call_ends_s(1000, now + 60) == pytest.approx(0.1)
     assert pace.call_ends_s(50, now + 60) == pytest.approx(0.05)
+
+
+def on_servers(pace: Pace, servers: int, *, alone: int, early: int) -> None:
+    """Calls of 20 tokens, a second each: by themselves, then each sent amid the last one."""
+    now = 100.0
+    for _ in range(alone):
+        now = call(pace, now, 20, 1.0) + 5
+    running, free = [], [now] * servers
+    for at in range(early):
+        sent = now + at / 2 if servers > 1 else now + at
+        end = max(sent, min(free)) + 1
+        free[free.index(min(free))] = end
+        running.append((sent if servers > 1 else max(now, sent - 0.5), end))
+    moments = [(begin, 0, at) for at, (begin, _) in enumerate(running)]
+    moments += [(end, 1, at) for at, (_, end) in enumerate(running)]
+    calls: dict[int, Running] = {}
+    for moment, ends, at in sorted(moments):
+        if ends:
+            pace.end(calls[at], moment, answered=True)
+        else:
+            calls[at] = pace.begin(20, moment)
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_call_behind_another_waits_where_there_is_one_server(servers: int) -> None:
+    pace = Pace(3600)
+    on_servers(pace, servers, alone=6, early=6)
+    assert pace.waits_behind == (servers == 1)
+
+
+def test_until_one_alone_was_seen_a_call_waits_and_then_one_is_tried() -> None:
+    pace = Pace(3600)
+    assert not pace.waits_behind
+    now = call(pace, 0.0, 20, 4.0)
+    now = call(pace, now, 20, 1.0)
+    # The first says nothing, the second made the rate.
+    assert pace.waits_behind
+    now = call(pace, now + 5, 20, 1.0)
+    assert not pace.waits_behind
+    on_servers(pace, 1, alone=0, early=3)
+    assert pace.waits_behind
+    on_servers(pace, 1, alone=64, early=0)
+    assert not pace.waits_behind
+
+
+def test_a_call_behind_another_is_no_matter_where_tokens_are_the_most_of_it() -> None:
+    pace = Pace(10)
+    on_servers(pace, 1, alone=6, early=6)
+    assert not pace.waits_behind
+
+
+def test_calls_that_cost_the_same_are_waited_for_and_not_their_tokens() -> None:
+    pace, now = Pace(3600), 0.0
+    for tokens in (18, 18, 18, 1152, 18, 1152, 1152, 18, 1152):
+        now = call(pace, now, tokens, 0.1)
+    assert pace.wait_s(1152, now, calls=1) == pytest.approx(0.1, rel=0.05)
+    assert pace.wait_s(18, now, calls=1) == pytest.approx(0.1, rel=0.05)
+    pace.begin(18, now)
+    assert pace.wait_s(0, now + 0.04) == pytest.approx(0.06, abs=0.01)
+    assert pace.most_tokens(0.01) > 1152
 
 
 def test_an_error_is_no_work() -> None:
