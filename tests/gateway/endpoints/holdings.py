@@ -28,14 +28,18 @@ class Preprocess:
 
 
 def counts() -> dict[str, int]:
-    """Waiting tokens, texts and calls over every packed version of our code in the process."""
-    found = {"tokens": 0, "waiting": 0, "slots": 0, "calls": 0, "server_calls": 0}
+    """Waiting tokens, texts and calls over every packed version of our code in the process.
+
+    Of how many queues they are is counted too: where none is found, nothing waits.
+    """
+    found = dict.fromkeys(("queues", "tokens", "waiting", "slots", "calls", "server_calls"), 0)
     for name, module in list(sys.modules.items()):
         if name.startswith("transformer_serving_") and name.endswith(".preprocess.coalesce"):
             for one in gc.get_objects():
                 if type(one) is module.Admission:
                     found["tokens"] += one.tokens
                 elif type(one) is module.Coalescer:
+                    found["queues"] += 1
                     found["waiting"] += len(one._waiting)
                     found["slots"] += one._in_flight
                     found["calls"] += len(one._tasks)
