@@ -13,9 +13,11 @@ class Preprocess:
         return body
 
     async def process(self, body: Any, state: dict[str, Any], collect: Any = None) -> Any:
-        # What a long collection left out is in gc.get_objects again.
+        # Of what a long collection left out, too; and this one may be long itself, after which
+        # gc.get_objects lists nothing of what is here.
         gc.unfreeze()
         gc.collect()
+        gc.unfreeze()
         return {
             "tasks": len(asyncio.all_tasks()),
             "threads": threading.active_count(),
