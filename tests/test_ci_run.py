@@ -5,33 +5,42 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 RUN = Path(__file__).parent.parent / ".ci" / "run"
-INSTALLED = ("ab", "amtool", "chromium", "npm", "promtool")
+INSTALLED = ("ab", "amtool", "chromium", "gcc", "iptables", "java", "npm", "promtool")
+PACKAGES = {
+    "apache2-utils", "chromium", "default-jdk-headless", "gcc", "iptables", "libc6-dev", "npm",
+    "prometheus", "prometheus-alertmanager",
+}  # fmt: skip
+# What else the script asks a machine for.
+TOOLS = ("bash", "cat", "dirname", "env", "mkdir", "tail")
 MAKE = """#!/bin/sh
-echo "made $1"
+echo "made $*"
 case " $FAILING " in *" $1 "*) exit 1 ;; esac
 """
 PARTS = ("test-stack", "test-compose", "test-clients")
 
 
-def run(folder: Path, minutes: int, failing: str = "") -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, minutes: int, failing: str = "", *, installed: Sequence[str] = INSTALLED,
+    path: str = os.environ["PATH"],
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """As if so many minutes had gone before it began."""
     programs = folder / "bin"
     programs.mkdir()
-    for name in (*INSTALLED, "make"):
+    for name in (*installed, "make", "apt-get"):
         (programs / name).write_text(MAKE)
         (programs / name).chmod(0o755)
     (folder / ".ci").mkdir()
     copy = shutil.copy(RUN, folder / ".ci" / "run")
-    path = f"{programs}:{os.environ['PATH']}"
+    told = {"PATH": f"{programs}:{path}", "SECONDS": str(60 * minutes), "FAILING": failing}
     return subprocess.run(
-        [copy], capture_output=True, text=True, check=False, timeout=120,
-        env={**os.environ, "PATH": path, "SECONDS": str(60 * minutes), "FAILING": failing},
-    )  # fmt: skip
+        [copy], capture_output=True, text=True, check=False, timeout=120, env=os.environ | told
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,6 +60,18 @@ def test_a_part_that_would_begin_too_late_is_named_at_the_end(
     for part, line in zip(PARTS, told, strict=True):
         assert any(one.startswith(line) for one in end) == (part in left_out)
     assert ("Nothing is left out." in lines) == (not left_out)
+
+
+def test_what_tests_would_be_left_out_without_is_installed(tmp_path: Path) -> None:
+    """On a bare machine: a test that has not what it needs is skipped, and the run says nothing."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in TOOLS:
+        (tools / name).symlink_to(str(shutil.which(name)))
+    done = run(tmp_path, 0, installed=(), path=str(tools))
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line.split() for line in done.stdout.splitlines() if "install" in line]
+    assert {word for line in lines for word in line[2:] if word[0] != "-"} == PACKAGES
 
 
 @pytest.mark.parametrize("minutes", [0, 65])

@@ -86,7 +86,7 @@ def given(streaming: Streaming) -> dict[str, Any]:
 def openai(given: Any, streaming: Streaming, environments: Environments) -> Any:
     before = streaming.cancelled()
     answers = environments.ask("openai", "openai_text_client", **given, calls=OPENAI)
-    wait_until(lambda: streaming.cancelled() > before, 5)
+    wait_until(lambda: streaming.cancelled() > before, 60)
     return answers
 
 

@@ -204,6 +204,14 @@ def test_the_builds_in_the_files_heads(desk: Desk) -> None:
         desk.script(line)
 
 
+@pytest.fixture
+def _local(desk: Desk) -> None:
+    """The stack without an account, up with its endpoint."""
+    if desk.status() != 200:
+        desk.block(LOCAL)
+
+
+@pytest.mark.usefixtures("_local")
 def test_from_day_to_day(desk: Desk) -> None:
     """Its last line takes the stack down and keeps its data."""
     *daily, down = lines_of(blocks()[DAILY])
@@ -220,16 +228,24 @@ def test_from_day_to_day(desk: Desk) -> None:
     desk.down()
 
 
-def test_your_clearml_server(desk: Desk, clearml_server: ClearmlServer) -> None:
+@pytest.fixture(scope="module")
+def _deployed(desk: Desk, clearml_server: ClearmlServer) -> None:
+    """The stack of the server of my.env, up with its endpoint, and no other one."""
+    desk.down()
     desk.block(OWN_SERVER)
-    assert desk.containers("control-plane") == []
     deploy = next(line for line in lines_of(blocks()[LOCAL]) if " deploy " in line)
     serve = f"http://127.0.0.1:{desk.port}/serve"
     variables = {**clearml_server.variables, "CLEARML_DEFAULT_BASE_SERVE_URL": serve}
     Desk(desk.root, desk.project, desk.port, {**desk.environment, **variables}).script(deploy)
+
+
+@pytest.mark.usefixtures("_deployed")
+def test_your_clearml_server(desk: Desk) -> None:
+    assert desk.containers("control-plane") == []
     assert desk.status() == 200
 
 
+@pytest.mark.usefixtures("_deployed")
 def test_secrets_come_from_files(desk: Desk, clearml_server: ClearmlServer) -> None:
     """Also in place of the variables, which are emptied here."""
     folder = desk.root / "secrets"
@@ -246,6 +262,7 @@ def test_secrets_come_from_files(desk: Desk, clearml_server: ClearmlServer) -> N
     env_file(desk.root / "my.env", kept)
 
 
+@pytest.mark.usefixtures("_deployed")
 def test_on_a_network_address(desk: Desk, clearml_server: ClearmlServer) -> None:
     """With the lines that the page puts into my.env; root's own are run as root."""
     kept = clearml_server.variables
@@ -259,7 +276,8 @@ def test_on_a_network_address(desk: Desk, clearml_server: ClearmlServer) -> None
     env_file(desk.root / "my.env", kept)
 
 
-def test_many_containers_and_their_roll(desk: Desk, clearml_server: ClearmlServer) -> None:
+@pytest.mark.usefixtures("_deployed")
+def test_many_containers_and_their_roll(desk: Desk) -> None:
     desk.block(SCALED)
     before = set(desk.containers("inference"))
     assert len(before) == 3
@@ -272,8 +290,10 @@ def test_many_containers_and_their_roll(desk: Desk, clearml_server: ClearmlServe
     desk.down()
 
 
-def test_on_top_of_clearml_servings_own_file(desk: Desk, clearml_server: ClearmlServer) -> None:
+@pytest.mark.usefixtures("_deployed")
+def test_on_top_of_clearml_servings_own_file(desk: Desk) -> None:
     """In the foreground, as the line has it, and ended as Ctrl-C ends it."""
+    desk.down()
     stock = desk.root.parent / STOCK_PATH
     stock.parent.mkdir(parents=True)
     stock.write_text(yaml.safe_dump(stock_file(runnable=True)))

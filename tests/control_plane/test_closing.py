@@ -76,7 +76,7 @@ async def test_a_download_that_ends_early(tmp_path: Path, reason: str) -> None:
     await asyncio.to_thread(held.left.wait, 20)
     assert held.closed is False
     # At once, not when garbage is collected next.
-    await asyncio.to_thread(wait_until, lambda: content.closed, 5)
+    await asyncio.to_thread(wait_until, lambda: content.closed, 60)
 
 
 @pytest.mark.parametrize("reason", ["the client leaves", "the server stops"])
@@ -108,7 +108,7 @@ async def test_a_download_that_ends_while_its_socket_is_full(
         await waiting.wait()
         leaves.set() if reason == "the client leaves" else sending.cancel()
         await asyncio.wait({sending}, timeout=20)
-        await asyncio.to_thread(wait_until, lambda: content.closed, 5)
+        await asyncio.to_thread(wait_until, lambda: content.closed, 60)
     finally:
         if collecting:
             gc.enable()

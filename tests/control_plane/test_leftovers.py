@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from transformer_serving.control_plane.files.leftovers import Leftovers
 from transformer_serving.control_plane.files.store import FileStore
-from transformer_serving.control_plane.store import Kind, Store, Transaction
+from transformer_serving.control_plane.store import Kind, Store
 
 DAY = 24 * 3600.0
 OWN = "transformer-serving-own://files/"
@@ -200,16 +200,23 @@ def test_an_event_keeps_a_file_by_its_address_alone(data: Data) -> None:
 
 
 def test_not_all_documents_are_held_at_once(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
-    data.put("a/m.onnx")
-    data.name("m", uri=f"{OWN}a/m.onnx")
-    event(data, "1", "a line")
-    asked: list[str] = []
-    rows = Transaction.rows
+    """One is read at a time, and none after the last file was found."""
+    data.put("a/1")
+    data.put("a/2")
+    for name in ("1", "2", "3", "4"):
+        data.name(name, uri=f"{OWN}a/{name}")
+    read: list[tuple[object, ...]] = []
+    opened = Store._open
 
-    def noted(self: Transaction, statement: str, *values: Any) -> list[tuple[object, ...]]:
-        asked.append(statement)
-        return rows(self, statement, *values)
+    def noted(_: sqlite3.Cursor, row: tuple[object, ...]) -> tuple[object, ...]:
+        read.append(row)
+        return row
 
-    monkeypatch.setattr(Transaction, "rows", noted)
-    data.after_days(1)
-    assert not [statement for statement in asked if "doc" in statement]
+    def opened_so(store: Store) -> sqlite3.Connection:
+        connection = opened(store)
+        connection.row_factory = noted
+        return connection
+
+    monkeypatch.setattr(Store, "_open", opened_so)
+    assert data.leftovers().collect() == 0
+    assert len(read) == 2

@@ -19,7 +19,7 @@ from transformer_serving.control_plane.integrity import DATABASE
 from transformer_serving.control_plane.methods import events
 from transformer_serving.control_plane.retention import Retention
 from transformer_serving.control_plane.settings import ControlPlaneSettings
-from transformer_serving.control_plane.store import Kind, Store, StoreError, Transaction
+from transformer_serving.control_plane.store import Kind, Store, StoreError
 
 SCALAR = "training_stats_scalar"
 
@@ -77,17 +77,10 @@ def test_what_belongs_to_nobody_goes(store: Store) -> None:
 
 def test_writers_have_their_turns_in_between(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     report(store, "t", SCALAR, range(100))
-    seen: list[int] = []
-    execute = Transaction.execute
-
-    def noted(self: Transaction, statement: str, *values: object) -> int:
-        done = execute(self, statement, *values)  # type: ignore[arg-type]
-        seen.append(done)
-        return done
-
-    monkeypatch.setattr(Transaction, "execute", noted)
-    Retention(store, 0).prune()
-    assert seen == [7] * 10
+    taken: list[bool] = []
+    monkeypatch.setattr("time.sleep", lambda _: taken.append(store._writing.locked()))
+    assert Retention(store).prune() == 70
+    assert taken == [False] * 10
 
 
 def test_a_store_that_is_closed_ends_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

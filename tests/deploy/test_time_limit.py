@@ -116,9 +116,10 @@ def test_a_server_that_says_nothing(ended: Ended) -> None:
 @pytest.mark.slow
 def test_a_server_that_hangs_in_the_middle_of_an_upload(ended: Ended) -> None:
     """The ping is answered; ClearML's own command line, which retries without end, is killed."""
-    _, said = ended[of_an_upload].result()
+    address, said = ended[of_an_upload].result()
     assert "it was uploading x" in said
-    assert not [row for row in commands() if "clearml_tools.command" in row and "0" * 32 in row]
+    # By the address, which is the upload's destination: others' tests run such commands, too.
+    assert not [row for row in commands() if "clearml_tools.command" in row and address in row]
 
 
 @contextmanager

@@ -30,6 +30,8 @@ from transformer_serving.desk.source.language_model import (
     LanguageModelSource,
     open_language_model,
 )
+from transformer_serving.engine.backends.generation.pipeline import _scheduler
+from transformer_serving.engine.backends.generation.settings import GenerationSettings
 
 pytestmark = pytest.mark.slow
 
@@ -346,7 +348,14 @@ def test_a_hundred_streams_of_which_half_leave(
     assert after["failed_total"] == 0
 
 
-def test_a_prompt_that_came_before_is_not_computed_again(
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_prefix_cache_is_the_settings(kept: bool) -> None:
+    """Of what is computed nothing else tells: the answers are the same."""
+    settings = GenerationSettings(100, 64, 8, prefix_cache=kept)
+    assert _scheduler(settings).enable_prefix_caching is kept
+
+
+def test_a_prompt_that_came_before_is_answered_the_same(
     triton_server: TritonServer, built: Built
 ) -> None:
     name = serve(triton_server, built, prefix_cache="on")

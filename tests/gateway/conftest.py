@@ -96,8 +96,9 @@ class Server:
         path: str,
         body: Any = None,
         headers: Headers | None = None,
+        timeout_s: float = 30,
     ) -> Reply:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
         try:
             connection.request(method, path, body, dict(headers or {}))
             answer = connection.getresponse()

@@ -168,7 +168,7 @@ def test_a_killed_worker_takes_only_its_own(streaming: Streaming) -> None:
         assert cut == max(taken.values())
         assert whole + cut == len(streams)
         # Triton learns of each that was cut.
-        wait_until(lambda: streaming.cancelled() == before + cut, 10)
+        wait_until(lambda: streaming.cancelled() == before + cut, 60)
         wait_until(lambda: len(server.workers()) == 2, 60)
         wait_until(lambda: serves(server), 60)
     finally:

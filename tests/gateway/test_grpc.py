@@ -9,10 +9,10 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,12 @@ import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2 as messages, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from tests.engine.triton_server import wait_until
+from tests.engine.triton_server import stopped, wait_until
 from tests.free_ports import free_port
 from tests.gateway.certificates import Authority, Pair, serial
 from tests.gateway.conftest import ROOT, Server
 from tests.gateway.test_leaving import figure
+from tests.gateway.test_shutdown import tell_again
 from tests.gateway.text_serving import MISSING, TextServing
 from transformer_serving.contract.errors import KINDS
 from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
@@ -319,12 +320,16 @@ def test_a_deadline_beside_one_in_a_tensor_is_no_mistake(door: Door, stub: Any) 
     assert len(stub.ModelInfer(asked, timeout=60).outputs[0].contents.bytes_contents) == 2
 
 
-def test_a_caller_that_cancels_has_left(door: Door, stub: Any) -> None:
-    before = figure(door.server, "requests_total", status="499")
-    call = stub.ModelInfer.future(request_of("texts", "[SLOW] [SLOW]"))
-    time.sleep(0.3)
-    call.cancel()
-    wait_until(lambda: figure(door.server, "requests_total", status="499") == before + 1, 60)
+def test_a_caller_that_cancels_has_left(door: Door, stub: Any, text_serving: TextServing) -> None:
+    left = partial(figure, door.server, "requests_total", status="499")
+    running = partial(figure, door.server, "call_texts_count")
+    before, calls = left(), running()
+    # A stopped engine answers nothing before the caller has left.
+    with stopped(text_serving.triton):
+        call = stub.ModelInfer.future(request_of("texts", "a"))
+        wait_until(lambda: running() == calls + 1, 60)
+        call.cancel()
+        wait_until(lambda: left() == before + 1, 60)
 
 
 def test_every_worker_listens(door: Door) -> None:
@@ -441,20 +446,32 @@ def serial_at(port: int, authority: Authority) -> int:
         return serial(connection.getpeercert(binary_form=True))
 
 
+def is_ready(client: Any) -> bool:
+    with contextlib.suppress(InferenceServerException):
+        return bool(client.is_server_ready())
+    return False
+
+
 def test_what_runs_at_sigterm_is_answered(text_serving: TextServing) -> None:
     with (
-        running(text_serving, TRANSFORMER_SERVING_DRAIN_SECONDS="1") as door,
+        running(text_serving, TRANSFORMER_SERVING_DRAIN_SECONDS="600") as door,
         door.client() as client,
         ThreadPoolExecutor() as pool,
     ):
         client.infer("texts", [tensor("args", ["a"])])
-        slow = [
-            pool.submit(client.infer, "texts", [tensor("args", ["[SLOW] a"])]) for _ in range(3)
-        ]
-        time.sleep(0.4)
-        door.server.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: not client.is_server_ready(), 30)
-        assert all(len(rows(one.result())) == 1 for one in slow)
+        waiting = partial(figure, door.server, "waiting_tokens")
+        ask = partial(pool.submit, client.infer, "texts", [tensor("args", ["a"])])
+        # A stopped engine answers nothing before the signal has come.
+        with stopped(text_serving.triton):
+            held = [ask()]
+            wait_until(lambda: waiting() > 0, 60)
+            tokens = waiting()
+            held += [ask(), ask()]
+            wait_until(lambda: waiting() == 3 * tokens, 60)
+            door.server.process.send_signal(signal.SIGTERM)
+        assert all(len(rows(one.result())) == 1 for one in held)
+        wait_until(lambda: not is_ready(client), 60)
+        tell_again(door.server)
         assert door.server.process.wait(60) == 0
 
 

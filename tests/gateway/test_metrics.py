@@ -321,22 +321,35 @@ def test_dead_workers_count_on_and_refusals_count(
 
 
 def test_faults_are_logged_once_a_second_without_the_request(text_serving: TextServing) -> None:
+    """A line stands for those that came since the one before it, too."""
     server = text_serving.gateway().start()
+    asked = 0
+
+    def faults() -> list[Any]:
+        lines = server.log.read_text().splitlines()
+        told = [json.loads(line) for line in lines if line[:1] + line[-1:] == "{}"]
+        return [line for line in told if line.get("code") == "engine_failed"]
+
+    def ask(_: int) -> int:
+        body = {"text": "[FAIL] secret"}
+        return server.post("texts", body, {"x-request-id": "mine"}).status
+
+    def several_in_a_line() -> bool:
+        nonlocal asked
+        # At once: on a slow machine one after the other might take a second each.
+        assert set(pool.map(ask, range(8))) == {502}
+        asked += 8
+        return any(line["count"] > 1 for line in faults())
+
     try:
         server.wait_for("/health/ready")
-        for _ in range(3):
-            reply = server.post("texts", {"text": "[FAIL] secret"}, {"x-request-id": "mine"})
-            assert reply.status == 502
+        with ThreadPoolExecutor(8) as pool:
+            wait_until(several_in_a_line, 60)
     finally:
         server.stop()
-    text = server.log.read_text()
-    assert "secret" not in text
-    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-    faults = [line for line in lines if line.get("code") == "engine_failed"]
-    # The others are counted.
-    assert 1 <= len(faults) <= 3
-    assert sum(line["count"] for line in faults) <= 3
-    assert faults[0]["request_id"] == "mine"
-    assert (faults[0]["endpoint"], faults[0]["status"], faults[0]["level"]) == (
-        "texts", 502, "warning"
-    )  # fmt: skip
+    assert "secret" not in server.log.read_text()
+    assert len(faults()) < asked
+    assert sum(line["count"] for line in faults()) <= asked
+    assert {line["request_id"] for line in faults()} == {"mine"}
+    first = faults()[0]
+    assert (first["endpoint"], first["status"], first["level"]) == ("texts", 502, "warning")

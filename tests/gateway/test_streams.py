@@ -228,7 +228,7 @@ def test_figures(door: Server, streaming: Streaming) -> None:
         labels = f'code="{code}",endpoint="text",status="{status}"'
         row = f"transformer_serving_request_duration_seconds_count{{{labels}}} "
         counted = re.compile(re.escape(row) + "[1-9]")
-        wait_until(lambda c=counted: c.search(door.ask("GET", "/metrics").raw.decode()), 5)
+        wait_until(lambda c=counted: c.search(door.ask("GET", "/metrics").raw.decode()), 60)
 
 
 def figure(server: Server, name: str) -> float:

@@ -151,6 +151,7 @@ async def test_thousands_of_requests(
     await asyncio.gather(*(connections.post(name, big) for name in ENDPOINTS for _ in range(4)))
     await connections.close()
     start = await holdings(connections)
+    assert start["queues"] >= len(ENDPOINTS)
 
     await all_at_once(load, requests, connections, text_serving.triton)
     print(dict(load.outcomes))  # noqa: T201
@@ -168,4 +169,5 @@ async def test_thousands_of_requests(
             await asyncio.sleep(0.2)
     # As many connections to Triton are kept as calls ran at once.
     assert end["files"] <= start["files"] + 8
+    assert end["queues"] == start["queues"]
     assert (end["tokens"], end["waiting"], end["slots"], end["server_calls"]) == (0, 0, 0, 0)

@@ -25,8 +25,13 @@ def test_the_first_call_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_age_is_the_processs() -> None:
+    started = psutil.Process().create_time()
+    before = time.time() - started
     age_s = first_call.process_age_s()
-    assert age_s == pytest.approx(time.time() - psutil.Process().create_time(), abs=1.5)
+    after = time.time() - started
+    assert age_s is not None
+    # psutil knows the time of the machine's start in whole seconds.
+    assert before - 1 <= age_s <= after + 1
 
 
 def test_a_system_that_does_not_say_has_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,10 +63,17 @@ async def full(threads: Threads, held: Held, waiting: int = 0) -> list[asyncio.T
     return tasks
 
 
-def learned(threads: Threads) -> None:
-    """A million characters take a second, by what was measured."""
+async def given_up(tasks: list[asyncio.Task[Any]]) -> None:
+    """Work that was begun and that nobody waits for any more."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+def learned(threads: Threads, seconds: float = 1.0) -> None:
+    """A million characters take so long, by what was measured."""
     for _ in range(2):
-        running = threads.pace.begin(LONG, time.monotonic() - 1)
+        running = threads.pace.begin(LONG, time.monotonic() - seconds)
         threads.pace.end(running, time.monotonic(), answered=True)
 
 
@@ -94,9 +101,11 @@ async def test_long_texts_leave_the_loop_and_short_ones_do_not() -> None:
 
 async def test_a_deadline_passes_also_before_a_thread_is_free(held: Held) -> None:
     threads = Threads()
-    tasks = [ask(threads, partial(held, f"{at}"), seconds=0.2) for at in range(4)]
-    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [one.kind.code for one in outcomes if isinstance(one, ServingError)] == ["deadline"] * 4
+    running = await full(threads, held)
+    late = [ask(threads, partial(held, f"{at}"), seconds=0.2) for at in (THREADS, THREADS + 1)]
+    outcomes = await asyncio.gather(*late, return_exceptions=True)
+    assert [one.kind.code for one in outcomes if isinstance(one, ServingError)] == ["deadline"] * 2
+    await given_up(running)
     # Nobody waits for the two that were begun, but their threads are taken.
     assert (threads.pace.calls, threads.pace.in_flight) == (2, 2 * LONG)
     held.release.set()
@@ -126,12 +135,8 @@ async def test_what_comes_behind_its_deadline_is_not_begun(held: Held, character
 
 async def test_who_comes_behind_given_up_work_is_told_that_it_takes_too_long(held: Held) -> None:
     threads = Threads()
-    learned(threads)
-    outcomes = await asyncio.gather(
-        *(ask(threads, partial(held, f"{at}"), seconds=0.05) for at in range(THREADS)),
-        return_exceptions=True,
-    )
-    assert [one.kind.code for one in outcomes if isinstance(one, ServingError)] == ["deadline"] * 2
+    learned(threads, seconds=60)
+    await given_up(await full(threads, held))
     hasty = passage()
     hasty.own_deadline = True
     with pytest.raises(ServingError) as caught:

@@ -74,10 +74,13 @@ async def test_packets_are_dropped(transport: str, tritons: list[TritonServer]) 
     server = tritons[1]
     client = client_of(transport, server)
     await asyncio.gather(*(ask(client, [9]) for _ in range(4)))
-    # One is being computed when the network goes, two are sent into nothing.
-    computed = asyncio.create_task(ask(client, [SLOW, 9]))
-    await asyncio.sleep(0.3)
-    with dropped(getattr(server.addresses, f"{transport}_port")):
+    with contextlib.ExitStack() as silence:
+        # One has been sent when the network goes, two are sent into nothing. A stopped Triton
+        # answers none before.
+        with stopped(server):
+            computed = asyncio.create_task(ask(client, [SLOW, 9]))
+            await asyncio.sleep(0.3)
+            silence.enter_context(dropped(getattr(server.addresses, f"{transport}_port")))
         begun = time.monotonic()
         with pytest.raises(ServingError) as caught:
             await ask(client, [9], deadline=soon(0.5))
@@ -123,9 +126,11 @@ async def test_work_that_fells_a_server_counts_as_begun(tritons: list[TritonServ
     server = tritons[1]
     one = HttpTriton(f"127.0.0.1:{server.addresses.http_port}")
     await one.infer("text", VERSION, texts([9]), OUTPUTS)
-    felling = asyncio.create_task(one.infer("text", VERSION, texts([SLOW]), OUTPUTS))
-    await asyncio.sleep(0.3)
-    server.kill()
+    # Stopped, it answers nothing before its end.
+    with stopped(server):
+        felling = asyncio.create_task(one.infer("text", VERSION, texts([SLOW]), OUTPUTS))
+        await asyncio.sleep(0.3)
+        server.kill()
     with pytest.raises(AwayError) as caught:
         await felling
     assert (caught.value.whole, caught.value.begun) == (True, True)

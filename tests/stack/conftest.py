@@ -34,10 +34,12 @@ CLI = str(Path(sys.executable).with_name("transformer-serving"))
 def free_port_base() -> int:
     """The first of six free ports in a row, below those that clients' connections get.
 
-    Beside those of tests/free_ports.py.
+    Beside those of tests/free_ports.py. Each process of tests has a half here, too: what one found
+    free is listened to a moment later.
     """
-    begin = 20_000 + 7 * (os.getpid() % 1_700)
-    for base in (*range(begin, 32_000, 7), *range(20_000, begin, 7)):
+    first = 20_000 + 7 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 2)
+    begin = first + 14 * (os.getpid() % 850)
+    for base in (*range(begin, 32_000, 14), *range(first, begin, 14)):
         try:
             for port in range(base, base + 6):
                 with socket.socket() as probe:

@@ -13,9 +13,11 @@ class Preprocess:
         return body
 
     async def process(self, body: Any, state: dict[str, Any], collect: Any = None) -> Any:
-        # What a long collection left out is in gc.get_objects again.
+        # Of what a long collection left out, too; and this one may be long itself, after which
+        # gc.get_objects lists nothing of what is here.
         gc.unfreeze()
         gc.collect()
+        gc.unfreeze()
         return {
             "tasks": len(asyncio.all_tasks()),
             "threads": threading.active_count(),
@@ -28,14 +30,18 @@ class Preprocess:
 
 
 def counts() -> dict[str, int]:
-    """Waiting tokens, texts and calls over every packed version of our code in the process."""
-    found = {"tokens": 0, "waiting": 0, "slots": 0, "calls": 0, "server_calls": 0}
+    """Waiting tokens, texts and calls over every packed version of our code in the process.
+
+    Of how many queues they are is counted too: where none is found, nothing waits.
+    """
+    found = dict.fromkeys(("queues", "tokens", "waiting", "slots", "calls", "server_calls"), 0)
     for name, module in list(sys.modules.items()):
         if name.startswith("transformer_serving_") and name.endswith(".preprocess.coalesce"):
             for one in gc.get_objects():
                 if type(one) is module.Admission:
                     found["tokens"] += one.tokens
                 elif type(one) is module.Coalescer:
+                    found["queues"] += 1
                     found["waiting"] += len(one._waiting)
                     found["slots"] += one._in_flight
                     found["calls"] += len(one._tasks)

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import sys
+import uuid
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -24,6 +26,8 @@ class Preprocess:
         if "raise" in body:
             raise RAISES[body["raise"]](f"about {body['text']}")
         await asyncio.sleep(body.get("sleep", 0))
+        if "held_in" in body:
+            await held(Path(body["held_in"]))
         return body
 
     def postprocess(self, body: Any, state: dict[str, Any], collect: Any = None) -> Response:
@@ -39,6 +43,13 @@ class Preprocess:
             return StreamingResponse(iter([raw[:5], raw[5:]]), headers=headers)
         status = body.get("status", 200)
         return Response(raw, status, headers, "application/json")
+
+
+async def held(folder: Path) -> None:
+    """Until the test lets it go on, which sees that it is here."""
+    (folder / uuid.uuid4().hex).touch()
+    while not (folder / "end").exists():
+        await asyncio.sleep(0.02)
 
 
 def way() -> str:
