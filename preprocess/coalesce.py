@@ -98,7 +98,8 @@ class Coalescer:
         return not len(self._waiting) and self._is_free()
 
     def _is_free(self) -> bool:
-        if self.dispatch.pace.calls and self.dispatch.pace.waits_behind:
+        pace = self.dispatch.pace
+        if pace.waits_behind and pace.free_s(time.monotonic()):
             return False
         return self._in_flight < self.slots()
 

@@ -5,6 +5,7 @@ Tested by tests/preprocess/test_cost.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -28,6 +29,17 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class OwnCost:
+    """What a call of a kind of engine costs beside its tokens, as tokens; `most_s` at the most."""
+
+    tokens: float
+    most_s: float = math.inf
+
+
+NO_COST = OwnCost(0.0)
+
+
+@dataclass(frozen=True)
 class Cost:
     """Seconds of a call, and of each token in it."""
 
@@ -39,10 +51,10 @@ class Cost:
         return calls * self.call_s + tokens * self.token_s
 
 
-def cost_of(samples: Iterable[Sample], call_tokens: float) -> Cost:
+def cost_of(samples: Iterable[Sample], own: OwnCost) -> Cost:
     """The straight line through the calls, by least squares with a ridge: drawn towards the one by
-    which a call costs `call_tokens` tokens beside its own (Hoerl and Kennard, "Ridge regression",
-    1970), the more, the more the calls are alike. Together they take as long by it as they took.
+    which a call costs its `own` (Hoerl and Kennard, "Ridge regression", 1970), the more, the more
+    the calls are alike. Together they take as long by it as they took.
     """
     tokens = seconds = calls = squares = products = 0.0
     for one in samples:
@@ -54,7 +66,9 @@ def cost_of(samples: Iterable[Sample], call_tokens: float) -> Cost:
     if not tokens:
         return Cost(seconds / calls if calls else 0.0)
     mean = tokens / calls
-    beforehand = seconds / (tokens + calls * call_tokens)
+    beforehand = max(
+        seconds / (tokens + calls * own.tokens), (seconds - calls * own.most_s) / tokens
+    )
     weight = _BEFOREHAND * tokens * mean
     slope = (products - seconds * mean + weight * beforehand) / (squares - tokens * mean + weight)
     token_s = min(max(0.0, slope), seconds / tokens)

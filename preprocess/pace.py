@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 from math import inf
 
-from preprocess.cost import Cost, Sample, cost_of
+from preprocess.cost import NO_COST, Cost, OwnCost, Sample, cost_of
 
 SAMPLE_S = 0.05
 _SAMPLES = 8
@@ -46,19 +46,19 @@ class Running:
 class Pace:
     """`rate` is tokens a second, None before the second answer; `call_s` what a call adds to the
     time until the engine is done, and `cost` what of it is its own. `calls` are those that run,
-    `in_flight` their tokens. `call_tokens` is what a call is taken to cost beside its tokens, as
-    tokens, while only calls that are alike were seen.
+    `in_flight` their tokens. `own` is what a call is taken to cost beside its tokens while only
+    calls that are alike were seen.
 
     A call that a later one has overtaken runs beside the others, as a long text on another server,
     or hangs: time in which nothing else runs counts when it is answered, if it is. One that PASSED
     later ones have overtaken keeps nobody waiting, and is none of `calls` any more.
     """
 
-    def __init__(self, call_tokens: float = 0.0) -> None:
+    def __init__(self, own: OwnCost = NO_COST) -> None:
         self.rate: float | None = None
         self.call_s = 0.0
         self.cost = Cost()
-        self._call_tokens = call_tokens
+        self._own = own
         self.calls = 0
         self.in_flight = 0
         # Of the calls those that none has overtaken.
@@ -180,7 +180,11 @@ class Pace:
         return self.cost.takes_s(calls, tokens) + abs(running_s - silent)
 
     def free_s(self, now: float) -> float:
-        """Seconds until the calls that run are answered, at the least."""
+        """Seconds until the calls that run are answered, at the least; one that was overtaken may
+        hang, and says nothing of when a call ends that is sent now.
+        """
+        if not self._working:
+            return 0.0
         return max(0.0, self.cost.takes_s(self.calls, self.in_flight) - self._silent_s(now))
 
     def most_tokens(self, seconds: float) -> float:
@@ -201,17 +205,14 @@ class Pace:
         return self.free_s(now) + min(self.call_s, self.cost.takes_s(1, tokens))
 
     def _measure(self) -> None:
-        own = self._call_tokens
-        samples = sorted(
-            self._samples, key=lambda one: (one.tokens + one.calls * own) / max(one.seconds, 1e-9)
-        )
+        samples = sorted(self._samples, key=lambda one: one.tokens / max(one.seconds, 1e-9))
         del samples[0]
         if not samples:
             return
         seconds = max(sum(one.seconds for one in samples), 1e-9)
         self.rate = sum(one.tokens for one in samples) / seconds
         self.call_s = seconds / sum(one.calls for one in samples)
-        self.cost = cost_of(samples, own)
+        self.cost = cost_of(samples, self._own)
 
 
 def _mean(before: float | None, now: float) -> float:

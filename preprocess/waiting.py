@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Any, Generic, Protocol, TypeVar
 
+from preprocess.cost import OwnCost
+
 
 class Waiting(Protocol):
     """A text in the queue."""
@@ -36,8 +38,9 @@ _BEFORE_ALL = -1
 # What a call costs beyond its tokens, as tokens: calls of 20-token texts took a MiniLM 1.3 ms and
 # 0.035 ms a token on two cores, and its call 0.5 to 1 ms on its way. An engine whose calls have no
 # limit is a GPU's: on an H200 a MiniLM's call took 0.4 ms and 0.00011 ms a token (docs/gpu.md).
-CALL_COST = 56
-UNLIMITED_CALL_COST = 3600
+# Of a large model's tokens 56 would be far longer, and what its calls cost beside them is no more.
+CALL_COST = OwnCost(56, 0.003)
+UNLIMITED_CALL_COST = OwnCost(3600)
 # A call that is cut short in time still has this part of its room: one that takes long by a cost
 # of its own would else be cut to one text, and the engine do nothing but calls.
 _LEAST_ROOM = 4
@@ -60,7 +63,7 @@ class WaitingTexts(Generic[Item]):
 
     `tokens` counts all that wait, `due_tokens` those whose turn has come: what a text that comes
     now would wait for. Both are exact at once, also when texts leave without an answer. A call
-    costs `call_cost` tokens beside its own.
+    costs `call_cost` beside its tokens.
     """
 
     def __init__(
@@ -167,7 +170,7 @@ class WaitingTexts(Generic[Item]):
                 len(items) < room and (place := self._first(queue, is_wanted, is_ready)) is not None
             ):
                 size = place[2].length
-                if size * (self.call_cost + len(items) * length) < length * tokens:
+                if size * (self.call_cost.tokens + len(items) * length) < length * tokens:
                     break
                 items += self._popped(queue, 1, is_wanted, is_ready)
                 tokens += size

@@ -487,6 +487,34 @@ def test_a_load_that_ends_the_container_costs_none_that_waits_a_pause(
     gone.set()
 
 
+def test_a_proof_that_ends_the_container_costs_none_that_waits_for_its_turn_a_pause(
+    one: Rounds, tmp_path: Path
+) -> None:
+    """On another kind of machine each is proven before it is put back, one at a time."""
+    names = [f"p{number}" for number in range(4)]
+    for number, name in enumerate(names):
+        bundle = write_bundle(tmp_path / name, 201 + number, parity=True)
+        one.plane.add(name, bundle, preprocess_of(201 + number))
+    one.until(lambda: all(one.row(name).get("ready") for name in names) and not one.service._jobs)
+    (one.folder / "proofs.json").unlink()
+    dying, gone = threading.Event(), threading.Event()
+
+    def die() -> None:
+        if one.triton.loads[-1] == PROOF_MODEL:
+            dying.set()
+            assert gone.wait(60)
+            raise TritonAway("Triton went away while it loaded the model")
+
+    one.triton.before["load"] = die
+    one.triton.ready = {}
+    one.restart()
+    one.until(dying.is_set)
+    one.until(lambda: len(one.service._prover.proving) == len(names) or len(begun(one)) > 1)
+    assert len(begun(one)) == 1
+    gone.set()
+    one.service._jobs._for_others.shutdown(cancel_futures=True)
+
+
 def test_an_update_that_waits_for_its_turn_has_not_begun(one: Rounds, tmp_path: Path) -> None:
     turns = one.service._deployment._at_work
     with turns, turns:

@@ -124,18 +124,33 @@ def test_a_second_call_gets_what_comes_while_the_first_runs(endpoint: Endpoint) 
     assert max(a.took for a in stage.answers if a.at > 1) <= 2 * took(TEXTS, 20)
 
 
-def test_a_call_that_hangs_does_not_hold_the_next_one(endpoint: Endpoint) -> None:
-    async def play() -> list[Answer]:
-        stage = Gpu(endpoint, MOST)
-        for _ in range(80):
-            await stage.ask()
-        stage.hangs = True
-        hanging = asyncio.ensure_future(stage.ask(deadline_s=30))
-        await asyncio.sleep(0.001)
-        asked = [await stage.ask() for _ in range(3)]
-        hanging.cancel()
-        return asked
+@pytest.mark.parametrize("pause_s", [0.0, 0.5, 3.0])
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_call_that_hangs_holds_no_other(endpoint: Endpoint, servers: int, pause_s: float) -> None:
+    """But for the time that it would have taken."""
 
-    asked = virtual_time.run(play())
-    assert [a.status for a in asked] == [200, 200, 200]
+    async def play() -> tuple[bool, list[Answer]]:
+        stage = Gpu(endpoint, MOST, servers=servers)
+
+        async def again(after_s: float) -> None:
+            for _ in range(20):
+                await asyncio.sleep(after_s)
+                await stage.ask()
+
+        await asyncio.gather(*(again(0.004 * at) for at in range(8)))
+        waits_behind = stage.queue.dispatch.pace.waits_behind
+        stage.hangs = True
+        hanging = asyncio.ensure_future(stage.ask())
+        await asyncio.sleep(0.001)
+        asked = []
+        for _ in range(10):
+            asked.append(await stage.ask())
+            await asyncio.sleep(pause_s)
+        hanging.cancel()
+        await asyncio.wait([hanging])
+        return waits_behind, asked
+
+    waits_behind, asked = virtual_time.run(play())
+    assert waits_behind == (servers == 1)
+    assert [a.status for a in asked] == [200] * 10
     assert max(a.took for a in asked) <= 3 * took(TEXTS, 20)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from preprocess.cost import Cost, Sample, cost_of
+from preprocess.cost import NO_COST, Cost, OwnCost, Sample, cost_of
 
 CALLS = st.lists(st.tuples(st.integers(1, 20_000), st.floats(1e-4, 10)), min_size=1, max_size=12)
 
@@ -25,7 +25,7 @@ def sample(*calls: tuple[float, float]) -> Sample:
 def test_all_calls_together_take_what_they_took(
     calls: list[tuple[int, float]], call_tokens: float
 ) -> None:
-    cost = cost_of([sample(call) for call in calls], call_tokens)
+    cost = cost_of([sample(call) for call in calls], OwnCost(call_tokens))
     assert cost.call_s >= -1e-9
     assert cost.token_s >= 0
     tokens, seconds = (sum(one) for one in zip(*calls, strict=True))
@@ -34,16 +34,27 @@ def test_all_calls_together_take_what_they_took(
 
 @given(CALLS)
 def test_it_is_the_same_however_the_calls_are_put_together(calls: list[tuple[int, float]]) -> None:
-    apart, together = cost_of([sample(one) for one in calls], 56), cost_of([sample(*calls)], 56)
+    apart, together = (
+        cost_of(samples, OwnCost(56, 0.003))
+        for samples in ([sample(one) for one in calls], [sample(*calls)])
+    )
     assert apart.call_s == pytest.approx(together.call_s, abs=1e-9)
     assert apart.token_s == pytest.approx(together.token_s, abs=1e-12)
 
 
 @pytest.mark.parametrize("call_tokens", [0.0, 56.0, 3600.0])
 def test_calls_that_are_alike_are_as_they_are_taken_to_be(call_tokens: float) -> None:
-    cost = cost_of([sample((18, 0.1), (18, 0.1))], call_tokens)
+    cost = cost_of([sample((18, 0.1), (18, 0.1))], OwnCost(call_tokens))
     assert cost.token_s == pytest.approx(0.1 / (18 + call_tokens))
     assert cost.call_s == pytest.approx(call_tokens * cost.token_s)
+
+
+def test_a_call_of_a_large_model_costs_no_more_beside_its_tokens() -> None:
+    own = OwnCost(56, 0.003)
+    small, large = (cost_of([sample((18, seconds))] * 7, own) for seconds in (0.0026, 0.05))
+    assert small.call_s == pytest.approx(0.0026 * 56 / 74)
+    assert large.call_s == pytest.approx(0.003)
+    assert large.token_s == pytest.approx(0.047 / 18)
 
 
 @given(st.floats(0, 0.1), st.floats(1e-6, 1e-3), st.floats(0.0, 4000.0))
@@ -53,11 +64,11 @@ def test_calls_of_different_sizes_tell_it(
     """Single texts and full calls in turns: four fifths of it at once."""
     true = Cost(call_s, token_s)
     seen = [sample((tokens, true.takes_s(1, tokens))) for tokens in (18, 1280) * 4]
-    cost = cost_of(seen, call_tokens)
-    alike = cost_of([sample((649, true.takes_s(1, 649)))], call_tokens)
+    cost = cost_of(seen, OwnCost(call_tokens))
+    alike = cost_of([sample((649, true.takes_s(1, 649)))], OwnCost(call_tokens))
     assert abs(cost.token_s - token_s) <= 0.25 * abs(alike.token_s - token_s) + 1e-12
 
 
 def test_calls_without_tokens_cost_what_they_took() -> None:
-    assert cost_of([sample((0, 0.25), (0, 0.75))], 0.0) == Cost(0.5)
-    assert cost_of([], 0.0) == Cost()
+    assert cost_of([sample((0, 0.25), (0, 0.75))], NO_COST) == Cost(0.5)
+    assert cost_of([], NO_COST) == Cost()

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from preprocess.cost import Sample
+from preprocess.cost import OwnCost, Sample
 from preprocess.pace import PASSED, SAMPLE_S, Pace, Running
+
+# As of a GPU.
+GPU = OwnCost(3600)
 
 
 def call(pace: Pace, now: float, tokens: int, seconds: float) -> float:
@@ -195,13 +198,13 @@ def on_servers(pace: Pace, servers: int, *, alone: int, early: int) -> None:
 
 @pytest.mark.parametrize("servers", [1, 2])
 def test_a_call_behind_another_waits_where_there_is_one_server(servers: int) -> None:
-    pace = Pace(3600)
+    pace = Pace(GPU)
     on_servers(pace, servers, alone=6, early=6)
     assert pace.waits_behind == (servers == 1)
 
 
 def test_until_one_alone_was_seen_a_call_waits_and_then_one_is_tried() -> None:
-    pace = Pace(3600)
+    pace = Pace(GPU)
     assert not pace.waits_behind
     now = call(pace, 0.0, 20, 4.0)
     now = call(pace, now, 20, 1.0)
@@ -216,13 +219,13 @@ def test_until_one_alone_was_seen_a_call_waits_and_then_one_is_tried() -> None:
 
 
 def test_a_call_behind_another_is_no_matter_where_tokens_are_the_most_of_it() -> None:
-    pace = Pace(10)
+    pace = Pace(OwnCost(10))
     on_servers(pace, 1, alone=6, early=6)
     assert not pace.waits_behind
 
 
 def test_calls_that_cost_the_same_are_waited_for_and_not_their_tokens() -> None:
-    pace, now = Pace(3600), 0.0
+    pace, now = Pace(GPU), 0.0
     for tokens in (18, 18, 18, 1152, 18, 1152, 1152, 18, 1152):
         now = call(pace, now, tokens, 0.1)
     assert pace.wait_s(1152, now, calls=1) == pytest.approx(0.1, rel=0.05)

@@ -32,7 +32,7 @@ def pushed(waiting: WaitingTexts[Item], requests: list[list[int]]) -> list[list[
     return made
 
 
-def check_guests(batch: Batch[Item], cost: int) -> None:
+def check_guests(batch: Batch[Item], cost: float) -> None:
     """None of another bucket makes the call's share of useful tokens smaller."""
     shorter = max((size for size in BUCKETS if size < batch.length), default=0)
     tokens = 0
@@ -80,7 +80,7 @@ def test_every_wanted_text_leaves_once_in_a_call_that_fits(
         if max_tokens is not None and len(batch.items) > 1:
             assert len(batch.items) * batch.length <= max_tokens
         assert max(item.length for item in batch.items) <= batch.length
-        check_guests(batch, CALL_COST if max_tokens else UNLIMITED_CALL_COST)
+        check_guests(batch, (CALL_COST if max_tokens else UNLIMITED_CALL_COST).tokens)
         left += [item.number for item in batch.items]
     assert sorted(left) == [item.number for item in items if item.number not in unwanted]
     assert (len(waiting), waiting.tokens, waiting.due_tokens) == (0, 0, 0)

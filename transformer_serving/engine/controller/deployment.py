@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from transformer_serving.engine.controller.control_plane.served import ControlPlane, Served
@@ -79,8 +80,9 @@ class Deployment:
         with stack() as turn, stack() as alone, stack() as undo:
             turn.enter_context(self._at_work)
             try:
-                self.begins(served.model, served.fingerprint)
-                self._prove(served.model, new, record)
+                begins = partial(self.begins, served.model, served.fingerprint)
+                self._prove(served.model, new, record, begins)
+                begins()
             finally:
                 record = alone.enter_context(self.alone(served.model))
                 undo.callback(self._put_back, served.model, record)
@@ -100,12 +102,13 @@ class Deployment:
         A state that came from another machine is proven on this one first: what is not, is not
         served.
         """
-        self.begins(record.model, record.fingerprint)
+        begins = partial(self.begins, record.model, record.fingerprint)
         try:
-            self._prove(record.model, record.current, None)
+            self._prove(record.model, record.current, None, begins)
         except ProofFailed:
             self.triton.unload(record.model)
             raise
+        begins()
         older = self._servable(record.kept(time.time())[1:])
         kept = _reduced(record, (record.current, *older))
         self._install(kept)
@@ -146,10 +149,12 @@ class Deployment:
                 f"the files of '{model}' cannot be deleted; delete {self.repository.store(model)}"
             )
 
-    def _prove(self, model: str, version: Version, record: ModelRecord | None) -> None:
+    def _prove(
+        self, model: str, version: Version, record: ModelRecord | None, begins: Callable[[], None]
+    ) -> None:
         """Raises ProofFailed saying what serves instead and what to do."""
         try:
-            self.prover.require(model, version)
+            self.prover.require(model, version, begins)
         except ProofFailed as failure:
             raise ProofFailed(
                 f"bundle {version.bundle_version} is not served: {failure}; "

@@ -198,7 +198,7 @@ class Service:
         if isinstance(action, Prepare):
             if served is not None:
                 self._start_update(served)
-        elif self._jobs.claim(model):
+        elif self._claim(model, action):
             # Only now, as an update may have been at it.
             record = self._state.records().get(model)
             fingerprint = REMOVAL if record is None else record.fingerprint
@@ -206,14 +206,18 @@ class Service:
             if model == PROOF_MODEL:
                 job = self._prover.clear
             elif isinstance(action, Remove):
-                # It deletes the files of what has come, too: nothing is to be taken of that then.
-                self._fetches.leave(model)
                 fingerprint, job = REMOVAL, _bind(steps.remove, model)
             elif record is not None and isinstance(action, Reload):
                 job = _bind(steps.reload, record)
             elif record is not None:
                 job = _bind(steps.retire, record, now)
             self._begin(model, action, fingerprint, job)
+
+    def _claim(self, model: str, action: Action) -> bool:
+        if isinstance(action, Remove):
+            # It deletes the files of what has come, too: nothing is to be taken of that then.
+            self._fetches.leave(model)
+        return self._jobs.claim(model)
 
     def _start_update(self, served: Served) -> None:
         model, record = served.model, self._state.records().get(served.model)

@@ -190,6 +190,10 @@ class ClearmlControlPlane:
                 task.get_logger().report_scalar(
                     title=figure.name, series=name, value=figure.value, iteration=iteration
                 )
+        # By itself the SDK sends some seconds later, in which a Triton beside this one would take
+        # the same iteration.
+        own.flush()
+        processor._task.flush()
         own.send(task_calls.PingRequest(own.id))
 
     def configuration(self, *, fresh: bool = False) -> Mapping[str, str]:

@@ -15,7 +15,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +125,11 @@ class Prover:
             if record.current.subject and self.passed(record.current) is None
         )
 
-    def require(self, model: str, version: Version) -> None:
-        """Return once the version is proven, or has nothing to be proven by.
+    def require(
+        self, model: str, version: Version, begins: Callable[[], None] = lambda: None
+    ) -> None:
+        """Return once the version is proven, or has nothing to be proven by; `begins` is called
+        where it is loaded for that, once its turn has come.
 
         Raises ProofFailed; LoadFailed, BackendDied and TritonAway as a load does.
         """
@@ -137,6 +140,7 @@ class Prover:
             with self._turn:
                 # The same bundle under two names is proven once.
                 if self.passed(version) is None:
+                    begins()
                     self._keep(version, *self._prove(model, version))
         finally:
             self._proving.remove(model)
