@@ -50,15 +50,19 @@ def packages(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
+# What a measurement writes: no change of what is measured.
+_MEASURED = ("--", ".", ":(exclude)benchmarks/results", ":(exclude)docs")
+
+
 def commit() -> str:
-    """The commit measured; '+' says that the tree had changes.
+    """The commit measured; '+' says that the tree had changes, but for figures and pages.
 
     Outside of git, where a tree without its history was carried to, it is BENCH_COMMIT's.
     """
     name = _git("rev-parse", "--short=12", "HEAD")
     if not name:
         return os.environ.get("BENCH_COMMIT", "unknown")
-    return f"{name}+" if _git("status", "--porcelain", "--untracked-files=no") else name
+    return f"{name}+" if _git("status", "--porcelain", "--untracked-files=no", *_MEASURED) else name
 
 
 def today() -> str:

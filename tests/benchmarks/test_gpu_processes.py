@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,12 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import main
-from benchmarks.studies.gpu import steps
+from benchmarks.servers import machine as measured_machine
+from benchmarks.studies.gpu import needs, steps
 from benchmarks.studies.gpu.step_process import StepProcess
-from benchmarks.studies.gpu.steps import DONE, FAILED, Step, run_all, run_step
+from benchmarks.studies.gpu.steps import DONE, FAILED, MISSING, Step, run_all, run_step
+from tests.engine.triton_server import wait_until
+from transformer_serving.desk.local.supervision import lives
 
 
 def quiet(line: str) -> None:
@@ -75,8 +79,8 @@ def test_a_process_that_does_not_end_is_killed_with_what_it_started(tmp_path: Pa
     child = psutil.Process(int(there.read_text()))
     assert process.wait(0.01) is None
     assert process.end(0.1) == -signal.SIGKILL
-    child.wait()
-    assert not child.is_running()
+    # A zombie has ended: whoever has to reap it may never do so.
+    wait_until(lambda: not lives(child), 60)
 
 
 def test_a_step_whose_process_ends_does_not_cost_the_next_one(tmp_path: Path) -> None:
@@ -86,6 +90,59 @@ def test_a_step_whose_process_ends_does_not_cost_the_next_one(tmp_path: Path) ->
     assert (first["state"], second["state"]) == (FAILED, DONE)
     assert first["values"] == "its process ended with 2 and stored nothing"
     assert "lacks" in second["values"]
+
+
+def test_a_step_that_is_broken_off_leaves_what_was_stored_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = steps.chosen(["machine"])
+    [before] = run_all(machine, tmp_path, quiet, again=True)
+
+    wait = StepProcess.wait
+
+    def broken_off(self: StepProcess, limit_s: float) -> int | None:
+        if limit_s > steps.LIMIT_S:
+            raise KeyboardInterrupt
+        return wait(self, limit_s)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StepProcess, "wait", broken_off)
+        with pytest.raises(KeyboardInterrupt):
+            run_all(machine, tmp_path, quiet, again=True)
+    assert steps.stored(machine[0], tmp_path) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["machine.json"]
+
+
+def test_a_need_that_cannot_be_asked_for_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        raise OSError("libcudnn.so.9: cannot open shared object file")
+
+    monkeypatch.setitem(needs.ALL, "torch", broken)
+    first, second = run_all(
+        [Step("one", "a step", ("torch",), print), *steps.chosen(["machine"])],
+        tmp_path, quiet, again=True,
+    )  # fmt: skip
+    assert (first["state"], second["state"]) == (MISSING, DONE)
+    assert "libcudnn" in first["lacks"][0]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise OSError('libcudnn.so.9: not there')", "cannot be imported: OSError: libcudnn"),
+        ("import time; time.sleep(600)", "does not say within 1 s"),
+        ("print('2.11.0+cpu', False)", "this is 2.11.0+cpu"),
+    ],
+)
+def test_torch_is_asked_from_outside(code: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(needs, "_ASK_TORCH", code)
+    monkeypatch.setattr(needs, "_TORCH_S", 1 if "sleep" in code else 60)
+    assert said in str(needs.torch_cuda())
+    monkeypatch.setattr(needs, "_ASK_TORCH", "print('2.11.0', True)")
+    monkeypatch.setattr(needs, "_TORCH_S", 60)
+    assert needs.torch_cuda() is None
 
 
 def test_named_steps_have_processes_of_their_own(
@@ -98,3 +155,23 @@ def test_named_steps_have_processes_of_their_own(
     arguments = ["--out", str(tmp_path), "--no-page", "--json"]
     done = CliRunner().invoke(main, ["check-gpu", *arguments, "--step", "machine"])
     assert json.loads(done.stdout) == {"machine": "by machine's process"}
+
+
+def test_figures_and_pages_are_no_change_of_what_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("benchmarks/results/gpu/machine.json", "docs/gpu.md", "preprocess/pace.py")
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("before")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
+        subprocess.run([*git, *command], cwd=tmp_path, check=True)
+    monkeypatch.setattr(measured_machine, "ROOT", tmp_path)
+    clean = measured_machine.commit()
+    assert len(clean) == 12
+    changed = []
+    for name in names:
+        (tmp_path / name).write_text("after")
+        changed.append(measured_machine.commit())
+    assert changed == [clean, clean, f"{clean}+"]

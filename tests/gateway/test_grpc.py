@@ -452,6 +452,16 @@ def is_ready(client: Any) -> bool:
     return False
 
 
+def takes_no_call(door: Door) -> bool:
+    """Also not on a connection of its own."""
+    with door.client() as late:
+        try:
+            late.is_server_live(client_timeout=10)
+        except InferenceServerException:
+            return True
+    return False
+
+
 def test_what_runs_at_sigterm_is_answered(text_serving: TextServing) -> None:
     with (
         running(text_serving, TRANSFORMER_SERVING_DRAIN_SECONDS="600") as door,
@@ -469,9 +479,12 @@ def test_what_runs_at_sigterm_is_answered(text_serving: TextServing) -> None:
             held += [ask(), ask()]
             wait_until(lambda: waiting() == 3 * tokens, 60)
             door.server.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: not is_ready(client), 60)
+            tell_again(door.server)
+            # The port takes no new call, and those that run go on.
+            wait_until(lambda: takes_no_call(door), 60)
+            assert not any(one.done() for one in held)
         assert all(len(rows(one.result())) == 1 for one in held)
-        wait_until(lambda: not is_ready(client), 60)
-        tell_again(door.server)
         assert door.server.process.wait(60) == 0
 
 

@@ -7,10 +7,11 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
-from typing import Any
 
 from benchmarks.runs import ab, wrk
+from benchmarks.runs.rounds import reason
 from transformer_serving.contract.gate.release import same
 from transformer_serving.contract.gate.server_facts import read_gpus
 from transformer_serving.desk.versions.lock import read_lock
@@ -18,6 +19,8 @@ from transformer_serving.desk.versions.lock import read_lock
 # Asked of a machine: None, or what is missing and what would bring it.
 Need = Callable[[], str | None]
 _DOCKER_S = 30
+_TORCH_S = 120
+_ASK_TORCH = "import torch; print(torch.__version__, torch.cuda.is_available())"
 
 
 def gpu() -> str | None:
@@ -33,10 +36,21 @@ def torch() -> str | None:
 def torch_cuda() -> str | None:
     if (missing := torch()) is not None:
         return missing
-    module: Any = importlib.import_module("torch")
-    if module.cuda.is_available():
-        return None
-    return f"a torch that sees the GPU: this is {module.__version__}"
+    wanted = "a torch that sees the GPU"
+    # In a process of its own: libraries that do not fit end an import, a driver that is stuck does
+    # not answer.
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-c", _ASK_TORCH], capture_output=True, text=True, check=False,
+            timeout=_TORCH_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"{wanted}: this one does not say within {_TORCH_S} s whether it does"
+    if asked.returncode:
+        said = asked.stderr.strip().splitlines()
+        return f"{wanted}: this one cannot be imported: {said[-1] if said else asked.returncode}"
+    version, sees = asked.stdout.split()
+    return None if sees == "True" else f"{wanted}: this is {version}"
 
 
 def engine_torch() -> str | None:
@@ -99,6 +113,14 @@ ALL: dict[str, Need] = {
 }
 
 
+def lack(name: str) -> str | None:
+    """What is said of a need that is not met, or that cannot be asked for."""
+    try:
+        return ALL[name]()
+    except Exception as error:
+        return f"{name}: {reason(error)}"
+
+
 def missing() -> dict[str, str]:
     """By name, what this machine lacks of ALL."""
-    return {name: said for name, need in ALL.items() if (said := need()) is not None}
+    return {name: said for name in ALL if (said := lack(name)) is not None}

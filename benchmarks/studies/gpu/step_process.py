@@ -10,14 +10,17 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
 import psutil
 
+from transformer_serving.desk.local.supervision import lives
 from transformer_serving.desk.step_report import StepReport
 
+_LOOK_S = 0.05
 # In the environment of the process, and so of all that it starts, daemons included.
 _MARK = "CHECK_GPU_STEP"
 
@@ -91,7 +94,9 @@ class StepProcess:
         for one in left:
             with contextlib.suppress(psutil.Error):
                 one.terminate()
-        psutil.wait_procs(left, patience_s)
+        until = time.monotonic() + patience_s
+        while any(map(lives, left)) and time.monotonic() < until:
+            time.sleep(_LOOK_S)
         # Again: what is asked to end may start something.
         for one in self._there():
             with contextlib.suppress(psutil.Error):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -191,7 +192,7 @@ def still_holds(found: Found | None) -> bool:
 def run_all(steps: Sequence[Step], folder: Path, report: StepReport, *, again: bool) -> list[Found]:
     """Every step in a process of its own, so that none holds another one's GPU memory, and none
     that ends its process costs those behind it. What the machine lacks is asked once."""
-    lacks = cache(lambda name: needs.ALL[name]())
+    lacks = cache(needs.lack)
     results = []
     for step in steps:
         found = stored(step, folder)
@@ -207,18 +208,24 @@ def run_all(steps: Sequence[Step], folder: Path, report: StepReport, *, again: b
 
 
 def _in_a_process(step: Step, folder: Path, report: StepReport) -> Found:
+    """What was stored of the step before stays where this is broken off."""
     begun = time.monotonic()
-    (folder / f"{step.name}.json").unlink(missing_ok=True)
-    command = [sys.executable, "-m", "benchmarks", "check-gpu", "--here", "--out", str(folder)]
-    process = StepProcess([*command, "--step", step.name])
-    said = "its process ended with {} and stored nothing"
-    try:
-        if process.wait(LIMIT_S + _ENDING_S) is None:
-            report(f"{step.name}: does not end, and is ended")
-            said = f"it took more than {LIMIT_S:g} s and did not end; its process ended with {{}}"
-    finally:
-        status = process.end(_KILLED_S)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".", dir=folder) as fresh:
+        command = [sys.executable, "-m", "benchmarks", "check-gpu", "--here", "--out", fresh]
+        process = StepProcess([*command, "--step", step.name])
+        said = "its process ended with {} and stored nothing"
+        try:
+            if process.wait(LIMIT_S + _ENDING_S) is None:
+                report(f"{step.name}: does not end, and is ended")
+                said = f"it took more than {LIMIT_S:g} s and did not end; "
+                said += "its process ended with {}"
+        finally:
+            status = process.end(_KILLED_S)
+        if stored(step, Path(fresh)) is None:
+            return _store(step, folder, FAILED, (), said.format(status), time.monotonic() - begun)
+        name = f"{step.name}.json"
+        os.replace(Path(fresh) / name, folder / name)
     found = stored(step, folder)
-    if found is None:
-        found = _store(step, folder, FAILED, (), said.format(status), time.monotonic() - begun)
+    assert found is not None
     return found
