@@ -92,6 +92,8 @@ class ClearmlControlPlane:
         self._name = name
         self._processor: ModelRequestProcessor | None = None
         self._own_task: Task | None = None
+        # The iteration of the last figures, which the server may not have yet.
+        self._told = 0
         self._models: Mapping[str, _Model] = {}
         self._artifacts: Mapping[str, Any] = {}
         self._started = threading.Event()
@@ -182,7 +184,7 @@ class ClearmlControlPlane:
         own = self._engine_task(processor)
         # After whatever it has of an earlier run or of a Triton beside this one: a figure of the
         # same iteration is replaced, and an earlier one is not the last value.
-        iteration = own.get_last_iteration() + 60
+        self._told = iteration = max(self._told, own.get_last_iteration()) + 60
         for figure in read_figures(metrics):
             series = f"{figure.model}.v{figure.version}"
             # The serving task may hear from several Tritons.
@@ -190,8 +192,8 @@ class ClearmlControlPlane:
                 task.get_logger().report_scalar(
                     title=figure.name, series=name, value=figure.value, iteration=iteration
                 )
-        # By itself the SDK sends some seconds later, in which a Triton beside this one would take
-        # the same iteration.
+        # By itself the SDK sends some seconds later; until it has, a Triton beside this one would
+        # take the same iteration.
         own.flush()
         processor._task.flush()
         own.send(task_calls.PingRequest(own.id))
