@@ -22,7 +22,6 @@ from transformer_serving.desk.bench import load, measure
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.figures import figures, percentile
 from transformer_serving.desk.cli import main
-from transformer_serving.desk.failure import Failure
 
 ROOT = Path(__file__).parent.parent.parent
 STALL_S = 1.0
@@ -146,15 +145,6 @@ def test_an_open_loop_opens_what_it_has_files_for(server: Server) -> None:
     assert done.stdout.strip() == "{200}", done.stderr
     # With 48 files, 7 of them its own, it could not be.
     assert 48 < server.app.most_inside < 160 - 64
-
-
-def test_more_clients_than_files_are_refused(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(load, "most_connections", lambda: 2)
-    with pytest.raises(Failure, match="3 clients need as many connections.* may open 2"):
-        load.run(server.address("/"), [PAYLOAD], load.Closed(3, 60, requests=3))
-    assert len(load.run(server.address("/"), [PAYLOAD], load.Closed(2, 60, requests=2)).exchanges)
 
 
 def test_a_connection_that_the_server_closed_while_it_was_idle_is_not_sent_on() -> None:

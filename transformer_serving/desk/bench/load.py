@@ -26,7 +26,6 @@ from transformer_serving.desk.bench.connection import (
 )
 from transformer_serving.desk.bench.exchange import Closed, Exchange, Open, Payload, Run, Unsent
 from transformer_serving.desk.bench.timer import Timer, now
-from transformer_serving.desk.failure import Failure
 
 _SEED = 11
 # After this long without an answer a request counts as not answered.
@@ -45,7 +44,7 @@ def run_together(jobs: Sequence[Job]) -> list[Run]:
     """Several loads at the same time, from one event loop; each run's `cpu_s` is that of them all.
 
     An open loop opens as many connections at a time as there are files for. Raises OSError when
-    nothing listens at one of the addresses, Failure for more clients than there are files for.
+    nothing listens at one of the addresses, or where a closed loop has more clients than files.
     """
     most = most_connections() // len(jobs)
 
@@ -60,12 +59,6 @@ def _prepared(
     address: Address, payloads: Sequence[Payload], load: Closed | Open, most: int
 ) -> _Closed | _Open:
     if isinstance(load, Closed):
-        if load.clients > most:
-            raise Failure(
-                f"{load.clients} clients need as many connections, and this process may open {most}"
-                "; ask with fewer, or raise the limit of open files (ulimit -Hn)",
-                exit_code=2,
-            )
         return _Closed(address, payloads, load)
     return _Open(address, payloads, load, most)
 
