@@ -164,11 +164,10 @@ def check_wait(
         before = min(waiting.tokens, waiting.due_tokens + passed)
         calls = waiting.calls_of(newcomer.texts, newcomer.tokens)
         own = max(pace.cost.takes_s(calls, newcomer.tokens), pace.call_s)
-        wait = pace.wait_s(before, now, waiting.calls(before), free=free) + own
-        if pace.waits_behind:
-            # What calls that run and one more take is known by the clock.
-            known = pace.wait_s(0, now, free=free) + own
-            wait += known * (SURE * _SLOWER - 1)
+        # Where calls wait for each other, what those that run and one more take is known better.
+        sure = SURE * _SLOWER if pace.waits_behind else 1.0
+        wait = sure * (pace.wait_s(0, now, free=free) + own)
+        wait += pace.cost.takes_s(waiting.calls(before), before)
     if wait > allowed:
         raise takes_too_long(allowed, wait)
 

@@ -207,7 +207,7 @@ class Coalescer:
         task.add_done_callback(self._tasks.discard)
 
     def _wake_later(self, seconds: float) -> None:
-        """A call that runs and hangs must not hold up who becomes old enough meanwhile."""
+        """A call that runs and hangs must not hold up who may leave by then."""
         loop = asyncio.get_running_loop()
         if self._timer is not None:
             if self._timer.when() <= loop.time() + seconds:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 
+from transformer_serving.contract.worker.fault_lines import FIRST_SERVER_FAULT
 from transformer_serving.contract.worker.request_context import (
     current_key,
     current_request,
@@ -19,7 +20,6 @@ from transformer_serving.gateway.routes import GENERATE, Call
 
 _PARENT, _STATE = HEADER.encode(), STATE_HEADER.encode()
 _SERVE = "/serve/{name}"
-_FIRST_SERVER_FAULT = 500
 
 
 class RequestTrace:
@@ -53,7 +53,7 @@ class RequestTrace:
             attributes["transformer_serving.key"] = key
         self._trace.ended(
             f"{exchange.scope['method']} {self._route}", "server", exchange.arrived,
-            time.monotonic(), attributes, failed=status >= _FIRST_SERVER_FAULT,
+            time.monotonic(), attributes, failed=status >= FIRST_SERVER_FAULT,
         )  # fmt: skip
 
 

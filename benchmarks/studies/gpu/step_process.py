@@ -10,17 +10,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
 import psutil
 
-from transformer_serving.desk.local.supervision import lives
+from transformer_serving.desk.local.supervision import end_processes
 from transformer_serving.desk.step_report import StepReport
 
-_LOOK_S = 0.05
 # In the environment of the process, and so of all that it starts, daemons included.
 _MARK = "CHECK_GPU_STEP"
 
@@ -90,13 +88,7 @@ class StepProcess:
             if self.wait(patience_s) is None:
                 self._child.kill()
         status = self._child.wait()
-        left = list(self._there())
-        for one in left:
-            with contextlib.suppress(psutil.Error):
-                one.terminate()
-        until = time.monotonic() + patience_s
-        while any(map(lives, left)) and time.monotonic() < until:
-            time.sleep(_LOOK_S)
+        end_processes(list(self._there()), patience_s)
         # Again: what is asked to end may start something.
         for one in self._there():
             with contextlib.suppress(psutil.Error):

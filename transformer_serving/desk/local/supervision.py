@@ -228,9 +228,9 @@ def sweep(state: Path) -> int:
     The supervisor first: it ends the parts in their order, and would start again what ends before.
     """
     supervisors = [process for process in leftovers(state) if _supervises(process, state)]
-    _end(supervisors, _STOP_S, lambda: _wake(state))
+    end_processes(supervisors, _STOP_S, lambda: _wake(state))
     left = list(leftovers(state))
-    _end(left, 8.0)
+    end_processes(left, 8.0)
     return 0 if supervisors else len(left)
 
 
@@ -250,11 +250,12 @@ def _wake(state: Path) -> None:
         caller.connect(str(_socket(state)))
 
 
-def _end(
+def end_processes(
     processes: list[psutil.Process],
     patience_s: float,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> None:
+    """Asked first, and killed where they live on for longer than `patience_s`."""
     for process in processes:
         _signal(process, force=False)
     alive = _wait_for_end(processes, patience_s, meanwhile)
