@@ -38,8 +38,9 @@ _BEFORE_ALL = -1
 # What a call costs beyond its tokens, as tokens: calls of 20-token texts took a MiniLM 1.3 ms and
 # 0.035 ms a token on two cores, and its call 0.5 to 1 ms on its way. An engine whose calls have no
 # limit is a GPU's: on an H200 a MiniLM's call took 0.4 ms and 0.00011 ms a token (docs/gpu.md).
-# Of a large model's tokens 56 would be far longer, and what its calls cost beside them is no more.
-CALL_COST = OwnCost(56, 0.003)
+# On slower cores a call's own part was 59 to 63 tokens of a MiniLM (8 ms) and 38 to 43 of a BERT
+# base (58 to 65 ms), but 8 to 20 of a BERT large (51 to 130 ms): docs/decisions/queue.md.
+CALL_COST = OwnCost(56, 0.06)
 UNLIMITED_CALL_COST = OwnCost(3600)
 # A call that is cut short in time still has this part of its room: one that takes long by a cost
 # of its own would else be cut to one text, and the engine do nothing but calls.

@@ -169,6 +169,40 @@ class Pair(Stage):
         return [np.zeros((shape[0], 2), np.float32)]
 
 
+@dataclass
+class SlowCpu(Stage):
+    """MiniLM on two cores that others use too: a call takes 20 ms beside 0.4 ms a token."""
+
+    async def engine(self, inputs: list[Tensor], deadline: float) -> Any:
+        texts, length = inputs[0].array.shape
+        self.free = max(self.free, time.monotonic()) + 0.02 + 0.0004 * texts * length
+        await asyncio.sleep(self.free - time.monotonic())
+        return [np.zeros((texts, 2), np.float32)]
+
+
+def test_the_load_test_of_128_clients_is_answered_whole_after_single_texts(
+    endpoint: Endpoint,
+) -> None:
+    """By what single texts took, 128 of them would take 3.5 s, and 2 are allowed."""
+
+    async def play() -> list[Answer]:
+        stage = SlowCpu(endpoint, 120)
+        for _ in range(30):
+            await stage.ask()
+        stage.answers.clear()
+
+        async def again() -> None:
+            for _ in range(6):
+                await stage.ask()
+
+        await asyncio.gather(*(again() for _ in range(128)))
+        return stage.answers
+
+    answers = virtual_time.run(play())
+    assert {a.status for a in answers} == {200}
+    assert max(a.took for a in answers) < 2
+
+
 # Longer for the slow ones, whose calls are few.
 SECONDS = {80: 40.0, 300: 15.0, 800: 10.0}
 
