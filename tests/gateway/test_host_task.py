@@ -19,8 +19,7 @@ own = Task.init
 importlib.import_module(sys.argv[1])
 task = Task.current_task()
 thread = task._detect_repo_async_thread
-if thread is not None:
-    thread.join()
+# Where it analyses it reads all that is installed, for minutes; that it has begun is enough.
 task.reload()
 script = task.data.script
 json.dump(
