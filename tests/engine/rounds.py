@@ -42,7 +42,7 @@ class ToldTriton:
         self._step("end_stuck_loads")
         return []
 
-    def unload_dead(self) -> list[str]:
+    def unload_dead(self, is_left: Callable[[str, int], bool]) -> list[str]:
         self._step("unload_dead")
         return []
 

@@ -100,13 +100,15 @@ def test_a_process_that_dies_while_it_loads_costs_one_restart_of_triton(
         assert ends == [-signal.SIGKILL]
 
 
+@pytest.mark.parametrize("name", ["slow", "kept"])
 def test_a_slow_load_is_waited_for(
-    one: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    one: Serving, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Whatever dies meanwhile of what served before, of the same model too."""
     monkeypatch.setattr(stuck_loads, "NOTICE_S", 0.0)
     server, plane = one.server, one.control_plane
     older = children(server)
-    plane.add("slow", write_bundle(tmp_path / "b", 202), preprocess_of(202))
+    plane.add(name, write_bundle(tmp_path / "b", 202), preprocess_of(202))
     slow = loading(server, older)
     slow.suspend()
     dead = psutil.Process(min(older))
@@ -115,7 +117,7 @@ def test_a_slow_load_is_waited_for(
     assert one.triton is not None
     assert one.triton.end_stuck_loads() == []
     slow.resume()
-    one.wait("slow", BOUND_S, ready=True)
+    one.wait(name, BOUND_S, ready=True, bundle_version=202)
     assert server.process is not None
     assert server.process.poll() is None
 

@@ -24,11 +24,20 @@ _KEPT_S = 5.0
 
 
 class Look:
-    """`version` is Triton's own, None while it is away; `greet` is told it at each start of one."""
+    """`version` is Triton's own, None while it is away; `greet` is told it at each start of one.
+    Dead versions that are `in_grace` are not unloaded with their models.
+    """
 
-    def __init__(self, triton: Triton, greet: Callable[[str], None], faults: Faults) -> None:
+    def __init__(
+        self,
+        triton: Triton,
+        greet: Callable[[str], None],
+        in_grace: Callable[[str, int], bool],
+        faults: Faults,
+    ) -> None:
         self._triton = triton
         self._greet = greet
+        self._in_grace = in_grace
         self._faults = faults
         self._looks = ThreadPoolExecutor(1, "look")
         # Each of them may take seconds.
@@ -82,5 +91,5 @@ class Look:
     def _unload_dead(self) -> None:
         # Without a Triton there is none to unload.
         with self._faults.noted("which models died"), contextlib.suppress(TritonAway):
-            for model in self._triton.unload_dead():
+            for model in self._triton.unload_dead(self._in_grace):
                 _log.error("%s: its backend process died; it is loaded again", model)

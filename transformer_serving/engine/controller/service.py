@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from transformer_serving.engine.controller.control_plane.served import ControlPlane, Served
@@ -18,6 +19,7 @@ from transformer_serving.engine.controller.faults import Faults
 from transformer_serving.engine.controller.fetches import Fetches
 from transformer_serving.engine.controller.figures import TritonFigures
 from transformer_serving.engine.controller.files.repository import Repository
+from transformer_serving.engine.controller.graces import Graces
 from transformer_serving.engine.controller.jobs import Jobs
 from transformer_serving.engine.controller.look import Loaded, Look
 from transformer_serving.engine.controller.metrics import MetricsPage
@@ -97,7 +99,8 @@ class Service:
         self._fetches = Fetches(self._deployment.fetch, repository.discard, self._wake.set)
         self._jobs = Jobs(self._wake.set)
         self._faults = Faults()
-        self._look = Look(triton, self._greet, self._faults)
+        self._graces = Graces(state)
+        self._look = Look(triton, self._greet, self._graces.has, self._faults)
         self._sync = Sync(
             *(control_plane, self._sdk, settings.poll_s, settings.endpoint_filter, reason_of),
             self._endpoint_of,
@@ -138,6 +141,8 @@ class Service:
             self._finish_jobs(now)
             if time.monotonic() >= self._head_start_ends:
                 self._sync.start_when_due(self._wake.set)
+        with self._faults.noted("whose grace is over"):
+            self._graces.end(now, partial(self._jobs.is_free, beside=False))
         loaded = None
         with self._faults.noted("the look at Triton"):
             loaded = self._look.now()

@@ -1,6 +1,6 @@
 """The port itself: each worker listens on it in its own loop, with the front's own TLS files.
 
-Tested by tests/gateway/test_grpc.py.
+Tested by tests/gateway/test_grpc.py and tests/gateway/test_grpc_port.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MAX_CALLS = 512
 
 
 class GrpcPort:
-    """Serves `app` on `address` until `stop`; `ended` is set after the last answer."""
+    """Serves `app` on `address` from `start` to `stop`; `ended` is set after the last answer."""
 
     def __init__(
         self,
@@ -43,13 +43,17 @@ class GrpcPort:
         )
         service = Service(app, settings)
         self._server.add_generic_rpc_handlers((service.handler(),))
-        if tls is None:
-            self._server.add_insecure_port(address)
-        else:
-            self._server.add_secure_port(address, _credentials(tls))
+        self._address = address
+        # Read here, so that files which are gone end a worker before it makes its endpoints.
+        self._credentials = None if tls is None else _credentials(tls)
         self._stopping: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
+        # gRPC listens from here on: the system gives it its share of new connections at once.
+        if self._credentials is None:
+            self._server.add_insecure_port(self._address)
+        else:
+            self._server.add_secure_port(self._address, self._credentials)
         await self._server.start()
 
     def stop(self) -> None:

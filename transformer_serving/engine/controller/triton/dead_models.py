@@ -1,10 +1,11 @@
 """Finds models whose backend process died: Triton 2.51 does not restart it, calls the model ready,
-and fails every request for it. Unloaded, it is one that Triton lost, and is loaded again.
+and fails every request for it. Unloaded, it is one that Triton lost, and is loaded again. Only a
+whole model can be unloaded: a version that died beside the one that serves is left to the caller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -28,11 +29,14 @@ class DeadModels:
         self._streams = streams
         self._failed: dict[tuple[str, str], int] = {}
 
-    def unload(self) -> list[str]:
-        """Unload the dead ones; their names. Raises InferenceServerException without a Triton."""
+    def unload(self, is_left: Callable[[str, int], bool]) -> list[str]:
+        """Unload the dead ones but for those versions; their names.
+
+        Raises InferenceServerException without a Triton.
+        """
         dead = []
         for model, version in list(self._suspects()):
-            if self._is_dead(model, version):
+            if self._is_dead(model, version) and not is_left(model, int(version)):
                 # At once: while others are asked it may have been loaded again.
                 self._client.unload_model(model, client_timeout=_ASK_S)
                 dead.append(model)

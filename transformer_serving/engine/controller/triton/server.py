@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tritonclient.grpc as triton_grpc
@@ -90,10 +90,13 @@ class Triton:
                 ready.setdefault(row.name, set()).add(int(row.version))
         return {model: frozenset(versions) for model, versions in ready.items()}
 
-    def unload_dead(self) -> list[str]:
-        """Unload the models whose backend process died; their names. Raises TritonAway."""
+    def unload_dead(self, is_left: Callable[[str, int], bool]) -> list[str]:
+        """Unload the models whose backend process died, but for the versions that are left.
+
+        Their names. Raises TritonAway.
+        """
         try:
-            return self._dead.unload()
+            return self._dead.unload(is_left)
         except InferenceServerException as error:
             if away := _away(error, "Triton does not answer"):
                 raise away from None

@@ -25,7 +25,9 @@ NOTICE_S = 5.0
 
 @dataclass
 class Load:
-    """A load that goes on. `before` are dead processes older than it; `died` is set once."""
+    """A load that goes on. `before` are processes older than it, living ones too; `died` is set
+    once.
+    """
 
     model: str
     before: frozenset[int]
@@ -49,7 +51,8 @@ class StuckLoads:
     def watched(self, model: str) -> Iterator[Load]:
         """The block, which loads the model, is watched until it ends."""
         with self._lock:
-            load = Load(model, self._look() - self._inherited)
+            # Of what lives, a version of the same model may die beside a load that goes well.
+            load = Load(model, self._look().union(self._owners) - self._inherited)
             self._loads.append(load)
         try:
             yield load
