@@ -224,6 +224,35 @@ def test_what_has_another_manifest_is_no_backup(state: Path, tmp_path: Path, man
         restore(state, tmp_path / "bad.tar")
 
 
+def test_a_pipe_stays_what_it_is(state: Path, tmp_path: Path) -> None:
+    """Also by its name in /dev or /proc, as of a pipe that the shell made."""
+    filled(state).close()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read, write = os.pipe()
+    try:
+        for target in (pipe, Path(f"/dev/fd/{write}")):
+            with pytest.raises(Failure, match="is no regular file") as refused:
+                backup(state, target)
+            assert refused.value.exit_code == 2
+    finally:
+        os.close(read)
+        os.close(write)
+    assert pipe.is_fifo()
+
+
+def test_a_link_leads_to_where_the_backup_is_put(state: Path, tmp_path: Path) -> None:
+    """To one that is there already, and to one that is not yet."""
+    filled(state).close()
+    link, there = tmp_path / "b.tar", tmp_path / "disk/b.tar"
+    there.parent.mkdir()
+    link.symlink_to(there)
+    for _ in range(2):
+        assert backup(state, link)["bytes"] == there.stat().st_size
+        assert link.is_symlink()
+        assert not there.is_symlink()
+
+
 BACKUP = "transformer_serving.desk.local.backup"
 NO_SPACE = "no space is left on the disk of .*; free some and try again"
 

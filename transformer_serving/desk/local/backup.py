@@ -45,7 +45,7 @@ def backup(state: Path, target: Path) -> dict[str, Any]:
     open from which its pages are copied after that; so both are of one moment. Raises Failure where
     there is nothing to back up, or no room: the target is then as it was.
     """
-    record = require_record(state)
+    record, place = require_record(state), backup_file.place_of(target)
     data = control_plane_data(state)
     why = integrity.fault(data)
     if why is not None:
@@ -57,9 +57,9 @@ def backup(state: Path, target: Path) -> dict[str, Any]:
         _moment(data, moment)
         (moment / backup_file.RECORD).write_text(record_text(record), "utf-8")
         manifest = backup_file.manifest_of(moment)
-        with _told(target.parent, after):
-            backup_file.write(moment, manifest, target)
-    return {"file": str(target), "bytes": target.stat().st_size, "files": len(manifest["sha256"])}
+        with _told(place.parent, after):
+            backup_file.write(moment, manifest, place)
+    return {"file": str(target), "bytes": place.stat().st_size, "files": len(manifest["sha256"])}
 
 
 def restore(state: Path, source: Path) -> dict[str, Any]:

@@ -42,6 +42,22 @@ def _hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def place_of(target: Path) -> Path:
+    """Where the file is put. Raises Failure (2) for a pipe or a device: it would be replaced.
+
+    A link of this user's leads to it; in a shared folder another's might lead anywhere, and is
+    replaced.
+    """
+    if target.exists() and not target.is_file():
+        raise Failure(
+            f"{target} is no regular file, and a backup is put in place of what it names; write "
+            "to a file and copy that",
+            exit_code=2,
+        )
+    follows = target.is_symlink() and target.lstat().st_uid == os.getuid()
+    return target.resolve() if follows else target
+
+
 def write(moment: Path, manifest: dict[str, Any], target: Path) -> None:
     """Replaces the target at once; only its owner may read it, for it holds the stack's keys."""
     target.parent.mkdir(parents=True, exist_ok=True)
