@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformer_serving.contract.full_disk import is_full_disk
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.sockets import is_folder_of, socket_folder
@@ -142,6 +143,19 @@ def usable(folder: Path) -> Iterator[None]:
         yield
     except PermissionError as error:
         raise _unusable(folder, error) from error
+
+
+@contextlib.contextmanager
+def with_room(folder: Path) -> Iterator[None]:
+    """A full disk of that folder, as a Failure; not every error says whose disk it was."""
+    try:
+        yield
+    except OSError as error:
+        if not is_full_disk(error):
+            raise
+        raise Failure(
+            f"no space is left on the disk of {folder}; free some and try again"
+        ) from error
 
 
 def load_record(state: Path) -> StackRecord | None:

@@ -30,6 +30,7 @@ from transformer_serving.desk.local.record import (
     new_record,
     save_record,
     usable,
+    with_room,
 )
 from transformer_serving.desk.local.sockets import socket_folder
 from transformer_serving.desk.local.supervision import Supervisor, leftovers, sweep
@@ -78,7 +79,7 @@ def start(
     # What is missing for it is said before a folder is made.
     watchers = monitoring.chosen(os.environ) if watched else ()
     make_private(state)
-    with own_turn(state, report):
+    with with_room(state), own_turn(state, report):
         return _start(state, ports, report, open_inference, watchers)
 
 
