@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,20 @@ def test_what_is_packed_comes_out_whole(contents: dict[str, bytes], size: int) -
         unpack.extract(parcels, manifest, folder / "out")
         found = {path.name: path.read_bytes() for path in (folder / "out").iterdir()}
         assert found == contents
+
+
+def test_wheels_come_out_where_tarfile_has_no_filters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debian 12's Python 3.11.2 knows none."""
+
+    def extractall(archive: tarfile.TarFile, path: Path, members: object = None) -> None:
+        raise AssertionError("its arguments differ from one Python to another")
+
+    monkeypatch.setattr(tarfile.TarFile, "extractall", extractall)
+    manifest = packed(tmp_path, {"a-1-py3-none-any.whl": b"content"}, 4096)
+    unpack.extract(tmp_path / "parcels", manifest, tmp_path / "out")
+    assert (tmp_path / "out/a-1-py3-none-any.whl").read_bytes() == b"content"
 
 
 def test_a_missing_a_short_and_a_damaged_parcel_are_refused_by_name(tmp_path: Path) -> None:

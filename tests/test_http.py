@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.proxies import proxy_of_the_environment
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import NoAnswer, ask, ask_at, key_header, opened
 
@@ -186,5 +187,15 @@ def test_what_listens_here_is_asked_without_a_proxy(
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
     assert ask_at(port, "/200", timeout_s=WAIT_S).status == 200
-    with pytest.raises(NoAnswer):
-        ask(f"{url}/200", timeout_s=WAIT_S)
+    for here in (url, url.replace("127.0.0.1", "localhost")):
+        assert ask(f"{here}/200", timeout_s=WAIT_S).status == 200
+
+
+@pytest.mark.parametrize("elsewhere", ["http://host.invalid/", "http://127.0.0.1.invalid/"])
+def test_another_machine_is_asked_through_the_proxy(
+    elsewhere: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with proxy_of_the_environment(monkeypatch) as came:
+        with pytest.raises(NoAnswer):
+            ask(elsewhere, timeout_s=WAIT_S)
+        assert came[0].startswith(f"GET {elsewhere}".encode())

@@ -70,7 +70,13 @@ def extract(folder: Path, manifest: dict[str, Any], target: Path) -> None:
                 _copy(part, whole)
         whole.seek(0)
         with tarfile.open(fileobj=whole, mode="r:") as archive:
-            archive.extractall(target, filter="data")
+            # Not extractall, whose filters Python has from 3.11.4 on alone.
+            for member in archive:
+                wheel = archive.extractfile(member)
+                if wheel is not None:
+                    target.mkdir(exist_ok=True)
+                    with (target / Path(member.name).name).open("wb") as file:
+                        _copy(wheel, file)
 
 
 def _copy(source: IO[bytes], target: IO[bytes]) -> None:

@@ -35,16 +35,41 @@ def api(own_server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> ClearmlAp
     return ClearmlApi(os.environ)
 
 
+def made(api: ClearmlApi, name: str, kind: str = "service") -> str:
+    tags = ["serving-control-plane"]
+    return str(api.call("tasks.create", name=name, type=kind, system_tags=tags)["id"])
+
+
+def services(api: ClearmlApi) -> list[str]:
+    rows = api.call("tasks.get_all", name=f"^{container.SERVICE}$", only_fields=["id"])["tasks"]
+    return [str(row["id"]) for row in rows]
+
+
+@pytest.mark.slow
+def test_a_service_whose_id_was_not_written_down_is_no_second_one(
+    api: ClearmlApi, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others have found it: a second one would be deployed to, and nobody would look there."""
+    for host in ("WEB", "FILES"):
+        monkeypatch.setenv(f"CLEARML_{host}_HOST", os.environ["CLEARML_API_HOST"])
+    for _ in range(2):
+        done = CliRunner().invoke(container.main, ["create-service"])
+        assert done.exit_code == 0, done.output
+        (created,) = services(api)
+        assert (shared / "serving-id").read_text() == f"{created}\n"
+        assert container.found_service(api, 0) == created
+        (shared / "serving-id").unlink()
+
+
 def test_the_oldest_service_of_our_name_is_found_and_written_down(
     api: ClearmlApi, shared: Path
 ) -> None:
-    def made(name: str, kind: str = "service") -> str:
-        return str(api.call("tasks.create", name=name, type=kind)["id"])
-
-    made(container.SERVICE, "training")
-    made(f"{container.SERVICE} of others")
-    wanted = made(container.SERVICE)
-    made(container.SERVICE)
+    made(api, container.SERVICE, "training")
+    made(api, f"{container.SERVICE} of others")
+    # Its creation was ended at once, and clearml-serving takes it for none.
+    api.call("tasks.create", name=container.SERVICE, type="service")
+    wanted = made(api, container.SERVICE)
+    made(api, container.SERVICE)
     done = CliRunner().invoke(container.main, ["find-service"])
     assert done.exit_code == 0, done.output
     assert (shared / "serving-id").read_text() == f"{wanted}\n"

@@ -13,7 +13,14 @@ from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.deploy import endpoint, rollback
 from transformer_serving.desk.deploy.endpoint import Deployed
 from transformer_serving.desk.deploy.golden import Differs, Refused
-from transformer_serving.desk.deploy.registry import SERVED, WITHDRAWN, WRONG, Registered, split
+from transformer_serving.desk.deploy.registry import (
+    LEAVING,
+    SERVED,
+    WITHDRAWN,
+    WRONG,
+    Registered,
+    split,
+)
 from transformer_serving.desk.deploy.rollback import RolledBack
 from transformer_serving.desk.failure import Failure
 
@@ -188,9 +195,80 @@ def test_a_rollback_that_fails_withdraws_nothing_and_says_how_to_go_on(
         with pytest.raises(Failure, match=how) as failed:
             go_back(target)
         assert "transformer-serving rollback" not in str(failed.value)
-        assert target.tags == {"a": SERVED, "b": SERVED}
+        # What is refused has had its time; one that is late is waited for by the next rollback.
+        assert target.tags == {"a": SERVED, "b": SERVED if reasons else f"{SERVED} {LEAVING}"}
     reasons.append(None)
     target.configured = "b"
     done = go_back(target)
     assert (done.model_id, done.withdrawn_version) == ("a", number)
     assert target.tags == {"a": SERVED, "b": WITHDRAWN}
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("tag", [SERVED, ""])
+def test_a_rollback_that_was_interrupted_is_ended_by_the_next_one(
+    target: Target, bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch, tag: str
+) -> None:
+    """It goes no further, also where the bundle that it leaves has never answered."""
+    deploy(target, bundles["c"])
+    target.kept.models.rows[0]["tags"] = [tag] if tag else []
+    number = bundles["c"].manifest.bundle_version
+    with monkeypatch.context() as patch:
+        patch.setattr(endpoint, "wait_for_golden", interrupted)
+        with pytest.raises(Failure, match="the same command goes on with it") as ended:
+            go_back(target)
+    assert f"bundle {number} is served again with" in str(ended.value)
+    assert target.configured == "b"
+    done = go_back(target)
+    assert (done.model_id, done.withdrawn_version) == ("b", number)
+    assert target.configured == "b"
+    assert target.tags == {"a": SERVED, "b": SERVED, "uploaded2": WITHDRAWN}
+    assert go_back(target).model_id == "a"
+
+
+def test_one_that_was_interrupted_before_it_added_anything_is_begun_anew(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(rollback, "add_and_look", interrupted)
+        with pytest.raises(Failure, match="it was adding texts; the same command goes on"):
+            go_back(target)
+    assert target.configured == "b"
+    assert go_back(target).model_id == "a"
+    assert target.tags == {"a": SERVED, "b": WITHDRAWN}
+
+
+def test_one_that_changed_nothing_is_only_interrupted(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollback, "refuse_in_rollout", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        go_back(target)
+
+
+def test_a_deploy_sees_that_an_interrupted_rollback_came_to_its_end(
+    target: Target, bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deploy(target, bundles["c"])
+    with monkeypatch.context() as patch:
+        patch.setattr(endpoint, "wait_for_golden", interrupted)
+        with pytest.raises(Failure):
+            go_back(target)
+    target.answering = bundles["b"]
+    deploy(target, bundles["d"])
+    assert target.tags["uploaded2"] == WITHDRAWN
+    assert go_back(target).model_id == "b"
+
+
+def test_after_one_whose_bundle_was_refused_the_next_goes_further(
+    target: Target, bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deploy(target, bundles["c"])
+    with monkeypatch.context() as patch:
+        patch.setattr(endpoint, "wait_for_golden", lambda *arguments: Refused("it is not served"))
+        with pytest.raises(Failure, match="it is not served"):
+            go_back(target)
+    assert go_back(target).model_id == "a"

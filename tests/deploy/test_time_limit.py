@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -167,6 +168,16 @@ def test_the_alarm_is_off_afterwards_and_nothing_takes_it_for_its_own() -> None:
     with within(0.1, "x", lambda _: None, look="here"):
         pass
     time.sleep(1.5)
+
+
+def test_the_alarm_names_the_way_on_of_a_command_that_has_changed_something() -> None:
+    def change() -> None:
+        with within(60, "x", lambda _: None, look="here") as limit:
+            limit.advice = "serve the other one"
+            signal.raise_signal(signal.SIGALRM)
+
+    with pytest.raises(Failure, match="look: here; serve the other one$"):
+        change()
 
 
 def test_an_upload_has_all_of_a_commands_time(tmp_path: Path) -> None:

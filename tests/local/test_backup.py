@@ -173,13 +173,84 @@ def test_what_is_no_whole_backup_changes_nothing(
     assert not list(state.glob("control-plane.*"))
 
 
-def test_a_backup_does_not_write_outside(state: Path, tmp_path: Path) -> None:
-    bad = tmp_path / "bad.tar"
+@pytest.fixture(params=["its own filters", "none before 3.11.4"])
+def filters(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """tarfile as this Python has it, and as that of Debian 12."""
+    if request.param.startswith("none"):
+        whole = tarfile.TarFile.extractall
+
+        def extractall(archive: tarfile.TarFile, path: Path, members: Any = None) -> None:
+            whole(archive, path, members, filter="fully_trusted")
+
+        monkeypatch.delattr(tarfile, "data_filter")
+        monkeypatch.setattr(tarfile.TarFile, "extractall", extractall)
+
+
+@pytest.mark.usefixtures("filters")
+def test_any_python_restores(state: Path, tmp_path: Path) -> None:
+    filled(state).close()
+    data = control_plane_data(state)
+    (data / "files/b").mkdir()
+    # In the tar it is a link to the other name's file.
+    (data / "files/b/model.onnx").hardlink_to(data / "files/a/model.onnx")
+    backup(state, tmp_path / "b.tar")
+    restore(tmp_path / "other", tmp_path / "b.tar")
+    assert tasks(tmp_path / "other") == 500
+    restored = control_plane_data(tmp_path / "other") / "files/b/model.onnx"
+    assert restored.read_bytes() == b"weights"
+
+
+@pytest.mark.usefixtures("filters")
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.LNKTYPE, tarfile.SYMTYPE])
+def test_a_backup_does_not_write_outside(state: Path, tmp_path: Path, kind: bytes) -> None:
+    """Nor does it link there."""
+    bad, named = tmp_path / "bad.tar", tarfile.TarInfo("a")
+    if kind == tarfile.REGTYPE:
+        named.name = "../outside"
+    named.type, named.linkname = kind, "../../outside"
     with tarfile.open(bad, "w") as archive:
-        archive.add(__file__, "../outside")
+        archive.addfile(named)
     with pytest.raises(Failure, match="not a whole backup"):
         restore(state, bad)
     assert not (state / "outside").exists()
+
+
+@pytest.mark.parametrize("manifest", ["[]", "{}", '{"format": null, "sha256": {}}'])
+def test_what_has_another_manifest_is_no_backup(state: Path, tmp_path: Path, manifest: str) -> None:
+    (tmp_path / "backup.json").write_text(manifest)
+    with tarfile.open(tmp_path / "bad.tar", "w") as archive:
+        archive.add(tmp_path / "backup.json", "backup.json")
+    with pytest.raises(Failure, match="not a whole backup"):
+        restore(state, tmp_path / "bad.tar")
+
+
+def test_a_pipe_stays_what_it_is(state: Path, tmp_path: Path) -> None:
+    """Also by its name in /dev or /proc, as of a pipe that the shell made."""
+    filled(state).close()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read, write = os.pipe()
+    try:
+        for target in (pipe, Path(f"/dev/fd/{write}")):
+            with pytest.raises(Failure, match="is no regular file") as refused:
+                backup(state, target)
+            assert refused.value.exit_code == 2
+    finally:
+        os.close(read)
+        os.close(write)
+    assert pipe.is_fifo()
+
+
+def test_a_link_leads_to_where_the_backup_is_put(state: Path, tmp_path: Path) -> None:
+    """To one that is there already, and to one that is not yet."""
+    filled(state).close()
+    link, there = tmp_path / "b.tar", tmp_path / "disk/b.tar"
+    there.parent.mkdir()
+    link.symlink_to(there)
+    for _ in range(2):
+        assert backup(state, link)["bytes"] == there.stat().st_size
+        assert link.is_symlink()
+        assert not there.is_symlink()
 
 
 BACKUP = "transformer_serving.desk.local.backup"
@@ -327,7 +398,7 @@ def test_a_newer_kits_backup_is_refused(
 ) -> None:
     filled(state).close()
     with monkeypatch.context() as newer:
-        newer.setattr(f"{BACKUP}._FORMAT", 2)
+        newer.setattr("transformer_serving.desk.local.backup_file._FORMAT", 2)
         backup(state, tmp_path / "b.tar")
     with pytest.raises(Failure, match=r"was made by a newer kit \(.+\); install that one"):
         restore(state, tmp_path / "b.tar")

@@ -12,11 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import requests.utils
 
+from tests.proxies import proxy_of_the_environment
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.local.parts import BY_NAME
 from transformer_serving.desk.local.record import (
     FORMAT,
     Ports,
+    clearml_environment,
     load_record,
     make_private,
     new_record,
@@ -162,3 +166,34 @@ def test_who_is_not_its_user_is_told_so(tmp_path: Path, command: str) -> None:
     assert "Traceback" not in done.stderr
     assert done.stderr.startswith("error: ")
     assert "cannot be used: Permission denied; be the user who ran 'up' there" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(None, "127.0.0.1,localhost"), ("a.example, localhost", "a.example,localhost,127.0.0.1"),
+     ("*", "*")],
+)  # fmt: skip
+def test_clearmls_own_tools_ask_no_proxy_for_the_stack(
+    before: str | None, after: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    record = new_record(tmp_path, Ports())
+    with proxy_of_the_environment(monkeypatch):
+        if before is not None:
+            monkeypatch.setenv("NO_PROXY", before)
+        values = clearml_environment(record)
+        assert (values["no_proxy"], values["NO_PROXY"]) == (after, after)
+        # What a part is started with, and what the SDK makes of it.
+        started = BY_NAME["inference"].launch(tmp_path, record).environment
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.setenv(name, started[name])
+        assert not requests.utils.get_environ_proxies(values["CLEARML_API_HOST"])
+
+
+def test_without_a_proxy_nothing_is_said_of_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("no_proxy", "a.example")
+    assert not [name for name in clearml_environment(new_record(tmp_path, Ports())) if "PROXY" in
+                name.upper()]  # fmt: skip

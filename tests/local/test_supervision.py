@@ -18,6 +18,7 @@ from transformer_serving.desk.local.record import (
     MARK,
     Ports,
     new_record,
+    require_record,
     save_record,
     sockets_of,
     state_directory,
@@ -211,6 +212,19 @@ def test_one_that_ends_soon_waits_and_up_starts_it_at_once(start: Start, tmp_pat
     assert pid is not None
     supervisor.start_part("triton")
     assert pid_of(supervisor, "triton") == pid
+
+
+def test_who_starts_a_stack_that_is_stopped_meanwhile_hears_it(
+    start: Start, tmp_path: Path
+) -> None:
+    """At once, with the first part and the last one."""
+    supervisor = start(triton=STAYS)
+    record = require_record(tmp_path)
+    assert stack.stop(tmp_path, lambda _: None) == 0
+    with pytest.raises(Failure, match="triton could not be started: the stack was stopped"):
+        supervisor.start_part("triton")
+    with pytest.raises(Failure, match="triton could not be waited for: the stack was stopped"):
+        stack.wait_until_healthy(tmp_path, record, supervisor, ("triton",))
 
 
 def test_no_pause_is_longer_than_half_a_minute(

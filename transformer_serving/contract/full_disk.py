@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT)
 # sqlite3.SQLITE_FULL, which Python 3.10 has no name for.
 _SQLITE_FULL = 13
 
@@ -16,6 +16,6 @@ _SQLITE_FULL = 13
 def is_full_disk(error: BaseException) -> bool:
     """Whether the disk, or this user's share of it, had no room: an OSError or one of SQLite."""
     return (
-        getattr(error, "errno", None) in _FULL
+        getattr(error, "errno", None) in FULL
         or getattr(error, "sqlite_errorcode", None) == _SQLITE_FULL
     )

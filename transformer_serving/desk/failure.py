@@ -1,9 +1,17 @@
 """What the command line prints when it cannot go on: one line that says what and how to fix it.
 
-Tested by tests/stack/test_desk_folder.py.
+Tested by tests/stack/test_desk_folder.py and tests/cli/test_failure.py.
 """
 
 from __future__ import annotations
+
+import os
+import shutil
+
+from transformer_serving.contract.full_disk import FULL, is_full_disk
+
+# tempfile's own words: an error that names no file.
+_NO_TEMPORARY_FOLDER = "No usable temporary directory found in "
 
 
 class Failure(Exception):
@@ -22,3 +30,22 @@ class ConversionRefused(Failure):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, exit_code=2)
+
+
+def failure_of(error: OSError) -> Failure:
+    """What this machine did not do, as far as the error says it; a command may know more."""
+    why = error.strerror or str(error)
+    place = error.filename2 or error.filename
+    if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):
+        # Of many files that were copied; the first one that was not says enough.
+        _, place, why = error.args[0][0]
+    if why.startswith(_NO_TEMPORARY_FOLDER):
+        folders = why.removeprefix(_NO_TEMPORARY_FOLDER)
+        return Failure(
+            f"no temporary folder can be written, of {folders}; free some space on their disk, or "
+            "name another folder with TMPDIR"
+        )
+    if is_full_disk(error) or any(os.strerror(code) in why for code in FULL):
+        on = f"the disk of {place}" if place else "a disk"
+        return Failure(f"no space is left on {on}; free some and try again")
+    return Failure(f"{place}: {why}" if place else why)

@@ -5,7 +5,8 @@ Tested by tests/stack/test_commands.py.
 
 from __future__ import annotations
 
-from typing import Any
+import errno
+from typing import Any, NoReturn
 
 import click
 
@@ -27,7 +28,7 @@ from transformer_serving.desk.cli import (
     tune,
     versions,
 )
-from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.failure import Failure, failure_of
 
 _FILES = (
     stack, status, logs, deploy, rollout, backup, convert, show, repository, bundle, signing, keys,
@@ -36,14 +37,24 @@ _FILES = (
 
 
 class Commands(click.Group):
-    """Prints a Failure as one line and leaves with its exit code."""
+    """Prints a Failure, and what the machine did not do, as one line and leaves with its exit
+    code."""
 
     def invoke(self, context: click.Context) -> Any:
         try:
             return super().invoke(context)
         except Failure as failure:
-            click.echo(f"error: {failure}", err=True)
-            context.exit(failure.exit_code)
+            _leave(context, failure)
+        except OSError as error:
+            # Whoever read the output has left: click ends then without a word.
+            if error.errno == errno.EPIPE:
+                raise
+            _leave(context, failure_of(error))
+
+
+def _leave(context: click.Context, failure: Failure) -> NoReturn:
+    click.echo(f"error: {failure}", err=True)
+    context.exit(failure.exit_code)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

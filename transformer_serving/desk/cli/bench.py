@@ -62,7 +62,6 @@ def bench(url: str, text: str | None, texts: int, words: tuple[int, ...], body: 
           stream: bool, seconds: float, for_scaling: bool, within_s: float,
           metrics_key: str | None, key: str | None, as_json: bool) -> None:  # fmt: skip
     """Load the endpoint at URL and show answers a second and latencies."""
-    from rich.console import Console
 
     from transformer_serving.desk.bench.measure import (
         CONCURRENCY,
@@ -72,7 +71,7 @@ def bench(url: str, text: str | None, texts: int, words: tuple[int, ...], body: 
         payloads,
     )
     from transformer_serving.desk.bench.scaling import metrics_address, scaling
-    from transformer_serving.desk.cli.progress import Phases
+    from transformer_serving.desk.cli.progress import Phases, plain_console
 
     if stream:
         _check_streams(for_scaling, rate)
@@ -80,7 +79,7 @@ def bench(url: str, text: str | None, texts: int, words: tuple[int, ...], body: 
     wanted = Bench(
         address(url, headers, key), sent, concurrency or CONCURRENCY, rate, seconds,
     )  # fmt: skip
-    console = Console(stderr=as_json)
+    console = plain_console(stderr=as_json)
     if stream:
         _bench_streams(wanted, concurrency, as_json, console)
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -106,9 +107,10 @@ def convert(
 
 def _convert(request: ConvertRequest, output: Path, *, as_json: bool) -> None:
     """Convert and say what came of it."""
-    from rich.console import Console
 
-    console = Console(stderr=as_json)
+    from transformer_serving.desk.cli.progress import plain_console
+
+    console = plain_console(stderr=as_json)
     done = _with_progress(console, request, output)
     if as_json:
         click.echo(json.dumps(_values(done, output), indent=2))
@@ -144,7 +146,7 @@ def _bars(console: Console) -> Iterator[Progress]:
 
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TimeElapsedColumn(),
     )
@@ -191,7 +193,8 @@ def _say(console: Console, done: Converted, output: Path) -> None:
         f"({manifest.engine}, {manifest.precision}); {_found(done)}",
         soft_wrap=True,
     )
-    console.print(f"serve it: transformer-serving deploy {output} --endpoint NAME", soft_wrap=True)
+    deploy = f"transformer-serving deploy {shlex.quote(str(output))} --endpoint NAME"
+    console.print(f"serve it: {deploy}", soft_wrap=True)
 
 
 def _found(done: Converted) -> str:

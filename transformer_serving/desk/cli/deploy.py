@@ -37,20 +37,19 @@ if TYPE_CHECKING:
 def deploy(bundle: Path, endpoint: str, timeout_s: float, keep: int, key: str | None,
            state: str | None, as_json: bool) -> None:  # fmt: skip
     """Serve BUNDLE under a name; returns when its golden request answers as recorded."""
-    from rich.console import Console
-
     from transformer_serving.desk.bundle.folder import open_bundle
+    from transformer_serving.desk.cli.progress import plain_console, step_line
     from transformer_serving.desk.deploy.endpoint import deploy as deploy_bundle
     from transformer_serving.desk.deploy.time_limit import since_start
     from transformer_serving.desk.interruption import interruptible
 
     opened = open_bundle(bundle)  # what is no bundle is refused before the stack is asked for
     target = replace(deploy_target(state), key=key)
-    console = Console(stderr=as_json)
+    console = plain_console(stderr=as_json)
     with interruptible(), console.status("deploying") as line:
         done = deploy_bundle(
             target, opened, endpoint, timeout_s=timeout_s, keep=keep, spent_s=since_start(),
-            report=lambda step: line.update(step),
+            report=step_line(line),
         )  # fmt: skip
     if as_json:
         click.echo(json.dumps(asdict(done), indent=2))
@@ -68,18 +67,17 @@ def deploy(bundle: Path, endpoint: str, timeout_s: float, keep: int, key: str | 
 def rollback(endpoint: str, timeout_s: float, key: str | None, state: str | None,
              as_json: bool) -> None:  # fmt: skip
     """Serve the bundle that ENDPOINT served before the present one."""
-    from rich.console import Console
-
+    from transformer_serving.desk.cli.progress import plain_console, step_line
     from transformer_serving.desk.deploy.rollback import rollback as rollback_endpoint
     from transformer_serving.desk.deploy.time_limit import since_start
     from transformer_serving.desk.interruption import interruptible
 
     target = replace(deploy_target(state), key=key)
-    console = Console(stderr=as_json)
+    console = plain_console(stderr=as_json)
     with interruptible(), console.status("rolling back") as line:
         done = rollback_endpoint(
             target, endpoint, timeout_s=timeout_s, spent_s=since_start(),
-            report=lambda step: line.update(step),
+            report=step_line(line),
         )  # fmt: skip
     if as_json:
         click.echo(json.dumps(asdict(done), indent=2))

@@ -57,8 +57,10 @@ def list_(file: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(key) for key in found], indent=2))
         return
-    from rich.console import Console
+
     from rich.table import Table
+
+    from transformer_serving.desk.cli.progress import plain_console
 
     table = Table(box=None, header_style="bold")
     for title in ("key", "may ask", "since"):
@@ -66,7 +68,7 @@ def list_(file: Path, as_json: bool) -> None:
     for key in found:
         allowed = "/metrics" if key.metrics else ", ".join(key.endpoints or ("every endpoint",))
         table.add_row(key.name, allowed, key.created)
-    Console().print(table)
+    plain_console().print(table)
 
 
 @keys.command()

@@ -1,6 +1,6 @@
-"""Phases of long work on the terminal: what runs now, and a table of times at the end.
+"""The terminal: text as it stands, phases of long work, and a table of times at the end.
 
-Tested by tests/stack/test_commands.py.
+Tested by tests/cli/test_progress.py and tests/stack/test_commands.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rich.console import Console
+from rich.status import Status
 from rich.table import Table
+from rich.text import Text
+
+from transformer_serving.desk.step_report import StepReport
+
+
+def plain_console(*, stderr: bool = False) -> Console:
+    """Without rich's markup: paths, names and what others say may hold its signs."""
+    return Console(stderr=stderr, markup=False)
+
+
+def step_line(status: Status) -> StepReport:
+    """Shows each step there, as it stands: a status reads markup on any console."""
+    return lambda step: status.update(Text(step))
 
 
 @dataclass
@@ -26,18 +40,20 @@ class Phases:
         """Time one phase; `report` changes the line while it runs."""
         begun = time.monotonic()
         self._name = name
-        with self.console.status(name) as self._status:
+        with self.console.status(Text(name)) as status:
+            self._line = step_line(status)
             if not self.console.is_terminal:
-                self.console.print(f"{name} ...")
+                self.console.print(f"{name} ...", markup=False)
             yield self
         self.times.append((name, time.monotonic() - begun))
-        self.console.print(f"[green]done[/] {name} [dim]{self.times[-1][1]:.1f} s[/]")
+        seconds = f"{self.times[-1][1]:.1f} s"
+        self.console.print(Text.assemble(("done", "green"), f" {name} ", (seconds, "dim")))
 
     def report(self, step: str) -> None:
         """A step inside the running phase."""
-        self._status.update(f"{self._name}: {step}")
+        self._line(f"{self._name}: {step}")
         if not self.console.is_terminal:
-            self.console.print(f"  {step}", highlight=False)
+            self.console.print(f"  {step}", highlight=False, markup=False)
 
     def table(self) -> Table:
         """Every phase with its seconds, and the sum."""

@@ -118,10 +118,10 @@ def start(bundle: Path, endpoint: str, steps: tuple[float, ...], hold_s: float, 
     --timeout is for the candidate to be there. Ends with 3 where the rollout went back, or the
     shadow did not pass.
     """
-    from rich.console import Console
 
     from transformer_serving.contract.rollout import Allowed
     from transformer_serving.desk.bundle.folder import open_bundle
+    from transformer_serving.desk.cli.progress import plain_console, step_line
     from transformer_serving.desk.deploy.rollout import (
         check_steps,
         mirrored_share,
@@ -136,12 +136,12 @@ def start(bundle: Path, endpoint: str, steps: tuple[float, ...], hold_s: float, 
     mirrored_share(opened, mirror, shadow=shadow)
     allowed = Allowed(harm / 100, p50, p99, confidence / 100, differ / 100, cosine)
     target = replace(deploy_target(state), key=key)
-    console = Console(stderr=True)
+    console = plain_console(stderr=True)
     with interruptible(), console.status("rolling out") as line:
         begun = start_rollout(
             target, opened, endpoint, steps=steps, hold_s=hold_s, timeout_s=timeout_s,
             allowed=allowed, mirror=mirror / 100, shadow=shadow, spent_s=since_start(),
-            report=lambda step: line.update(step),
+            report=step_line(line),
             tell=lambda said: console.print(said, soft_wrap=True, highlight=False),
         )  # fmt: skip
     if detach:

@@ -34,9 +34,9 @@ _MODEL_ID = "$MODEL_ID"
 @json_option
 def show(bundle: Path, endpoint: str | None, as_json: bool) -> None:
     """Print BUNDLE and the clearml-serving commands that upload and add it."""
-    from rich.console import Console
 
     from transformer_serving.desk.bundle.folder import open_bundle
+    from transformer_serving.desk.cli.progress import plain_console
     from transformer_serving.desk.deploy.endpoint import check_name
 
     opened = open_bundle(bundle)
@@ -52,7 +52,7 @@ def show(bundle: Path, endpoint: str | None, as_json: bool) -> None:
         }
         click.echo(json.dumps(values, indent=2, ensure_ascii=False))
         return
-    console = Console()
+    console = plain_console()
     console.print(_facts(opened))
     console.print(_tensors(opened))
     console.print(_files(opened))

@@ -59,16 +59,16 @@ def up(
     as_json: bool,
 ) -> None:
     """Start the whole stack on this machine and wait until every part answers."""
-    from rich.console import Console
+    from rich.text import Text
 
-    from transformer_serving.desk.cli.progress import Phases
+    from transformer_serving.desk.cli.progress import Phases, plain_console
     from transformer_serving.desk.local import stack
     from transformer_serving.desk.local.record import Ports, state_directory
 
     if demo:
         key_header(key)  # what is no key is refused before anything is built
     folder = state_directory(state)
-    phases = Phases(Console(stderr=as_json))
+    phases = Phases(plain_console(stderr=as_json))
     ports = None if port_base is None else Ports.from_base(port_base)
     bundles = _demo_bundles(demo, phases) if demo else []
     with phases.phase("start the stack"):
@@ -92,7 +92,7 @@ def up(
     if monitoring:
         _show_monitoring(phases.console, running)
     _show_requests(phases.console, deployed, key)
-    phases.console.print("see it with [bold]transformer-serving status[/]")
+    phases.console.print(Text.assemble("see it with ", ("transformer-serving status", "bold")))
 
 
 def _demo_bundles(demo: str, phases: Phases) -> list[DemoBundle]:
@@ -176,15 +176,14 @@ def _show_curl(console: Console, done: Deployed, bundle: DemoBundle, key: str | 
 @json_option
 def down(state: str | None, as_json: bool) -> None:
     """Stop the stack, also after a crash of any part; data and endpoints stay."""
-    from rich.console import Console
-
+    from transformer_serving.desk.cli.progress import plain_console, step_line
     from transformer_serving.desk.local import stack
     from transformer_serving.desk.local.record import state_directory
 
     folder = state_directory(state)
-    console = Console(stderr=as_json)
+    console = plain_console(stderr=as_json)
     with console.status("stopping") as shown:
-        swept = stack.stop(folder, shown.update)
+        swept = stack.stop(folder, step_line(shown))
     if as_json:
         values = {"state": str(folder), "running": False, "swept": swept}
         click.echo(json.dumps(values, indent=2))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,10 +61,9 @@ def tune(endpoint: str, file: Path | None, lengths: str | None, goal: str,
          only: tuple[str, ...], clients: int, seconds: float, minutes: float, anyway: bool,
          sign_key: Path | None, state: str | None, as_json: bool) -> None:  # fmt: skip
     """Search the fastest settings of ENDPOINT, on a stack of its own beside the served one."""
-    from rich.console import Console
 
     from transformer_serving.desk.cli.deploy import deploy_target
-    from transformer_serving.desk.cli.progress import Phases
+    from transformer_serving.desk.cli.progress import Phases, plain_console
     from transformer_serving.desk.cli.signing import signing
     from transformer_serving.desk.deploy.endpoint import check_name
     from transformer_serving.desk.local.record import state_directory
@@ -79,7 +79,7 @@ def tune(endpoint: str, file: Path | None, lengths: str | None, goal: str,
         endpoint, state_directory(state), target, bundles, file, lengths, read_goal(goal), begin,
         compare, knobs_named(only), clients, seconds, minutes, anyway,
     )  # fmt: skip
-    console = Console(stderr=as_json)
+    console = plain_console(stderr=as_json)
     with signing(target, sign_key), Phases(console).phase("tuning") as phases:
         tuned = tuning.tune(request, lambda: deploy_target(state), phases.report)
     if as_json:
@@ -118,7 +118,7 @@ def _show(tuned: Tuned, endpoint: str, target: Path, console: Console) -> None:
         console.print(line(verdict), soft_wrap=True, highlight=False)
     console.print(
         f"{target} is the tuned bundle, {tuned.environment} what its gateway runs with; serve it: "
-        f"transformer-serving deploy {target} --endpoint {endpoint}",
+        f"transformer-serving deploy {shlex.quote(str(target))} --endpoint {endpoint}",
         soft_wrap=True, highlight=False,
     )  # fmt: skip
 

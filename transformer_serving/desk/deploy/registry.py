@@ -25,6 +25,9 @@ from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.failure import Failure
 
 SERVED, WITHDRAWN, WRONG = "served", "rolled-back", "answers-otherwise"
+# Beside the others, until the bundle that a rollback goes to has answered.
+LEAVING = "rolling-back"
+_TAGS = (SERVED, WITHDRAWN, WRONG, LEAVING)
 # The SDK's names of an upload that has not ended, or not well.
 _UNFINISHED = ("", "uploading_file", "failed_uploading")
 _PAGE = 500
@@ -32,8 +35,8 @@ _PAGE = 500
 
 @dataclass(frozen=True)
 class Registered:
-    """A bundle in the registry; `tags` has SERVED once its golden request answered, and
-    WRONG once that was answered otherwise than is recorded.
+    """A bundle in the registry; `tags` has SERVED once its golden request answered, WRONG once that
+    was answered otherwise than is recorded, and LEAVING from the begin of a rollback to its end.
     """
 
     model_id: str
@@ -91,14 +94,25 @@ class ModelRegistry:
         """In all its registrations: a bundle that was deployed again has several."""
         self._tag(self._of(endpoint, version), WITHDRAWN)
 
+    def mark_leaving(self, row: Registered) -> None:
+        """A rollback from it begins: one that is interrupted is known by it."""
+        self._edit(row, [*row.tags, LEAVING])
+
+    def mark_kept(self, endpoint: str, version: int) -> None:
+        """The rollback from it has ended, and withdrew nothing."""
+        for row in self._of(endpoint, version):
+            self._edit(row, [name for name in row.tags if name != LEAVING])
+
     def _of(self, endpoint: str, version: int) -> list[Registered]:
         return [row for row in self.bundles(endpoint) if row.bundle_version == version]
 
     def _tag(self, rows: Iterable[Registered], tag: str) -> None:
         for row in rows:
-            tags = [*(name for name in row.tags if name not in (SERVED, WITHDRAWN, WRONG)), tag]
-            if set(tags) != set(row.tags):
-                self._api.call("models.edit", model=row.model_id, tags=tags)
+            self._edit(row, [*(name for name in row.tags if name not in _TAGS), tag])
+
+    def _edit(self, row: Registered, tags: list[str]) -> None:
+        if set(tags) != set(row.tags):
+            self._api.call("models.edit", model=row.model_id, tags=tags)
 
     @contextmanager
     def fetched(self, row: Registered) -> Iterator[Bundle]:
@@ -131,6 +145,17 @@ def split(rows: Sequence[Registered], model_id: str) -> tuple[Registered | None,
     present = rows[at]
     others = (row for row in rows[at + 1 :] if row.bundle_version != present.bundle_version)
     return present, next((row for row in others if SERVED in row.tags), None)
+
+
+def left_unfinished(rows: Sequence[Registered], model_id: str) -> list[Registered]:
+    """What a rollback to the present registration left and has yet to withdraw, the newest first:
+    it was interrupted, or the present one did not come to answer in time.
+    """
+    at = next((at for at, row in enumerate(rows) if row.model_id == model_id), None)
+    if at is None:
+        return []
+    version = rows[at].bundle_version
+    return [row for row in rows[:at] if LEAVING in row.tags and row.bundle_version != version]
 
 
 def _scratch(beside: Path) -> TemporaryDirectory[str]:

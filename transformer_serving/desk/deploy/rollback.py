@@ -1,12 +1,20 @@
-"""Back to the bundle before: found in the model registry, fetched, verified, added, waited for."""
+"""Back to the bundle before: found in the model registry, fetched, verified, added, waited for.
+
+Tested by tests/deploy/test_rollback.py.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from transformer_serving.desk.clearml_tools.cli import listed_endpoints
-from transformer_serving.desk.deploy.endpoint import add_and_look, until_golden
-from transformer_serving.desk.deploy.registry import Registered, split
+from transformer_serving.desk.deploy.endpoint import NotServed, add_and_look, until_golden
+from transformer_serving.desk.deploy.registry import (
+    ModelRegistry,
+    Registered,
+    left_unfinished,
+    split,
+)
 from transformer_serving.desk.deploy.rollout_plans import refuse_in_rollout
 from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
 from transformer_serving.desk.deploy.time_limit import TimeLimit, within
@@ -35,9 +43,10 @@ def rollback(
 ) -> RolledBack:
     """Serve the bundle that the endpoint served before the present one.
 
-    The present one is marked in the registry and is never rolled back to. Raises Failure: nothing
-    to go back to (exit code 2), or the earlier bundle did not come to answer within `timeout_s`,
-    which all of it together may take.
+    The present one is marked in the registry and is never rolled back to. Where an earlier call was
+    interrupted, or too short, this one goes on with it. Raises Failure: nothing to go back to (exit
+    code 2), or the earlier bundle did not come to answer within `timeout_s`, which all of it
+    together may take.
     """
     what = f"rolling {endpoint} back"
     with within(timeout_s, what, report, look=target.look, spent=spent_s) as limit:
@@ -50,37 +59,64 @@ def _rollback(target: DeployTarget, endpoint: str, limit: TimeLimit) -> RolledBa
     with one_at_a_time(target.lock):
         refuse_in_rollout(target.cli, endpoint)
         report(f"looking for what {endpoint} served before")
-        listed = listed_endpoints(target.cli.run("model", "list")).get(endpoint)
-        if listed is None:
-            raise Failure(f"there is no endpoint '{endpoint}'", exit_code=2)
-        rows = registry.bundles(endpoint)
-        present, before = split(rows, str(listed.get("model_id")))
-        if before is None:
-            raise Failure(
-                f"'{endpoint}' served no other bundle before this one; deploy the one you want: "
-                f"transformer-serving deploy BUNDLE --endpoint {endpoint}",
-                exit_code=2,
-            )
-        report(f"fetching bundle {before.bundle_version}")
-        with registry.fetched(before) as bundle:
+        configured = _configured(target, endpoint)
+        left, to = _way_back(registry, endpoint, configured)
+        report(f"fetching bundle {to.bundle_version}")
+        with registry.fetched(to) as bundle:
             # Nothing is changed where its answer could not be asked for.
             target.ask(endpoint, bundle.manifest.golden.request)
             report(f"adding {endpoint}")
-            refusals = target.refusals(before.model_id)
-            add_and_look(target, bundle, endpoint, before.model_id)
+            refusals = target.refusals(to.model_id)
+            limit.advice = _advice(endpoint, left)
+            if to.model_id != configured:
+                if left is not None:
+                    registry.mark_leaving(left)
+                add_and_look(target, bundle, endpoint, to.model_id)
             manifest = bundle.manifest
     report(f"waiting for {endpoint}")
-    until_golden(target, endpoint, manifest, limit, refusals, advice=_advice(endpoint, present))
-    if present is not None:
+    try:
+        until_golden(target, endpoint, manifest, limit, refusals, advice=limit.advice)
+    except NotServed:
+        # So that the next rollback goes one further instead of waiting for this one again.
+        if left is not None:
+            registry.mark_kept(endpoint, left.bundle_version)
+        raise
+    report(f"noting what {endpoint} serves")
+    if left is not None:
         # Not before: where this fails, the way back to it stays open.
-        registry.mark_withdrawn(endpoint, present.bundle_version)
-    return RolledBack(
-        endpoint,
-        target.url(endpoint),
-        before.bundle_version,
-        present.bundle_version if present else None,
-        before.model_id,
-    )
+        registry.mark_withdrawn(endpoint, left.bundle_version)
+    version = left.bundle_version if left else None
+    return RolledBack(endpoint, target.url(endpoint), to.bundle_version, version, to.model_id)
+
+
+def _configured(target: DeployTarget, endpoint: str) -> str:
+    """The model that is asked for. Raises Failure (exit code 2) where there is no such endpoint."""
+    listed = listed_endpoints(target.cli.run("model", "list")).get(endpoint)
+    if listed is None:
+        raise Failure(f"there is no endpoint '{endpoint}'", exit_code=2)
+    return str(listed.get("model_id"))
+
+
+def _way_back(
+    registry: ModelRegistry, endpoint: str, configured: str
+) -> tuple[Registered | None, Registered]:
+    """What a rollback leaves, and what it goes to. Raises Failure (exit code 2) without a bundle to
+    go to.
+
+    One that did not end has its bundle configured already.
+    """
+    rows = registry.bundles(endpoint)
+    present, before = split(rows, configured)
+    unfinished = left_unfinished(rows, configured)
+    if present is not None and unfinished:
+        return unfinished[0], present
+    if before is None:
+        raise Failure(
+            f"'{endpoint}' served no other bundle before this one; deploy the one you want: "
+            f"transformer-serving deploy BUNDLE --endpoint {endpoint}",
+            exit_code=2,
+        )
+    return present, before
 
 
 def _advice(endpoint: str, left: Registered | None) -> str:

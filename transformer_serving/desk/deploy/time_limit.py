@@ -30,7 +30,8 @@ class OutOfTime(BaseException):
 class TimeLimit:
     """What is left of a command's time, and what it does: `report` notes it and passes it on.
 
-    `advice` is how to go on where it was too little.
+    `advice` is how to go on where it was too little; a command that has begun to change something
+    sets its own.
     """
 
     def __init__(self, seconds: float, spent: float, report: StepReport, advice: str) -> None:
@@ -71,7 +72,8 @@ def within(
     seconds: float, what: str, report: StepReport, *, look: str, spent: float = 0.0,
     advice: str = _LONGER,
 ) -> Iterator[TimeLimit]:  # fmt: skip
-    """Raises Failure, saying what it was doing, when the block lasts a second longer than that.
+    """Raises Failure, saying what it was doing, when the block lasts a second longer than that, or
+    is interrupted once it has an advice of its own.
 
     `look` is where one sees how far it came; `spent` are seconds of it that are gone already.
     Outside the main thread, where no alarm can be set, only `left` counts.
@@ -84,7 +86,7 @@ def within(
     def ring(_number: int, _frame: FrameType | None) -> None:
         raise OutOfTime(
             f"{what} did not end within {seconds:.0f} s; it was {limit.step}; look: {look}; "
-            f"{advice}"
+            f"{limit.advice}"
         )
 
     before = signal.signal(signal.SIGALRM, ring)
@@ -93,6 +95,13 @@ def within(
         yield limit
     except OutOfTime as rung:
         raise Failure(str(rung)) from None
+    except KeyboardInterrupt:
+        if limit.advice == advice:
+            raise
+        raise Failure(
+            f"{what} was interrupted; it was {limit.step}; the same command goes on with it; "
+            f"{limit.advice}"
+        ) from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

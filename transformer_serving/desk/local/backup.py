@@ -1,20 +1,13 @@
-"""`backup` and `restore`: everything that the embedded control plane stores, in one file.
-
-A tar of stack.json, the database and the files, with a manifest of their hashes first.
-"""
+"""`backup` and `restore`: everything that the embedded control plane stores, in one file."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import fcntl
-import hashlib
-import io
-import json
 import os
 import shutil
 import sqlite3
-import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.contract.full_disk import is_full_disk
-from transformer_serving.contract.gate.release import kit_version
-from transformer_serving.contract.replacement import replacing, sync
+from transformer_serving.contract.replacement import sync
 from transformer_serving.control_plane import integrity
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.interruption import undisturbed
+from transformer_serving.desk.local import backup_file
 from transformer_serving.desk.local.parts import control_plane_data
 from transformer_serving.desk.local.record import (
     StackRecord,
@@ -39,8 +32,7 @@ from transformer_serving.desk.local.record import (
 )
 from transformer_serving.desk.local.sockets import socket_folder
 
-_MANIFEST, _RECORD, _FILES = "backup.json", "stack.json", "files"
-_FORMAT = 1
+_FILES = "files"
 _LOCK_S = 60.0
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
 _AT_FDCWD = -100
@@ -53,7 +45,7 @@ def backup(state: Path, target: Path) -> dict[str, Any]:
     open from which its pages are copied after that; so both are of one moment. Raises Failure where
     there is nothing to back up, or no room: the target is then as it was.
     """
-    record = require_record(state)
+    record, place = require_record(state), backup_file.place_of(target)
     data = control_plane_data(state)
     why = integrity.fault(data)
     if why is not None:
@@ -63,11 +55,11 @@ def backup(state: Path, target: Path) -> dict[str, Any]:
     with _told(data, after), tempfile.TemporaryDirectory(prefix="backup-", dir=data) as name:
         moment = Path(name)
         _moment(data, moment)
-        (moment / _RECORD).write_text(record_text(record), "utf-8")
-        manifest = _manifest(moment)
-        with _told(target.parent, after):
-            _write(moment, manifest, target)
-    return {"file": str(target), "bytes": target.stat().st_size, "files": len(manifest["sha256"])}
+        (moment / backup_file.RECORD).write_text(record_text(record), "utf-8")
+        manifest = backup_file.manifest_of(moment)
+        with _told(place.parent, after):
+            backup_file.write(moment, manifest, place)
+    return {"file": str(target), "bytes": place.stat().st_size, "files": len(manifest["sha256"])}
 
 
 def restore(state: Path, source: Path) -> dict[str, Any]:
@@ -84,7 +76,7 @@ def restore(state: Path, source: Path) -> dict[str, Any]:
         _nobody_serves(data),
         _or_as_it_was(data, new),
     ):
-        stored = _unpack(source, new)
+        stored = backup_file.unpack(source, new)
         why = integrity.fault(new)
         if why is not None:
             raise Failure(f"{source} cannot be restored: {why}")
@@ -170,70 +162,6 @@ def _link(source: Path, target: Path) -> None:
             # One that was deleted meanwhile is named by nobody.
             with contextlib.suppress(FileNotFoundError):
                 os.link(Path(folder, name), inside / name, follow_symlinks=False)
-
-
-def _manifest(moment: Path) -> dict[str, Any]:
-    names = sorted(str(path.relative_to(moment)) for path in moment.rglob("*") if path.is_file())
-    return {
-        "format": _FORMAT,
-        "kit": kit_version(),
-        "schema": integrity.SCHEMA,
-        "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "sha256": {name: _hash(moment / name) for name in names},
-    }
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _write(moment: Path, manifest: dict[str, Any], target: Path) -> None:
-    """Replaces the target at once; only its owner may read it, for it holds the stack's keys."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(target, durable=True) as new:
-        new.touch(0o600, exist_ok=False)
-        with tarfile.open(new, mode="w", format=tarfile.PAX_FORMAT) as archive:
-            text = json.dumps(manifest, indent=1).encode()
-            head = tarfile.TarInfo(_MANIFEST)
-            head.size = len(text)
-            archive.addfile(head, io.BytesIO(text))
-            for path in manifest["sha256"]:
-                archive.add(moment / path, path)
-
-
-def _unpack(source: Path, new: Path) -> StackRecord:
-    """The files of a backup, each checked against the manifest, and the record in it."""
-    hashes = _extract(source, new)
-    for name, wanted in hashes.items():
-        if not (new / name).is_file() or _hash(new / name) != wanted:
-            raise Failure(f"{source} is damaged: {name} in it is not what was backed up")
-    record = load_record(new)
-    if record is None or integrity.DATABASE not in hashes:
-        raise Failure(f"{source} is not a whole backup")
-    for name in (_MANIFEST, _RECORD):
-        (new / name).unlink()
-    return record
-
-
-def _extract(source: Path, new: Path) -> dict[str, str]:
-    """The hashes of the files, by their names. Raises OSError for a full disk."""
-    try:
-        with tarfile.open(source, "r:") as archive:
-            archive.extractall(new, filter="data")
-        manifest = json.loads((new / _MANIFEST).read_text("utf-8"))
-        hashes, form = dict(manifest["sha256"]), int(manifest["format"])
-    except FileNotFoundError as error:
-        raise Failure(f"there is no {source}, or it is no backup", exit_code=2) from error
-    except OSError as error:
-        if is_full_disk(error):
-            raise
-        raise Failure(f"{source} cannot be unpacked: {error.strerror or error}") from error
-    except (tarfile.TarError, ValueError, KeyError, TypeError) as error:
-        raise Failure(f"{source} is not a whole backup ({type(error).__name__})") from error
-    if form > _FORMAT:
-        raise Failure(f"{source} was made by a newer kit ({manifest.get('kit')}); install that one")
-    return hashes
 
 
 def _sync_all(folder: Path) -> None:

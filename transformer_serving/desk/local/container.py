@@ -30,6 +30,8 @@ SHARED = Path("/run/local")
 DATA = Path("/var/lib/control-plane")
 PORT = 8008
 SERVICE = "transformer-serving"
+# By this system tag clearml-serving knows its services; it gives it right after the creation.
+_SERVING = "serving-control-plane"
 # Where a shell on the host reaches what compose publishes.
 CONTROL_PLANE_URL = "TRANSFORMER_SERVING_CONTROL_PLANE_URL"
 SERVE_URL = "CLEARML_DEFAULT_BASE_SERVE_URL"
@@ -59,8 +61,15 @@ def serve() -> None:
 @main.command("create-service")
 def create_service() -> None:
     """Create the serving service, unless it was created before."""
-    created = _once("serving-id", lambda: ClearmlCli(os.environ).create_service(SERVICE))
+    created = _once("serving-id", _present_or_new_service)
     click.echo(f"serving service {created}")
+
+
+def _present_or_new_service() -> str:
+    """Where one was ended before its id was written down, the others have found its service."""
+    api = ClearmlApi(os.environ)
+    api.wait()
+    return _oldest_service(api) or ClearmlCli(os.environ).create_service(SERVICE)
 
 
 @main.command("find-service")
@@ -75,18 +84,23 @@ def found_service(api: ClearmlApi, seconds: float) -> str:
     deadline = time.monotonic() + seconds
     api.wait(seconds)
     while True:
-        rows = api.call(
-            "tasks.get_all", name=f"^{SERVICE}$", type=["service"], order_by=["created"],
-            only_fields=["id"], page=0, page_size=1,
-        )["tasks"]  # fmt: skip
-        if rows:
-            return str(rows[0]["id"])
+        found = _oldest_service(api)
+        if found is not None:
+            return found
         if time.monotonic() > deadline:
             raise Failure(
                 f"{api.host} has no serving service {SERVICE} after {seconds:.0f} s; see the log "
                 "of the control plane's container"
             )
         time.sleep(_PAUSE_S)
+
+
+def _oldest_service(api: ClearmlApi) -> str | None:
+    rows = api.call(
+        "tasks.get_all", name=f"^{SERVICE}$", type=["service"], system_tags=[_SERVING],
+        order_by=["created"], only_fields=["id"], page=0, page_size=1,
+    )["tasks"]  # fmt: skip
+    return str(rows[0]["id"]) if rows else None
 
 
 @main.command()

@@ -7,11 +7,12 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformer_serving.contract.full_disk import is_full_disk
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.sockets import is_folder_of, socket_folder
@@ -144,6 +145,19 @@ def usable(folder: Path) -> Iterator[None]:
         raise _unusable(folder, error) from error
 
 
+@contextlib.contextmanager
+def with_room(folder: Path) -> Iterator[None]:
+    """A full disk of that folder, as a Failure; not every error says whose disk it was."""
+    try:
+        yield
+    except OSError as error:
+        if not is_full_disk(error):
+            raise
+        raise Failure(
+            f"no space is left on the disk of {folder}; free some and try again"
+        ) from error
+
+
 def load_record(state: Path) -> StackRecord | None:
     """The record, or None where no stack was ever started. Raises Failure for a broken file."""
     path = state / _RECORD
@@ -247,7 +261,8 @@ def write_private(path: Path, text: str) -> None:
 
 
 def clearml_environment(record: StackRecord) -> dict[str, str]:
-    """The CLEARML_* variables that point unmodified ClearML tools at this stack."""
+    """The CLEARML_* variables that point unmodified ClearML tools at this stack, and what keeps
+    them from asking a proxy for it."""
     control_plane = f"http://127.0.0.1:{record.ports.control_plane}"
     values = {
         "CLEARML_WEB_HOST": control_plane,
@@ -260,4 +275,17 @@ def clearml_environment(record: StackRecord) -> dict[str, str]:
     }
     if record.serving_id:
         values["CLEARML_SERVING_TASK_ID"] = record.serving_id
-    return values
+    return values | _past_proxies(os.environ)
+
+
+def _past_proxies(environment: Mapping[str, str]) -> dict[str, str]:
+    """This machine among what is asked without a proxy; nothing where there is no proxy."""
+    proxies = {name for name in environment if name.lower().endswith("_proxy")}
+    if not proxies - {"no_proxy", "NO_PROXY"}:
+        return {}
+    # Of two spellings all tools take the small one first.
+    named = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+    hosts = [host.strip() for host in named.split(",") if host.strip()]
+    if "*" not in hosts:
+        hosts += [host for host in (LOOPBACK, "localhost") if host not in hosts]
+    return dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join(hosts))

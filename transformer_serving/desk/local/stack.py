@@ -30,9 +30,10 @@ from transformer_serving.desk.local.record import (
     new_record,
     save_record,
     usable,
+    with_room,
 )
 from transformer_serving.desk.local.sockets import socket_folder
-from transformer_serving.desk.local.supervision import Supervisor, leftovers, sweep
+from transformer_serving.desk.local.supervision import STOPPED, Supervisor, leftovers, sweep
 from transformer_serving.desk.local.turn import own_turn
 from transformer_serving.desk.step_report import StepReport
 from transformer_serving.desk.versions.lock import read_lock
@@ -78,7 +79,7 @@ def start(
     # What is missing for it is said before a folder is made.
     watchers = monitoring.chosen(os.environ) if watched else ()
     make_private(state)
-    with own_turn(state, report):
+    with with_room(state), own_turn(state, report):
         return _start(state, ports, report, open_inference, watchers)
 
 
@@ -173,10 +174,14 @@ def _start_parts(
 def wait_until_healthy(
     state: Path, record: StackRecord, supervisor: Supervisor, names: tuple[str, ...]
 ) -> None:
-    """Wait until each named part is well. Raises Failure naming the first that is not."""
+    """Wait until each named part is well. Raises Failure naming the first that is not, or at once
+    where the supervisor is not there any more.
+    """
     deadline = time.monotonic() + _WAIT_S
     while True:
         processes = supervisor.processes()
+        if not processes and not supervisor.is_up():
+            raise Failure(f"{', '.join(names)} could not be waited for: {STOPPED}")
         statuses = [
             health.part_status(BY_NAME[name], state, record, processes.get(name)) for name in names
         ]

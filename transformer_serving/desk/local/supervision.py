@@ -34,6 +34,8 @@ _RPC_S = 60.0
 _SUPERVISOR = "supervisor.supervisord"
 # Its variables of where its socket and the Python of its parts are.
 _LISTENER, _PYTHON = "TRANSFORMER_SERVING_SUPERVISOR_SOCKET", "TRANSFORMER_SERVING_PART_PYTHON"
+# By a `down` that has waited long enough for an `up`.
+STOPPED = "the stack was stopped meanwhile; start it again with 'transformer-serving up'"
 # What asking a supervisor raises that is not there, or leaves.
 _SILENT = (OSError, http.client.HTTPException, xmlrpc.client.Error)
 # One that ends sooner after its start waits before the next, each time a second longer; above what
@@ -167,7 +169,9 @@ class Supervisor:
             time.sleep(0.05)
 
     def start_part(self, name: str) -> None:
-        """Start it, now also where it waits since it ended at once the last time."""
+        """Start it, now also where it waits since it ended at once the last time. Raises Failure
+        with why it cannot be, or where the supervisor is not there any more.
+        """
         try:
             if self._rpc.getProcessInfo(name)["statename"] == WAITING:
                 # It counts as started, and its pause goes on.
@@ -176,6 +180,8 @@ class Supervisor:
         except xmlrpc.client.Fault as fault:
             if "ALREADY_STARTED" not in fault.faultString:
                 raise Failure(f"{name} could not be started: {fault.faultString}") from fault
+        except _SILENT as error:
+            raise Failure(f"{name} could not be started: {STOPPED}") from error
 
     def processes(self) -> dict[str, Process]:
         """Every part by name; empty when the supervisor does not answer."""
