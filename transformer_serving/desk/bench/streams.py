@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import ssl
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -184,8 +183,7 @@ async def _client(address: Address, request: bytes, end: float) -> list[_Stream]
 
 async def _stream(address: Address, request: bytes) -> _Stream:
     """Raises OSError when nothing listens there."""
-    context = ssl.create_default_context() if address.secure else None
-    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=context)
+    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=address.tls)
     stream = _Stream(now())
     parser = httptools.HttpResponseParser(stream)
     loop = asyncio.get_running_loop()
