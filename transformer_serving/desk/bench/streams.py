@@ -22,7 +22,7 @@ from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.contact import no_contact
 from transformer_serving.desk.bench.figures import percentile
 from transformer_serving.desk.bench.load import Payload
-from transformer_serving.desk.bench.timer import now
+from transformer_serving.desk.bench.timer import lasted, now
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import kept_out
 
@@ -147,8 +147,8 @@ async def _closed(address: Address, request: bytes, clients: int, seconds: float
         *(_client(address, request, begun + seconds) for _ in range(clients))
     )
     streams = [stream for row in rows for stream in row]
-    elapsed = now() - begun
     whole = [stream for stream in streams if stream.done]
+    elapsed = lasted(begun, seconds, (stream.last for stream in whole))
     others = Counter(_why(stream) for stream in streams if not stream.done)
     tokens = sum(stream.tokens or stream.events for stream in whole)
     return StreamLoad(
