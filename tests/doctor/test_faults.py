@@ -210,7 +210,8 @@ def test_16_an_engine_that_does_not_fit_the_server(
     write_bundle(scene.folder / "old", endpoint_fields, engine="tensorrt", content=plan)
     version.parent.mkdir(parents=True)
     version.symlink_to(scene.folder / "old" / "model")
-    said = only(dataclasses.replace(scene.subject, from_file=True), "endpoints")
+    named = dataclasses.replace(scene.subject, from_file=True, is_state_named=True)
+    said = only(named, "endpoints")
     assert f"by TensorRT 10.4.0.26, the image pin {PIN.release} has {PIN.tensorrt}" in said
     assert f"compute capability 7.5, the image pin {PIN.release} has 8.6" in said
     assert "the embedded Triton has no TensorRT" not in said
@@ -243,7 +244,10 @@ def test_what_may_still_work_is_a_warning(scene: Scene) -> None:
     scene.endpoints({**READY, "reason": "the new bundle did not load"})
     scene.docker()
     names = dataclasses.replace(
-        having(scene, CLEARML_FILES_HOST="http://fileserver:8081"), record=None, from_file=True
+        having(scene, CLEARML_FILES_HOST="http://fileserver:8081"),
+        record=None,
+        from_file=True,
+        is_state_named=True,
     )
     found = faults(names, WARNING)
     assert "data-center GPUs only" in found["driver"]
