@@ -14,6 +14,7 @@ from typing import Any
 from tests.contract.bundles import write_bundle
 from tests.contract.plans import Plan, build
 from tests.doctor.conftest import PIN, READY, Scene, answering
+from transformer_serving.desk.doctor.clearml import MACHINE
 from transformer_serving.desk.doctor.finding import FAILURE, OK, SKIPPED, WARNING
 from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.doctor.table import CHECKS, examine
@@ -244,7 +245,11 @@ def test_what_may_still_work_is_a_warning(scene: Scene) -> None:
     scene.endpoints({**READY, "reason": "the new bundle did not load"})
     scene.docker()
     names = dataclasses.replace(
-        having(scene, CLEARML_FILES_HOST="http://fileserver:8081"),
+        having(
+            scene,
+            CLEARML_API_HOST=f"http://{MACHINE}:8008",
+            CLEARML_FILES_HOST="http://fileserver:8081",
+        ),
         record=None,
         from_file=True,
         is_state_named=True,
@@ -253,6 +258,8 @@ def test_what_may_still_work_is_a_warning(scene: Scene) -> None:
     assert "data-center GPUs only" in found["driver"]
     assert "serves its last good bundle" in found["endpoints"]
     assert "a name inside a container network" in found["files"]
+    # As 'containers' advises.
+    assert "a name inside a container network" in found["api"]
 
 
 def test_a_stack_that_is_down_is_no_fault(scene: Scene) -> None:
