@@ -26,6 +26,7 @@ from transformer_serving.desk.compose.__main__ import (
     with_settings,
 )
 from transformer_serving.desk.compose.variables import TRACES, variables
+from transformer_serving.desk.doctor.clearml import MACHINE
 from transformer_serving.desk.env_file import read_env_file
 from transformer_serving.desk.local import parts
 from transformer_serving.desk.versions.lock import Lock, read_lock
@@ -148,6 +149,17 @@ def test_whose_bundles_are_served_reaches_all_that_load_them(
     for name in names:
         passed = service(file, name)["environment"][TRUSTED_KEYS_VARIABLE]
         assert passed == f"${{{TRUSTED_KEYS_VARIABLE}:-}}"
+
+
+@pytest.mark.parametrize(("file", "names"), [
+    ("compose.yaml", ("inference", "triton", "serving-service")),
+    ("clearml-serving.yaml", ("clearml-serving-inference", "clearml-serving-triton")),
+])  # fmt: skip
+def test_containers_know_the_machine_by_the_name_that_doctor_advises(
+    file: str, names: tuple[str, ...]
+) -> None:
+    for name in names:
+        assert service(file, name)["extra_hosts"] == [f"{MACHINE}:host-gateway"]
 
 
 def test_behind_the_balancer_tls_is_its_own() -> None:

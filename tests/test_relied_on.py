@@ -209,7 +209,7 @@ RELIED_ON = (
         "clearml-serving", _HOST, "ModelRequestProcessor",
         "_task _engine_processor_lookup _request_processing_state _update_lock_flag "
         "_canary_route _normalize_endpoint_url(endpoint,version) _sync_daemon_thread "
-        "_process_request(processor,url,body) get_endpoints() get_synced_endpoints() "
+        "get_endpoints() get_synced_endpoints() "
         "deserialize(task,prefetch_artifacts,skip_sync,update_current_task)",
         "host/building.py, short_way.py, health.py, metrics.py; the controller's clearml_edge.py",
     ),
@@ -223,7 +223,10 @@ RELIED_ON = (
     Relied(
         "clearml-serving", _ENGINE, "BasePreprocessRequest",
         "__init__(model_endpoint,task) _instantiate_custom_preprocess_cls(task) _preprocess "
-        "get_engine_cls(engine)",
+        "get_engine_cls(engine) is_preprocess_async is_process_async is_postprocess_async "
+        "preprocess(request,state,collect_custom_statistics_fn) "
+        "process(data,state,collect_custom_statistics_fn) "
+        "postprocess(data,state,collect_custom_statistics_fn)",
         "gateway/host/preprocess_gate.py: code is run when a trusted key signed it; building.py",
     ),
     Relied(

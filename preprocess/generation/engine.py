@@ -65,8 +65,10 @@ class TextEngine:
         sequences = len(prompts) * wanted.parameters.sequences
         # Of a health check a count of its own: it must not turn anybody away, nor be.
         room = Seats({}) if passage.golden else seats
+        # The endpoint's rows begin with its first request all the same.
+        figures = Uncounted() if passage.golden else self.figures
         # Before anything is made of what may be refused.
-        taken = room.take(sequences, self._settings.max_streams)
+        taken = room.take(sequences, self._settings.max_streams, figures)
         try:
             rows = self._rows(prompts, wanted, first=passage.goes_first)
             asked = [self._row.request(*row, wanted.parameters.stop) for row in rows]
@@ -77,8 +79,6 @@ class TextEngine:
             raise
         seated = [taken.with_seat(one) for one in replies]
         note_call()
-        # The endpoint's rows begin with its first request all the same.
-        figures = Uncounted() if passage.golden else self.figures
         figures.first(time.monotonic() - passage.arrived)
         patience = Patience(deadline, self._settings.token_gap_s)
 

@@ -30,7 +30,7 @@ class TextFigures:
         self._first = labelled(first, endpoint)
         self._gap = labelled(gap, endpoint)
         self._running = labelled(
-            gauge("running_streams", "Sequences that are generated now."), endpoint
+            gauge("running_streams", "Sequences that run, or wait for their first token."), endpoint
         )
         self._tokens = labelled(counter("generated_tokens", "Tokens generated."), endpoint)
         self._cut = {reason: self._cut_by(reason) for reason in (DISCONNECT, *FAULTS)}
@@ -43,11 +43,15 @@ class TextFigures:
         for _ in range(tokens):
             self._gap.observe(seconds / tokens)
 
-    def began(self) -> None:
-        self._running.inc()
+    def seated(self, sequences: int) -> None:
+        """They count against the limit, their first tokens here or not."""
+        self._running.inc(sequences)
+
+    def left(self, sequences: int) -> None:
+        """They count against it no more."""
+        self._running.dec(sequences)
 
     def ended(self, tokens: int) -> None:
-        self._running.dec()
         self._tokens.inc(tokens)
 
     def cut(self, reason: str) -> None:
@@ -67,7 +71,8 @@ class Uncounted(TextFigures):
     def __init__(self) -> None: ...
     def first(self, seconds: float) -> None: ...
     def gap(self, seconds: float, tokens: int) -> None: ...
-    def began(self) -> None: ...
+    def seated(self, sequences: int) -> None: ...
+    def left(self, sequences: int) -> None: ...
     def ended(self, tokens: int) -> None: ...
     def cut(self, reason: str) -> None: ...
 

@@ -5,6 +5,9 @@ Tested by tests/preprocess/generation/test_text_generation.py.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from preprocess.generation.figures import TextFigures
 from preprocess.triton.replies import Replies
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.worker.process_wide import process_wide
@@ -22,8 +25,8 @@ class Seats:
     def taken(self) -> int:
         return self._counts.get(_TAKEN, 0)
 
-    def take(self, sequences: int, most: int) -> Seats:
-        """Count them.
+    def take(self, sequences: int, most: int, figures: TextFigures) -> Taken:
+        """Count them, and among the figures of their endpoint.
 
         Raises ServingError: `too_large` for more than may run at all, `overloaded`.
         """
@@ -41,10 +44,23 @@ class Seats:
                 limit=most, got=self.taken + sequences,
             )  # fmt: skip
         self._counts[_TAKEN] = self.taken + sequences
-        return self
+        figures.seated(sequences)
+        return Taken(self, figures)
 
     def give_back(self, sequences: int) -> None:
         self._counts[_TAKEN] = self.taken - sequences
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The seats of one request."""
+
+    room: Seats
+    figures: TextFigures
+
+    def give_back(self, sequences: int) -> None:
+        self.room.give_back(sequences)
+        self.figures.left(sequences)
 
     def with_seat(self, replies: Replies) -> Replies:
         """The replies, which give their seat back when they are closed."""

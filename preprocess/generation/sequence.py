@@ -92,7 +92,6 @@ class Sequence:
         self._patience = patience
         self._figures = figures
         self._last = time.monotonic()
-        figures.began()
         self._open = True
 
     async def pieces(self) -> AsyncIterator[Piece]:

@@ -10,15 +10,24 @@ from typing import Any
 
 import uvicorn
 
+from tests.gateway.certificates import Pair
+
 
 @contextmanager
-def served(app: Any, keep_s: int = 5) -> Iterator[int]:
+def served(app: Any, keep_s: int = 5, tls: Pair | None = None) -> Iterator[int]:
     """Its port. Connections are closed that nobody asks on for `keep_s` after an answer."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen()
     running = uvicorn.Server(
-        uvicorn.Config(app, log_level="error", lifespan="off", timeout_keep_alive=keep_s)
+        uvicorn.Config(
+            app,
+            log_level="error",
+            lifespan="off",
+            timeout_keep_alive=keep_s,
+            ssl_certfile=None if tls is None else tls.cert,
+            ssl_keyfile=None if tls is None else tls.key,
+        )
     )
     thread = threading.Thread(target=running.run, args=([listener],))
     thread.start()

@@ -25,7 +25,8 @@ BODY = load.Payload("stream", b'{"text": "a", "stream": true}')
 
 
 class Speaking:
-    """Four pieces; every other stream at /half ends in an error event."""
+    """Four pieces; every other stream at /half ends in an error event, and the second at /hang is
+    never whole."""
 
     def __init__(self) -> None:
         self.bodies: list[Any] = []
@@ -36,7 +37,11 @@ class Speaking:
         self.bodies.append(json.loads((await receive())["body"]))
         status = 503 if scope["path"] == "/full" and len(self.bodies) > 1 else 200
         await send({"type": "http.response.start", "status": status, "headers": []})
-        if status == 200:
+        if scope["path"] == "/hang" and len(self.bodies) == 2:
+            await send(piece(b": it comes\n\n"))
+            # Until the caller leaves.
+            await receive()
+        elif status == 200:
             await asyncio.sleep(FIRST_S)
             for at in range(PIECES):
                 await self.send(send, {"index": 0, "text": f" {at}"})
@@ -91,6 +96,17 @@ def test_what_is_not_whole_is_counted_apart(speaking: tuple[Speaking, int]) -> N
     [row] = measure_streams(at(port, "/full"), BODY, (1,), 0.1)
     assert set(row.others) == {"503"}
     assert (row.whole, row.first, row.tokens) == (0, None, 0)
+
+
+def test_tokens_are_not_divided_by_the_wait_for_a_stream_that_hangs(
+    speaking: tuple[Speaking, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "_PATIENCE_S", 2.0)
+    _, port = speaking
+    [row] = measure_streams(at(port, "/hang"), BODY, (3,), 0.1)
+    assert row.whole
+    assert row.others == {"cut off": 1}
+    assert row.elapsed_s < 0.9 * streams._PATIENCE_S
 
 
 class _Clock(asyncio.SelectorEventLoop):

@@ -20,15 +20,17 @@ HANGS = load.Payload("hangs", b"{}", 3)
 
 
 class Hanging:
-    """At /hang it answers nobody, and counts who asked."""
+    """At /hang it answers nobody, at /hang-once not the second who asks, and counts whom it let
+    wait."""
 
     def __init__(self) -> None:
-        self.hung = 0
+        self.asked = self.hung = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         while (await receive()).get("more_body"):
             pass
-        if scope["path"] == "/hang":
+        self.asked += 1
+        if scope["path"] == "/hang" or (scope["path"] == "/hang-once" and self.asked == 2):
             self.hung += 1
             # Until the caller leaves.
             await receive()
@@ -67,6 +69,22 @@ def test_a_client_that_hangs_is_counted_once(monkeypatch: pytest.MonkeyPatch) ->
         found = load.run(address, [HANGS], load.Closed(3, 0.2))
     assert [exchange.status for exchange in found.exchanges] == [load.NO_ANSWER] * 3
     assert app.hung == 3
+
+
+@pytest.mark.parametrize("kind", [load.Closed(3, 0.2), load.Open(50, 0.2)])
+def test_rates_are_not_divided_by_the_wait_for_one_that_hangs(
+    kind: load.Closed | load.Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "_PATIENCE_S", 2.0)
+    app = Hanging()
+    with served(app) as port:
+        found = load.run(Address.of(f"http://127.0.0.1:{port}/hang-once"), [PAYLOAD], kind)
+    answered = [exchange for exchange in found.exchanges if exchange.status == 200]
+    assert (app.hung, len(found.exchanges)) == (1, len(answered) + 1)
+    last = max(exchange.done for exchange in answered)
+    assert last - min(exchange.due for exchange in answered) <= found.elapsed_s
+    # All of which was waited for the one that hung, and more.
+    assert found.elapsed_s < 0.9 * load._PATIENCE_S
 
 
 @contextmanager

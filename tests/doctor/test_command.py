@@ -8,6 +8,7 @@ import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,16 +19,21 @@ from transformer_serving.desk.doctor.subject import subject_of
 from transformer_serving.desk.doctor.table import CHECKS, markdown, markdown_lines
 from transformer_serving.desk.env_file import read_env_file
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.local.record import STATE_VARIABLE
 
 
-def doctor(scene: Scene, *arguments: str, code: int = 0) -> str:
-    """Run it with the scene's servers in an --env-file; its output."""
+def doctor(scene: Scene, *arguments: str, code: int = 0, is_state_named: bool = True) -> str:
+    """Run it with the scene's servers in an --env-file; its output. The state folder is that of the
+    option, or of the shell's variable.
+    """
+    state = str(scene.subject.state)
+    named = ("--state", state) if is_state_named else ()
     file = scene.folder / "stack.env"
     values = {name: value for name, value in scene.subject.environment.items() if name != "PATH"}
     file.write_text("# the scene\n" + "".join(f"{n}='{v}'\n" for n, v in values.items()))
     done = subprocess.run(
-        [CLI, "doctor", "--env-file", str(file), "--state", str(scene.subject.state), *arguments],
-        env={**os.environ, "PATH": scene.subject.environment["PATH"]},
+        [CLI, "doctor", "--env-file", str(file), *named, *arguments],
+        env={**os.environ, "PATH": scene.subject.environment["PATH"], STATE_VARIABLE: state},
         cwd=scene.folder, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
@@ -48,6 +54,18 @@ def test_a_fault_is_exit_code_1_and_says_the_fix(scene: Scene) -> None:
     assert "failure log: the plan is a version-compatible one" in said
     assert "fix: start Triton with --backend-config=tensorrt,version-compatible=true" in said
     assert "1 failure" in said
+
+
+def test_what_an_embedded_stack_left_is_not_the_stack_of_an_env_file(scene: Scene) -> None:
+    def said(**how: Any) -> dict[str, str]:
+        found = json.loads(doctor(scene, "--json", "--endpoint", "prod", **how))
+        [row] = [row for row in found["findings"] if row["check"] == "endpoints"]
+        return dict(row)
+
+    left = said(is_state_named=False)
+    assert left["status"] == SKIPPED
+    assert "writes elsewhere" in left["why"]
+    assert "there is no endpoint 'prod'; there are: good" in said(code=1)["why"]
 
 
 def test_no_secret_is_printed(scene: Scene) -> None:

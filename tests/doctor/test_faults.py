@@ -14,6 +14,7 @@ from typing import Any
 from tests.contract.bundles import write_bundle
 from tests.contract.plans import Plan, build
 from tests.doctor.conftest import PIN, READY, Scene, answering
+from transformer_serving.desk.doctor.clearml import MACHINE
 from transformer_serving.desk.doctor.finding import FAILURE, OK, SKIPPED, WARNING
 from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.doctor.table import CHECKS, examine
@@ -210,7 +211,8 @@ def test_16_an_engine_that_does_not_fit_the_server(
     write_bundle(scene.folder / "old", endpoint_fields, engine="tensorrt", content=plan)
     version.parent.mkdir(parents=True)
     version.symlink_to(scene.folder / "old" / "model")
-    said = only(dataclasses.replace(scene.subject, from_file=True), "endpoints")
+    named = dataclasses.replace(scene.subject, from_file=True, is_state_named=True)
+    said = only(named, "endpoints")
     assert f"by TensorRT 10.4.0.26, the image pin {PIN.release} has {PIN.tensorrt}" in said
     assert f"compute capability 7.5, the image pin {PIN.release} has 8.6" in said
     assert "the embedded Triton has no TensorRT" not in said
@@ -243,12 +245,21 @@ def test_what_may_still_work_is_a_warning(scene: Scene) -> None:
     scene.endpoints({**READY, "reason": "the new bundle did not load"})
     scene.docker()
     names = dataclasses.replace(
-        having(scene, CLEARML_FILES_HOST="http://fileserver:8081"), record=None, from_file=True
+        having(
+            scene,
+            CLEARML_API_HOST=f"http://{MACHINE}:8008",
+            CLEARML_FILES_HOST="http://fileserver:8081",
+        ),
+        record=None,
+        from_file=True,
+        is_state_named=True,
     )
     found = faults(names, WARNING)
     assert "data-center GPUs only" in found["driver"]
     assert "serves its last good bundle" in found["endpoints"]
     assert "a name inside a container network" in found["files"]
+    # As 'containers' advises.
+    assert "a name inside a container network" in found["api"]
 
 
 def test_a_stack_that_is_down_is_no_fault(scene: Scene) -> None:

@@ -21,6 +21,31 @@ class Counter:
         self.value -= 1
 
 
+class Engine:
+    """The host's object of one endpoint."""
+
+    is_preprocess_async = is_postprocess_async = False
+    is_process_async = True
+
+    def __init__(self, processor: Processor, url: str, preprocess: Any) -> None:
+        self._processor = processor
+        self._url = url
+        self._preprocess = preprocess
+
+    def preprocess(self, body: Any, state: dict[str, Any], collect: Any) -> Any:
+        assert collect is None
+        self._processor.asked.append((self._url, None, body))
+        return body
+
+    async def process(self, request: Any, state: dict[str, Any], collect: Any) -> Any:
+        assert self._processor._engine_processor_lookup[self._url] is self
+        assert self._processor._request_processing_state.value > 0
+        return await self._processor._answer(self._url)
+
+    def postprocess(self, outcome: Any, state: dict[str, Any], collect: Any) -> Any:
+        return outcome
+
+
 class Processor:
     """A ModelRequestProcessor whose endpoints give, raise, or never give their answer."""
 
@@ -34,12 +59,13 @@ class Processor:
         self._engine_processor_lookup: dict[str, Any] = {}
         self._request_processing_state = Counter()
         self._update_lock_flag = False
-        self._task = object()
+        # Given to whatever is built: an Engine finds the processor by it.
+        self._task = self
         self._sync_daemon_thread = SimpleNamespace(is_alive=lambda: self.alive)
         self.changed()
 
     def built(self, url: str, preprocess: Any) -> None:
-        self._engine_processor_lookup[url] = SimpleNamespace(_preprocess=preprocess)
+        self._engine_processor_lookup[url] = Engine(self, url, preprocess)
 
     def get_endpoints(self) -> dict[str, Any]:
         return dict(self._endpoints)
@@ -60,12 +86,6 @@ class Processor:
         self.asked.append((base_url, version, request_body))
         # Of a route the last is drawn each time.
         return await self._answer(route["endpoints"][-1] if route else base_url)
-
-    async def _process_request(self, processor: Any, url: str, body: Any) -> Any:
-        assert processor is self._engine_processor_lookup[url]
-        assert self._request_processing_state.value > 0
-        self.asked.append((url, None, body))
-        return await self._answer(url)
 
     async def _answer(self, url: str) -> Any:
         answer = self.answers[url]

@@ -13,7 +13,7 @@ import pytest
 from starlette.responses import Response
 
 from tests.gateway.conftest import Server
-from tests.gateway.played_host import Ours, Processor, host_of
+from tests.gateway.played_host import Engine, Ours, Processor, host_of
 from transformer_serving.contract.endpoint import Recorded
 from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.gateway import golden_rounds, health as health_module
@@ -54,7 +54,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every endpoint is built as one of ours."""
 
     def build(model_endpoint: Any, task: Any) -> Any:
-        return SimpleNamespace(_preprocess=Ours())
+        return Engine(task, model_endpoint.url, Ours())
 
     monkeypatch.setattr(building, "engine_class", lambda engine_type: build)
     monkeypatch.setattr(building, "_UPDATE_WAIT_S", 0.02)
@@ -188,9 +188,18 @@ async def test_in_a_rollout_each_bundle_is_asked_itself() -> None:
     assert processor._request_processing_state.value == 0
 
 
-async def test_an_endpoint_that_a_change_takes_away_is_the_hosts_to_answer() -> None:
-    processor = Processor({"good": Response(b"{}")})
-    assert await building.ask_itself(processor, "good", {}) is processor.answers["good"]
+async def test_what_a_change_takes_away_is_built_again_and_asked_itself() -> None:
+    """Not by its name, which a canary route has too."""
+    processor = Processor({"good": Response(b"{}"), "elsewhere": Response(b"no", 500)})
+    processor._canary_route["good"] = {"endpoints": ["elsewhere"]}
+    way = ShortWay(host_of(processor))
+    assert (await way.own_answer("good", {})).status_code == 200
+    processor.changed()
+    assert (await way.own_answer("good", {})).status_code == 200
+    del processor.answers["good"]
+    processor.changed()
+    assert (await way.own_answer("good", {})).status_code == 404
+    assert processor.asked == [("good", None, {})] * 2
     assert processor._request_processing_state.value == 0
 
 

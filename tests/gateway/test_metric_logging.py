@@ -54,7 +54,7 @@ def logged(server: Server, body: dict[str, Any], mark: int) -> dict[str, Any]:
 def test_labels_and_scores_are_logged(ways: dict[str, Server], way: str) -> None:
     server = ways[way]
     tea = "a kettle of tea"
-    answer = server.post("texts", {"text": tea}).json
+    answer = server.post("texts", {"text": tea, "timeout_ms": 30_000}).json
     one = logged(server, {"text": tea}, 30_001)
     assert (one["label"], one["score"], one["_url"]) == (answer["label"], answer["score"], "texts")
     many = logged(server, {"text": [tea, "rain", "rain"]}, 30_002)
@@ -63,3 +63,12 @@ def test_labels_and_scores_are_logged(ways: dict[str, Server], way: str) -> None
     assert set(many["label"]) <= set(LABELS)
     refused = logged(server, {"text": "[FAIL]"}, 30_003)
     assert not {"label", "score"} & set(refused)
+
+
+def test_golden_requests_are_in_no_statistics(ways: dict[str, Server]) -> None:
+    """Each worker asks every endpoint; the rows of callers here all have their timeout."""
+    server = ways["gateway"]
+    asked = 'gateway_golden_ok{endpoint="texts"'
+    wait_until(lambda: asked in server.ask("GET", "/metrics").raw.decode(), 60)
+    rows = server.post("queued", {}).json["queued"]
+    assert [row for row in rows if row["_url"] == "texts" and "timeout_ms" not in row] == []

@@ -22,6 +22,8 @@ from transformer_serving.gateway.settings import LOG_REQUESTS
 PAGE = Path(__file__).parent.parent.parent / "docs" / "observability.md"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE}-b7ad6b7169203331-01"
+# Of a key that may ask nothing but vectors.
+BOUND = new_key()
 OWN = {"time", "level", "logger", "message", "request_id", "status", "ms"}
 
 
@@ -32,7 +34,8 @@ def locked(
     """A gateway that logs every request, and the headers of the key `alice`."""
     secret = new_key()
     file = tmp_path_factory.mktemp("keys") / "keys.json"
-    file.write_text(keys_text([Key("alice", digest_of(secret), now())]))
+    bound = Key("bound", digest_of(BOUND), now(), ("vectors",))
+    file.write_text(keys_text([Key("alice", digest_of(secret), now()), bound]))
     server = text_serving.gateway(**{KEYS_FILE.name: str(file), LOG_REQUESTS.name: "1"}).start()
     try:
         server.wait_for("/health/ready")
@@ -105,6 +108,18 @@ def test_what_is_refused_is_logged_without_what_was_asked(
         assert line["status"] == status
         assert not line.keys() & {"trace_id", "endpoint"}
     assert "not-an-endpoint" not in server.log.read_text()
+
+
+def test_whose_key_may_not_ask_is_named(locked: tuple[Server, dict[str, str]]) -> None:
+    server, _ = locked
+    for request, path, body in (
+        ("by-path", "/serve/texts", {"text": "tea"}),
+        ("by-body", "/v1/embeddings", {"model": "texts", "input": "tea"}),
+    ):
+        headers = {"x-api-key": BOUND, "x-request-id": request, "content-type": "application/json"}
+        assert server.ask("POST", path, json.dumps(body), headers).status == 403
+        (line,) = lines_of(server, request)
+        assert (line["status"], line["key"]) == (403, "bound")
 
 
 def test_a_setting_keeps_it_quiet(text_gateway: Server) -> None:

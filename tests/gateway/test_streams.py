@@ -30,7 +30,7 @@ SLOW = {"text": "slow w20", "parameters": {"max_new_tokens": 32}}
 ENDLESS = {"text": "hang w20"}
 # Less than a silence may last.
 SOON_S = 20
-RUNNING = b'running_streams{endpoint="text"} 1.0'
+FIRST_TOKENS = re.compile(rb'first_token_seconds_count{endpoint="text"} (.+)')
 
 
 @pytest.fixture(scope="module")
@@ -127,10 +127,14 @@ def test_a_caller_that_leaves_a_stream_cancels_it(server: Server, streaming: Str
 def test_a_caller_that_leaves_before_the_answer_cancels_it_behind_the_gateway(
     door: Server, streaming: Streaming
 ) -> None:
-    before = streaming.cancelled()
+    def begun() -> float:
+        found = FIRST_TOKENS.search(door.ask("GET", "/metrics").raw)
+        return float(found[1]) if found else 0.0
+
+    before, already = streaming.cancelled(), begun()
     with socket.create_connection(("127.0.0.1", door.port), timeout=20) as connection:
         connection.sendall(asked("/serve/text", ENDLESS))
-        wait_until(lambda: RUNNING in door.ask("GET", "/metrics").raw, 30)
+        wait_until(lambda: begun() > already, 30)
     wait_until(lambda: streaming.cancelled() == before + 1, SOON_S)
 
 

@@ -99,11 +99,15 @@ class Scene:
         )  # fmt: skip
 
     def running(self) -> int:
-        """Sequences, as the gateway's page has it."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.stack.base}/metrics") as answer:
+        """Sequences in the engine, by Triton's page; the gateway's has those that wait for it
+        too."""
+        port = require_record(self.stack.state).ports.triton_metrics
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
             page = answer.read().decode()
-        found = re.search(r"^transformer_serving_running_streams\{.*\} (.+)$", page, re.MULTILINE)
-        return int(float(found[1])) if found else 0
+        rows = re.findall(
+            r"^transformer_serving_generation_running\{.*\} (.+)$", page, re.MULTILINE
+        )
+        return sum(int(float(row)) for row in rows)
 
     def pid(self, part: str) -> int:
         return int(self.stack.parts()[part]["pid"])

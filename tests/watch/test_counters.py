@@ -8,9 +8,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 
 from transformer_serving.desk.watch.counters import (
     Page,
+    Rise,
     Series,
     Window,
-    increases,
     read_page,
 )
 
@@ -74,16 +74,23 @@ def test_the_window_covers_its_span_and_no_step_too_many(gaps: list[float], span
         assert seconds >= min(at, span) - 1e-9
 
 
-def test_a_series_that_comes_began_at_zero_and_one_that_goes_says_a_restart() -> None:
+def test_a_series_that_comes_began_at_zero_and_one_that_goes_is_no_restart() -> None:
     ends = Series("requests_total", (("endpoint", "new"),))
-    assert increases({REQUESTS: 5.0}, {REQUESTS: 7.0, ends: 3.0}) == {REQUESTS: 2.0, ends: 3.0}
-    assert increases({REQUESTS: 5.0, ends: 3.0}, {REQUESTS: 7.0}) == {REQUESTS: 7.0}
+    rise = Rise({REQUESTS: 5.0})
+    assert rise.next({REQUESTS: 7.0, ends: 3.0}) == {REQUESTS: 2.0, ends: 3.0}
+    assert rise.next({REQUESTS: 8.0}) == {REQUESTS: 1.0}
+    # It comes back with what it had counted.
+    assert rise.next({REQUESTS: 8.0, ends: 4.0}) == {REQUESTS: 0.0, ends: 1.0}
+    assert rise.next({REQUESTS: 9.0}) == {REQUESTS: 1.0}
+    # Of the gateway before, what is gone is forgotten.
+    assert rise.next({REQUESTS: 2.0}) == {REQUESTS: 2.0}
+    assert rise.next({REQUESTS: 2.0, ends: 1.0}) == {REQUESTS: 0.0, ends: 1.0}
 
 
 def test_a_sum_of_seconds_that_is_a_trifle_lower_is_no_restart() -> None:
     seconds = Series("stage_seconds_sum", ())
     before, after = {REQUESTS: 5.0, seconds: 1.25}, {REQUESTS: 6.0, seconds: 1.25 - 1e-15}
-    assert increases(before, after)[REQUESTS] == 1.0
+    assert Rise(before).next(after)[REQUESTS] == 1.0
 
 
 def test_the_first_page_says_nothing_yet() -> None:

@@ -88,6 +88,32 @@ def test_a_gateway_that_began_again_knows_other_endpoints() -> None:
     assert history.requests.keys() == {"a", "new"}
 
 
+def test_an_endpoint_that_goes_leaves_the_rates_of_others() -> None:
+    """The gateway's page has its rows no more, and again when it is back."""
+    gateway, history = Gateway(), History()
+    for _ in range(100):
+        gateway.answer("a")
+    gateway.answer("gone")
+    gateway.look(history, 0.0)
+    held = [
+        (metric, labels, metric._metrics[labels])
+        for metric in (gateway.requests, gateway.seconds)
+        for labels in list(metric._metrics)
+        if labels[0] == "gone"
+    ]
+    for metric, labels, _ in held:
+        metric.remove(*labels)
+    gateway.answer("a")
+    gateway.look(history, 2.0)
+    for metric, labels, row in held:
+        metric._metrics[labels] = row
+    gateway.answer("gone")
+    traffic = gateway.look(history, 4.0)
+    assert list(history.requests["a"]) == [None, 0.5, 0.0]
+    assert list(history.requests["gone"]) == [0.5]
+    assert traffic.endpoints["gone"].requests_per_s == 0.25
+
+
 def test_what_waits_runs_and_fails() -> None:
     gateway, history = Gateway(), History()
     for name, value in (

@@ -194,9 +194,10 @@ class FrontDoor:
             return None
         key = self._keys.key_of(exchange.headers)
         self._metrics.asked(key.name)
+        # Of one that may not ask this, too: its refusal names whom to ask about it.
+        current_key.set(key.name)
         if call is None or call.target is not None or key.metrics:
             check_may_ask(key, path, None if call is None else call.target)
-        current_key.set(key.name)
         return key
 
     async def _refuse(

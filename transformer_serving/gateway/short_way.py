@@ -232,8 +232,9 @@ class ShortWay:
         )
 
     async def own_answer(self, url: str, body: Any) -> Response:
-        """The same of the endpoint itself, whatever a canary route of its name leads to."""
-        return await self._response(ask_itself(self._host.processor, url, body))
+        """The same of the endpoint itself, whatever a canary route of its name leads to; counted
+        nowhere."""
+        return await self._response(ask_itself(self._host, url, body))
 
     async def _response(self, work: Awaitable[Any]) -> Response:
         outcome = await self.attempt(work)

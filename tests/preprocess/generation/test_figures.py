@@ -14,9 +14,9 @@ from preprocess.generation import answer, sequence
 from preprocess.generation.detokenizer import Detokenizer
 from preprocess.generation.seats import seats
 from tests.engine.triton_server import TritonServer
-from tests.preprocess.generation.test_text_generation import served
+from tests.preprocess.generation.test_text_generation import served, until
 from tests.text_engine import PROMPT, Asker, asked, fields, write_model
-from transformer_serving.contract.worker.request_context import GoldenBody
+from transformer_serving.contract.worker.request_context import GoldenBody, current_caller
 
 pytestmark = pytest.mark.slow
 _numbers = itertools.count()
@@ -100,6 +100,28 @@ async def test_what_the_deadline_cuts_is_counted_by_it(
 
     await response({"type": "http"}, receive, send)
     assert cut(asker) == {"deadline": 2}
+
+
+async def test_who_waits_for_a_first_token_counts_against_the_limit(asker: Asker) -> None:
+    """As seats do, so that the figure is near its limit before callers are refused."""
+    left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    token = current_caller.set(left)
+    try:
+        body = {"text": "never w30", "parameters": {"num_return_sequences": 2}}
+        asking = asyncio.ensure_future(asker.ask(body))
+        await until(lambda: seats.taken == 2)
+        assert value(asker, "running_streams") == 2
+        left.set_result(None)
+        assert (await asking).status_code == 499
+    finally:
+        current_caller.reset(token)
+    assert value(asker, "running_streams") == 0
+    assert (await asker.refusal({"text": "full w30"}))[0] == 503
+    assert (seats.taken, value(asker, "running_streams")) == (0, 0)
+    stream = await asker.ask({"text": "hang w30", "stream": True})
+    assert value(asker, "running_streams") == 1
+    stream.close()
+    assert value(asker, "running_streams") == 0
 
 
 async def test_who_leaves_is_counted_as_one_who_left(asker: Asker) -> None:

@@ -1,6 +1,6 @@
 """One kept HTTP/1.1 connection that carries one request at a time, as cheap as Python has it.
 
-Tested by tests/bench/test_load.py.
+Tested by tests/bench/test_load.py and tests/bench/test_connection.py.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -57,6 +58,11 @@ class Address:
             parts.hostname, port or (443 if secure else 80), path, secure, dict(headers or {})
         )
 
+    @cached_property
+    def tls(self) -> ssl.SSLContext | None:
+        """Made once: this machine's authorities take longer to read than many an answer to come."""
+        return ssl.create_default_context() if self.secure else None
+
     def request(self, body: bytes, content_type: str = "application/json") -> bytes:
         """A POST of `body`, head and all, ready to be written."""
         lines = {
@@ -86,8 +92,7 @@ class Connection(asyncio.Protocol):
     async def open(self, address: Address) -> None:
         """Raises OSError when nothing listens there."""
         loop = asyncio.get_running_loop()
-        context = ssl.create_default_context() if address.secure else None
-        await loop.create_connection(lambda: self, address.host, address.port, ssl=context)
+        await loop.create_connection(lambda: self, address.host, address.port, ssl=address.tls)
 
     def send(self, request: bytes, done: Done) -> None:
         """Write a request; `done` is called once, with the answer's status or NO_ANSWER."""

@@ -41,7 +41,10 @@ class Unsent:
 
 @dataclass(frozen=True)
 class Run:
-    """All exchanges of one load; `cpu_s` is what this process itself spent meanwhile."""
+    """All exchanges of one load; `cpu_s` is what this process itself spent meanwhile.
+
+    `elapsed_s` is without the wait at the end for what was never answered.
+    """
 
     exchanges: tuple[Exchange, ...]
     elapsed_s: float

@@ -25,7 +25,7 @@ from transformer_serving.desk.bench.connection import (
     most_connections,
 )
 from transformer_serving.desk.bench.exchange import Closed, Exchange, Open, Payload, Run, Unsent
-from transformer_serving.desk.bench.timer import Timer, now
+from transformer_serving.desk.bench.timer import Timer, lasted, now
 
 _SEED = 11
 # After this long without an answer a request counts as not answered.
@@ -105,16 +105,17 @@ class _Load:
         """What would still be sent if there were time."""
         yield from self._connecting
 
-    async def _measured(self, limit_s: float, start: Callable[[], None]) -> Run:
+    async def _measured(self, seconds: float, start: Callable[[], None]) -> Run:
         cpu, began = _cpu_s(), now()
         start()
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(seconds + _PATIENCE_S):
                 await self._finished.wait()
         except TimeoutError:
             pass
         finally:
-            elapsed, spent = now() - began, _cpu_s() - cpu
+            answered = (one.done for one in self._exchanges if one.status != NO_ANSWER)
+            elapsed, spent = lasted(began, seconds, answered), _cpu_s() - cpu
             self._end()
         return Run(tuple(self._exchanges), elapsed, spent)
 
@@ -200,7 +201,7 @@ class _Closed(_Load):
             for connection in connections:
                 self._answered(connection)
 
-        return await self._measured(self._load.seconds + _PATIENCE_S, start)
+        return await self._measured(self._load.seconds, start)
 
     def _answered(self, connection: Connection) -> None:
         if self._left == 0 or now() >= self._until:
@@ -242,7 +243,7 @@ class _Open(_Load):
             self._due(timer)
 
         try:
-            return await self._measured(self._load.seconds + _PATIENCE_S, start)
+            return await self._measured(self._load.seconds, start)
         finally:
             timer.close()
 

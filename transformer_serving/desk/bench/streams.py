@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import ssl
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.contact import no_contact
 from transformer_serving.desk.bench.figures import percentile
 from transformer_serving.desk.bench.load import Payload
-from transformer_serving.desk.bench.timer import now
+from transformer_serving.desk.bench.timer import lasted, now
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import kept_out
 
@@ -148,8 +147,8 @@ async def _closed(address: Address, request: bytes, clients: int, seconds: float
         *(_client(address, request, begun + seconds) for _ in range(clients))
     )
     streams = [stream for row in rows for stream in row]
-    elapsed = now() - begun
     whole = [stream for stream in streams if stream.done]
+    elapsed = lasted(begun, seconds, (stream.last for stream in whole))
     others = Counter(_why(stream) for stream in streams if not stream.done)
     tokens = sum(stream.tokens or stream.events for stream in whole)
     return StreamLoad(
@@ -184,8 +183,7 @@ async def _client(address: Address, request: bytes, end: float) -> list[_Stream]
 
 async def _stream(address: Address, request: bytes) -> _Stream:
     """Raises OSError when nothing listens there."""
-    context = ssl.create_default_context() if address.secure else None
-    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=context)
+    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=address.tls)
     stream = _Stream(now())
     parser = httptools.HttpResponseParser(stream)
     loop = asyncio.get_running_loop()

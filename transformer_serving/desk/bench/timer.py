@@ -1,6 +1,7 @@
-"""Waking an event loop at exact times: event loops themselves round up to whole milliseconds.
+"""The clock of a load, and waking an event loop at exact times: event loops themselves round up to
+whole milliseconds.
 
-Tested by tests/bench/test_load.py.
+Tested by tests/bench/test_load.py and tests/bench/test_time_limit.py.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import asyncio
 import ctypes
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 _CLOCK_MONOTONIC = 1
 _ABSOLUTE = 1
@@ -59,3 +60,11 @@ class Timer:
 
 def now() -> float:
     return time.monotonic()
+
+
+def lasted(begun: float, seconds: float, answered: Iterable[float]) -> float:
+    """How long a load of `seconds` has gone on: to its end, or its last answer where that is later.
+
+    Whoever still has none is waited for, but rates are not to be divided by that wait.
+    """
+    return min(now(), max((begun + seconds, *answered))) - begun

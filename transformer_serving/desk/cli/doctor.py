@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from transformer_serving.desk.cli.options import json_option, key_option, state_option
 from transformer_serving.desk.doctor.finding import FAILURE, OK, SKIPPED, WARNING
@@ -35,8 +36,10 @@ _STYLES = {OK: "green", WARNING: "yellow", FAILURE: "bold red", SKIPPED: "dim"}
 @key_option
 @state_option
 @json_option
-def doctor(env_file: Path | None, bundle: Path | None, endpoint: str | None, log: Path | None,
-           key: str | None, state: str | None, as_json: bool) -> None:  # fmt: skip
+@click.pass_context
+def doctor(context: click.Context, env_file: Path | None, bundle: Path | None,
+           endpoint: str | None, log: Path | None, key: str | None, state: str | None,
+           as_json: bool) -> None:  # fmt: skip
     """Say what is wrong here, why, and the fix; exit code 1 when a check failed."""
     from rich.console import Console
 
@@ -46,6 +49,7 @@ def doctor(env_file: Path | None, bundle: Path | None, endpoint: str | None, log
 
     subject = subject_of(
         state_directory(state),
+        is_state_named=context.get_parameter_source("state") is ParameterSource.COMMANDLINE,
         env_file=env_file,
         bundle=bundle,
         endpoint=endpoint,

@@ -14,6 +14,8 @@ from transformer_serving.desk.doctor.subject import Subject
 
 API, FILES = "CLEARML_API_HOST", "CLEARML_FILES_HOST"
 ACCESS, SECRET = "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY"
+# What the compose files name the machine itself to containers.
+MACHINE = "host.docker.internal"
 # Tokens and pre-signed addresses are refused from about here on.
 _SKEW_WARNING_S, _SKEW_FAILURE_S = 5.0, 60.0
 
@@ -60,7 +62,8 @@ def unreachable(
     if subject.record is not None and not subject.running:
         return skipped("the stack is down; start it: transformer-serving up")
     server = urlsplit(host).hostname or ""
-    if answer.unresolved and "." not in server and server != "localhost":
+    is_inside = server == MACHINE or ("." not in server and server != "localhost")
+    if answer.unresolved and is_inside:
         return warning(
             f"{name} {host} is a name inside a container network, not known to this machine",
             "nothing, if only containers use it; else give an address that both can reach",

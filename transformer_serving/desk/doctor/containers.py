@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from transformer_serving.contract.gate.release import older
+from transformer_serving.desk.doctor.clearml import MACHINE
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
 from transformer_serving.desk.doctor.subject import Subject
 
@@ -110,7 +111,8 @@ def _asked(container: str, name: str, said: str) -> Finding:
     return failure(
         f"{container}: {name} is not reachable from inside: {said}",
         "localhost in a container is the container: set an address that containers reach, such as "
-        "http://host.docker.internal:PORT or the service's name",
+        f"http://{MACHINE}:PORT, where a server of this machine listens on its address, or the "
+        "service's name",
     )
 
 

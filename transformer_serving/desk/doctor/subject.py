@@ -42,13 +42,14 @@ class Subject:
 
     `environment` holds the variables of --env-file that have a value, of the stack and of the
     shell, the first named first. `from_file` says whether --env-file was given: its stack is not
-    the embedded one.
+    the embedded one, unless `is_state_named`, by --state beside it.
     """
 
     state: Path
     environment: Mapping[str, str]
     record: StackRecord | None = None
     from_file: bool = False
+    is_state_named: bool = False
     bundle: Path | None = None
     endpoint: str | None = None
     log: Path | None = None
@@ -102,6 +103,7 @@ class Subject:
 def subject_of(
     state: Path,
     *,
+    is_state_named: bool = False,
     env_file: Path | None = None,
     bundle: Path | None = None,
     endpoint: str | None = None,
@@ -125,6 +127,7 @@ def subject_of(
         environment=environment,
         record=None if env_file is not None else record,
         from_file=env_file is not None,
+        is_state_named=is_state_named,
         bundle=bundle,
         endpoint=endpoint,
         log=log,

@@ -12,7 +12,7 @@ from pathlib import Path
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.record import load_record
 from transformer_serving.desk.local.supervision import Supervisor
-from transformer_serving.desk.watch.counters import Page, increases
+from transformer_serving.desk.watch.counters import Page, Rise
 from transformer_serving.desk.watch.look import figures_of
 
 LOOK_S = 5.0
@@ -27,13 +27,12 @@ class Traffic:
 
     def __init__(self, look: Callable[[], Page]) -> None:
         self._look = look
-        self._before = look()
+        self._rise = Rise(look().counters)
 
     def count(self) -> int:
         """How many were answered since the last look, or 1 where one waits now."""
         after = self._look()
-        risen = increases(self._before.counters, after.counters)
-        self._before = after
+        risen = self._rise.next(after.counters)
         answered = sum(value for series, value in risen.items() if series.name == _ANSWERED)
         waiting = sum(after.gauge(name) or 0 for name in _UNDERWAY)
         return round(answered) or int(waiting > 0)

@@ -66,20 +66,34 @@ def read_page(text: str, at: float) -> Page:
     return Page(at, counters, gauges)
 
 
-def increases(before: Values, after: Values) -> dict[Series, float]:
-    """By series, how far it rose; a series that was not there began at 0.
+class Rise:
+    """By series, how far it rose from page to page; one that was never there began at 0.
 
-    A counter that fell, or is gone, says that the server began again, as Prometheus' rate() has it
+    A counter that fell says that the server began again, as Prometheus' rate() has it
     (https://prometheus.io/docs/prometheus/latest/querying/functions/#rate): what a counter shows
     then is what it rose by. All counters of a gateway begin again together, and its page is held
-    against the page before as a whole: one alone may stand higher than before the restart, and the
+    against those before as a whole: one alone may stand higher than before the restart, and the
     buckets of a histogram would not fit each other. Sums of seconds say nothing: the same numbers
     added in another order may come out a trifle lower.
+
+    A counter that is gone says nothing either: the page leaves out endpoints that were removed, and
+    one that comes back counts on from where it was.
     """
-    counted = (series for series in before if not series.name.endswith(_SUM))
-    if any(after.get(series, 0.0) < before[series] for series in counted):
-        return dict(after)
-    return {series: value - before.get(series, 0.0) for series, value in after.items()}
+
+    def __init__(self, first: Values) -> None:
+        self._known = dict(first)
+
+    def next(self, page: Values) -> dict[Series, float]:
+        """Since the page before."""
+        if any(
+            value < self._known.get(series, 0.0)
+            for series, value in page.items()
+            if not series.name.endswith(_SUM)
+        ):
+            self._known.clear()
+        rise = {series: value - self._known.get(series, 0.0) for series, value in page.items()}
+        self._known.update(page)
+        return rise
 
 
 class Risen:
@@ -127,14 +141,16 @@ class Window:
     def __init__(self, span_s: float) -> None:
         self._span_s = span_s
         self._steps: deque[_Step] = deque()
-        self._page: Page | None = None
+        self._rise: Rise | None = None
+        self._at = 0.0
 
     def add(self, page: Page) -> None:
         """The next page; its time is later than that of the one before."""
-        if self._page is not None:
-            rise = increases(self._page.counters, page.counters)
-            self._steps.append(_Step(page.at - self._page.at, rise))
-        self._page = page
+        if self._rise is None:
+            self._rise = Rise(page.counters)
+        else:
+            self._steps.append(_Step(page.at - self._at, self._rise.next(page.counters)))
+        self._at = page.at
         while len(self._steps) > 1 and self._seconds() - self._steps[0].seconds >= self._span_s:
             self._steps.popleft()
 

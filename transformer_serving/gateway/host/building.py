@@ -41,31 +41,45 @@ async def build(processor: Any, url: str) -> None:
     """
     await _enter(processor)
     try:
-        endpoint = processor.get_endpoints().get(url)
-        if is_built(processor, url) or endpoint is None or endpoint.engine_type != "triton":
-            return
-        engine = engine_class(endpoint.engine_type)
-        processor._engine_processor_lookup[url] = engine(
-            model_endpoint=endpoint, task=processor._task
-        )
+        _build(processor, url)
     finally:
         processor._request_processing_state.dec()
 
 
-async def ask_itself(processor: Any, url: str, body: Any) -> Any:
-    """What the endpoint itself answers: as process_request, without the draw of the canary route
-    that may have its name. Raises what its code raises.
+async def ask_itself(host: Any, url: str, body: Any) -> Any:
+    """What the endpoint itself answers: by the three steps that process_request would take, without
+    ClearML's statistics of them and without the draw of the canary route that may have its name.
+    Raises what its code raises, and as the host does where the endpoint went.
     """
+    processor = host.processor
     await _enter(processor)
     try:
-        engine = processor._engine_processor_lookup.get(url)
-        if engine is not None:
-            return await processor._process_request(processor=engine, url=url, body=body)
+        # A change of the configuration may have just taken it away.
+        _build(processor, url)
+        if not is_built(processor, url):
+            raise host.EndpointNotFoundException(f"Model inference endpoint '{url}' not found")
+        engine = processor._engine_processor_lookup[url]
+        state: dict[str, Any] = {}
+        outcome = body
+        for step, is_async in (
+            (engine.preprocess, engine.is_preprocess_async),
+            (engine.process, engine.is_process_async),
+            (engine.postprocess, engine.is_postprocess_async),
+        ):
+            outcome = step(outcome, state, None)
+            if is_async:
+                outcome = await outcome
+        return outcome
     finally:
         processor._request_processing_state.dec()
-    # A change of the configuration has just taken it away: the host builds it anew, or says that
-    # it went.
-    return await processor.process_request(base_url=url, version=None, request_body=body)
+
+
+def _build(processor: Any, url: str) -> None:
+    endpoint = processor.get_endpoints().get(url)
+    if is_built(processor, url) or endpoint is None or endpoint.engine_type != "triton":
+        return
+    engine = engine_class(endpoint.engine_type)
+    processor._engine_processor_lookup[url] = engine(model_endpoint=endpoint, task=processor._task)
 
 
 async def wait_for_update(processor: Any) -> None:
