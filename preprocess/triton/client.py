@@ -216,28 +216,32 @@ class TritonClient:
             # It may have moved; but names are not asked for at every refused call.
             oldest = now - (_RESOLVE_EVERY_S - _RESOLVE_AT_MOST_EVERY_S)
             self._resolved = min(self._resolved, oldest)
-            if not member.is_watched and len(self._members) > 1:
-                member.is_watched = True
-                self._start(self._watch(member))
+            if len(self._members) > 1:
+                self._look_again(member, model)
+
+    def _look_again(self, member: Member, model: Model) -> None:
+        """Have somebody look whether the server, or its model that is to be called, is back."""
+        now = time.monotonic()
+        if member.aside.get(model, math.inf) <= now:
+            # Nobody else looks meanwhile.
+            member.aside[model] = now + _PROBE_LIMIT_S + _PROBE_EVERY_S
+            self._start(_probe(member, model))
+        if None in member.aside and not member.is_watched:
+            member.is_watched = True
+            self._start(self._watch(member))
 
     async def _watch(self, member: Member) -> None:
         """Until it is back: with calls that hang on the others, none may leave that would look."""
         try:
-            while (due := member.aside.get(None)) is not None and member in self._members.values():
-                await asyncio.sleep(due - time.monotonic())
-                self._look_again(member, None)
+            while None in member.aside:
+                await asyncio.sleep(_PROBE_EVERY_S)
+                if member not in self._members.values():
+                    return
+                await _probe(member, None)
         finally:
             member.is_watched = False
         for queue in list(self.queues):
             queue.wake()
-
-    def _look_again(self, member: Member, model: Model | None) -> None:
-        """Whether the server, or its model that is to be called, is back."""
-        now = time.monotonic()
-        for what in (None, model):
-            if member.aside.get(what, math.inf) <= now:
-                member.aside[what] = now + _PROBE_LIMIT_S + _PROBE_EVERY_S
-                self._start(_probe(member, what))
 
     async def _look_up(self) -> None:
         """Know the servers; names are looked up again from time to time, in the background."""
