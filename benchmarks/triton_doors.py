@@ -23,7 +23,8 @@ from benchmarks.servers import tritons
 from benchmarks.servers.machine import machine, today, versions
 from benchmarks.servers.site import BUILD
 from preprocess.tensors import Tensor
-from preprocess.triton.client import TRANSPORTS, TritonClient
+from preprocess.triton.client import TritonClient
+from preprocess.triton.clients import TRANSPORTS
 from transformer_serving.contract.endpoint import read_endpoint
 
 RESULT = BUILD / "triton_doors.json"

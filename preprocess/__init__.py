@@ -29,7 +29,7 @@ from preprocess.response import Answer, Reply, answer_response
 from preprocess.rows import Row
 from preprocess.settings import PreprocessSettings, read_settings
 from preprocess.tokens import shared_tokenizer
-from preprocess.triton.client import close_clients
+from preprocess.triton.clients import close_clients
 from transformer_serving.contract.endpoint import Endpoint, read_endpoint
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.panics import ENDS

@@ -25,7 +25,7 @@ from preprocess.stats import DEADLINE, DISCONNECT, EndpointFigures
 from preprocess.tensors import Array, Tensor
 from preprocess.threads import OFF_LOOP_CHARACTERS, renderers, threads
 from preprocess.tokens import Encoded
-from preprocess.triton.client import shared_client
+from preprocess.triton.clients import shared_client
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.naming import triton_model_name
@@ -136,17 +136,17 @@ class Engine:
         """The queue before this model version; shared with earlier and later rebuilds."""
         client, settings = self._client, self._settings
         model, version = self.model, self._endpoint.bundle_version
-        outputs = self._endpoint.outputs
+        outputs, most = self._endpoint.outputs, settings.calls_in_flight
 
         async def call(inputs: list[Tensor], deadline: float) -> list[Array]:
-            return await client.infer(model, version, inputs, outputs, deadline)
+            return await client.infer(model, version, inputs, outputs, deadline, most)
 
         queue = shared_coalescer(
             (settings.transport, settings.triton, model, version),
             self._endpoint,
             call,
             admission(settings.max_waiting_tokens, settings.max_wait_s),
-            lambda: settings.calls_in_flight * client.servers,
+            lambda: client.slots(model, version, most),
             self.departures.figures,
         )
         client.queues.add(queue)

@@ -18,6 +18,7 @@ from preprocess.dialects.operation import (
     Answered,
     Asked,
     Operation,
+    check_repeated,
     given,
     read_fields,
     read_flag,
@@ -43,10 +44,9 @@ def _read(asked: Asked) -> dict[str, Any]:
     for name in _WITHOUT_EFFECT:
         if body.get(name) is not None and type(body[name]) is not int:
             raise wrong(name, "a whole number", body[name])
-    if not isinstance(body.get("model"), str | None):
-        raise wrong("model", "a string", body["model"])
+    check_repeated(body, "model")
     if read_flag(body, "return_documents"):
-        _check_depth(body.get("documents"))
+        _check_given_back(body.get("documents"))
     limits, fields = asked.endpoint.limits, _rank_fields(body.get("rank_fields"))
     return {
         **{name: body[name] for name in ("query",) if name in body},
@@ -56,16 +56,17 @@ def _read(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _check_depth(documents: Any) -> None:
+def _check_given_back(documents: Any) -> None:
     """Raises ServingError for what was read and cannot be written again: JSON of some hundred
-    levels.
+    levels, and strings that are no UTF-8.
     """
     try:
         orjson.dumps(documents)
     except TypeError:
         raise ServingError(
             "invalid_field",
-            "field 'documents' nests too deep to be given back; leave out return_documents",
+            "field 'documents' nests too deep, or holds a lone surrogate, to be given back; leave "
+            "out return_documents",
             field="documents",
         ) from None
 

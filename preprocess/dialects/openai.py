@@ -12,7 +12,14 @@ import base64
 from typing import Any
 
 from preprocess.answers.embedding import SentenceEmbedding
-from preprocess.dialects.operation import Answered, Asked, Operation, given, read_fields
+from preprocess.dialects.operation import (
+    Answered,
+    Asked,
+    Operation,
+    check_repeated,
+    given,
+    read_fields,
+)
 from preprocess.request import wrong
 from preprocess.response import Reply, answer_body
 from preprocess.tensors import Array
@@ -29,8 +36,7 @@ def read(asked: Asked) -> dict[str, Any]:
     if body.get("encoding_format") not in (None, *_FORMATS):
         raise wrong("encoding_format", f"one of {', '.join(_FORMATS)}", body["encoding_format"])
     for name in ("model", "user"):
-        if not isinstance(body.get(name), str | None):
-            raise wrong(name, "a string", body[name])
+        check_repeated(body, name)
     # Whether one text or several, the answer is a list.
     texts = body.get("input")
     texts = texts if isinstance(texts, list) else [texts]

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from preprocess.answers.work import Work
-from preprocess.parameters import Parameter, Parameters, text
+from preprocess.parameters import Parameter, Parameters, is_unicode, text
 from preprocess.request import BodyForm, check_object, refuse_unknown, wrong
 from preprocess.response import Reply
 from transformer_serving.contract.dialects import Dialect, dialect_of
@@ -148,6 +148,16 @@ def read_flag(body: Mapping[str, Any], name: str, default: bool = False) -> bool
     if not isinstance(value, bool):
         raise wrong(name, "true or false", value)
     return value
+
+
+def check_repeated(body: Mapping[str, Any], name: str) -> None:
+    """Raises ServingError where it is nothing that an answer, which is UTF-8, can repeat.
+
+    Some serializers write null for what they leave out.
+    """
+    value = body.get(name)
+    if value is not None and not (isinstance(value, str) and is_unicode(value)):
+        raise wrong(name, "a string without lone surrogates", value)
 
 
 # An answer in events repeats a name in each of them.

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import orjson
 
-from preprocess.dialects.operation import Answered, Asked, Operation
+from preprocess.dialects.operation import Answered, Asked, Operation, check_repeated
 from preprocess.dialects.v2_tensors import Given, parameters_of, read_tensors
 from preprocess.dialects.v2_texts import one_tensor
 from preprocess.parameters import Kind
-from preprocess.request import BodyForm, TextField, check_object, wrong
+from preprocess.request import BodyForm, TextField, check_object
 from preprocess.response import Reply, answer_body
 from preprocess.tensors import Array
 from transformer_serving.contract.errors import ServingError
@@ -75,9 +75,7 @@ def _read(asked: Asked) -> dict[str, Any]:
     if "outputs" in body:
         # What is wrong with them is said before the engine is asked.
         _wanted(body)
-    # Some serializers write null for what they leave out.
-    if not isinstance(body.get("id"), str | None):
-        raise wrong("id", "a string", body["id"])
+    check_repeated(body, "id")
     most, form = asked.endpoint.limits.max_texts, asked.task.form
     if parameters.keys() <= _PLAIN and not (form.second and form.second.required):
         plain = one_tensor(body, asked.binary, (form.first.name, *TEXTS), most)

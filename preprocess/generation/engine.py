@@ -22,7 +22,7 @@ from preprocess.generation.sequence import Patience, Sequence, cut_by
 from preprocess.passage import Departures, Passage
 from preprocess.settings import PreprocessSettings
 from preprocess.traced_calls import TracedStream
-from preprocess.triton.client import shared_client
+from preprocess.triton.clients import shared_client
 from preprocess.triton.replies import Replies
 from preprocess.triton.streamed_request import StreamedRequest
 from transformer_serving.contract.endpoint import Endpoint

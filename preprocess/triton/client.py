@@ -1,6 +1,7 @@
 """The Tritons behind an address: they share the calls, and one may go away and come back.
 
-A call goes to the server with the fewest calls in flight. One that cannot be reached, or lacks the
+A call goes to the server with the fewest calls in flight, of those that have room for one more of
+its model: a server that hangs holds no more than its own. One that cannot be reached, or lacks the
 model, is set aside and asked again in the background; meanwhile the others answer.
 """
 
@@ -18,15 +19,21 @@ from preprocess.tensors import Array, Tensor
 from preprocess.triton.addresses import is_fixed, resolve
 from preprocess.triton.errors import AwayError
 from preprocess.triton.http import HttpTriton
-from preprocess.triton.member import Member, Model, Server, StreamingServer
+from preprocess.triton.member import (
+    PROBE_EVERY_S,
+    PROBE_LIMIT_S,
+    Member,
+    Model,
+    Server,
+    StreamingServer,
+)
 from preprocess.triton.replies import Replies
+from preprocess.triton.running import RunningCalls
 from preprocess.triton.streamed_request import StreamedRequest
 from transformer_serving.contract.endpoint import OutputTensor
 from transformer_serving.contract.errors import ServingError, too_late
 from transformer_serving.contract.triton_addresses import read_addresses
 
-_PROBE_EVERY_S = 0.5
-_PROBE_LIMIT_S = 2.0
 _FORGOTTEN_AFTER_S = 60.0
 _RESOLVE_EVERY_S = 5.0
 _RESOLVE_AT_MOST_EVERY_S = 1.0
@@ -49,6 +56,9 @@ class TritonClient:
         self._addresses = read_addresses(address)
         self._server = server
         self._members: dict[str, Member] = {}
+        # Those that a name no longer has, on which calls still run.
+        self._departed: list[Member] = []
+        self._running = RunningCalls()
         # Where each address led when it was looked up last.
         self._known: dict[str, set[str]] = {}
         self._fixed = all(map(is_fixed, self._addresses))
@@ -58,13 +68,17 @@ class TritonClient:
         # The loop holds tasks weakly: one that nobody else holds may vanish while it waits.
         self._tasks: set[asyncio.Task[None]] = set()
         self._resolving: asyncio.Task[None] | None = None
-        # Those that are woken when a Triton is back, of which there is a call more for each then.
+        # Those that are woken when a Triton is back: there are more slots then.
         self.queues: WeakSet[Queue] = WeakSet()
 
-    @property
-    def servers(self) -> int:
-        """How many Tritons are there to be called, at least one."""
-        return max(1, sum(not member.is_aside() for member in self._members.values()))
+    def slots(self, model: str, version: int, most: int) -> int:
+        """How many calls of that model version may run now, `most` on each Triton that has it."""
+        members = self._members
+        if len(members) < 2 and not self._departed:
+            # Every request asks, and most have one Triton.
+            return most
+        key = (model, version)
+        return self._running.slots(key, self._here(key), members.values(), most)
 
     async def infer(
         self,
@@ -73,26 +87,30 @@ class TritonClient:
         inputs: Sequence[Tensor],
         outputs: Sequence[OutputTensor],
         deadline: float,
+        most: float = math.inf,
     ) -> list[Array]:
         """The outputs of exactly that model version, first axis the batch: float32 or integers.
 
-        `deadline` is on time.monotonic's clock. Raises ServingError: `unavailable`, `overloaded`,
+        `deadline` is on time.monotonic's clock; `most` calls of it may run on one Triton while
+        another has room. Raises ServingError: `unavailable`, `overloaded`,
         `deadline` or `engine_failed`.
         """
         left = deadline - time.monotonic()
         if left <= 0:
             raise too_late()
 
+        key = (model, version)
+
         async def call(member: Member) -> list[Array]:
-            member.in_flight += 1
+            self._running.begin(key, member)
             try:
                 return await member.server.infer(model, version, inputs, outputs)
             finally:
-                member.in_flight -= 1
+                self._running.end(key, member)
 
         try:
             async with asyncio.timeout(left):
-                return await self._ask((model, version), call)
+                return await self._ask(key, call, most)
         except TimeoutError:
             raise too_late() from None
 
@@ -148,7 +166,7 @@ class TritonClient:
     async def _is_ready(self, member: Member, model: Model) -> bool | None:
         """None when the server does not answer."""
         try:
-            async with asyncio.timeout(_PROBE_LIMIT_S):
+            async with asyncio.timeout(PROBE_LIMIT_S):
                 ready = await member.server.is_ready(*model)
         except TimeoutError:
             return None
@@ -169,12 +187,14 @@ class TritonClient:
         self._members = {}
         self._resolved = float("-inf")
 
-    async def _ask(self, model: Model, call: Callable[[Member], Awaitable[Answer]]) -> Answer:
+    async def _ask(
+        self, model: Model, call: Callable[[Member], Awaitable[Answer]], most: float = math.inf
+    ) -> Answer:
         await self._look_up()
         tried: set[Member] = set()
         begun = False
         while True:
-            member = self._pick(model, tried)
+            member = self._pick(model, tried, most)
             try:
                 return await self._call(member, model, call)
             except AwayError as error:
@@ -194,50 +214,72 @@ class TritonClient:
             member.aside.pop(model, None)
         return answer
 
-    def _pick(self, model: Model, tried: set[Member]) -> Member:
-        """The least busy that was not tried; those set aside only when there is no other."""
+    def _here(self, model: Model) -> list[Member]:
+        """Those that may be called; whether the others are back, somebody looks meanwhile."""
+        members = self._members.values()
+        if len(members) > 1:
+            for member in members:
+                if member.aside:
+                    self._look_again(member, model)
+        return [member for member in members if not (member.aside and member.is_aside(model))]
+
+    def _pick(self, model: Model, tried: set[Member], most: float = math.inf) -> Member:
+        """The least busy that was not tried.
+
+        Those set aside, and those with `most` calls of the model, only when there is no other.
+        """
         members = list(self._members.values())
         if len(members) == 1:
             return members[0]
-        for member in members:
-            if member.aside:
-                self._look_again(member, model)
-        left = [member for member in members if member not in tried]
-        here = [member for member in left if not member.is_aside(model)]
-        return min(here or left or members, key=lambda member: (member.in_flight, member.turn))
+        left = [member for member in members if member not in tried] or members
+        here = [member for member in self._here(model) if member in left] or left
+        free = self._running.with_room(model, here, most) or here
+        return min(free, key=lambda member: (member.in_flight, member.turn))
 
     def _set_aside(self, member: Member, model: Model, error: AwayError) -> None:
         now = time.monotonic()
         # Versions that were replaced are asked for no more, and nobody looks whether they are back.
         for old in [old for old, due in member.aside.items() if due < now - _FORGOTTEN_AFTER_S]:
             del member.aside[old]
-        member.aside[None if error.whole else model] = now + _PROBE_EVERY_S
+        member.aside[None if error.whole else model] = now + PROBE_EVERY_S
         if error.whole:
             # It may have moved; but names are not asked for at every refused call.
             oldest = now - (_RESOLVE_EVERY_S - _RESOLVE_AT_MOST_EVERY_S)
             self._resolved = min(self._resolved, oldest)
-            if not member.is_watched and len(self._members) > 1:
-                member.is_watched = True
-                self._start(self._watch(member))
+            if len(self._members) > 1:
+                self._look_again(member, model)
+
+    def _look_again(self, member: Member, model: Model) -> None:
+        """Have somebody look whether the server, or its model that is to be called, is back."""
+        now = time.monotonic()
+        if member.aside.get(model, math.inf) <= now:
+            # Nobody else looks meanwhile.
+            member.aside[model] = now + PROBE_LIMIT_S + PROBE_EVERY_S
+            self._start(self._look(member, model))
+        if None in member.aside and not member.is_watched:
+            member.is_watched = True
+            self._start(self._watch(member))
 
     async def _watch(self, member: Member) -> None:
         """Until it is back: with calls that hang on the others, none may leave that would look."""
         try:
-            while (due := member.aside.get(None)) is not None and member in self._members.values():
-                await asyncio.sleep(due - time.monotonic())
-                self._look_again(member, None)
+            while None in member.aside:
+                await asyncio.sleep(PROBE_EVERY_S)
+                if member not in self._members.values():
+                    return
+                await member.probe(None)
         finally:
             member.is_watched = False
+        self._wake()
+
+    async def _look(self, member: Member, model: Model) -> None:
+        await member.probe(model)
+        if model not in member.aside:
+            self._wake()
+
+    def _wake(self) -> None:
         for queue in list(self.queues):
             queue.wake()
-
-    def _look_again(self, member: Member, model: Model | None) -> None:
-        """Whether the server, or its model that is to be called, is back."""
-        now = time.monotonic()
-        for what in (None, model):
-            if member.aside.get(what, math.inf) <= now:
-                member.aside[what] = now + _PROBE_LIMIT_S + _PROBE_EVERY_S
-                self._start(_probe(member, what))
 
     async def _look_up(self) -> None:
         """Know the servers; names are looked up again from time to time, in the background."""
@@ -261,57 +303,13 @@ class TritonClient:
         self._members = {
             address: before.get(address) or Member(self._server(address)) for address in found
         }
-        for address, member in before.items():
-            if address not in self._members:
-                member.server.close()
+        gone = [member for address, member in before.items() if address not in self._members]
+        for member in gone:
+            member.server.close()
+        self._departed = [member for member in (*self._departed, *gone) if member.in_flight]
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-async def _probe(member: Member, what: Model | None) -> None:
-    """Ask a server that was set aside whether it is back."""
-    try:
-        async with asyncio.timeout(_PROBE_LIMIT_S):
-            back = await (
-                member.server.is_live() if what is None else member.server.is_ready(*what)
-            )
-    except (TimeoutError, ServingError):
-        back = False
-    if back:
-        member.aside.pop(what, None)
-    else:
-        member.aside[what] = time.monotonic() + _PROBE_EVERY_S
-
-
-def _http() -> type[Server]:
-    return HttpTriton
-
-
-def _grpc() -> type[Server]:
-    # Only where it is chosen: the import alone costs a worker half a second and 30 MB.
-    from preprocess.triton.grpc import GrpcTriton
-
-    return GrpcTriton
-
-
-TRANSPORTS: dict[str, Callable[[], type[Server]]] = {"http": _http, "grpc": _grpc}
-
-_clients: dict[tuple[str, str], TritonClient] = {}
-
-
-def shared_client(transport: str, address: str) -> TritonClient:
-    """The worker's one client of that address, so that endpoints share connections."""
-    key = transport, address
-    if key not in _clients:
-        _clients[key] = TritonClient(address, TRANSPORTS[transport]())
-    return _clients[key]
-
-
-def close_clients() -> None:
-    """Close every kept connection, from whatever thread."""
-    while _clients:
-        _clients.popitem()[1].close()

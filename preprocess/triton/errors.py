@@ -56,14 +56,15 @@ RULES = (
     Rule((), "is stopping", "unavailable", "the engine is stopping"),
     Rule((), "unexpected shape", "engine_failed", "the engine takes other shapes"),
     Rule((), "calls wait, and", "overloaded", "the engine's queue is full"),
-    Rule((), _OWN_UNAVAILABLE, "unavailable", "the engine is not able to work"),
-    Rule((), "blocks of the cache", "too_large",
-         "the engine's cache does not hold prompt and new tokens together; ask for fewer"),
-    Rule((), _OWN_INVALID, "engine_failed", "the engine refused this input"),
+    # Before the own words: gRPC tells the last address's error behind it, with its status.
     Rule(
         ("UNAVAILABLE",), "failed to connect", "unavailable",
         "the engine does not accept connections", whole=True,
     ),
+    Rule((), _OWN_UNAVAILABLE, "unavailable", "the engine is not able to work"),
+    Rule((), "blocks of the cache", "too_large",
+         "the engine's cache does not hold prompt and new tokens together; ask for fewer"),
+    Rule((), _OWN_INVALID, "engine_failed", "the engine refused this input"),
     Rule(
         ("UNAVAILABLE", "CANCELLED"), "", "unavailable",
         "the engine closed the connection", whole=True, begun=True,

@@ -5,6 +5,8 @@ Tested by tests/preprocess/test_triton_client.py.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -13,7 +15,10 @@ from preprocess.tensors import Array, Tensor
 from preprocess.triton.replies import Replies
 from preprocess.triton.streamed_request import StreamedRequest
 from transformer_serving.contract.endpoint import OutputTensor
+from transformer_serving.contract.errors import ServingError
 
+PROBE_EVERY_S = 0.5
+PROBE_LIMIT_S = 2.0
 # A model's name and version.
 Model = tuple[str, int]
 
@@ -55,3 +60,17 @@ class Member:
 
     def is_aside(self, model: Model | None = None) -> bool:
         return None in self.aside or model in self.aside
+
+    async def probe(self, what: Model | None) -> None:
+        """Ask one that was set aside, itself or for a model, whether it is back."""
+        try:
+            async with asyncio.timeout(PROBE_LIMIT_S):
+                back = await (
+                    self.server.is_live() if what is None else self.server.is_ready(*what)
+                )
+        except (TimeoutError, ServingError):
+            back = False
+        if back:
+            self.aside.pop(what, None)
+        else:
+            self.aside[what] = time.monotonic() + PROBE_EVERY_S

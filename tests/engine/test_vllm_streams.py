@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from preprocess.triton.client import close_clients
+from preprocess.triton.clients import close_clients
 from tests.engine.serving import Serving, serving
 from tests.engine.test_language_model_proof import add, copied
 from tests.engine.triton_server import TritonServer

@@ -12,8 +12,10 @@ import sys
 from collections import Counter
 
 from preprocess.triton import client as triton_client
-from preprocess.triton.client import TRANSPORTS, TritonClient
+from preprocess.triton.client import TritonClient
+from preprocess.triton.clients import TRANSPORTS
 from tests.preprocess.test_triton_client import ask
+from tests.triton_text import VERSION
 from transformer_serving.contract.errors import ServingError
 
 CALLERS = 4
@@ -38,8 +40,8 @@ async def main(address: str, transport: str) -> None:
         """One line for each that comes in."""
         while await asyncio.to_thread(sys.stdin.readline):
             seen = {
-                "answered": answered, "known": sorted(client._members), "here": client.servers,
-                "refused": dict(refused),
+                "answered": answered, "known": sorted(client._members),
+                "here": client.slots("text", VERSION, 1), "refused": dict(refused),
             }  # fmt: skip
             print(json.dumps(seen), flush=True)  # noqa: T201
 

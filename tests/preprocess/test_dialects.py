@@ -23,6 +23,8 @@ TEA, RAIN = "a kettle of tea", "rain fell on the roof"
 TEXTS = [TEA, RAIN]
 # More levels than orjson writes, and fewer than it reads.
 DEEP = orjson.loads("[" * 300 + "]" * 300)
+# What JSON may say and UTF-8 cannot.
+LONE = "\ud800"
 # A body that our own form takes, of each task.
 OURS: dict[str, dict[str, Any]] = {
     "text-classification": {"text": TEA},
@@ -130,6 +132,7 @@ def test_openai_packs_float32_in_base64() -> None:
         ({"input": TEA, "encoding_format": "hex"}, "encoding_format"),
         ({"input": TEA, "user": 7}, "user"),
         ({"input": TEA, "model": DEEP}, "model"),
+        ({"input": TEA, "model": LONE}, "model"),
         ({"input": ["x"] * 11}, "input"),
     ],
 )
@@ -367,7 +370,9 @@ def test_cohere_ranks_strings_and_objects(version: str) -> None:
         ({"max_chunks_per_doc": "all"}, "max_chunks_per_doc"),
         ({"return_documents": 1}, "return_documents"),
         ({"model": DEEP}, "model"),
+        ({"model": LONE}, "model"),
         ({"return_documents": True, "documents": [{"text": TEA, "more": DEEP}]}, "documents"),
+        ({"return_documents": True, "documents": [{"text": TEA, "more": LONE}]}, "documents"),
     ],
 )
 def test_cohere_is_told_its_own_field(more: dict[str, Any], field: str) -> None:

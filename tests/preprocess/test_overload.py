@@ -498,14 +498,14 @@ def test_a_server_that_is_back_is_found_while_all_calls_hang_on_the_other(
         client = TritonClient("127.0.0.1:1,127.0.0.1:2", Playing)
 
         async def call(inputs: list[Tensor], deadline: float) -> list[Any]:
-            return await client.infer("m", 1, inputs, (), deadline)
+            return await client.infer("m", 1, inputs, (), deadline, 2)
 
         stage = Stage(endpoint, 300)
         stage.queue = queue = Coalescer(
             endpoint,
             call,
             Admission(400_000, 2.0),
-            lambda: 2 * client.servers,
+            lambda: client.slots("m", 1, 2),
             EndpointFigures("e"),
         )
         client.queues.add(queue)

@@ -4,6 +4,7 @@ import pytest
 
 from preprocess.settings import read_settings
 from transformer_serving.contract.preprocess_settings import SETTINGS, check_settings
+from transformer_serving.contract.triton_addresses import read_addresses
 
 
 def test_defaults() -> None:
@@ -35,6 +36,10 @@ def test_the_address_of_the_chosen_transport() -> None:
         ("TRANSFORMER_SERVING_TRANSPORT", "carrier pigeon"),
         ("TRANSFORMER_SERVING_TRITON_HTTP", "triton"),
         ("TRANSFORMER_SERVING_TRITON_HTTP", "a:1,,b:2"),
+        ("TRANSFORMER_SERVING_TRITON_HTTP", "a:0"),
+        ("TRANSFORMER_SERVING_TRITON_HTTP", "a:1,b:65536"),
+        ("TRANSFORMER_SERVING_TRITON_HTTP", "a:" + "9" * 5000),
+        ("TRANSFORMER_SERVING_TRITON_HTTP", "a:8000²"),
         ("TRANSFORMER_SERVING_TIMEOUT_S", "0"),
         ("TRANSFORMER_SERVING_CALLS_IN_FLIGHT", "65"),
         ("TRANSFORMER_SERVING_CALLS_IN_FLIGHT", "0.5"),
@@ -48,6 +53,13 @@ def test_a_wrong_value_is_named(name: str, value: str) -> None:
     for check in (read_settings, check_settings):
         with pytest.raises(ValueError, match=name):
             check({name: value})
+
+
+def test_the_ports_of_an_address() -> None:
+    for port in ("1", "08000", "65535"):
+        assert read_addresses(f"a:{port}") == (f"a:{port}",)
+    with pytest.raises(ValueError, match="from 1 to 65535, .* got 'b:65536'"):
+        read_addresses("a:1,b:65536")
 
 
 def test_an_address_of_clearml_servings_own_client_is_not_ours_to_judge() -> None:

@@ -17,7 +17,8 @@ import pytest
 
 from preprocess.tensors import Tensor
 from preprocess.triton import client as triton_client
-from preprocess.triton.client import TRANSPORTS, TritonClient
+from preprocess.triton.client import TritonClient
+from preprocess.triton.clients import TRANSPORTS
 from tests.engine.triton_server import TritonServer, running_triton
 from tests.proxies import proxy_of_the_environment
 from tests.triton_text import VERSION, back, load, write_model
@@ -74,6 +75,11 @@ async def ask(client: TritonClient, *rows: list[int], model: str = "text", **opt
         model, version, texts(*rows), OUTPUTS, options.get("deadline", soon())
     )
     return output.tolist()
+
+
+def servers(client: TritonClient, model: str = "text") -> int:
+    """How many may be called for it."""
+    return client.slots(model, VERSION, 1)
 
 
 async def test_rows_of_exactly_that_version(transport: str, tritons: list[TritonServer]) -> None:
@@ -141,7 +147,7 @@ async def test_two_share_the_calls_and_one_may_go(
     turns = Counter(id(member.server) for member in picked)
     assert sum(turns.values()) == 2
     await asyncio.gather(*(ask(client, [SLOW, at]) for at in range(10, 16)))
-    assert client.servers == 2
+    assert servers(client) == 2
 
     stop = asyncio.Event()
     refused: list[ServingError] = []
@@ -162,9 +168,9 @@ async def test_two_share_the_calls_and_one_may_go(
     gone = tritons[1]
     gone.kill()
     seen = answered
-    await until(lambda: answered > seen + 200 and client.servers == 1)
+    await until(lambda: answered > seen + 200 and servers(client) == 1)
     await asyncio.to_thread(back, gone, "text", "full")
-    await until(lambda: client.servers == 2)
+    await until(lambda: servers(client) == 2)
     stop.set()
     await asyncio.gather(*loads)
     # A call that was on its way is asked again of the other one.
@@ -183,7 +189,9 @@ async def test_one_that_lacks_the_model_is_not_asked_for_it(
         await asyncio.gather(*(ask(client, [9], model="lone") for _ in range(20)))
         == [[[9, 1]]] * 20
     )
-    assert client.servers == 2
+    assert servers(client) == 2
+    # The other one is no place for calls of it.
+    assert servers(client, "lone") == 1
     assert await ask(client, [9]) == [[9, 1]]
     # An update waits for all of them, but not for ever.
     assert not await client.is_ready("lone", VERSION)
@@ -271,7 +279,7 @@ async def test_a_name_of_several_hosts(
     for _ in range(4):
         assert await ask(client, [9]) == [[9, 1]]
     assert sorted(client._members) == [f"127.0.0.1:{port}", f"127.0.0.2:{port}"]
-    assert client.servers == 1
+    assert servers(client) == 1
     hosts.remove("127.0.0.2")
     await until_asked(client, lambda: list(client._members) == [f"127.0.0.1:{port}"])
     hosts.clear()  # the name service is gone: what was known stays

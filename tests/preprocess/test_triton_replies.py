@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from preprocess.tensors import Tensor
 from preprocess.triton.errors import AwayError, error_of
+from preprocess.triton.grpc import GrpcTriton
 from preprocess.triton.http import HttpTriton
 from transformer_serving.contract.endpoint import OutputTensor
 from transformer_serving.contract.errors import ServingError
@@ -101,3 +102,25 @@ def test_a_model_that_loads_sets_no_triton_aside(status: str, text: str) -> None
     assert not error.whole
     assert not error.begun
     assert "text" not in error.message
+
+
+async def test_a_port_that_accepts_and_closes_is_a_server_that_is_away() -> None:
+    """A balancer with nothing behind it; what gRPC says of it has words of an own UNAVAILABLE."""
+
+    async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    server = await asyncio.start_server(close, "127.0.0.1", 0)
+    triton = GrpcTriton(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    for asked in (triton.is_ready("text", 1), triton.infer("text", 1, INPUTS, OUTPUTS)):
+        with pytest.raises(AwayError) as caught:
+            await asked
+        assert (caught.value.whole, caught.value.begun) == (True, False)
+    triton.close()
+    server.close()
+
+
+def test_what_a_backend_says_of_itself_sets_no_triton_aside() -> None:
+    error = error_of("UNAVAILABLE", "UNAVAILABLE: the model is not able to work")
+    assert isinstance(error, AwayError)
+    assert not error.whole

@@ -295,6 +295,7 @@ REFUSED: list[tuple[Any, bytes, str]] = [
     ({"inputs": [tensor("args", [SECRET] * 2, content_type="raw")]}, b"", "invalid_field"),
     ({"inputs": [tensor("args", [SECRET], shared_memory_region=SECRET)]}, b"", "invalid_field"),
     ({"inputs": [tensor("args", [SECRET])], "id": [SECRET]}, b"", "invalid_field"),
+    ({"inputs": [tensor("args", [SECRET])], "id": SECRET + "\ud800"}, b"", "invalid_field"),
     ({"inputs": [tensor("args", [SECRET])], "outputs": [{"name": SECRET}]}, b"", "invalid_field"),
     ({"inputs": [tensor("args", [SECRET])], "outputs": {"name": SECRET}}, b"", "invalid_field"),
     ({"inputs": [tensor("args", [SECRET])], "parameters": SECRET}, b"", "invalid_field"),

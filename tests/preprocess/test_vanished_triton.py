@@ -13,7 +13,8 @@ from collections.abc import Iterator
 import pytest
 
 from preprocess.triton import grpc as triton_grpc
-from preprocess.triton.client import TRANSPORTS, TritonClient
+from preprocess.triton.client import TritonClient
+from preprocess.triton.clients import TRANSPORTS
 from preprocess.triton.errors import AwayError
 from preprocess.triton.http import HttpTriton
 from tests.engine.triton_server import TritonServer, stopped

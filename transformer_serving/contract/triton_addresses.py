@@ -5,6 +5,8 @@ Tested by tests/preprocess/test_settings.py.
 
 from __future__ import annotations
 
+_LAST_PORT = 65_535
+
 
 def is_unix(address: str) -> bool:
     return address.startswith("unix:")
@@ -27,6 +29,10 @@ def read_addresses(text: str) -> tuple[str, ...]:
 def parts_of(address: str) -> tuple[str, int]:
     """Host and port. Raises ValueError."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise ValueError("an address of Triton must be host:port or unix:/path")
+    is_port = port.isdecimal() and len(port) <= 5 and 0 < int(port) <= _LAST_PORT
+    if not host or not is_port:
+        raise ValueError(
+            f"an address of Triton must be host:port, the port from 1 to {_LAST_PORT}, or "
+            f"unix:/path; got '{address[:64]}'"
+        )
     return host.strip("[]"), int(port)

@@ -45,7 +45,7 @@ def counts() -> dict[str, int]:
                     found["waiting"] += len(one._waiting)
                     found["slots"] += one._in_flight
                     found["calls"] += len(one._tasks)
-            client = sys.modules[f"{name.removesuffix('.coalesce')}.triton.client"]
+            client = sys.modules[f"{name.removesuffix('.coalesce')}.triton.clients"]
             for one in client._clients.values():
                 found["server_calls"] += sum(m.in_flight for m in one._members.values())
     return found

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from preprocess.triton.client import close_clients
+from preprocess.triton.clients import close_clients
 from tests.engine.triton_server import TritonServer, running_triton
 from tests.text_engine import Asker, fields, write_model
 from transformer_serving.contract.worker.open_streams import streams_ended

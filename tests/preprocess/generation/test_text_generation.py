@@ -16,7 +16,7 @@ from preprocess.generation import answer
 from preprocess.generation.engines import ENGINES, openvino
 from preprocess.generation.prompt import Prompt
 from preprocess.generation.seats import seats
-from preprocess.triton.client import close_clients
+from preprocess.triton.clients import close_clients
 from preprocess.triton.streamed_request import StreamedRequest
 from tests.engine.triton_server import TritonServer
 from tests.text_engine import PROMPT, Asker, asked, fields, lived, three_tokens, write_model

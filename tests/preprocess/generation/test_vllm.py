@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, processors
 from tritonclient.grpc import InferenceServerClient
 
 from preprocess.generation.seats import seats
-from preprocess.triton.client import close_clients
+from preprocess.triton.clients import close_clients
 from tests.preprocess.generation.test_text_generation import served, until
 from tests.text_engine import PROMPT, Asker, asked, fields, three_tokens, tokenizer
 from tests.vllm_engine import (
