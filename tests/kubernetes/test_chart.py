@@ -138,7 +138,7 @@ def test_a_dead_prometheus_does_not_look_like_nobody_asking() -> None:
     spec = one(objects, "ScaledObject", "demo-triton")["spec"]
     assert spec["minReplicaCount"] == 0
     assert spec["fallback"] == {"failureThreshold": 3, "replicas": 2}
-    waiting, answered, asked = (trigger["metadata"] for trigger in spec["triggers"])
+    waiting, answered, running, asked = (trigger["metadata"] for trigger in spec["triggers"])
     assert all(each["metadata"]["ignoreNullValues"] == "false" for each in spec["triggers"])
     workers = '{namespace="serving",pod=~"demo-inference-.*"}'
     # Workers without a figure yet are 0; no worker that is scraped is no answer.
@@ -147,12 +147,31 @@ def test_a_dead_prometheus_does_not_look_like_nobody_asking() -> None:
     assert waiting["threshold"] == "6000"
     assert answered["threshold"] == "8400"
     assert answered["query"] == f"sum(rate(transformer_serving_tokens_total{workers}[1m])){none}"
+    assert running["query"] == f"sum(transformer_serving_running_streams{workers}){none}"
     assert asked["query"] == f"sum(rate(transformer_serving_requests_total{workers}[2m])){none}"
 
 
 def test_only_a_triton_that_scales_to_zero_is_woken_by_requests() -> None:
     objects = rendered(CLEARML, {"triton": {"autoscaling": KEDA}})
-    assert len(one(objects, "ScaledObject", "demo-triton")["spec"]["triggers"]) == 2
+    assert len(one(objects, "ScaledObject", "demo-triton")["spec"]["triggers"]) == 3
+
+
+@pytest.mark.parametrize("vllm", [False, True])
+@pytest.mark.parametrize("least", [0, 1])
+def test_texts_in_generation_scale_and_keep_a_triton(vllm: bool, least: int) -> None:
+    """They are neither among the tokens that wait nor among those that are answered."""
+    scaled = {**KEDA, "minReplicas": least, "runningStreams": 128}
+    triton = {"vllm": vllm, "gpus": 1, "autoscaling": scaled}
+    spec = one(rendered(CLEARML, {"triton": triton}), "ScaledObject", "demo-triton")["spec"]
+    (running,) = (
+        each
+        for each in spec["triggers"]
+        if "transformer_serving_running_streams{" in each["metadata"]["query"]
+    )
+    assert running["metricType"] == "AverageValue"
+    assert running["metadata"]["threshold"] == "128"
+    # Any number above 0 keeps the last one, as none is said.
+    assert "activationThreshold" not in running["metadata"]
 
 
 @pytest.mark.parametrize(("drain", "grace"), [(0, 55), (5, 60), ("7.5", 63), (120, 175)])
