@@ -100,10 +100,16 @@ def test_an_autoscaler_owns_the_number_of_pods() -> None:
     assert not kinds(fixed) & {"HorizontalPodAutoscaler", "ScaledObject"}
 
 
-@pytest.mark.parametrize("running", [5, 0])
-def test_an_autoscaler_takes_the_number_over_that_runs(tmp_path: Path, running: int) -> None:
+@pytest.mark.parametrize(
+    ("running", "least", "inference", "triton"),
+    [(5, 0, 5, 5), (1, 1, 2, 1), (0, 1, 2, 1), (0, 0, 2, 0)],
+)
+def test_an_autoscaler_takes_the_number_over_that_runs(
+    tmp_path: Path, running: int, least: int, inference: int, triton: int
+) -> None:
     """Without it Helm would take `replicas` away, and Kubernetes make it one pod.
 
+    At 0, as after `replicas: 0`, a HorizontalPodAutoscaler would do nothing; KEDA may want it.
     The copy's Deployments are as a cluster would tell: rendering asks none.
     """
     copy = tmp_path / "chart"
@@ -114,12 +120,12 @@ def test_an_autoscaler_takes_the_number_over_that_runs(tmp_path: Path, running: 
     assert text.count(asked) == 1
     answer = f'dict "spec" (dict "replicas" {running}) "metadata"'
     names.write_text(text.replace(asked, answer), "utf-8")
-    values = {**CLEARML, "triton": {"autoscaling": KEDA}}
+    values = {**CLEARML, "triton": {"autoscaling": {**KEDA, "minReplicas": least}}}
     texts = helm_python.Chart.load(copy).render(values, name="demo", namespace=NAMESPACE)
-    for part in ("inference", "triton"):
+    for part, replicas in (("inference", inference), ("triton", triton)):
         path = f"transformer-serving/templates/{part}.yaml"
         deployment = next(yaml.safe_load_all(texts[path]))
-        assert deployment["spec"]["replicas"] == running
+        assert deployment["spec"]["replicas"] == replicas
 
 
 def test_inference_scales_on_cpu_and_a_pod_is_one_worker() -> None:
