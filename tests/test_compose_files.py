@@ -183,6 +183,18 @@ def test_the_balancers_threads_and_connections_fit_its_limits() -> None:
     assert limits["memory"] == "1g"
 
 
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [("compose.yaml", "inference"), ("clearml-serving.yaml", "clearml-serving-inference")],
+)
+def test_the_threads_of_many_workers_are_the_operators_to_allow(file: str, name: str) -> None:
+    limits = service(file, name)["deploy"]["resources"]["limits"]
+    (row,) = (row for row in variables() if row.name == "INFERENCE_PIDS")
+    assert limits["pids"] == f"${{{row.name}:-{row.default}}}"
+    # Workers of sixty threads each.
+    assert int(row.default) >= 64 * 60
+
+
 def test_no_program_starts_a_thread_for_each_cpu_of_a_large_machine() -> None:
     for name in ("alertmanager", "grafana"):
         watcher = service("monitoring.yaml", name)
