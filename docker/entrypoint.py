@@ -31,6 +31,8 @@ REQUIRED = "TRANSFORMER_SERVING_REQUIRED"
 API_HOST = "CLEARML_API_HOST"
 EXTRA_PACKAGES = "CLEARML_EXTRA_PYTHON_PACKAGES"
 PACKAGES_FOLDER = Path("/var/lib/extra-packages")
+# What the image was installed from.
+LOCK = Path(__file__).with_name("image.lock")
 LISTENS_S = 5.0
 
 
@@ -97,8 +99,13 @@ def leads_nowhere(address: str) -> bool:
 
 
 def install(wanted: list[str], environment: dict[str, str]) -> Path:
-    """Install into the volume, once for all containers and restarts; the folder to import from."""
-    name = hashlib.sha256("\n".join(wanted).encode()).hexdigest()[:16]
+    """Install into the volume, once for all containers and restarts; the folder to import from.
+
+    It comes before the image's own packages, so that what both have must be of the same version:
+    another image or Python has a folder of its own.
+    """
+    made_for = [*wanted, str(sys.implementation.cache_tag), LOCK.read_text("utf-8")]
+    name = hashlib.sha256("\n".join(made_for).encode()).hexdigest()[:16]
     folder = PACKAGES_FOLDER / name
     try:
         with (PACKAGES_FOLDER / f"{name}.lock").open("w") as lock:
@@ -107,12 +114,16 @@ def install(wanted: list[str], environment: dict[str, str]) -> Path:
                 aside = PACKAGES_FOLDER / f".{name}"
                 command = [sys.executable, "-m", "pip", "install", "--no-cache-dir", "--quiet"]
                 command += ["--disable-pip-version-check", "--upgrade", "--target", str(aside)]
+                command += ["--constraint", str(LOCK)]
                 subprocess.run([*command, *wanted], check=True, env=environment)
                 aside.rename(folder)
     except OSError as error:
         sys.exit(f"error: {EXTRA_PACKAGES} needs a volume at {PACKAGES_FOLDER}: {error.strerror}")
     except subprocess.CalledProcessError as error:
-        sys.exit(f"error: {EXTRA_PACKAGES}: pip ended with {error.returncode}; see its lines above")
+        sys.exit(
+            f"error: {EXTRA_PACKAGES}: pip ended with {error.returncode}; see its lines above. "
+            "What the image has must keep its version: for another, build an image of your own"
+        )
     return folder
 
 

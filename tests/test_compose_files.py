@@ -12,6 +12,7 @@ import pytest
 import tomllib
 import yaml
 
+from preprocess.request import MAX_TIMEOUT_MS
 from tests.compose.stock import stock_file
 from transformer_serving.contract import preprocess_settings
 from transformer_serving.contract.errors import ServingError
@@ -194,6 +195,18 @@ def test_the_balancers_threads_and_connections_fit_its_limits() -> None:
     assert limits["memory"] == "1g"
 
 
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [("compose.yaml", "inference"), ("clearml-serving.yaml", "clearml-serving-inference")],
+)
+def test_the_threads_of_many_workers_are_the_operators_to_allow(file: str, name: str) -> None:
+    limits = service(file, name)["deploy"]["resources"]["limits"]
+    (row,) = (row for row in variables() if row.name == "INFERENCE_PIDS")
+    assert limits["pids"] == f"${{{row.name}:-{row.default}}}"
+    # Workers of sixty threads each.
+    assert int(row.default) >= 64 * 60
+
+
 def test_no_program_starts_a_thread_for_each_cpu_of_a_large_machine() -> None:
     for name in ("alertmanager", "grafana"):
         watcher = service("monitoring.yaml", name)
@@ -204,13 +217,25 @@ def test_no_program_starts_a_thread_for_each_cpu_of_a_large_machine() -> None:
     assert "OPENBLAS_NUM_THREADS=1" in shared
 
 
-def test_the_balancers_own_error_is_one_of_ours() -> None:
+def test_the_balancers_own_errors_are_of_ours() -> None:
     text = (ROOT / "docker" / "balancer" / "haproxy.cfg").read_text("utf-8")
-    row = re.search(r"http-error status (\d+) .* string '(.*)' hdr Retry-After (\d+)\n", text)
-    assert row is not None
-    status, body, retry_after = int(row[1]), json.loads(row[2]), int(row[3])
-    ours = ServingError(body["code"], body["message"])
-    assert (status, body, retry_after) == (ours.kind.status, ours.body(), ours.retry_after_s)
+    form = r"http-error status (\d+) .* string '(.*)'(?: hdr Retry-After (\d+))?\n"
+    rows = re.findall(form, text)
+    assert [status for status, _, _ in rows] == ["503", "504"]
+    for status, said, retry_after in rows:
+        body = json.loads(said)
+        ours = ServingError(body["code"], body["message"])
+        assert (int(status), body) == (ours.kind.status, ours.body())
+        assert retry_after == str(ours.retry_after_s or "")
+
+
+def test_the_balancer_waits_longer_than_any_deadline() -> None:
+    """Else it answers, and the gateway's own 504 or a late answer is lost."""
+    text = (ROOT / "docker" / "balancer" / "haproxy.cfg").read_text("utf-8")
+    (seconds,) = map(int, re.findall(r"^    timeout server (\d+)s$", text, re.MULTILINE))
+    assert seconds > MAX_TIMEOUT_MS / 1000
+    for row in (preprocess_settings.TIMEOUT_S, preprocess_settings.GENERATION_TIMEOUT_S):
+        assert seconds > row.high
 
 
 def test_the_images_are_built_on_what_the_lock_pins(lock: Lock) -> None:

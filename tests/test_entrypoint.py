@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import re
+import shutil
 import socket
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,3 +61,76 @@ def test_other_addresses_are_the_sdks_to_judge(host: str) -> None:
 
 def test_the_control_planes_own_container_asks_itself(port: int) -> None:
     assert started(f"http://127.0.0.1:{port}", required="").stdout == "the program\n"
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    """What pip installs from: a package, and two versions of the one that it needs."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    for name, version, needs in (
+        ("wanted", "1.0", "Requires-Dist: needed\n"), ("needed", "1.0", ""), ("needed", "2.0", ""),
+    ):  # fmt: skip
+        info = f"{name}-{version}.dist-info"
+        with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{name}.py", f"VERSION = '{version}'\n")
+            metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
+            wheel.writestr(f"{info}/METADATA", metadata)
+            wheel.writestr(
+                f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            )
+            wheel.writestr(f"{info}/RECORD", "")
+    return folder
+
+
+def image(folder: Path, lock: str) -> Any:
+    """The script as an image of these packages has it, with its volume in `folder`."""
+    made = folder / f"image {lock}"
+    made.mkdir()
+    shutil.copy(SCRIPT, made)
+    (made / "image.lock").write_text(f"{lock}\n")
+    found = importlib.util.spec_from_file_location("entrypoint", made / SCRIPT.name)
+    assert found is not None
+    assert found.loader is not None
+    module: Any = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    module.PACKAGES_FOLDER = folder
+    return module
+
+
+def test_extra_packages_leave_the_image_its_versions(tmp_path: Path, index: Path) -> None:
+    """They come before its own, so that another version would be in its place."""
+    environment = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index)}
+    old = image(tmp_path, "needed==1.0").install(["wanted"], environment)
+    assert (old / "wanted.py").exists()
+    assert (old / "needed.py").read_text() == "VERSION = '1.0'\n"
+    # After an upgrade of the image, on the same volume.
+    new = image(tmp_path, "needed==2.0").install(["wanted"], environment)
+    assert new != old
+    assert (new / "needed.py").read_text() == "VERSION = '2.0'\n"
+
+
+def test_extra_packages_of_another_python_are_others(
+    tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index)}
+    script = image(tmp_path, "needed==1.0")
+    first = script.install(["wanted"], environment)
+    assert script.install(["wanted"], environment) == first
+    monkeypatch.setattr(sys.implementation, "cache_tag", "cpython-399")
+    assert script.install(["wanted"], environment) != first
+
+
+def test_another_version_than_the_images_is_refused(tmp_path: Path, index: Path) -> None:
+    environment = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index)}
+    with pytest.raises(SystemExit, match="build an image of your own"):
+        image(tmp_path, "needed==1.0").install(["needed==2.0"], environment)
+
+
+@pytest.mark.parametrize("name", ["python", "triton"])
+def test_the_lock_lies_beside_the_script(name: str) -> None:
+    text = (SCRIPT.parent / name / "Dockerfile").read_text("utf-8")
+    assert re.search(r"^COPY .+\.lock /opt/transformer-serving/image\.lock$", text, re.MULTILINE)
+    assert re.search(
+        r"^COPY .*docker/entrypoint\.py .*/opt/transformer-serving/$", text, re.MULTILINE
+    )

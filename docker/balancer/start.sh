@@ -10,6 +10,12 @@ done
 cert=${TRANSFORMER_SERVING_TLS_CERT:-}
 key=${TRANSFORMER_SERVING_TLS_KEY:-}
 ca=${TRANSFORMER_SERVING_TLS_CLIENT_CA:-}
+# HAProxy would open the door to everybody, in plain HTTP.
+if [ -n "$ca" ] && [ -z "$cert" ]; then
+    echo "error: TRANSFORMER_SERVING_TLS_CLIENT_CA needs TRANSFORMER_SERVING_TLS_FOLDER, with tls.crt" \
+        "and tls.key: callers show certificates over TLS only" >&2
+    exit 2
+fi
 
 # One command to HAProxy's socket, from stdin; prints what it says.
 tell() {

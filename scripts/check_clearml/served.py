@@ -9,12 +9,13 @@ import urllib.request
 
 NAME, WANTED, WAIT_S = sys.argv[1], 70, 180
 url = f"{os.environ['CLEARML_DEFAULT_BASE_SERVE_URL'].rstrip('/')}/{NAME}/1"
+headers = {"Content-Type": "application/json"}
+if key := os.environ.get("TRANSFORMER_SERVING_KEY"):
+    headers["x-api-key"] = key
 deadline = time.monotonic() + WAIT_S
 said: object = "nothing"
 while time.monotonic() < deadline:
-    request = urllib.request.Request(
-        url, json.dumps({"x": 1}).encode(), {"Content-Type": "application/json"}, method="POST"
-    )
+    request = urllib.request.Request(url, json.dumps({"x": 1}).encode(), headers, method="POST")
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:
             said = json.loads(answer.read())

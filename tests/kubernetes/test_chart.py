@@ -100,10 +100,16 @@ def test_an_autoscaler_owns_the_number_of_pods() -> None:
     assert not kinds(fixed) & {"HorizontalPodAutoscaler", "ScaledObject"}
 
 
-@pytest.mark.parametrize("running", [5, 0])
-def test_an_autoscaler_takes_the_number_over_that_runs(tmp_path: Path, running: int) -> None:
+@pytest.mark.parametrize(
+    ("running", "least", "inference", "triton"),
+    [(5, 0, 5, 5), (1, 1, 2, 1), (0, 1, 2, 1), (0, 0, 2, 0)],
+)
+def test_an_autoscaler_takes_the_number_over_that_runs(
+    tmp_path: Path, running: int, least: int, inference: int, triton: int
+) -> None:
     """Without it Helm would take `replicas` away, and Kubernetes make it one pod.
 
+    At 0, as after `replicas: 0`, a HorizontalPodAutoscaler would do nothing; KEDA may want it.
     The copy's Deployments are as a cluster would tell: rendering asks none.
     """
     copy = tmp_path / "chart"
@@ -114,12 +120,12 @@ def test_an_autoscaler_takes_the_number_over_that_runs(tmp_path: Path, running: 
     assert text.count(asked) == 1
     answer = f'dict "spec" (dict "replicas" {running}) "metadata"'
     names.write_text(text.replace(asked, answer), "utf-8")
-    values = {**CLEARML, "triton": {"autoscaling": KEDA}}
+    values = {**CLEARML, "triton": {"autoscaling": {**KEDA, "minReplicas": least}}}
     texts = helm_python.Chart.load(copy).render(values, name="demo", namespace=NAMESPACE)
-    for part in ("inference", "triton"):
+    for part, replicas in (("inference", inference), ("triton", triton)):
         path = f"transformer-serving/templates/{part}.yaml"
         deployment = next(yaml.safe_load_all(texts[path]))
-        assert deployment["spec"]["replicas"] == running
+        assert deployment["spec"]["replicas"] == replicas
 
 
 def test_inference_scales_on_cpu_and_a_pod_is_one_worker() -> None:
@@ -138,7 +144,7 @@ def test_a_dead_prometheus_does_not_look_like_nobody_asking() -> None:
     spec = one(objects, "ScaledObject", "demo-triton")["spec"]
     assert spec["minReplicaCount"] == 0
     assert spec["fallback"] == {"failureThreshold": 3, "replicas": 2}
-    waiting, answered, asked = (trigger["metadata"] for trigger in spec["triggers"])
+    waiting, answered, running, asked = (trigger["metadata"] for trigger in spec["triggers"])
     assert all(each["metadata"]["ignoreNullValues"] == "false" for each in spec["triggers"])
     workers = '{namespace="serving",pod=~"demo-inference-.*"}'
     # Workers without a figure yet are 0; no worker that is scraped is no answer.
@@ -147,12 +153,31 @@ def test_a_dead_prometheus_does_not_look_like_nobody_asking() -> None:
     assert waiting["threshold"] == "6000"
     assert answered["threshold"] == "8400"
     assert answered["query"] == f"sum(rate(transformer_serving_tokens_total{workers}[1m])){none}"
+    assert running["query"] == f"sum(transformer_serving_running_streams{workers}){none}"
     assert asked["query"] == f"sum(rate(transformer_serving_requests_total{workers}[2m])){none}"
 
 
 def test_only_a_triton_that_scales_to_zero_is_woken_by_requests() -> None:
     objects = rendered(CLEARML, {"triton": {"autoscaling": KEDA}})
-    assert len(one(objects, "ScaledObject", "demo-triton")["spec"]["triggers"]) == 2
+    assert len(one(objects, "ScaledObject", "demo-triton")["spec"]["triggers"]) == 3
+
+
+@pytest.mark.parametrize("vllm", [False, True])
+@pytest.mark.parametrize("least", [0, 1])
+def test_texts_in_generation_scale_and_keep_a_triton(vllm: bool, least: int) -> None:
+    """They are neither among the tokens that wait nor among those that are answered."""
+    scaled = {**KEDA, "minReplicas": least, "runningStreams": 128}
+    triton = {"vllm": vllm, "gpus": 1, "autoscaling": scaled}
+    spec = one(rendered(CLEARML, {"triton": triton}), "ScaledObject", "demo-triton")["spec"]
+    (running,) = (
+        each
+        for each in spec["triggers"]
+        if "transformer_serving_running_streams{" in each["metadata"]["query"]
+    )
+    assert running["metricType"] == "AverageValue"
+    assert running["metadata"]["threshold"] == "128"
+    # Any number above 0 keeps the last one, as none is said.
+    assert "activationThreshold" not in running["metadata"]
 
 
 @pytest.mark.parametrize(("drain", "grace"), [(0, 55), (5, 60), ("7.5", 63), (120, 175)])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import helm_python
 import pytest
 
-from tests.kubernetes.chart import CLEARML, LOCAL, rendered
+from tests.kubernetes.chart import CHART, CLEARML, LOCAL, merged, rendered
 
 ALERTS = {"monitoring": {"podMonitors": True, "rules": True}, "access": {"open": True}}
 TOGETHER: dict[str, tuple[dict[str, Any], str]] = {
@@ -88,6 +91,18 @@ TOGETHER: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "tasks of the living": ({**CLEARML, "keepTasksMinutes": 1}, "give 5 or more, or 0 for never"),
     "vLLM without a GPU": ({**CLEARML, "triton": {"vllm": True}}, "needs triton.gpus"),
+    "less memory than is asked for": (
+        {**CLEARML, "triton": {"resources": {"limits": {"memory": "512Mi"}}}},
+        "triton.resources.requests.memory is 4Gi and triton.resources.limits.memory 512Mi",
+    ),
+    "less of a CPU than is asked for": (
+        {**CLEARML, "inference": {"resources": {"limits": {"cpu": "500m"}}}},
+        "inference.resources.requests.cpu is 1 and inference.resources.limits.cpu 500m",
+    ),
+    "memory in words": (
+        {**LOCAL, "local": {"enabled": True, "resources": {"limits": {"memory": "much"}}}},
+        "local.resources.limits.memory is 'much', which is no quantity",
+    ),
     "route without a gateway": ({**CLEARML, "route": {"enabled": True}}, "needs route.parentRefs"),
 }  # fmt: skip
 ALONE: dict[str, tuple[dict[str, Any], str]] = {
@@ -155,6 +170,56 @@ def test_values_that_are_wrong_by_themselves(case: str) -> None:
     with pytest.raises(helm_python.HelmError) as refused:
         rendered(CLEARML, values)
     assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "limit"), [(1, "1"), ("100m", 0.5), ("0.5", "500m"), ("1e3", "1k"), (2, None)]
+)
+def test_a_limit_may_be_written_otherwise(asked: object, limit: object) -> None:
+    resources = {"requests": {"cpu": asked}, "limits": {"cpu": limit}}
+    assert rendered(CLEARML, {"inference": {"resources": resources}})
+
+
+CLAIMED = {
+    "a larger volume": (
+        {"size": "20Gi"},
+        "local.size is 20Gi, and Kubernetes keeps the 10Gi that the StatefulSet was made with: "
+        "enlarge the claim data-demo-control-plane-0 itself",
+    ),
+    "another class": (
+        {"storageClassName": "fast"},
+        "local.storageClassName is 'fast', and Kubernetes keeps the ''",
+    ),
+}
+
+
+def with_claim(folder: Path) -> helm_python.Chart:
+    """The chart in a cluster that has its StatefulSet: rendering asks none."""
+    copy = folder / "chart"
+    shutil.copytree(CHART, copy)
+    template = copy / "templates" / "_quantities.tpl"
+    asked = 'lookup "apps/v1" "StatefulSet" .Release.Namespace $name'
+    text = template.read_text("utf-8")
+    assert text.count(asked) == 1
+    (plane,) = (each for each in rendered(LOCAL) if each["kind"] == "StatefulSet")
+    found = json.dumps(json.dumps(plane))
+    template.write_text(text.replace(asked, f"fromJson {found}"), "utf-8")
+    return helm_python.Chart.load(copy)
+
+
+@pytest.mark.parametrize("case", CLAIMED)
+def test_what_a_statefulset_claimed_stays(tmp_path: Path, case: str) -> None:
+    """The API server would refuse it when the other objects are changed already."""
+    values, sentence = CLAIMED[case]
+    with pytest.raises(helm_python.HelmError) as refused:
+        with_claim(tmp_path).render(merged(LOCAL, {"local": values}), name="demo")
+    assert sentence in str(refused.value)
+    assert "kubectl delete statefulset demo-control-plane --cascade=orphan" in str(refused.value)
+
+
+def test_a_claim_of_the_same_size_is_no_change(tmp_path: Path) -> None:
+    with with_claim(tmp_path) as chart:
+        assert chart.render(merged(LOCAL, {"local": {"size": "10240Mi"}}), name="demo")
 
 
 def test_a_release_with_too_long_a_name() -> None:

@@ -9,6 +9,10 @@
 {{- include "serving.checkClearml" . }}
 {{- include "serving.checkAccess" . }}
 {{- include "serving.checkAlerts" . }}
+{{- include "serving.checkResources" . }}
+{{- if $v.local.enabled }}
+  {{- include "serving.checkClaim" . }}
+{{- end }}
 {{- range $part := list "inference" "triton" }}
   {{- $auto := (index $v $part).autoscaling }}
   {{- if and $auto.enabled (gt (int $auto.minReplicas) (int $auto.maxReplicas)) }}

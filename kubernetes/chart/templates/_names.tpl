@@ -24,15 +24,17 @@ labels:
 {{- end }}
 
 {{/* (list $ COMPONENT VALUES): a Deployment's line of replicas. Where an autoscaler owns them it is the
-number that runs: without the line Helm takes an older release's away, and Kubernetes makes it one pod. */}}
+number that runs: without the line Helm takes an older release's away, and Kubernetes makes it one pod. Its
+minimum counts, too: a HorizontalPodAutoscaler takes 0 for being turned off, and leaves it. */}}
 {{- define "serving.replicas" -}}
 {{- $ := index . 0 -}}
 {{- $name := include "serving.name" . -}}
 {{- if not (index . 2).autoscaling.enabled -}}
 replicas: {{ (index . 2).replicas }}
 {{- else -}}
+{{- $least := (index . 2).autoscaling.minReplicas -}}
 {{- with lookup "apps/v1" "Deployment" $.Release.Namespace $name -}}
-replicas: {{ .spec.replicas }}
+replicas: {{ max .spec.replicas $least }}
 {{- end -}}
 {{- end -}}
 {{- end }}

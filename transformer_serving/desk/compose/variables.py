@@ -140,6 +140,12 @@ INFERENCE = Section(
         ),
         Variable("INFERENCE_CPUS", "CPUs of each container; 0: no limit.", "0"),
         Variable("INFERENCE_MEMORY", "Memory of each container.", "2g"),
+        Variable(
+            "INFERENCE_PIDS",
+            "Threads of each container, of which a worker has 25 to 60; too few for the workers "
+            "above are refused at the start.",
+            "4096",
+        ),
     ),
 )
 TRITON = Section(

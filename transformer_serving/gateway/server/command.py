@@ -20,6 +20,7 @@ from transformer_serving.gateway.access import ACCESS, check_address, read_acces
 from transformer_serving.gateway.figures.folder import figures_folder
 from transformer_serving.gateway.server.kept_tls import KeptTls, kept_tls
 from transformer_serving.gateway.server.listener import BoundPath, hold, listen, listen_on_socket
+from transformer_serving.gateway.server.process_limit import refuse_workers_without_threads
 from transformer_serving.gateway.server.supervisor import Supervisor
 from transformer_serving.gateway.server.worker_order import MAKING_WAY_S, WorkerOrder
 from transformer_serving.gateway.settings import (
@@ -53,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             GRACEFUL_SECONDS.name: settings.graceful_seconds,
         }
         refuse_a_stop_that_does_not_fit(os.environ, taken, beside=LEAVE_S)
+        refuse_workers_without_threads(options.workers)
         if options.uds is None or settings.grpc_port:
             check_address(access, options.host)
         tls = kept_tls(access)
