@@ -360,6 +360,20 @@ def test_no_padding_token_is_refused(classifier: Path) -> None:
         open_source(str(classifier))
 
 
+def test_a_padding_token_that_the_embeddings_have_no_row_for_is_refused(classifier: Path) -> None:
+    """As it is where a tokenizer without one is given a name that no token has."""
+    tokenizer = Tokenizer.from_file(str(classifier / "tokenizer.json"))
+    rows = tokenizer.get_vocab_size()
+    change(classifier / "config.json", vocab_size=rows)
+    assert open_source(str(classifier)).tokenizer.pad_id == 0
+    change(classifier / "tokenizer_config.json", pad_token="<|new|>")
+    said = rf"token '<\|new\|>' has the id {rows}, and the model's embeddings have {rows} rows; set"
+    with pytest.raises(ConversionRefused, match=said):
+        open_source(str(classifier))
+    change(classifier / "config.json", vocab_size=rows + 1)
+    assert open_source(str(classifier)).tokenizer.pad_id == rows
+
+
 def test_a_folder_without_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConversionRefused, match=r"config\.json"):
         open_source(str(tmp_path))
