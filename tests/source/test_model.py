@@ -345,11 +345,28 @@ def test_a_list_of_modules_that_is_none_is_refused(tmp_path: Path, written: str)
         open_source(str(model))
 
 
-def test_a_pooling_that_leaves_the_prompt_out_is_refused(tmp_path: Path) -> None:
-    model = sentence_model(tmp_path, prompts={"query": "query: "})
+@pytest.mark.parametrize("prompts", [{"query": "query: "}, {"query": "", "document": ""}, None])
+def test_a_pooling_that_leaves_the_prompt_out_is_refused(
+    tmp_path: Path, prompts: dict[str, str] | None
+) -> None:
+    """Also without prompts of its own: a request's `prompt` would be pooled over."""
+    model = sentence_model(tmp_path, prompts=prompts)
     change(model / "1_P" / "config.json", include_prompt=False)
     with pytest.raises(ConversionRefused, match="include_prompt"):
         open_source(str(model))
+    change(model / "1_P" / "config.json", include_prompt=True)
+    assert open_source(str(model)).head == "vector"
+
+
+@pytest.mark.parametrize("size", ["base", "large", "xl"])
+def test_models_that_are_pooled_without_prompts_by_their_name_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
+    model = sentence_model(tmp_path)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(model))
+    with pytest.raises(ConversionRefused, match="include_prompt"):
+        open_source(f"hkunlp/instructor-{size}")
+    assert open_source("sentence-transformers/instructions").head == "vector"
 
 
 def test_no_padding_token_is_refused(classifier: Path) -> None:

@@ -109,7 +109,7 @@ def open_source(
         takes_token_types=token_types and "token_type_ids" in tokenizer.names,
         vocabulary=vocabulary,
         classification=read_labels(config, folder, chosen) if labelled else None,
-        sentence=_sentence(folder, head),
+        sentence=_sentence(folder, head, found_name),
         head_size=_head_size(config),
     )
 
@@ -137,9 +137,9 @@ def _head_size(config: Mapping[str, Any]) -> int | None:
     return max(1, width // heads) if width and heads else None
 
 
-def _sentence(folder: Path, head: str) -> SentenceSettings | None:
+def _sentence(folder: Path, head: str, name: str) -> SentenceSettings | None:
     if head == "vector":
-        return read_sentence_settings(folder)
+        return read_sentence_settings(folder, name)
     return BARE_ENCODER if head == "token_vectors" else None
 
 
