@@ -258,13 +258,14 @@ def sentence_model(folder: Path, **settings: Any) -> Path:
 def test_prompts_and_similarity_are_read(tmp_path: Path) -> None:
     model = sentence_model(
         tmp_path,
-        prompts={"query": "query: ", "document": ""},
+        prompts={"query": "query: ", "document": "", "other": None},
         default_prompt_name="query",
         similarity_fn_name="dot",
     )
     source = open_source(str(model))
     assert (source.task, source.head) == ("sentence-embedding", "vector")
-    assert source.sentence == SentenceSettings(("Pooling",), {"query": "query: "}, "query", "dot")
+    prompts = {"query": "query: ", "document": "", "other": ""}
+    assert source.sentence == SentenceSettings(("Pooling",), prompts, "query", "dot")
     assert open_source(str(model), task="rerank").head == "vector"
 
 

@@ -84,7 +84,8 @@ def read_sentence_settings(folder: Path, name: str = "") -> SentenceSettings:
             f"stand {', '.join(SERVED_MODULES)}"
         )
     settings = read_json(folder / "config_sentence_transformers.json") or {}
-    prompts = {str(name): text for name, text in (settings.get("prompts") or {}).items() if text}
+    # One without a text is no prompt, and can be named where the default is another.
+    prompts = {str(name): text or "" for name, text in (settings.get("prompts") or {}).items()}
     default = settings.get("default_prompt_name")
     _refuse_left_out_prompts(folder, rows, name)
     return SentenceSettings(
