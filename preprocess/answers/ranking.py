@@ -183,7 +183,8 @@ class Rerank:
 
     def encode(self, request: Request, tokenizer: Tokenizer) -> Work:
         if isinstance(self._encoder, BiEncoder):
-            # sentence-transformers' encode_query and encode_document: never the default prompt.
+            # sentence-transformers' encode_query and encode_document. It gives every model these
+            # two names, so that neither the default prompt nor 'passage' is ever taken.
             prompts = self._encoder.embedding.prompts
             return self._encoder.encode(
                 request, tokenizer, prompts.get("query"), prompts.get("document")

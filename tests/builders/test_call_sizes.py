@@ -26,6 +26,11 @@ def test_one_length_is_one_bucket() -> None:
     assert call_sizes(LADDER, seq_len=(128, 128, 128), max_length=128).buckets == (128,)
 
 
+def test_one_token_is_no_length_of_its_own_where_longer_ones_follow() -> None:
+    assert call_sizes(LADDER, seq_len=(1, 16, 40)).buckets == (16, 32, 40)
+    assert call_sizes(LADDER, seq_len=(1, 1, 1)).buckets == (1,)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

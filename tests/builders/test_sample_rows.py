@@ -7,11 +7,14 @@ from hypothesis import given, strategies as st
 
 from preprocess.tokens import Encoded
 from transformer_serving.contract.meanings import Masks
+from transformer_serving.desk.builders.call_sizes import call_sizes
 from transformer_serving.desk.builders.sample_rows import asked_lengths, kept_lengths, rows_of
 
 FIRST, LAST, MASK = 101, 102, 103
-LADDERS = st.sets(st.integers(1, 600), min_size=1, max_size=8).map(
-    lambda found: tuple(sorted(found))
+LADDERS = st.sets(st.integers(1, 600), min_size=3, max_size=8).map(
+    lambda found: (
+        call_sizes(tuple(sorted(found)), seq_len=(min(found), sorted(found)[1], max(found))).buckets
+    )
 )
 
 
@@ -53,12 +56,12 @@ def test_lengths_are_the_buckets_the_heads_and_their_neighbours(
     longest = buckets[-1]
     asked, kept = asked_lengths(buckets, head_size), kept_lengths(buckets)
     least = min(2, longest)
-    assert {size for size in buckets if size > 1} <= set(asked) & set(kept)
+    assert set(buckets) <= set(asked) & set(kept)
     assert all(least <= size <= longest for size in (*asked, *kept))
     if head_size is not None and 2 <= head_size < longest:
         assert {head_size, head_size + 1} <= set(asked)
     for below, bucket in zip((0, *buckets), buckets, strict=False):
-        assert any(below < size <= bucket for size in kept) or bucket == 1
+        assert any(below < size <= bucket for size in kept)
 
 
 @pytest.mark.parametrize(

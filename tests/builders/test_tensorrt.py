@@ -21,6 +21,7 @@ from transformer_serving.desk.builders.tensorrt import (
 )
 from transformer_serving.desk.builders.tensorrt_run import fitting_profile
 from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.export.endpoint_json import LIMITS
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.versions.lock import read_lock
 from transformer_serving.engine.model_config import from_text
@@ -49,12 +50,14 @@ def installed(
 
 
 def test_one_profile_a_bucket_from_one_text_to_the_most() -> None:
-    first, second = profiles(["input_ids", "mask_positions"], SHAPES)
+    first, second = profiles(["input_ids", "mask_positions", "candidates"], SHAPES)
     ids = first["input_ids"]
     assert (ids.least, ids.best, ids.greatest) == ((1, 1), (4, 16), (32, 16))
     ids = second["input_ids"]
     assert (ids.least, ids.best, ids.greatest) == ((1, 17), (4, 64), (32, 64))
     assert second["mask_positions"].greatest == (32, 512)
+    # What preprocess takes, which refuses more targets than texts.
+    assert second["candidates"].greatest == (32, LIMITS.max_texts)
 
 
 @pytest.mark.usefixtures("gpu")

@@ -22,7 +22,12 @@ from transformer_serving.desk.builders.onnxruntime import build_onnxruntime
 from transformer_serving.desk.builders.table import open_engine
 from transformer_serving.desk.bundle import preprocess_file
 from transformer_serving.desk.bundle.folder import RENEWABLE, open_bundle
-from transformer_serving.desk.bundle.writer import check_target, renew_bundle
+from transformer_serving.desk.bundle.writer import (
+    check_target,
+    content_of,
+    renew_bundle,
+    write_bundle,
+)
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.convert import STEPS, Converted, ConvertRequest, convert
 from transformer_serving.desk.deploy.plain_triton import write_repository
@@ -30,7 +35,7 @@ from transformer_serving.desk.deploy.registry import registry_folder
 from transformer_serving.desk.failure import ConversionRefused, Failure
 from transformer_serving.desk.parity.shapes import infer_of
 from transformer_serving.engine.model_config import from_text
-from transformer_serving.engine.proof.parity_set import read_parity_set
+from transformer_serving.engine.proof.parity_set import ParitySet, read_parity_set
 from transformer_serving.engine.proof.verdict import prove
 
 
@@ -178,6 +183,17 @@ def test_it_carries_what_proves_it(bundle: Path) -> None:
     done = prove(carried, infer_of(carried, call))
     assert done.fault is None
     assert 0 < done.largest_difference < 1e-4
+
+
+def test_a_parity_set_that_no_controller_takes_is_not_written(bundle: Path, tmp_path: Path) -> None:
+    target = tmp_path / "other"
+    with content_of(open_bundle(bundle), tmp_path) as content:
+        carried = content.parity_set
+        assert isinstance(carried, ParitySet)
+        short = replace(carried, rows=carried.rows[:1])
+        with pytest.raises(ConversionRefused, match="'rows' must hold one of .* by --seq-len"):
+            write_bundle(replace(content, parity_set=short), target)
+    assert not target.exists()
 
 
 def without_parity_set(bundle: Path) -> None:

@@ -94,6 +94,22 @@ def test_a_file_that_the_manifest_does_not_list_is_named(
     [
         ("torch.ops.aten.embedding.default", "torch.hub.load", "the operator 'torch.hub.load'"),
         ("torch.ops.aten.embedding.default", "torch.load", "the operator 'torch.load'"),
+        *(
+            (
+                "torch.ops.aten.embedding.default",
+                f"torch.ops.aten.{name}",
+                f"'torch.ops.aten.{name}",
+            )
+            for name in (
+                "from_file.default",
+                "from_file.out",
+                "save.default",
+                "set_.source_Storage",
+                "resize_.default",
+                "empty.memory_format",
+                "as_strided.default",
+            )
+        ),
         ("_operator.getitem", "_operator.methodcaller", "the operator '_operator.methodcaller'"),
         ("_operator.getitem", "#os:system", "the operator '#os:system'"),
         (EXPRESSION, "Symbol('s1').__class__", "the size"),

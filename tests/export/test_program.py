@@ -14,6 +14,7 @@ from tests.engine.torch_models import export_small
 from tests.families import save_model
 from tests.tiny_models import POSITIONS, save_classifier, save_tokenizer
 from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.torch_operators import OPERATORS
 from transformer_serving.contract.torch_program import GRAPH, WEIGHTS, read_program
 from transformer_serving.desk.export.heads import load_head
 from transformer_serving.desk.export.program import Traceable, export_program, write_program
@@ -164,6 +165,32 @@ def test_a_model_with_an_operator_of_its_own_is_refused_as_it_is_written(tmp_pat
     own = Traceable(WithOwnOperator(), ("input_ids",), example, (), "fp32", "own")
     with pytest.raises(ConversionRefused, match=r"the operator 'torch\.ops\.tests\.doubled"):
         write_program(own, tmp_path)
+
+
+def test_every_operator_that_a_graph_may_call_is_of_atens_and_takes_no_path() -> None:
+    schemas: dict[str, list[str]] = {}
+    for schema in torch._C._jit_get_all_schemas():
+        schemas.setdefault(schema.name, []).append(str(schema))
+    assert "filename" in schemas["aten::from_file"][0]
+    for name in OPERATORS:
+        assert not [one for one in schemas[f"aten::{name}"] if "filename" in one]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_graph_that_opens_a_file_is_not_run(tmp_path: Path, shared: bool) -> None:
+    """It would be read into an answer, or, shared, be written as the tensor is."""
+    path, target = export_small(tmp_path), tmp_path / "opened"
+    program = json.loads(path.read_text())
+    nodes = program["graph"]["graph_module"]["graph"]["nodes"]
+    node = next(one for one in nodes if one["target"].startswith("torch.ops.aten."))
+    values = {"filename": {"as_string": str(target)}, "shared": {"as_bool": shared}}
+    values["size"] = {"as_int": 8}
+    node["target"] = "torch.ops.aten.from_file.default"
+    node["inputs"] = [{"name": name, "arg": arg, "kind": 1} for name, arg in values.items()]
+    path.write_text(json.dumps(program))
+    with pytest.raises(ContractError, match=r"torch\.ops\.aten\.from_file\.default"):
+        load_program(path)
+    assert not target.exists()
 
 
 def test_a_program_that_is_none_is_not_read(tmp_path: Path) -> None:

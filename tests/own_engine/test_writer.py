@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,8 +145,9 @@ PAIRS = {
 }
 
 
-def summing_engine(file: Path, width: int) -> Path:
-    """The sum of a table's rows, one for each token of a text: [texts, width]."""
+def summing_engine(file: Path, width: int, outputs: Sequence[str] = ("output",)) -> Path:
+    """The sum of a table's rows, one for each token of a text: [texts, width]; the rows before
+    that are the output "kept", [texts, tokens, width]."""
     from onnx import TensorProto, helper, numpy_helper
 
     table = np.random.default_rng(0).normal(size=(100, width)).astype(np.float32)
@@ -161,12 +163,50 @@ def summing_engine(file: Path, width: int) -> Path:
         helper.make_tensor_value_info(name, TensorProto.INT64, ["texts", "tokens"])
         for name in ("input_ids", "attention_mask")
     ]
-    output = helper.make_tensor_value_info("output", TensorProto.FLOAT, ["texts", width])
+    axes: dict[str, Sequence[str | int | None]] = {
+        "output": ["texts", width],
+        "kept": ["texts", "tokens", width],
+    }
+    given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, axes[name]) for name in outputs]
     weights = [numpy_helper.from_array(value, name) for name, value in constants.items()]
-    graph = helper.make_graph(nodes, "sums", inputs, [output], weights)
+    graph = helper.make_graph(nodes, "sums", inputs, given, weights)
     opset = helper.make_opsetid("", 17)
     onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), str(file))
     return file
+
+
+@pytest.mark.parametrize(
+    ("task", "outputs", "more", "taken", "head"),
+    [
+        ("sentence-embedding", ("kept", "output"), (), "kept", "token_vectors"),
+        ("sentence-embedding", ("output", "kept"), (), "output", "vector"),
+        (
+            "sentence-embedding",
+            ("kept", "output"),
+            ("--output-name", "output"),
+            "output",
+            "vector",
+        ),
+        ("feature-extraction", ("output", "kept"), (), "kept", "token_vectors"),
+    ],
+)
+def test_of_several_outputs_the_first_that_fits_is_taken_or_the_one_that_is_named(
+    task: str,
+    outputs: tuple[str, ...],
+    more: tuple[str, ...],
+    taken: str,
+    head: str,
+    tiny_classifier: Path,
+    tmp_path: Path,
+) -> None:
+    """The usual export of an encoder has its last layer and what its pooler makes of it."""
+    file, target = summing_engine(tmp_path / "sums.onnx", 8, outputs), tmp_path / "own"
+    done = made(tiny_classifier, file, target, "--task", task, *more)
+    assert done.exit_code == 0, done.output
+    bundle = open_bundle(target)
+    assert bundle.endpoint.head == head
+    assert [output.name for output in bundle.endpoint.outputs] == [taken]
+    assert read_parity_set((target / "model" / "parity.json").read_bytes()).outputs == (taken,)
 
 
 @pytest.mark.parametrize("task", PAIRS)

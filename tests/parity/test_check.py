@@ -12,6 +12,7 @@ import pytest
 from onnx import numpy_helper
 from transformers import BertForSequenceClassification
 
+from tests.families import save_model
 from tests.tiny_models import (
     POSITIONS,
     bert_config,
@@ -27,6 +28,7 @@ from transformer_serving.desk.export.endpoint_json import LIMITS, endpoint_of, t
 from transformer_serving.desk.export.onnx import GraphTensors, export_onnx
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.parity import check as parity
+from transformer_serving.desk.parity.bodies import parity_bodies
 from transformer_serving.desk.parity.check import (
     TOLERANCES,
     ParityReport,
@@ -36,6 +38,7 @@ from transformer_serving.desk.parity.check import (
     prepare_case,
     refuse_when_over,
 )
+from transformer_serving.desk.parity.distance import distance
 from transformer_serving.desk.parity.reference import reference_answers
 from transformer_serving.desk.source.model import open_source
 from transformer_serving.engine.proof.parity_set import read_parity_set
@@ -287,6 +290,49 @@ def test_requests_cover_every_length_class_and_one_that_is_cut(model: Model) -> 
     assert longest in lengths
     assert len(set(lengths)) > 12
     assert any("text_pair" in body for body in model.case.bodies)
+
+
+def spoken(text: str, score: float, start: int = 0) -> dict[str, Any]:
+    return {"answer": text, "score": score, "start": start, "end": start + len(text)}
+
+
+@pytest.mark.parametrize(
+    ("got", "difference", "agreement"),
+    [
+        (spoken("snow", 0.3), 0.0, 1.0),
+        # Answers that read the same are one, wherever they stand.
+        (spoken("Snow", 0.3, start=40), 0.0, 1.0),
+        (spoken("the snow", 0.3), 0.0, 1.0),
+        (spoken("an old piano", 0.3), 0.0, 0.0),
+        (spoken("tea", 0.3), 0.0, 0.0),
+        (spoken("an old piano", 0.95), 0.65, 0.0),
+        ([], float("inf"), 0.0),
+    ],
+)
+def test_another_answer_of_the_same_score_is_another_decision(
+    got: Any, difference: float, agreement: float
+) -> None:
+    """The second best is as good within what is allowed; the third and one of none are not."""
+    expected = [spoken("snow", 0.3), spoken("the snow", 0.29995), spoken("tea", 0.1)]
+    found = distance("question-answering", expected, got, 1e-4)
+    assert found.difference == pytest.approx(difference)
+    assert found.agreement == agreement
+
+
+def test_the_reference_of_an_answer_says_what_comes_behind_it(tmp_path: Path) -> None:
+    source = open_source(
+        str(save_model("bert", tmp_path, "ForQuestionAnswering")), task="question-answering"
+    )
+    graph = GraphTensors((), (OutputTensor("output", "FP32", (-1, 2)),))
+    endpoint = endpoint_of(source, graph, tokens_of(source, None, ()), LIMITS)
+    [first, second] = parity_bodies(endpoint, ["The train left early because of snow."])
+    [plain, ranked] = reference_answers(source, endpoint, [first, second])
+    for rows in (plain, ranked):
+        scores = [row["score"] for row in rows]
+        assert len({row["answer"].lower() for row in rows}) == len(rows) > 2
+        assert scores == sorted(scores, reverse=True)
+    rolled = distance("question-answering", ranked, {**ranked[0], **spoken("no", scores[0])}, 1e-4)
+    assert (rolled.difference, rolled.agreement) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("task", ["sentence-embedding", "rerank"])

@@ -258,13 +258,14 @@ def sentence_model(folder: Path, **settings: Any) -> Path:
 def test_prompts_and_similarity_are_read(tmp_path: Path) -> None:
     model = sentence_model(
         tmp_path,
-        prompts={"query": "query: ", "document": ""},
+        prompts={"query": "query: ", "document": "", "other": None},
         default_prompt_name="query",
         similarity_fn_name="dot",
     )
     source = open_source(str(model))
     assert (source.task, source.head) == ("sentence-embedding", "vector")
-    assert source.sentence == SentenceSettings(("Pooling",), {"query": "query: "}, "query", "dot")
+    prompts = {"query": "query: ", "document": "", "other": ""}
+    assert source.sentence == SentenceSettings(("Pooling",), prompts, "query", "dot")
     assert open_source(str(model), task="rerank").head == "vector"
 
 
@@ -345,11 +346,28 @@ def test_a_list_of_modules_that_is_none_is_refused(tmp_path: Path, written: str)
         open_source(str(model))
 
 
-def test_a_pooling_that_leaves_the_prompt_out_is_refused(tmp_path: Path) -> None:
-    model = sentence_model(tmp_path, prompts={"query": "query: "})
+@pytest.mark.parametrize("prompts", [{"query": "query: "}, {"query": "", "document": ""}, None])
+def test_a_pooling_that_leaves_the_prompt_out_is_refused(
+    tmp_path: Path, prompts: dict[str, str] | None
+) -> None:
+    """Also without prompts of its own: a request's `prompt` would be pooled over."""
+    model = sentence_model(tmp_path, prompts=prompts)
     change(model / "1_P" / "config.json", include_prompt=False)
     with pytest.raises(ConversionRefused, match="include_prompt"):
         open_source(str(model))
+    change(model / "1_P" / "config.json", include_prompt=True)
+    assert open_source(str(model)).head == "vector"
+
+
+@pytest.mark.parametrize("size", ["base", "large", "xl"])
+def test_models_that_are_pooled_without_prompts_by_their_name_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
+    model = sentence_model(tmp_path)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(model))
+    with pytest.raises(ConversionRefused, match="include_prompt"):
+        open_source(f"hkunlp/instructor-{size}")
+    assert open_source("sentence-transformers/instructions").head == "vector"
 
 
 def test_no_padding_token_is_refused(classifier: Path) -> None:
@@ -358,6 +376,20 @@ def test_no_padding_token_is_refused(classifier: Path) -> None:
     change(classifier / "config.json", pad_token_id=None)
     with pytest.raises(ConversionRefused, match="pad_token"):
         open_source(str(classifier))
+
+
+def test_a_padding_token_that_the_embeddings_have_no_row_for_is_refused(classifier: Path) -> None:
+    """As it is where a tokenizer without one is given a name that no token has."""
+    tokenizer = Tokenizer.from_file(str(classifier / "tokenizer.json"))
+    rows = tokenizer.get_vocab_size()
+    change(classifier / "config.json", vocab_size=rows)
+    assert open_source(str(classifier)).tokenizer.pad_id == 0
+    change(classifier / "tokenizer_config.json", pad_token="<|new|>")
+    said = rf"token '<\|new\|>' has the id {rows}, and the model's embeddings have {rows} rows; set"
+    with pytest.raises(ConversionRefused, match=said):
+        open_source(str(classifier))
+    change(classifier / "config.json", vocab_size=rows + 1)
+    assert open_source(str(classifier)).tokenizer.pad_id == rows
 
 
 def test_a_folder_without_config_is_refused(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """program.json of a bundle for PyTorch: a graph of torch.export in torch's own JSON.
 
 torch reads graphs with Python's own means: names become functions that it calls, and sizes are
-expressions that it evaluates. So a graph has operators of ATen and sizes in plain arithmetic, or it
-is never given to torch. Weights lie beside it as safetensors; nothing of a bundle is a pickle.
+expressions that it evaluates. So a graph has the operators that torch_operators names and sizes in
+plain arithmetic, or it is never given to torch. Weights lie beside it as safetensors; nothing of a
+bundle is a pickle.
 
 Tested by tests/contract/test_torch_gate.py.
 """
@@ -17,6 +18,7 @@ from typing import Any
 
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.fields import Fields, parse_object
+from transformer_serving.contract.torch_operators import OPERATORS
 
 GRAPH, WEIGHTS = "program.json", "program.safetensors"
 # The extra of pyproject.toml with what serves such a bundle.
@@ -24,10 +26,10 @@ EXTRA = "torch"
 PRECISIONS = ("fp32", "bf16", "fp16")
 _SCHEMA = 1
 _MOST_DIMENSIONS = 8
-# What a graph may call: ATen's operators, and Python's arithmetic on sizes.
-_OPERATOR = re.compile(
-    r"torch\.ops\.aten\.\w+\.\w+"
-    r"|_operator\.(getitem|add|sub|mul|floordiv|truediv|mod|neg|pow|ge|gt|le|lt|eq|ne)"
+# What a graph may call: some of ATen's operators, and Python's arithmetic on sizes.
+_OF_ATEN = re.compile(r"torch\.ops\.aten\.(\w+)\.\w+")
+_ON_SIZES = re.compile(
+    r"_operator\.(getitem|add|sub|mul|floordiv|truediv|mod|neg|pow|ge|gt|le|lt|eq|ne)"
     r"|torch\.sym_(float|int|ite|max|min|not|sqrt|sum)"
     r"|math\.(ceil|floor|trunc)"
 )
@@ -114,8 +116,10 @@ def _named(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _operator_fault(value: Any) -> str | None:
-    if isinstance(value, str) and _OPERATOR.fullmatch(value):
-        return None
+    if isinstance(value, str):
+        of_aten = _OF_ATEN.fullmatch(value)
+        if of_aten[1] in OPERATORS if of_aten else _ON_SIZES.fullmatch(value):
+            return None
     return f"the operator '{str(value)[:60]}'"
 
 

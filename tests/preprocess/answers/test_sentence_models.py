@@ -17,7 +17,7 @@ from tests.preprocess.answers.test_equality import BY_FIRST_TOKEN, few
 from tests.preprocess.answers.texts import lists, texts
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-PROMPTS = {"query": "query: ", "document": "passage: ", "clustering": "group "}
+PROMPTS = {"query": "query: ", "document": "passage: ", "clustering": "group ", "plain": ""}
 
 
 @pytest.fixture(scope="module")

@@ -68,8 +68,10 @@ def call_sizes(
         raise ConversionRefused(
             f"--max-length {max_length} and the MAX of --seq-len, {most}, must be equal; give one"
         )
-    between = {size for size in ladder if least < size < most}
-    return CallSizes(tuple(sorted({least, usual, most, *between})), most, batch or BATCH)
+    found = {least, usual, most, *(size for size in ladder if least < size < most)}
+    # A text has two special tokens: nothing would be padded to 1, and no request could prove it.
+    buckets = tuple(size for size in sorted(found) if size > 1 or size == most)
+    return CallSizes(buckets, most, batch or BATCH)
 
 
 def _check_range(option: str, sizes: Range | None) -> None:

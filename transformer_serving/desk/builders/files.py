@@ -28,7 +28,7 @@ class EngineFiles:
 
     `facts` are a TensorRT plan's, for the manifest; None for other engines. `parameters` go into
     Triton's configuration beside the precision, `instances` is how many copies of the engine it
-    runs.
+    runs. `outputs` names those that a call gives, in their order; none names all of the graph's.
     """
 
     engine: str
@@ -37,6 +37,7 @@ class EngineFiles:
     facts: Mapping[str, Any] | None = None
     parameters: Mapping[str, str] = field(default_factory=dict)
     instances: int = 1
+    outputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

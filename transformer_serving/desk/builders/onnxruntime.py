@@ -50,10 +50,11 @@ def open_onnxruntime(files: EngineFiles) -> Call:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(files.files[0]), providers=["CPUExecutionProvider"])
+    names = list(files.outputs) or None
 
     def call(tensors: Sequence[Tensor]) -> list[NDArray[np.generic]]:
         outputs: list[NDArray[np.generic]] = session.run(
-            None, {tensor.name: tensor.array for tensor in tensors}
+            names, {tensor.name: tensor.array for tensor in tensors}
         )
         return outputs
 

@@ -65,7 +65,7 @@ def _build_tensorrt(precision: str, graph: Path, folder: Path, shapes: Shapes) -
 def _open_tensorrt(files: EngineFiles) -> Call:
     from transformer_serving.desk.builders.tensorrt_run import open_plan
 
-    return open_plan(files.files[0])
+    return open_plan(files.files[0], files.outputs)
 
 
 def _build_vllm(precision: str, graph: Path, folder: Path, shapes: Shapes) -> EngineFiles:
@@ -175,5 +175,5 @@ def build_engine(
 
 
 def open_engine(files: EngineFiles) -> Call:
-    """A function from the tensors of one call to the graph's outputs in order."""
+    """A function from the tensors of one call to the files' outputs in order."""
     return ENGINES[files.engine].open(files)

@@ -18,16 +18,17 @@ from transformer_serving.contract.error_line import one_line
 from transformer_serving.contract.gate.plan_header import read_plan_header
 from transformer_serving.contract.gate.release import same
 from transformer_serving.contract.gate.server_facts import Gpu, read_gpus
-from transformer_serving.contract.heads import TOKEN_ROLES
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.builders.files import EngineFiles, Shapes
+from transformer_serving.desk.export.endpoint_json import LIMITS
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.user_cache import user_cache
 from transformer_serving.desk.versions.lock import read_lock
 
 PLAN = "model.plan"
-# How many masks or candidates a text may have; TensorRT needs a range for every axis.
-_EXTRA_RANGE = (1, 8, 512)
+# How many of a role a text may have; TensorRT needs a range for every axis. Masks end where
+# preprocess finds their answers too long, which costs memory; targets where it counts them.
+_EXTRA_RANGES = {"mask_positions": (1, 8, 512), "candidates": (1, 8, LIMITS.max_texts)}
 _FLAGS = {"fp32": None, "fp16": "FP16", "bf16": "BF16"}
 
 
@@ -128,7 +129,7 @@ def profiles(names: Collection[str], shapes: Shapes) -> Iterator[dict[str, Input
         yield {
             name: InputRange(*zip((fewest, usual, most), sizes, strict=True))
             for name in names
-            for sizes in (tokens if name in TOKEN_ROLES else _EXTRA_RANGE,)
+            for sizes in (_EXTRA_RANGES.get(name, tokens),)
         }
         shorter = length
 

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from transformer_serving.desk.builders.files import Call
 
 
-def open_plan(path: Path) -> Call:
-    """A function from the tensors of one call to the plan's outputs in order.
+def open_plan(path: Path, wanted: Sequence[str] = ()) -> Call:
+    """A function from the tensors of one call to the outputs `wanted`, in their order, or to all
+    of the plan's.
 
     Raises ConversionRefused when TensorRT cannot load the plan here or torch sees no GPU.
     """
@@ -61,7 +62,8 @@ def open_plan(path: Path) -> Call:
         torch.cuda.current_stream().synchronize()
         _done(context.execute_async_v3(stream.cuda_stream), "run")
         stream.synchronize()
-        return [array.cpu().numpy() for array in made]
+        given = dict(zip(outputs, made, strict=True))
+        return [given[name].cpu().numpy() for name in wanted or outputs]
 
     return call
 

@@ -85,7 +85,9 @@ def write_bundle(content: BundleContent, target: Path) -> Bundle:
         model_files = [entry_of(folder, path) for path in sorted(model.iterdir())]
         endpoint = _versioned(content, model_files)
         if content.parity_set is not None:
-            (model / PARITY).write_text(content.parity_set.to_json(), "utf-8")
+            written = content.parity_set.to_json()
+            _require_provable(written)
+            (model / PARITY).write_text(written, "utf-8")
             model_files.append(entry_of(folder, model / PARITY))
         endpoint_json = endpoint.to_json()
         read_endpoint(endpoint_json)
@@ -179,12 +181,24 @@ def content_of(bundle: Bundle, scratch: Path) -> Iterator[BundleContent]:
 def _parity_set(bundle: Bundle) -> ParitySet | GreedySet | None:
     path = bundle.model_folder / PARITY
     try:
-        if not path.is_file():
-            return None
-        raw = path.read_bytes()
-        return read_greedy_set(raw) if is_greedy_set(raw) else read_parity_set(raw)
+        return _read_set(path.read_bytes()) if path.is_file() else None
     except ContractError as error:
         raise Failure(f"{bundle.folder} is no valid bundle: {error}", exit_code=2) from error
+
+
+def _require_provable(parity_json: str) -> None:
+    """Refuse here, in words, what no controller would take."""
+    try:
+        _read_set(parity_json.encode())
+    except ContractError as error:
+        raise ConversionRefused(
+            f"the engine could not be proven where it serves ({error}); convert with other lengths "
+            "by --seq-len and --max-length"
+        ) from error
+
+
+def _read_set(raw: bytes) -> ParitySet | GreedySet:
+    return read_greedy_set(raw) if is_greedy_set(raw) else read_parity_set(raw)
 
 
 def _is_engine_file(entry: FileEntry) -> bool:

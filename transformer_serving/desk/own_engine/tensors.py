@@ -129,9 +129,11 @@ def head_and_output(
     Raises ConversionRefused when none fits; the other outputs are not asked for.
     """
     named = [tensor for tensor in given if wanted in (None, tensor.name)]
-    for head in TASK_HEADS[task]:
-        axes = HEADS[head].outputs
-        for tensor in named:
+    # The output decides, as it does for who made the engine; a later one may fit a head better
+    # liked, as a pooler's that no embedder was trained with does.
+    for tensor in named:
+        for head in TASK_HEADS[task]:
+            axes = HEADS[head].outputs
             alone = len(axes) == 1 and not HEADS[head].extra_roles
             if alone and _fits(tensor, axes[0]) and _is_told_apart(task, head, tensor):
                 return head, OutputTensor(tensor.name, tensor.dtype, tensor.dims[1:])

@@ -88,7 +88,8 @@ def write_own_bundle(own: OwnEngine, target: Path) -> Bundle:
     endpoint = replace(endpoint_of(own, tensors, tokenizer), golden=dict(own.body))
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".bundle.", dir=target.parent) as scratch:
-        files = _copied(own, engine, Path(scratch))
+        names = tuple(tensor.name for tensor in endpoint.outputs)
+        files = replace(_copied(own, engine, Path(scratch)), outputs=names)
         endpoint, golden = _tried(own, endpoint, tokenizer, files)
         proven = own_proof(endpoint, tokenizer.content, files, own.body)
         content = BundleContent(

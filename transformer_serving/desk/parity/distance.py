@@ -60,6 +60,20 @@ def _compare(expected: Scores, got: Scores, allowed: float) -> tuple[float, bool
     return far / scale, lost / scale <= allowed
 
 
+def _answers(expected: Any, got: Any, allowed: float) -> Distance:
+    """One answer, against the reference's and those that it ranks behind: its score is the best
+    one's, and a text that is none of them is worth no more than the last."""
+    wanted, found = _rows(expected), _rows(got)
+    if not wanted or not found:
+        alike = wanted == found
+        return Distance(0.0 if alike else float("inf"), float(alike), None)
+    best, chosen = wanted[0]["score"], found[0]
+    scores = {row["answer"].lower(): row["score"] for row in reversed(wanted)}
+    # The best one's words at another place too: answers that read the same are one.
+    lost = best - scores.get(chosen["answer"].lower(), min(scores.values()))
+    return Distance(_number(abs(best - chosen["score"])), float(lost <= allowed), None)
+
+
 def _entities(expected: Any, got: Any, allowed: float) -> Distance:
     """Every token is a decision of its own: a label that only one answer has is a wrong one."""
     wanted, found = ({_place(row): row["score"] for row in rows} for rows in (expected, got))
@@ -107,9 +121,7 @@ _MEASURES: dict[str, Callable[[Any, Any, float], Distance]] = {
         lambda answer: [{row["label"]: row["score"] for row in _rows(answer)}]
     ),
     "token-classification": _entities,
-    "question-answering": _scored(
-        lambda answer: [{(row["start"], row["end"]): row["score"] for row in _rows(answer)}]
-    ),
+    "question-answering": _answers,
     "fill-mask": _scored(_fillings),
     "zero-shot-classification": _scored(
         lambda answer: [dict(zip(answer["labels"], answer["scores"], strict=True))]

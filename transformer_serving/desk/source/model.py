@@ -92,6 +92,8 @@ def open_source(
     tokenizer = read_tokenizer(folder, lowercases=by_sentences)
     if head == "masks" and tokenizer.mask_id is None:
         raise ConversionRefused("fill-mask needs a tokenizer with a mask token; this one has none")
+    vocabulary = int(config.get("vocab_size") or 0)
+    _check_padding(tokenizer, vocabulary)
     labelled = head in ("sequence", "tokens")
     token_types = int(config.get("type_vocab_size") or 0) > 1
     return ModelSource(
@@ -105,11 +107,23 @@ def open_source(
         max_length=_max_length(folder, config, tokenizer, by_sentences),
         # Where the tokenizer does not fill them, the reference does not pass them either.
         takes_token_types=token_types and "token_type_ids" in tokenizer.names,
-        vocabulary=int(config.get("vocab_size") or 0),
+        vocabulary=vocabulary,
         classification=read_labels(config, folder, chosen) if labelled else None,
-        sentence=_sentence(folder, head),
+        sentence=_sentence(folder, head, found_name),
         head_size=_head_size(config),
     )
+
+
+def _check_padding(tokenizer: TokenizerFile, vocabulary: int) -> None:
+    """A padding token that was only given a name has the id behind the last one. Its row is read
+    though nothing looks at it, and some engines make up one that others refuse."""
+    if 0 < vocabulary <= tokenizer.pad_id:
+        raise ConversionRefused(
+            f"the padding token '{tokenizer.pad_token}' has the id {tokenizer.pad_id}, and the "
+            f"model's embeddings have {vocabulary} rows; set pad_token in tokenizer_config.json to "
+            "a token that the model has, or give it a row: "
+            "model.resize_token_embeddings(len(tokenizer))"
+        )
 
 
 def _head_size(config: Mapping[str, Any]) -> int | None:
@@ -123,9 +137,9 @@ def _head_size(config: Mapping[str, Any]) -> int | None:
     return max(1, width // heads) if width and heads else None
 
 
-def _sentence(folder: Path, head: str) -> SentenceSettings | None:
+def _sentence(folder: Path, head: str, name: str) -> SentenceSettings | None:
     if head == "vector":
-        return read_sentence_settings(folder)
+        return read_sentence_settings(folder, name)
     return BARE_ENCODER if head == "token_vectors" else None
 
 

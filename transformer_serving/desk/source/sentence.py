@@ -37,6 +37,8 @@ _TRANSFORMER_FILES = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
+# Pooled without their prompts by sentence-transformers, whatever their files say.
+_WITHOUT_PROMPTS = tuple(f"hkunlp/instructor-{size}" for size in ("base", "large", "xl"))
 # sentence-transformers' own choice for a bare encoder.
 BARE_ENCODER = SentenceSettings(("Pooling",), {}, None, "cosine")
 
@@ -62,8 +64,9 @@ def refuse_own_modules(folder: Path) -> None:
         )
 
 
-def read_sentence_settings(folder: Path) -> SentenceSettings:
-    """The settings of the model in `folder`. Raises ConversionRefused for what is not served."""
+def read_sentence_settings(folder: Path, name: str = "") -> SentenceSettings:
+    """The settings of the model in `folder`, on the Hub called `name`. Raises ConversionRefused for
+    what is not served."""
     path = folder / "modules.json"
     if not path.is_file():
         return BARE_ENCODER
@@ -81,9 +84,10 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
             f"stand {', '.join(SERVED_MODULES)}"
         )
     settings = read_json(folder / "config_sentence_transformers.json") or {}
-    prompts = {str(name): text for name, text in (settings.get("prompts") or {}).items() if text}
+    # One without a text is no prompt, and can be named where the default is another.
+    prompts = {str(name): text or "" for name, text in (settings.get("prompts") or {}).items()}
     default = settings.get("default_prompt_name")
-    _refuse_hidden_prompts(folder, rows, prompts)
+    _refuse_left_out_prompts(folder, rows, name)
     return SentenceSettings(
         modules=tuple(names[1:]),
         prompts=prompts,
@@ -136,12 +140,15 @@ def _dimensions(settings: dict[str, Any]) -> int | None:
     )
 
 
-def _refuse_hidden_prompts(folder: Path, rows: list[Any], prompts: dict[str, str]) -> None:
-    """A pooling that leaves the prompt's tokens out needs to know where they end."""
-    for row in rows:
-        settings = read_json(folder / str(row.get("path") or "") / "config.json") or {}
-        if prompts and row["path"] and settings.get("include_prompt") is False:
-            raise ConversionRefused(
-                "the model's pooling leaves its prompts' tokens out (include_prompt: false), which "
-                "is not served; use a model that pools over the prompt too, or remove its prompts"
-            )
+def _refuse_left_out_prompts(folder: Path, rows: list[Any], name: str) -> None:
+    """A pooling that leaves the prompt's tokens out needs to know where they end; a request may
+    have a prompt of its own where the model has none."""
+    places = (folder / str(row["path"]) / "config.json" for row in rows if row.get("path"))
+    left_out = any((read_json(place) or {}).get("include_prompt") is False for place in places)
+    if left_out or name in _WITHOUT_PROMPTS:
+        raise ConversionRefused(
+            "the model's pooling leaves prompts' tokens out (include_prompt: false), which is not "
+            "served; use a model that pools over the prompt too, or, where it is to be asked "
+            "without prompts, a copy of this one in a folder with include_prompt: true in its "
+            "Pooling's config.json"
+        )

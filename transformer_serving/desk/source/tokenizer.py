@@ -56,7 +56,7 @@ def read_tokenizer(folder: Path, *, lowercases: bool = False, pads: bool = True)
     if pads and (loaded.pad_token is None or loaded.pad_token_id is None):
         raise ConversionRefused(
             "the tokenizer has no padding token, so texts of different lengths cannot share a "
-            "call; set pad_token in tokenizer_config.json"
+            "call; set pad_token in tokenizer_config.json to a token that the model has"
         )
     return TokenizerFile(
         content=tokenizer.to_str().encode(),
