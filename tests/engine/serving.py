@@ -195,6 +195,7 @@ class Serving:
     folder: Path
     control_plane: ListedEndpoints = dataclasses.field(default_factory=ListedEndpoints)
     grace_s: float = 1.0
+    notice_s: float | None = None
     stop: threading.Event = dataclasses.field(default_factory=threading.Event)
     thread: threading.Thread | None = None
     triton: Triton | None = None
@@ -207,7 +208,7 @@ class Serving:
         repository = Repository(self.server.repository)
         self.page = MetricsPage(None)
         service = Service(
-            ControllerSettings(poll_s=0.1, grace_s=self.grace_s),
+            ControllerSettings(poll_s=0.1, grace_s=self.grace_s, notice_s=self.notice_s),
             self.control_plane,
             self.triton,
             repository,

@@ -19,9 +19,20 @@ from transformer_serving.engine.controller.state import StateFile
 
 
 def process_of(server: TritonServer, version: int) -> psutil.Process:
-    living = [one for one in stubs(server) if one.status() != psutil.STATUS_ZOMBIE]
-    [found] = [one for one in living if f"kept/{version}/" in one.cmdline()[1]]
-    return found
+    """Once that of an earlier test has left."""
+    found: list[psutil.Process] = []
+
+    def is_one() -> bool:
+        found[:] = [
+            one
+            for one in stubs(server)
+            if one.status() != psutil.STATUS_ZOMBIE
+            and any(f"kept/{version}/" in word for word in one.cmdline())
+        ]
+        return len(found) == 1
+
+    wait_until(is_one, 60)
+    return found[0]
 
 
 def updated(one: Serving, folder: Path) -> None:
@@ -43,7 +54,7 @@ def is_refused(server: TritonServer, version: int) -> bool:
 def test_the_one_that_serves_stays_when_the_one_before_dies(
     triton_server: TritonServer, tmp_path: Path
 ) -> None:
-    with serving(triton_server, tmp_path, grace_s=600) as one:
+    with serving(triton_server, tmp_path, grace_s=600, notice_s=0) as one:
         updated(one, tmp_path)
         current = process_of(triton_server, 202)
         failed: list[Exception] = []
@@ -93,7 +104,7 @@ def test_it_ends_once_no_job_has_the_model(tmp_path: Path) -> None:
     record = ModelRecord("m", "m", "f", (newest, *older), "")
     state = StateFile(tmp_path / "state.json")
     state.commit("m", record)
-    graces = Graces(state)
+    graces = Graces(state, 0)
     assert [graces.has("m", number) for number in (3, 2, 7)] == [False, True, False]
     assert not graces.has("other", 2)
     graces.end(10.0, lambda _: False)
@@ -102,13 +113,23 @@ def test_it_ends_once_no_job_has_the_model(tmp_path: Path) -> None:
     assert state.records()["m"].kept(10.0) == (newest, older[1])
 
 
+def test_until_workers_know_of_the_update_the_one_before_is_put_back(tmp_path: Path) -> None:
+    """It is what they ask for."""
+    newest = Version(2, "t", "", "onnxruntime", 2, True, "m", "c", 5.0)
+    older = replace(newest, number=1, drop_at=500.0)
+    state = StateFile(tmp_path / "state.json")
+    state.commit("m", ModelRecord("m", "m", "f", (newest, older), ""))
+    assert not Graces(state, 60.0, lambda: 64.0).has("m", 1)
+    assert Graces(state, 60.0, lambda: 65.0).has("m", 1)
+
+
 def test_one_that_serves_by_then_is_not_ended(tmp_path: Path) -> None:
     """As it was deployed again while its grace was to end."""
     newest = Version(2, "t", "", "onnxruntime", 2, True, "m", "c", 5.0)
     older = replace(newest, number=1, drop_at=500.0)
     state = StateFile(tmp_path / "state.json")
     state.commit("m", ModelRecord("m", "m", "f", (newest, older), ""))
-    graces = Graces(state)
+    graces = Graces(state, 0)
     assert graces.has("m", 1)
     again = ModelRecord("m", "m", "g", (replace(older, drop_at=None),), "")
     state.commit("m", again)

@@ -6,6 +6,7 @@ Tested by tests/engine/test_graces.py.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,16 +17,25 @@ _log = logging.getLogger(__name__)
 
 
 class Graces:
-    """`has` is for the thread that looks for dead models, `end` for the loop."""
+    """`has` is for the thread that looks for dead models, `end` for the loop. `notice_s` is how
+    long it takes until nobody asks for the version before an update any more.
+    """
 
-    def __init__(self, state: StateFile) -> None:
-        self._state = state
+    def __init__(
+        self, state: StateFile, notice_s: float, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._state, self._notice_s, self._clock = state, notice_s, clock
         self._dead: set[tuple[str, int]] = set()
 
     def has(self, model: str, number: int) -> bool:
-        """Whether this dead version only serves on beside a newer one. `end` knows of it then."""
+        """Whether this dead version only serves on beside a newer one. `end` knows of it then.
+
+        Until the workers know of that one, it is what answers: loaded again it is back the sooner.
+        """
         record = self._state.records().get(model)
         if record is None or number not in _in_grace(record):
+            return False
+        if self._clock() < record.current.since + self._notice_s:
             return False
         if (model, number) not in self._dead:
             _log.error("%s: the process of version %d died in its grace, which ends", model, number)

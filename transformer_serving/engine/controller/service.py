@@ -84,10 +84,11 @@ class Service:
         self._figures = figures
         self._publication = Publication(page, state, self._report)
         self._rollouts = Rollouts(control_plane, settings.endpoint_filter)
-        grace_s, notice_s = settings.grace_s, settings.notice_s
+        grace_s = settings.grace_s
+        notice_s = grace_s if settings.notice_s is None else settings.notice_s
         self._deployment = Deployment(
             *(control_plane, triton, repository, prover, state.commit, grace_s),
-            notice_s=grace_s if notice_s is None else notice_s,
+            notice_s=notice_s,
             is_wanted=self._is_wanted,
             begins=self._begins,
             alone=self._alone,
@@ -99,7 +100,7 @@ class Service:
         self._fetches = Fetches(self._deployment.fetch, repository.discard, self._wake.set)
         self._jobs = Jobs(self._wake.set)
         self._faults = Faults()
-        self._graces = Graces(state)
+        self._graces = Graces(state, notice_s)
         self._look = Look(triton, self._greet, self._graces.has, self._faults)
         self._sync = Sync(
             *(control_plane, self._sdk, settings.poll_s, settings.endpoint_filter, reason_of),
