@@ -88,8 +88,8 @@ class Target:
         rows = {} if self.configured is None else {NAME: {"model_id": self.configured}}
         return f"Endpoints:\n{json.dumps(rows)}\nModel Monitoring:\n{{}}\nCanary:\n{{}}\n"
 
-    def refusals(self, model_id: str) -> Any:
-        return SimpleNamespace(reason=lambda: None)
+    def refusals(self, model_id: str, *, earlier: bool = False) -> Any:
+        return SimpleNamespace(reason=lambda: None, earlier=earlier)
 
     def registry(self) -> Registry:
         return self.kept

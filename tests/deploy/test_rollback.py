@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from transformer_serving.desk.deploy import endpoint, rollback
 from transformer_serving.desk.deploy.endpoint import Deployed
 from transformer_serving.desk.deploy.golden import Differs, Refused
 from transformer_serving.desk.deploy.registry import (
+    GOAL,
     LEAVING,
     SERVED,
     WITHDRAWN,
@@ -195,8 +198,9 @@ def test_a_rollback_that_fails_withdraws_nothing_and_says_how_to_go_on(
         with pytest.raises(Failure, match=how) as failed:
             go_back(target)
         assert "transformer-serving rollback" not in str(failed.value)
-        # What is refused has had its time; one that is late is waited for by the next rollback.
-        assert target.tags == {"a": SERVED, "b": SERVED if reasons else f"{SERVED} {LEAVING}"}
+        passed = target.bundle("a").manifest.bundle_version
+        assert str(failed.value).endswith(f"; another rollback goes past bundle {passed}")
+        assert target.tags == {"a": SERVED, "b": f"{SERVED} {LEAVING}"}
     reasons.append(None)
     target.configured = "b"
     done = go_back(target)
@@ -206,6 +210,14 @@ def test_a_rollback_that_fails_withdraws_nothing_and_says_how_to_go_on(
 
 def interrupted(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def interrupt(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rollback, while it waits."""
+    with monkeypatch.context() as patch:
+        patch.setattr(endpoint, "wait_for_golden", interrupted)
+        with pytest.raises(Failure, match="the same command goes on with it"):
+            go_back(target)
 
 
 @pytest.mark.parametrize("tag", [SERVED, ""])
@@ -253,22 +265,110 @@ def test_a_deploy_sees_that_an_interrupted_rollback_came_to_its_end(
     target: Target, bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deploy(target, bundles["c"])
-    with monkeypatch.context() as patch:
-        patch.setattr(endpoint, "wait_for_golden", interrupted)
-        with pytest.raises(Failure):
-            go_back(target)
+    interrupt(target, monkeypatch)
     target.answering = bundles["b"]
     deploy(target, bundles["d"])
     assert target.tags["uploaded2"] == WITHDRAWN
     assert go_back(target).model_id == "b"
 
 
-def test_after_one_whose_bundle_was_refused_the_next_goes_further(
-    target: Target, bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("reason", ["no answer", Refused("it is not served"), Differs("by 1")])
+def test_after_one_whose_bundle_does_not_come_the_next_goes_past_it(
+    target: Target, bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
+    """And what the first one left is no way back any more."""
     deploy(target, bundles["c"])
     with monkeypatch.context() as patch:
-        patch.setattr(endpoint, "wait_for_golden", lambda *arguments: Refused("it is not served"))
-        with pytest.raises(Failure, match="it is not served"):
+        patch.setattr(endpoint, "wait_for_golden", lambda *arguments: reason)
+        with pytest.raises(Failure, match=reason):
             go_back(target)
+    assert target.configured == "b"
+    done = go_back(target)
+    assert (done.model_id, done.withdrawn_version) == ("a", bundles["b"].manifest.bundle_version)
+    assert target.tags == {"a": SERVED, "b": WITHDRAWN, "uploaded2": WITHDRAWN}
+    target.answering = bundles["a"]
+    deploy(target, bundles["d"])
     assert go_back(target).model_id == "a"
+
+
+def test_an_alarm_while_one_waits_gives_its_bundle_up(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ring(*_: object) -> None:
+        signal.raise_signal(signal.SIGALRM)
+
+    monkeypatch.setattr(endpoint, "wait_for_golden", ring)
+    with pytest.raises(Failure, match="did not end within 60 s"):
+        go_back(target)
+    assert target.tags == {"a": SERVED, "b": f"{SERVED} {LEAVING}"}
+
+
+def test_what_is_being_left_is_gone_past_in_each_of_its_registrations() -> None:
+    rows = [row(4, SERVED, LEAVING, version=2), row(3, SERVED), row(2, SERVED), row(1, SERVED)]
+    assert split(rows, "m3") == (rows[1], rows[3])
+
+
+def test_one_that_goes_on_hears_a_refusal_from_before_it(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def refusals(model_id: str, *, earlier: bool = False) -> Any:
+        asked.append(earlier)
+        return SimpleNamespace(reason=lambda: None)
+
+    monkeypatch.setattr(target, "refusals", refusals)
+    interrupt(target, monkeypatch)
+    go_back(target)
+    assert asked == [False, True]
+
+
+def test_one_that_left_a_model_added_by_hand_is_gone_on_with(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target.configured = "a model of somebody's own"
+    interrupt(target, monkeypatch)
+    assert target.tags == {"a": SERVED, "b": f"{SERVED} {GOAL}"}
+    done = go_back(target)
+    assert (done.model_id, done.withdrawn_version) == ("b", None)
+    assert target.tags == {"a": SERVED, "b": SERVED}
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_deploy_of_either_bundle_ends_one_that_was_interrupted(
+    target: Target, bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Of that which it went to, though nothing is changed; and of that which it left."""
+    interrupt(target, monkeypatch)
+    target.answering = bundles[name]
+    assert deploy(target, bundles[name]).changed == (name == "b")
+    if name == "a":
+        assert target.tags == {"a": SERVED, "b": WITHDRAWN}
+        with pytest.raises(Failure, match="served no other bundle before this one"):
+            go_back(target)
+    else:
+        assert target.tags == {"a": SERVED, "b": SERVED, "uploaded2": SERVED}
+        assert go_back(target).model_id == "a"
+
+
+def test_the_next_one_ends_what_was_interrupted_before_the_last_deploy(
+    target: Target, bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bundle that it went to does not answer when that deploy begins."""
+    interrupt(target, monkeypatch)
+    target.answering = None
+    with monkeypatch.context() as patch:
+        patch.setattr(endpoint, "wait_for_golden", lambda *arguments: "no answer")
+        with pytest.raises(Failure):
+            deploy(target, bundles["c"])
+    assert go_back(target).model_id == "a"
+    assert target.tags == {"a": SERVED, "b": WITHDRAWN, "uploaded2": WITHDRAWN}
+
+
+def test_a_deploy_ends_what_was_interrupted_before_it(
+    target: Target, bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(target, monkeypatch)
+    target.answering = None
+    deploy(target, bundles["c"])
+    assert target.tags == {"a": SERVED, "b": WITHDRAWN, "uploaded2": SERVED}

@@ -51,6 +51,18 @@ CLEARML = Section(
         Variable("CLEARML_SERVING_TASK_ID", "Id that 'clearml-serving create' printed."),
     ),
 )
+MACHINE = Section(
+    "The machine itself, as its containers know it.",
+    (
+        Variable(
+            "TRANSFORMER_SERVING_HOST_ADDRESS",
+            "Address of host.docker.internal; host-gateway: the one that Docker takes. A Docker "
+            'without its own bridge ("bridge": "none") and some releases of Podman know none, and '
+            "start no container then: give an address of the machine.",
+            "host-gateway",
+        ),
+    ),
+)
 STORAGE = Section(
     "Where models lie, when it is not ClearML's file server.",
     (
@@ -270,6 +282,7 @@ def _drained(row: Variable) -> Variable:
 def sections() -> tuple[Section, ...]:
     return (
         CLEARML,
+        MACHINE,
         STORAGE,
         SIGNING,
         FRONT_DOOR,

@@ -168,16 +168,11 @@ def _waited_for(
     return Deployed(endpoint, target.url(endpoint), version, added.model_id, True, forgotten)
 
 
-class NotServed(Failure):
-    """A bundle that was refused or answers otherwise: no patience changes that."""
-
-
 def until_golden(
     target: DeployTarget, endpoint: str, manifest: Manifest, limit: TimeLimit, refusals: Refusals,
     *, advice: str | None = None, way_back: str | None = None,
 ) -> None:  # fmt: skip
-    """Wait for the golden answer of exactly this bundle. Raises Failure with why none came, which
-    is NotServed where none will.
+    """Wait for the golden answer of exactly this bundle. Raises Failure with why none came.
 
     A bundle that answers otherwise is marked so: no rollback goes to it. `advice` is how to go on
     then; `way_back` is, too, and stands in a refusal already.
@@ -203,8 +198,7 @@ def until_golden(
     else:
         why = f"{endpoint} did not answer within {limit.seconds:.0f} s: {reason}"
         said = [why, look, advice or way_back or limit.advice]
-    kind = NotServed if isinstance(reason, Refused | Differs) else Failure
-    raise kind("; ".join(part for part in said if part))
+    raise Failure("; ".join(part for part in said if part))
 
 
 def check_name(endpoint: str) -> None:

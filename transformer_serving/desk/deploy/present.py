@@ -11,7 +11,7 @@ from transformer_serving.contract.golden import agrees
 from transformer_serving.contract.manifest import Manifest
 from transformer_serving.desk.clearml_tools.cli import listed_endpoints
 from transformer_serving.desk.deploy.golden import Reply
-from transformer_serving.desk.deploy.registry import SERVED, WRONG, Registered, left_unfinished
+from transformer_serving.desk.deploy.registry import GOAL, LEAVING, SERVED, WRONG, Registered
 from transformer_serving.desk.deploy.target import DeployTarget
 
 
@@ -39,23 +39,19 @@ def note_served(target: DeployTarget, endpoint: str, reply: Reply) -> None:
     place.
 
     It may have come to answer after its `deploy` gave up: a rollback goes to it all the same, but
-    not to one whose `deploy` found its answer wrong. A rollback to it that was interrupted ends by
-    that answer, too.
+    not to one whose `deploy` found its answer wrong. A rollback that is not over ends by that
+    answer, too.
     """
     if reply.status != 200:
         return
     registry = target.registry()
     rows = registry.bundles(endpoint)
     same = [row for row in rows if row.bundle_version == reply.version]
-    if not same:
+    if not same or WRONG in same[0].tags:
         return
-    is_new = not {SERVED, WRONG} & set(same[0].tags)
-    left = left_unfinished(rows, same[0].model_id)
-    if (is_new or left) and _is_configured(target, endpoint, same):
-        if is_new:
-            registry.mark_served(endpoint, same[0].bundle_version)
-        for row in left:
-            registry.mark_withdrawn(endpoint, row.bundle_version)
+    is_known = SERVED in same[0].tags and not any({LEAVING, GOAL} & set(row.tags) for row in rows)
+    if not is_known and _is_configured(target, endpoint, same):
+        registry.mark_served(endpoint, same[0].bundle_version)
 
 
 def _is_configured(target: DeployTarget, endpoint: str, rows: Sequence[Registered]) -> bool:

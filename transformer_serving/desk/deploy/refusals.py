@@ -2,7 +2,7 @@
 
 The controller says so there on whatever ClearML server, as soon as it knows.
 
-Tested by tests/stack/test_proof.py.
+Tested by tests/deploy/test_refusals.py and tests/stack/test_proof.py.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ _LOOK_EVERY_S = 1.0
 
 
 class Refusals:
-    """Those of one model that come after this object was made."""
+    """Those of one model that come after this object was made, or where it was asked for `earlier`
+    those that the log has already, too.
+    """
 
-    def __init__(self, api: ClearmlApi, serving_id: str, model_id: str) -> None:
+    def __init__(
+        self, api: ClearmlApi, serving_id: str, model_id: str, *, earlier: bool = False
+    ) -> None:
         self._api = api
         self._serving_id = serving_id
         self._model_id = model_id
         self._looked = float("-inf")
-        self._before = set(self._found())
+        self._before = set() if earlier else set(self._found())
 
     def reason(self) -> str | None:
         """Why the model is not served; asks once a second at most, however often it is called."""

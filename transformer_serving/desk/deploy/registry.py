@@ -25,9 +25,10 @@ from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.failure import Failure
 
 SERVED, WITHDRAWN, WRONG = "served", "rolled-back", "answers-otherwise"
-# Beside the others, until the bundle that a rollback goes to has answered.
-LEAVING = "rolling-back"
-_TAGS = (SERVED, WITHDRAWN, WRONG, LEAVING)
+# Beside the others: what a rollback leaves, until the bundle that is asked for instead has
+# answered; and what it goes to, for as long as one that was interrupted may go on with it.
+LEAVING, GOAL = "rolling-back", "rolling-to"
+_TAGS = (SERVED, WITHDRAWN, WRONG, LEAVING, GOAL)
 # The SDK's names of an upload that has not ended, or not well.
 _UNFINISHED = ("", "uploading_file", "failed_uploading")
 _PAGE = 500
@@ -36,7 +37,7 @@ _PAGE = 500
 @dataclass(frozen=True)
 class Registered:
     """A bundle in the registry; `tags` has SERVED once its golden request answered, WRONG once that
-    was answered otherwise than is recorded, and LEAVING from the begin of a rollback to its end.
+    was answered otherwise than is recorded, and LEAVING or GOAL while a rollback is not over.
     """
 
     model_id: str
@@ -83,8 +84,21 @@ class ModelRegistry:
         self._api.call("models.delete", model=model_id, force=True)
 
     def mark_served(self, endpoint: str, version: int) -> None:
-        """The newest registration of that bundle has answered its golden request."""
-        self._tag(self._of(endpoint, version)[:1], SERVED)
+        """The newest registration of that bundle, which is asked for, has answered its golden
+        request. So every rollback of the endpoint is over: what they left is withdrawn.
+        """
+        rows = self.bundles(endpoint)
+        left = leaving(rows) - {version}
+        answering = [row for row in rows if row.bundle_version == version]
+        for row in rows:
+            if row.bundle_version in left:
+                self._tag([row], WITHDRAWN)
+            elif row.bundle_version != version:
+                self._strip(row, GOAL)
+        # Last: where this is interrupted, the next rollback goes on with it.
+        self._tag(answering[:1], SERVED)
+        for row in answering[1:]:
+            self._strip(row, LEAVING, GOAL)
 
     def mark_wrong(self, endpoint: str, version: int) -> None:
         """The newest registration of that bundle answers otherwise than it must."""
@@ -94,14 +108,16 @@ class ModelRegistry:
         """In all its registrations: a bundle that was deployed again has several."""
         self._tag(self._of(endpoint, version), WITHDRAWN)
 
-    def mark_leaving(self, row: Registered) -> None:
-        """A rollback from it begins: one that is interrupted is known by it."""
-        self._edit(row, [*row.tags, LEAVING])
+    def mark_begun(self, left: Registered | None, to: Registered) -> None:
+        """A rollback begins: one that is interrupted is known by its goal."""
+        if left is not None:
+            self._edit(left, [*left.tags, LEAVING])
+        self._edit(to, [*to.tags, GOAL])
 
-    def mark_kept(self, endpoint: str, version: int) -> None:
-        """The rollback from it has ended, and withdrew nothing."""
+    def mark_given_up(self, endpoint: str, version: int) -> None:
+        """The bundle has not come to answer: the next rollback does not wait for it again."""
         for row in self._of(endpoint, version):
-            self._edit(row, [name for name in row.tags if name != LEAVING])
+            self._strip(row, GOAL)
 
     def _of(self, endpoint: str, version: int) -> list[Registered]:
         return [row for row in self.bundles(endpoint) if row.bundle_version == version]
@@ -109,6 +125,9 @@ class ModelRegistry:
     def _tag(self, rows: Iterable[Registered], tag: str) -> None:
         for row in rows:
             self._edit(row, [*(name for name in row.tags if name not in _TAGS), tag])
+
+    def _strip(self, row: Registered, *tags: str) -> None:
+        self._edit(row, [name for name in row.tags if name not in tags])
 
     def _edit(self, row: Registered, tags: list[str]) -> None:
         if set(tags) != set(row.tags):
@@ -136,26 +155,19 @@ def split(rows: Sequence[Registered], model_id: str) -> tuple[Registered | None,
     """The present registration and the newest older one of another bundle that was served, of rows
     from newest to oldest.
 
-    What was rolled back from has lost its mark, so a second rollback goes one further, and one
-    after a new deploy does not meet the bundle that was withdrawn.
+    What was rolled back from has lost its mark, or is still being left, so a second rollback goes
+    one further, and one after a new deploy does not meet the bundle that was withdrawn.
     """
-    at = next((at for at, row in enumerate(rows) if row.model_id == model_id), None)
-    if at is None:
-        return None, next((row for row in rows if SERVED in row.tags), None)
-    present = rows[at]
-    others = (row for row in rows[at + 1 :] if row.bundle_version != present.bundle_version)
+    at = next((at for at, row in enumerate(rows) if row.model_id == model_id), -1)
+    present = rows[at] if at >= 0 else None
+    passed = leaving(rows) | ({present.bundle_version} if present else set())
+    others = (row for row in rows[at + 1 :] if row.bundle_version not in passed)
     return present, next((row for row in others if SERVED in row.tags), None)
 
 
-def left_unfinished(rows: Sequence[Registered], model_id: str) -> list[Registered]:
-    """What a rollback to the present registration left and has yet to withdraw, the newest first:
-    it was interrupted, or the present one did not come to answer in time.
-    """
-    at = next((at for at, row in enumerate(rows) if row.model_id == model_id), None)
-    if at is None:
-        return []
-    version = rows[at].bundle_version
-    return [row for row in rows[:at] if LEAVING in row.tags and row.bundle_version != version]
+def leaving(rows: Sequence[Registered]) -> set[int]:
+    """The bundles that rollbacks left and have yet to withdraw, in all their registrations."""
+    return {row.bundle_version for row in rows if LEAVING in row.tags}
 
 
 def _scratch(beside: Path) -> TemporaryDirectory[str]:

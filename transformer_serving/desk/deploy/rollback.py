@@ -5,26 +5,26 @@ Tested by tests/deploy/test_rollback.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from transformer_serving.desk.clearml_tools.cli import listed_endpoints
-from transformer_serving.desk.deploy.endpoint import NotServed, add_and_look, until_golden
-from transformer_serving.desk.deploy.registry import (
-    ModelRegistry,
-    Registered,
-    left_unfinished,
-    split,
-)
+from transformer_serving.desk.deploy.endpoint import add_and_look, until_golden
+from transformer_serving.desk.deploy.registry import GOAL, LEAVING, ModelRegistry, Registered, split
 from transformer_serving.desk.deploy.rollout_plans import refuse_in_rollout
 from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
-from transformer_serving.desk.deploy.time_limit import TimeLimit, within
+from transformer_serving.desk.deploy.time_limit import OutOfTime, TimeLimit, lift_alarm, within
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.step_report import StepReport
 
 
 @dataclass(frozen=True)
 class RolledBack:
-    """What `rollback` did; `withdrawn_version` is None where the endpoint had no bundle of ours."""
+    """What `rollback` did; `withdrawn_version` is None where the endpoint had no bundle of ours.
+
+    Of several that were left it is the newest.
+    """
 
     endpoint: str
     url: str
@@ -44,9 +44,9 @@ def rollback(
     """Serve the bundle that the endpoint served before the present one.
 
     The present one is marked in the registry and is never rolled back to. Where an earlier call was
-    interrupted, or too short, this one goes on with it. Raises Failure: nothing to go back to (exit
-    code 2), or the earlier bundle did not come to answer within `timeout_s`, which all of it
-    together may take.
+    interrupted, this one goes on with it; where its bundle did not come to answer, this one goes
+    past that. Raises Failure: nothing to go back to (exit code 2), or the earlier bundle did not
+    come to answer within `timeout_s`, which all of it together may take.
     """
     what = f"rolling {endpoint} back"
     with within(timeout_s, what, report, look=target.look, spent=spent_s) as limit:
@@ -61,32 +61,45 @@ def _rollback(target: DeployTarget, endpoint: str, limit: TimeLimit) -> RolledBa
         report(f"looking for what {endpoint} served before")
         configured = _configured(target, endpoint)
         left, to = _way_back(registry, endpoint, configured)
+        goes_on = to.model_id == configured
         report(f"fetching bundle {to.bundle_version}")
         with registry.fetched(to) as bundle:
             # Nothing is changed where its answer could not be asked for.
             target.ask(endpoint, bundle.manifest.golden.request)
             report(f"adding {endpoint}")
-            refusals = target.refusals(to.model_id)
+            # What was interrupted may have been refused before this one looks.
+            refusals = target.refusals(to.model_id, earlier=goes_on)
             limit.advice = _advice(endpoint, left)
-            if to.model_id != configured:
-                if left is not None:
-                    registry.mark_leaving(left)
+            if not goes_on:
+                registry.mark_begun(left, to)
                 add_and_look(target, bundle, endpoint, to.model_id)
             manifest = bundle.manifest
     report(f"waiting for {endpoint}")
-    try:
-        until_golden(target, endpoint, manifest, limit, refusals, advice=limit.advice)
-    except NotServed:
-        # So that the next rollback goes one further instead of waiting for this one again.
-        if left is not None:
-            registry.mark_kept(endpoint, left.bundle_version)
-        raise
+    with _given_up_where_it_fails(registry, endpoint, to):
+        advice = f"{limit.advice}; another rollback goes past bundle {to.bundle_version}"
+        until_golden(target, endpoint, manifest, limit, refusals, advice=advice)
     report(f"noting what {endpoint} serves")
     if left is not None:
         # Not before: where this fails, the way back to it stays open.
         registry.mark_withdrawn(endpoint, left.bundle_version)
+    registry.mark_served(endpoint, to.bundle_version)
     version = left.bundle_version if left else None
     return RolledBack(endpoint, target.url(endpoint), to.bundle_version, version, to.model_id)
+
+
+@contextmanager
+def _given_up_where_it_fails(
+    registry: ModelRegistry, endpoint: str, to: Registered
+) -> Iterator[None]:
+    """An interruption is none: the next rollback then waits on for the same bundle."""
+    try:
+        yield
+    except (Failure, OutOfTime):
+        lift_alarm()
+        # Why there is no answer matters more than the mark.
+        with suppress(Failure):
+            registry.mark_given_up(endpoint, to.bundle_version)
+        raise
 
 
 def _configured(target: DeployTarget, endpoint: str) -> str:
@@ -103,13 +116,14 @@ def _way_back(
     """What a rollback leaves, and what it goes to. Raises Failure (exit code 2) without a bundle to
     go to.
 
-    One that did not end has its bundle configured already.
+    One that was interrupted has its bundle configured already.
     """
     rows = registry.bundles(endpoint)
     present, before = split(rows, configured)
-    unfinished = left_unfinished(rows, configured)
-    if present is not None and unfinished:
-        return unfinished[0], present
+    if present is not None and GOAL in present.tags:
+        version = present.bundle_version
+        left = (row for row in rows if LEAVING in row.tags and row.bundle_version != version)
+        return next(left, None), present
     if before is None:
         raise Failure(
             f"'{endpoint}' served no other bundle before this one; deploy the one you want: "

@@ -76,8 +76,9 @@ class DeployTarget:
     def registry(self) -> ModelRegistry:
         return ModelRegistry(ClearmlApi(self.cli.environment), self.cli.serving_id or "")
 
-    def refusals(self, model_id: str) -> Refusals:
-        return Refusals(ClearmlApi(self.cli.environment), self.cli.serving_id or "", model_id)
+    def refusals(self, model_id: str, *, earlier: bool = False) -> Refusals:
+        api, serving_id = ClearmlApi(self.cli.environment), self.cli.serving_id or ""
+        return Refusals(api, serving_id, model_id, earlier=earlier)
 
 
 def target_of(environment: Mapping[str, str]) -> DeployTarget | None:
