@@ -143,6 +143,16 @@ RELIED_ON = (
         "desk/cli/rollout.py: what is no command is a bundle",
     ),
     Relied(
+        "click", "click/types.py", "FloatRange",
+        "FloatRange",
+        "desk/cli/options.py: no nan is a number of seconds",
+    ),
+    Relied(
+        "click", "click/types.py", "_NumberRangeBase",
+        "convert(value,param,ctx)",
+        "desk/cli/options.py: the same; what a FloatRange is converted by",
+    ),
+    Relied(
         "clearml", "clearml/utilities/config.py", "",
         "config_dict_to_text(config)",
         "controller/control_plane/serving_configuration.py: routes in clearml-serving's form",

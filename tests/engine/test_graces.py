@@ -40,7 +40,7 @@ def updated(one: Serving, folder: Path) -> None:
     one.control_plane.add("kept", write_bundle(folder / "a", 101), preprocess_of(101))
     one.wait("kept", ready=True)
     one.control_plane.add("kept", write_bundle(folder / "b", 202, scale=2.0), preprocess_of(202))
-    one.wait("kept", versions_loaded=[101, 202])
+    one.wait("kept", bundle_version=202, versions_loaded=[101, 202])
 
 
 def is_refused(server: TritonServer, version: int) -> bool:

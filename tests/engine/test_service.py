@@ -305,7 +305,7 @@ def test_restarts_come_back_with_the_last_good_state_without_a_control_plane(
         one.wait("kept", ready=True)
         one.wait("file", ready=True)
         plane.add("kept", write_bundle(tmp_path / "b", 202, scale=2.0), preprocess_of(202))
-        one.wait("kept", versions_loaded=[101, 202])
+        one.wait("kept", bundle_version=202, versions_loaded=[101, 202])
         plane.error = ConnectionError("control plane is away")
 
         server.kill()

@@ -43,15 +43,18 @@ def supervised(server: TritonServer) -> Iterator[list[int]]:
         keeper.join()
 
 
-def loading(server: TritonServer, before: set[int]) -> psutil.Process:
-    """The first new backend process, at once: only its first moments are the critical ones."""
+def loading(server: TritonServer, before: set[int], model: str, version: int) -> psutil.Process:
+    """The new backend process of that version, at once: only its first moments are the critical
+    ones. The version before may be tried again meanwhile."""
     assert server.process is not None
     triton = psutil.Process(server.process.pid)
     deadline = time.monotonic() + BOUND_S
     while time.monotonic() < deadline:
         for process in triton.children():
             with contextlib.suppress(psutil.NoSuchProcess):
-                if process.pid not in before and process.name().startswith(STUB):
+                if process.pid in before or not process.name().startswith(STUB):
+                    continue
+                if any(f"/{model}/{version}/" in word for word in process.cmdline()):
                     return process
     raise AssertionError("no backend process was started")
 
@@ -87,7 +90,7 @@ def test_a_process_that_dies_while_it_loads_costs_one_restart_of_triton(
         for number in range(202, 212):
             older, moment = children(server), time.time()
             plane.add("kept", write_bundle(tmp_path / f"{number}", number), preprocess_of(number))
-            loading(server, older).kill()
+            loading(server, older, "kept", number).kill()
             # Triton itself refuses a load whose process has answered once.
             wait_until(lambda: bool(ends) or is_refused(one, moment), BOUND_S)  # noqa: B023
             if ends:
@@ -109,7 +112,7 @@ def test_a_slow_load_is_waited_for(
     server, plane = one.server, one.control_plane
     older = children(server)
     plane.add(name, write_bundle(tmp_path / "b", 202), preprocess_of(202))
-    slow = loading(server, older)
+    slow = loading(server, older, name, 202)
     slow.suspend()
     dead = psutil.Process(min(older))
     dead.kill()

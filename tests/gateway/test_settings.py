@@ -18,7 +18,11 @@ NUMBERS = [setting for setting in SETTINGS if isinstance(setting, Setting)]
 # What each bundle's code, and each worker, would raise where only a traceback says so.
 OF_OTHERS = [
     ("TRANSFORMER_SERVING_TRANSPORT", "pigeon", "must be one of http, grpc"),
-    ("TRANSFORMER_SERVING_TRITON_HTTP", "triton", "host:port or unix:/path"),
+    (
+        "TRANSFORMER_SERVING_TRITON_HTTP",
+        "triton",
+        "host:port, the port from 1 to 65535, or unix:/path",
+    ),
     ("TRANSFORMER_SERVING_TIMEOUT_S", "30s", "must be a number from 0.001 to 86400"),
     ("TRANSFORMER_SERVING_MAX_WAIT_S", "0", "must be a number from 0.001 to 86400"),
     ("TRANSFORMER_SERVING_CALLS_IN_FLIGHT", "0", "must be a whole number from 1 to 64"),
