@@ -69,7 +69,7 @@ def test_int8_is_taken_where_it_is_allowed_and_measured_the_faster_one(
     # processor's (docs/decisions/precisions.md).
     monkeypatch.setattr(gain, "LEAST", least)
     monkeypatch.setitem(
-        TOLERANCES, "int8", Tolerance(difference=9.0, cosine=-1.0, agreement=0.0, raw=9.0)
+        TOLERANCES, "int8", Tolerance(difference=1.0, cosine=1e-6, agreement=0.0, raw=1.0)
     )
     model = save_classifier(tmp_path / "model", seed=5, initializer_range=0.15)
     target = tmp_path / "bundle"
