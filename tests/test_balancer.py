@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.stand_in import stand_in
 from transformer_serving.gateway.access import TLS_CERT, TLS_CLIENT_CA, TLS_KEY
 
 START = Path(__file__).parent.parent / "docker" / "balancer" / "start.sh"
@@ -24,10 +25,7 @@ echo "haproxy $*"
 @pytest.fixture
 def haproxy(tmp_path: Path) -> Path:
     """The folder that it lies in."""
-    program = tmp_path / "haproxy"
-    program.write_text(HAPROXY)
-    program.chmod(0o755)
-    return tmp_path
+    return stand_in(tmp_path, "haproxy", HAPROXY).parent
 
 
 def started(haproxy: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:

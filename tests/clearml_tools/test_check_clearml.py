@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.stand_in import stand_in
+
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 # In Python's place: says what it is asked, and fails at the steps that it is told to.
 PYTHON = """#!/bin/sh
@@ -29,10 +31,7 @@ done
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    program = tmp_path / "python"
-    program.write_text(PYTHON)
-    program.chmod(0o755)
-    return program
+    return stand_in(tmp_path, "python", PYTHON)
 
 
 def checked(python: Path, failing: str) -> tuple[int, str, list[str]]:

@@ -21,6 +21,7 @@ import pytest
 from tests.contract.bundles import write_bundle
 from tests.contract.plans import Plan, build
 from tests.free_ports import free_ports
+from tests.stand_in import stand_in
 from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.local.record import Ports, StackRecord
 from transformer_serving.desk.versions.lock import read_lock
@@ -149,10 +150,7 @@ class Scene:
         return self.folder / "bin"
 
     def program(self, name: str, text: str) -> None:
-        path = self.programs / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-        path.chmod(0o755)
+        stand_in(self.programs, name, text)
 
     def docker(self, *, compose: str = "2.29.1", files: str = "") -> None:
         text = DOCKER.format(python=sys.executable, compose=compose, files=files)

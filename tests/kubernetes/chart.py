@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,17 @@ class _Strict(yaml.CSafeLoader):  # type: ignore[misc]
 @functools.cache
 def chart() -> helm_python.Chart:
     return helm_python.Chart.load(CHART)
+
+
+def chart_that_is_told(folder: Path, template: str, asked: str, answer: str) -> helm_python.Chart:
+    """A copy in which a look-up has the answer that a cluster would give: rendering asks none."""
+    copy = folder / "chart"
+    shutil.copytree(CHART, copy)
+    path = copy / "templates" / template
+    text = path.read_text("utf-8")
+    assert text.count(asked) == 1
+    path.write_text(text.replace(asked, answer), "utf-8")
+    return helm_python.Chart.load(copy)
 
 
 def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:

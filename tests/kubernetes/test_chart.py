@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
-import helm_python
 import pytest
 import yaml
 
 from tests.kubernetes.chart import (
-    CHART,
     CLEARML,
     LOCAL,
     NAMESPACE,
     ROOT,
     chart,
+    chart_that_is_told,
     container,
     kinds,
     one,
@@ -110,18 +108,12 @@ def test_an_autoscaler_takes_the_number_over_that_runs(
     """Without it Helm would take `replicas` away, and Kubernetes make it one pod.
 
     At 0, as after `replicas: 0`, a HorizontalPodAutoscaler would do nothing; KEDA may want it.
-    The copy's Deployments are as a cluster would tell: rendering asks none.
     """
-    copy = tmp_path / "chart"
-    shutil.copytree(CHART, copy)
-    names = copy / "templates" / "_names.tpl"
     asked = 'lookup "apps/v1" "Deployment" $.Release.Namespace'
-    text = names.read_text("utf-8")
-    assert text.count(asked) == 1
     answer = f'dict "spec" (dict "replicas" {running}) "metadata"'
-    names.write_text(text.replace(asked, answer), "utf-8")
+    told = chart_that_is_told(tmp_path, "_names.tpl", asked, answer)
     values = {**CLEARML, "triton": {"autoscaling": {**KEDA, "minReplicas": least}}}
-    texts = helm_python.Chart.load(copy).render(values, name="demo", namespace=NAMESPACE)
+    texts = told.render(values, name="demo", namespace=NAMESPACE)
     for part, replicas in (("inference", inference), ("triton", triton)):
         path = f"transformer-serving/templates/{part}.yaml"
         deployment = next(yaml.safe_load_all(texts[path]))

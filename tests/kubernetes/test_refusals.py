@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import helm_python
 import pytest
 
-from tests.kubernetes.chart import CHART, CLEARML, LOCAL, merged, rendered
+from tests.kubernetes.chart import CLEARML, LOCAL, chart_that_is_told, merged, rendered
 
 ALERTS = {"monitoring": {"podMonitors": True, "rules": True}, "access": {"open": True}}
 TOGETHER: dict[str, tuple[dict[str, Any], str]] = {
@@ -194,17 +193,11 @@ CLAIMED = {
 
 
 def with_claim(folder: Path) -> helm_python.Chart:
-    """The chart in a cluster that has its StatefulSet: rendering asks none."""
-    copy = folder / "chart"
-    shutil.copytree(CHART, copy)
-    template = copy / "templates" / "_quantities.tpl"
-    asked = 'lookup "apps/v1" "StatefulSet" .Release.Namespace $name'
-    text = template.read_text("utf-8")
-    assert text.count(asked) == 1
+    """The chart in a cluster that has its StatefulSet."""
     (plane,) = (each for each in rendered(LOCAL) if each["kind"] == "StatefulSet")
+    asked = 'lookup "apps/v1" "StatefulSet" .Release.Namespace $name'
     found = json.dumps(json.dumps(plane))
-    template.write_text(text.replace(asked, f"fromJson {found}"), "utf-8")
-    return helm_python.Chart.load(copy)
+    return chart_that_is_told(folder, "_quantities.tpl", asked, f"fromJson {found}")
 
 
 @pytest.mark.parametrize("case", CLAIMED)

@@ -32,6 +32,12 @@ class ConversionRefused(Failure):
         super().__init__(message, exit_code=2)
 
 
+def no_space(place: object = None) -> str:
+    """What a full disk is called: that of `place`, where it is known."""
+    on = f"the disk of {place}" if place else "a disk"
+    return f"no space is left on {on}; free some and try again"
+
+
 def failure_of(error: OSError) -> Failure:
     """What this machine did not do, as far as the error says it; a command may know more."""
     why = error.strerror or str(error)
@@ -46,6 +52,5 @@ def failure_of(error: OSError) -> Failure:
             "name another folder with TMPDIR"
         )
     if is_full_disk(error) or any(os.strerror(code) in why for code in FULL):
-        on = f"the disk of {place}" if place else "a disk"
-        return Failure(f"no space is left on {on}; free some and try again")
+        return Failure(no_space(place))
     return Failure(f"{place}: {why}" if place else why)

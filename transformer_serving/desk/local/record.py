@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_serving.contract.full_disk import is_full_disk
 from transformer_serving.contract.replacement import replace_file
-from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.failure import Failure, no_space
 from transformer_serving.desk.local.sockets import is_folder_of, socket_folder
 
 if TYPE_CHECKING:
@@ -153,9 +153,7 @@ def with_room(folder: Path) -> Iterator[None]:
     except OSError as error:
         if not is_full_disk(error):
             raise
-        raise Failure(
-            f"no space is left on the disk of {folder}; free some and try again"
-        ) from error
+        raise Failure(no_space(folder)) from error
 
 
 def load_record(state: Path) -> StackRecord | None:
