@@ -6,9 +6,10 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-# In two processes; tests/conftest.py says what shares one. Where one is lost, so are the tests that
-# it had taken, and with another one in its place the run would wait for them without end.
-BESIDE := --numprocesses=2 --dist=loadfile --max-worker-restart=0
+# In three processes, as each of them waits for servers a good part of its time: on two cores 82 % of
+# these are used, with two processes 71. tests/conftest.py says what shares one. Where one is lost, so are
+# the tests that it had taken, and with another one in its place the run would wait for them without end.
+BESIDE := --numprocesses=3 --dist=loadfile --max-worker-restart=0
 # A test that takes longer hangs, and is named: most are done in seconds, a few in two minutes.
 SOON := -o faulthandler_timeout=600
 
