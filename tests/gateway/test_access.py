@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from transformer_serving.contract.loopback import is_loopback
 from transformer_serving.gateway.access import (
     ACCESS,
     KEYS_FILE,
@@ -14,7 +15,6 @@ from transformer_serving.gateway.access import (
     TLS_KEY,
     Access,
     check_address,
-    is_loopback,
     read_access,
 )
 

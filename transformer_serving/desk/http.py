@@ -18,8 +18,8 @@ from email.message import Message
 from pathlib import Path
 from typing import Any
 
+from transformer_serving.contract.loopback import is_loopback
 from transformer_serving.desk.failure import Failure
-from transformer_serving.gateway.access import is_loopback
 
 UNIX = "unix:"
 KEY_VARIABLE = "TRANSFORMER_SERVING_KEY"

@@ -6,13 +6,13 @@ Each setting is declared once, as a row of ACCESS: the environment variable, the
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_serving.contract.keys import VARIABLE
+from transformer_serving.contract.loopback import is_loopback
 
 
 @dataclass(frozen=True)
@@ -100,19 +100,6 @@ def check_address(access: Access, host: str) -> None:
         "there are no keys: name the folder of keys.json with TRANSFORMER_SERVING_KEYS_FOLDER, "
         f"bind 127.0.0.1, or set {OPEN.name}=1"
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches it; of names only localhost is known to be so.
-
-    An IPv6 address may stand in brackets, as before a port.
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _path(environment: Mapping[str, str], setting: AccessSetting) -> Path | None:
