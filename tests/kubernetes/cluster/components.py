@@ -33,6 +33,7 @@ _GROUPS = {
 }
 _SERVICES = "10.96.0.0/16"
 _FRONT = "front-proxy-client"
+_POD = "label=io.kubernetes.pod.name"
 _PAUSE = "transformer-serving/pause:test"
 
 
@@ -77,11 +78,7 @@ class Cluster:
     def stop(self) -> None:
         self._processes.stop()
         remove_containers()
-        # The latest first: volumes lie below the kubelet's folder, which is a mount itself.
-        for line in reversed(Path("/proc/mounts").read_text().splitlines()):
-            point = line.split()[1]
-            if point.startswith(str(self.folder)):
-                subprocess.run(["umount", point], check=True)
+        unmount(self.folder)
 
     def kill_kubelet(self) -> None:
         self._processes.kill("kubelet")
@@ -251,9 +248,32 @@ def make_pause_image(folder: Path) -> None:
     shutil.rmtree(context)
 
 
+def unmount(folder: Path) -> None:
+    """What pods had mounted below it; after a run that was killed, too."""
+    # The latest first: volumes lie below the kubelet's folder, which is a mount itself.
+    for line in reversed(Path("/proc/mounts").read_text().splitlines()):
+        point = line.split()[1]
+        if Path(point).is_relative_to(folder):
+            subprocess.run(["umount", point], check=True)
+
+
+def failed_containers() -> str:
+    """The last lines of each container of a pod that has ended with a failure."""
+    found = [_POD, "status=exited", "exited=1", "exited=2", "exited=127", "exited=137"]
+    filters = [part for one in found for part in ("--filter", one)]
+    rows = run("docker", "ps", "--all", "--format", "{{.ID}} {{.Names}}", *filters).splitlines()
+    told = []
+    for container, name in (row.split() for row in rows):
+        log = subprocess.run(
+            ["docker", "logs", "--tail=15", container], text=True, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        told.append(f"{name}:\n{log.stdout}")
+    return "\n".join(told)
+
+
 def remove_containers() -> None:
     """Of pods: a Docker Engine that is not ours would keep them."""
-    label = "label=io.kubernetes.pod.name"
-    found = run("docker", "ps", "--all", "--quiet", "--filter", label).split()
+    found = run("docker", "ps", "--all", "--quiet", "--filter", _POD).split()
     if found:
         run("docker", "rm", "--force", *found)

@@ -13,7 +13,7 @@ from tests.compose.conftest import build_secrets, bundles, images, wait_for
 from tests.compose.machine import ROOT
 from tests.kubernetes.chart import CHART, NAMESPACE
 from tests.kubernetes.cluster.binaries import binaries
-from tests.kubernetes.cluster.components import Cluster
+from tests.kubernetes.cluster.components import Cluster, failed_containers, unmount
 from tests.kubernetes.cluster.figures import FIGURES, ClusterFigures
 from tests.kubernetes.cluster.machine import engine_for_pods, pod_network
 from tests.kubernetes.cluster.metrics import Metrics
@@ -34,7 +34,10 @@ def engine() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def cluster(engine: None) -> Iterator[Cluster]:
-    shutil.rmtree(STATE, ignore_errors=True)
+    # A run that was killed leaves its mounts.
+    unmount(STATE)
+    if STATE.exists():
+        shutil.rmtree(STATE)
     STATE.mkdir(parents=True)
     running = Cluster(STATE, binaries(), pod_network())
     try:
@@ -88,7 +91,11 @@ def release(
     chart = for_older(CHART, tmp_path_factory.mktemp("chart") / "chart")
     helm = helm_python.Config(kubeconfig_path=cluster.kubeconfig, namespace=NAMESPACE)
     installed = Release(cluster, helm, chart)
-    installed.install()
+    try:
+        installed.install()
+    except Exception as error:
+        error.add_note(failed_containers())
+        raise
     # Helm waits for what the Deployment has at first; the autoscaler brings the second pod.
     installed.settled("inference", 2)
     yield installed
