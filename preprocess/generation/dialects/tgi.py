@@ -75,7 +75,7 @@ def _read(
     refuse_others(parameters, (*_TAKEN, *_OWN), lacks, _ADVICE)
     details = read_flag(parameters, "details")
     own = given(parameters, {**_TAKEN, _SEVERAL: _SEVERAL})
-    as_tgi(own)
+    as_tgi(own, parameters)
     own.setdefault("return_full_text", full_text)
     own["logprobs"] = details or stream
     return own
