@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from jsonschema_rs import Draft202012Validator
 
+from preprocess.card import card_of
 from preprocess.generation.request import TextTask
 from tests.gateway.figures import read
 from tests.gateway.spoken import OLDER, Spoken, SpokenDoor
@@ -100,6 +101,58 @@ async def test_parameters_of_generated_text_are_tensors_of_their_kinds(door: Spo
         "stop": "BYTES", "return_full_text": "BOOL", "num_return_sequences": "INT64",
         "truncate": "INT64", "logprobs": "BOOL", "ignore_eos": "BOOL",
     }  # fmt: skip
+
+
+def two_of_each(inputs: list[dict[str, Any]], names: set[str]) -> list[dict[str, Any]]:
+    """Tensors of two texts, or of as many as their metadata allows."""
+    text = "a kettle of [MASK]"
+    return [
+        {**row, "shape": [count], "data": [f"{text} {at}" for at in range(count)]}
+        for row in inputs
+        if row["name"] in names
+        for count in [2 if row["shape"] == [-1] else row["shape"][0]]
+    ]
+
+
+@pytest.mark.parametrize("task", TASKS)
+async def test_metadata_is_of_what_answers_where_the_output_is_named(
+    door: SpokenDoor, task: str
+) -> None:
+    told = (await door.ask("GET", f"/v2/models/{task}")).json
+    asked = speaker(task)
+    card = card_of(asked.endpoint, asked.task)
+    names = {row["name"] for row in card["fields"]}
+    names |= {row["name"] for row in card["parameters"] if row["required"]}
+    inputs = two_of_each(told["inputs"], names)
+    body = {"inputs": inputs, "outputs": [{"name": "output"}]}
+    [answered] = asked.ask("v2.infer", body)["outputs"]
+    [said] = told["outputs"]
+    assert (said["name"], said["datatype"]) == (answered["name"], answered["datatype"])
+    sizes = zip(said["shape"], answered["shape"], strict=True)
+    assert all(size in (-1, got) for size, got in sizes)
+    # Without its name it is texts of JSON whatever the task.
+    [plain] = asked.ask("v2.infer", {"inputs": inputs})["outputs"]
+    assert (plain["datatype"], plain["shape"][1:]) == ("BYTES", [1])
+
+
+@pytest.mark.parametrize(
+    ("task", "name"), [("rerank", "query"), ("sentence-similarity", "source_sentence")]
+)
+async def test_an_input_of_one_text_has_no_room_for_more(
+    door: SpokenDoor, task: str, name: str
+) -> None:
+    told = (await door.ask("GET", f"/v2/models/{task}")).json
+    shapes = {row["name"]: row["shape"] for row in told["inputs"]}
+    assert shapes[name] == [1]
+    asked = speaker(task)
+    card = card_of(asked.endpoint, asked.task)
+    inputs = two_of_each(told["inputs"], {row["name"] for row in card["fields"]})
+    for row in inputs:
+        if row["name"] == name:
+            row |= {"shape": [2], "data": ["a", "b"]}
+    with pytest.raises(ServingError) as refused:
+        asked.ask("v2.infer", {"inputs": inputs})
+    assert refused.value.field == name
 
 
 class Older(Spoken):
