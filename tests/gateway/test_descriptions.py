@@ -14,7 +14,7 @@ from jsonschema_rs import Draft202012Validator
 from preprocess.card import card_of
 from preprocess.generation.request import TextTask
 from tests.gateway.figures import read
-from tests.gateway.spoken import OLDER, Spoken, SpokenDoor
+from tests.gateway.spoken import OLDER, OTHER, Spoken, SpokenDoor
 from tests.preprocess.speaking import speaker
 from tests.text_engine import fields as text_fields
 from transformer_serving.contract.dialects import DIALECTS
@@ -27,11 +27,12 @@ from transformer_serving.gateway.keys import Keys
 from transformer_serving.gateway.openapi.document import document
 from transformer_serving.gateway.routes import call_of
 
-ALL, BOUND, FIGURES = new_key(), new_key(), new_key()
+ALL, BOUND, FIGURES, ROUTED = (new_key() for _ in range(4))
 ROWS = (
     Key("all", digest_of(ALL), now()),
     Key("bound", digest_of(BOUND), now(), ("sentence-embedding", "rerank/2")),
     Key("figures", digest_of(FIGURES), now(), metrics=True),
+    Key("routed", digest_of(ROUTED), now(), ("split",)),
 )
 
 
@@ -230,6 +231,75 @@ async def test_models_are_those_that_make_vectors(door: SpokenDoor) -> None:
     assert [row["id"] for row in told.json["data"]] == ["sentence-embedding", "sentence-similarity"]
     assert all(set(row) == {"id", "object", "created", "owned_by"} for row in told.json["data"])
     assert told.headers[b"x-request-id"]
+
+
+VECTORS = ["sentence-embedding", "sentence-similarity"]
+
+
+@pytest.mark.parametrize(
+    ("behind", "listed"),
+    [
+        (VECTORS, True),
+        (["sentence-embedding"], True),
+        (["sentence-embedding", "rerank"], False),
+        (["sentence-embedding", OLDER], False),
+        (["sentence-embedding", OTHER], False),
+        (["sentence-embedding", "gone"], False),
+        ([], False),
+    ],
+)
+async def test_a_canary_is_listed_where_all_behind_it_can_be_asked(
+    door: SpokenDoor, behind: list[str], listed: bool
+) -> None:
+    door.processor._canary_route["split"] = {"endpoints": behind}
+    told = await door.ask("GET", "/v1/models")
+    assert [row["id"] for row in told.json["data"]] == [*VECTORS, *["split"] * listed]
+    paths = (await door.ask("GET", "/openapi.json")).json["paths"]
+    assert ("split" in names_of(paths["/v1/embeddings"]["post"])) == listed
+    assert ("split" in names_of(paths["/tei/{name}/embed"]["post"])) == listed
+
+
+async def test_what_a_canary_answers_itself_has_its_name_in_the_document(door: SpokenDoor) -> None:
+    door.processor._canary_route["split"] = {"endpoints": ["rerank", "rerank/2"]}
+    door.processor._canary_route["fill-mask"] = {"endpoints": ["fill-mask", "sentence-embedding"]}
+    told = (await door.ask("GET", "/openapi.json")).json["paths"]
+    of_one = ("/v2/models/{name}", "/tei/{name}/info")
+    for path in (*of_one, "/v2/models/{name}/ready", "/tei/{name}/health", "/v1/models/{name}"):
+        names = set(names_of(told[path]["get"]))
+        assert "rerank" in names
+        assert ({"split", "fill-mask"} <= names) == (path not in of_one)
+        assert ("split" in names) == ("fill-mask" in names)
+    for path in ("/tei/{name}/rerank", "/v1/rerank"):
+        assert names_of(told[path]["post"])[-1] == "split"
+    assert "fill-mask" in names_of(told["/hf/{name}"]["post"])
+
+
+@pytest.mark.parametrize(
+    ("key", "names"),
+    [
+        (ALL, [*VECTORS, "split"]), (BOUND, ["sentence-embedding"]), (ROUTED, ["split"]),
+    ],
+    ids=["all", "bound", "routed"],
+)  # fmt: skip
+async def test_a_key_sees_the_canaries_that_it_may_ask(
+    locked: SpokenDoor, key: str, names: list[str]
+) -> None:
+    locked.processor._canary_route["split"] = {"endpoints": VECTORS}
+    told = await locked.ask("GET", "/v1/models", headers=bearer(key))
+    assert [row["id"] for row in told.json["data"]] == names
+    paths = (await locked.ask("GET", "/openapi.json", headers=bearer(key))).json["paths"]
+    assert names_of(paths["/v1/embeddings"]["post"]) == names
+
+
+def names_of(operation: dict[str, Any]) -> list[str]:
+    """The endpoints that the document says can be asked there."""
+    if "parameters" in operation:
+        found: list[str] = operation["parameters"][0]["schema"]["enum"]
+        return found
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    [named] = schema["properties"].values()
+    names: list[str] = named["enum"]
+    return names
 
 
 @pytest.mark.parametrize("name", ["rerank", "rerank/2", OLDER])
