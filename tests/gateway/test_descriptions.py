@@ -182,6 +182,22 @@ async def test_a_canarys_name_says_whom_to_ask(door: SpokenDoor, path: str) -> N
     assert "convert" not in told.json["error"]
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v2/health/ready", "/v2/models/rerank", "/v1/models", "/v1/models/fill-mask",
+        "/tei/rerank/health", "/tei/rerank", "/tei/nobody/health", "/tei/rerank/info",
+        "/tei/rerank/metrics", "/openapi.json", "/health/ready", "/hf/rerank", "/metrics",
+    ],
+)  # fmt: skip
+async def test_head_gets_what_get_does_without_its_body(door: SpokenDoor, path: str) -> None:
+    got, head = await door.ask("GET", path), await door.ask("HEAD", path)
+    assert (head.status, head.raw) == (got.status, b"")
+    # Figures change with every request.
+    if "metrics" not in path:
+        assert head.headers[b"content-length"] == b"%d" % len(got.raw)
+
+
 NEAR = [
     ("POST", "/tei/texts/decode", "tei"),
     ("GET", "/tei", "tei"),
