@@ -27,6 +27,7 @@ from transformer_serving.gateway.keys import Keys
 from transformer_serving.gateway.openapi.document import document
 from transformer_serving.gateway.routes import call_of
 
+TEI_DOCUMENT = json.loads(Path(__file__).with_name("tei_openapi.json").read_text())
 ALL, BOUND, FIGURES, ROUTED = (new_key() for _ in range(4))
 ROWS = (
     Key("all", digest_of(ALL), now()),
@@ -381,6 +382,29 @@ async def test_teis_info_tells_the_model_and_its_limits(
         assert {number: name for name, number in labels["label2id"].items()} == {
             int(number): name for number, name in labels["id2label"].items()
         }
+
+
+@pytest.mark.parametrize("task", TASKS)
+async def test_teis_info_has_a_model_type_of_its_document(door: SpokenDoor, task: str) -> None:
+    told = (await door.ask("GET", f"/tei/{task}/info")).json["model_type"]
+    schema = {**TEI_DOCUMENT, "$ref": "#/components/schemas/ModelType"}
+    Draft202012Validator(schema).validate(told)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "told"), [("cls", "cls"), ("mean", "mean"), ("lasttoken", "last_token")]
+)
+async def test_teis_info_tells_the_pooling_by_its_name_there(
+    door: SpokenDoor, pooling: str, told: str
+) -> None:
+    embedding = {
+        "pooling": pooling, "normalize": False, "dimensions": 8, "similarity": "dot",
+        "prompts": {}, "default_prompt": None,
+    }  # fmt: skip
+    made = speaker("sentence-embedding", head="token_vectors", embedding=embedding)
+    door.processor.built("sentence-embedding", Spoken(made))
+    info = (await door.ask("GET", "/tei/sentence-embedding/info")).json
+    assert info["model_type"] == {"embedding": {"pooling": told}}
 
 
 async def test_teis_info_of_older_code_is_refused(door: SpokenDoor) -> None:
