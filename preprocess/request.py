@@ -144,10 +144,14 @@ def check_object(body: Any) -> None:
         raise ServingError("malformed_body", "the body must be a JSON object", got=kind_of(body))
 
 
-def refuse_unknown(body: Mapping[str, Any], allowed: Collection[str]) -> None:
-    """Raises ServingError `invalid_field` for a field that is not allowed."""
+def refuse_unknown(
+    body: Mapping[str, Any], allowed: Collection[str], unnamed: Collection[str] = ()
+) -> None:
+    """Raises ServingError `invalid_field` for a field that is not allowed; what is `unnamed` is
+    allowed, too.
+    """
     for name in body:
-        if name not in allowed:
+        if name not in allowed and name not in unnamed:
             raise ServingError(
                 "invalid_field", f"an unknown field; allowed are {', '.join(allowed)}"
             )

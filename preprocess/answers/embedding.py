@@ -80,13 +80,17 @@ def prompted(texts: Sequence[str], prompt: str | None) -> Sequence[str]:
     return [prompt + text for text in texts] if prompt else texts
 
 
-def prompt_name(embedding: Embedding) -> Kind:
+def prompts_of(endpoint: Endpoint) -> Mapping[str, str]:
+    """The model's own, by name."""
+    return {} if endpoint.embedding is None else endpoint.embedding.prompts
+
+
+def prompt_name(prompts: Mapping[str, str]) -> Kind:
     """The name of one of the model's prompts."""
-    wanted = f"the name of a prompt of this model: {', '.join(embedding.prompts) or 'it has none'}"
     return Kind(
-        wanted,
-        lambda value: isinstance(value, str) and value in embedding.prompts,
-        schema={"type": "string", "enum": sorted(embedding.prompts)},
+        f"the name of a prompt of this model: {', '.join(prompts) or 'it has none'}",
+        lambda value: isinstance(value, str) and value in prompts,
+        schema={"type": "string", "enum": sorted(prompts)},
     )
 
 
@@ -161,7 +165,7 @@ class SentenceEmbedding:
         self._limits = endpoint.limits
         self._room = PoolingRoom(endpoint)
         self.parameters = (
-            Parameter("prompt_name", prompt_name(embedding), embedding.default_prompt),
+            Parameter("prompt_name", prompt_name(embedding.prompts), embedding.default_prompt),
             Parameter("prompt", text(endpoint.limits.max_characters)),
             Parameter("normalize_embeddings", FLAG, False),
             Parameter("truncate_dim", whole(1, embedding.dimensions)),
@@ -203,7 +207,13 @@ class SentenceEmbedding:
 
 @dataclass(frozen=True)
 class FeatureParameters(Parameters):
+    """`prompt` is the text that goes before each text."""
+
     truncation: bool | None = None
+    prompt: str | None = None
+
+    def repeated(self, first: Sequence[str], second: Sequence[str]) -> tuple[str, int]:
+        return "prompt_name", len(self.prompt or "") * len(first)
 
 
 class FeatureExtraction:
@@ -211,7 +221,7 @@ class FeatureExtraction:
 
     form = BodyForm(TextField("text"))
     tokenizer = Tokenizer
-    parameters = (Parameter("truncation", FLAG),)
+    parameters: tuple[Parameter, ...] = (Parameter("truncation", FLAG),)
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._limits = endpoint.limits
@@ -224,7 +234,8 @@ class FeatureExtraction:
         truncate = request.truncate
         if truncate is None:
             truncate = request.parameters.truncation
-        encoded = tokenizer.encode(request.texts, truncate, self._limits)
+        texts = prompted(request.texts, request.parameters.prompt)
+        encoded = tokenizer.encode(texts, truncate, self._limits)
         return Work(request, encoded, pieces=self._room.numbers(encoded) // _NUMBERS_A_PIECE)
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:
@@ -237,3 +248,17 @@ class FeatureExtraction:
     def gist(self, answer: Any, rows: Sequence[Row], work: Work) -> Gist:
         """The vector of each token of all texts."""
         return directions(normalized(np.concatenate([row[0] for row in rows]).astype(np.float32)))
+
+
+class PromptedFeatures(FeatureExtraction):
+    """The same with one of the model's prompts before each text, where the request names one."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(endpoint)
+        self._prompts = prompts_of(endpoint)
+        named = Parameter("prompt_name", prompt_name(self._prompts))
+        self.parameters = (*FeatureExtraction.parameters, named)
+
+    def read_parameters(self, values: Mapping[str, Any]) -> FeatureParameters:
+        read = read_parameters(values, self.parameters)
+        return FeatureParameters(read["truncation"], self._prompts.get(read["prompt_name"] or ""))

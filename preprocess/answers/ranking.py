@@ -114,7 +114,7 @@ class SentenceSimilarity:
         if isinstance(self._encoder, BiEncoder):
             embedding = self._encoder.embedding
             self.parameters = (
-                Parameter("prompt_name", prompt_name(embedding), embedding.default_prompt),
+                Parameter("prompt_name", prompt_name(embedding.prompts), embedding.default_prompt),
                 Parameter("prompt", text(endpoint.limits.max_characters)),
             )
 

@@ -9,6 +9,7 @@ Tested by tests/preprocess/test_dialects.py.
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from typing import Any
 
 from preprocess.answers.embedding import SentenceEmbedding
@@ -32,7 +33,11 @@ NAMES = {"input": "text", "dimensions": "truncate_dim"}
 
 
 def read(asked: Asked) -> dict[str, Any]:
-    body = read_fields(asked.body, _FIELDS)
+    return as_ours(read_fields(asked.body, _FIELDS))
+
+
+def as_ours(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Its fields in our terms. Raises ServingError."""
     if body.get("encoding_format") not in (None, *_FORMATS):
         raise wrong("encoding_format", f"one of {', '.join(_FORMATS)}", body["encoding_format"])
     for name in ("model", "user"):

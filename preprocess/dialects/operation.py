@@ -127,11 +127,21 @@ def _is_sent(name: str, body: Any) -> bool:
     return any(isinstance(place, Mapping) and place.get(name) is not None for place in places)
 
 
-def read_fields(body: Any, allowed: Collection[str]) -> Mapping[str, Any]:
-    """The body, which has no other fields. Raises ServingError."""
+def read_object(body: Any) -> Mapping[str, Any]:
+    """The body, whatever fields it has. Raises ServingError."""
     check_object(body)
-    refuse_unknown(body, allowed)
     fields: Mapping[str, Any] = body
+    return fields
+
+
+def read_fields(
+    body: Any, allowed: Collection[str], neutral: Collection[str] = ()
+) -> Mapping[str, Any]:
+    """The body, which has no other fields. Those of `neutral`, which may only ask for nothing, are
+    no advice to whoever sent another. Raises ServingError.
+    """
+    fields = read_object(body)
+    refuse_unknown(fields, allowed, neutral)
     return fields
 
 

@@ -2,7 +2,7 @@
 
 Fields, defaults and answers are those of router/src/http/ in its repository (1.9): vectors are
 normalized unless the caller says no, two strings for /predict are a pair, scores are squeezed
-unless raw ones are asked for.
+unless raw ones are asked for. Its server reads the fields that it knows and passes over others.
 
 Tested by tests/preprocess/test_dialects.py.
 """
@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from preprocess.answers.classification import TextClassification
-from preprocess.answers.embedding import FeatureExtraction
+from preprocess.answers.embedding import PromptedFeatures
 from preprocess.answers.ranking import Rerank, SentenceSimilarity
 from preprocess.dialects import openai
 from preprocess.dialects.operation import (
@@ -21,8 +21,8 @@ from preprocess.dialects.operation import (
     Asked,
     Operation,
     given,
-    read_fields,
     read_flag,
+    read_object,
 )
 from preprocess.dialects.token_list import TokenList
 from preprocess.request import check_count, wrong
@@ -31,7 +31,6 @@ from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.heads import TASKS
 
-_CUT = ("truncate", "truncation_direction")
 _EMBEDDED = {"inputs": "text", "prompt_name": "prompt_name", "dimensions": "truncate_dim"}
 
 
@@ -53,19 +52,20 @@ def _inputs(body: Any) -> list[Any]:
 
 
 def _embed(asked: Asked) -> dict[str, Any]:
-    body = read_fields(asked.body, ("inputs", *_CUT, "prompt_name", "normalize", "dimensions"))
+    body = read_object(asked.body)
     parameters = given(body, {"prompt_name": "prompt_name", "dimensions": "truncate_dim"})
     parameters["normalize_embeddings"] = read_flag(body, "normalize", default=True)
     return {"text": _inputs(body), "parameters": parameters, **_common(asked, body)}
 
 
 def _embed_all(asked: Asked) -> dict[str, Any]:
-    body = read_fields(asked.body, ("inputs", *_CUT))
-    return {"text": _inputs(body), **_common(asked, body)}
+    body = read_object(asked.body)
+    parameters = given(body, {"prompt_name": "prompt_name"})
+    return {"text": _inputs(body), "parameters": parameters, **_common(asked, body)}
 
 
 def _predict(asked: Asked) -> dict[str, Any]:
-    body = read_fields(asked.body, ("inputs", *_CUT, "raw_scores"))
+    body = read_object(asked.body)
     parameters: dict[str, Any] = {"top_k": None}
     if read_flag(body, "raw_scores"):
         parameters["function_to_apply"] = "none"
@@ -93,8 +93,7 @@ def _sequences(value: Any) -> dict[str, Any]:
 
 
 def _rerank(asked: Asked) -> dict[str, Any]:
-    fields = ("query", "texts", *_CUT, "raw_scores", "return_text")
-    body = read_fields(asked.body, fields)
+    body = read_object(asked.body)
     raw = read_flag(body, "raw_scores")
     return {
         **{name: body[name] for name in ("query", "texts") if name in body},
@@ -114,7 +113,7 @@ def squeezed(endpoint: Endpoint, *, raw: bool = False) -> dict[str, Any]:
 
 
 def _similarity(asked: Asked) -> dict[str, Any]:
-    body = read_fields(asked.body, ("inputs", "parameters"))
+    body = read_object(asked.body)
     inputs, parameters = body.get("inputs"), body.get("parameters")
     if not isinstance(inputs, dict):
         raise wrong("inputs", "an object with source_sentence and sentences", inputs)
@@ -122,16 +121,15 @@ def _similarity(asked: Asked) -> dict[str, Any]:
         parameters = {}
     elif not isinstance(parameters, dict):
         raise wrong("parameters", "an object", parameters)
-    read_fields(parameters, (*_CUT, "prompt_name"))
     return {
-        **read_fields(inputs, ("source_sentence", "sentences")),
+        **{name: inputs[name] for name in ("source_sentence", "sentences") if name in inputs},
         "parameters": given(parameters, {"prompt_name": "prompt_name"}),
         **_common(asked, parameters),
     }
 
 
 def _tokenize(asked: Asked) -> dict[str, Any]:
-    body = read_fields(asked.body, ("inputs", "add_special_tokens", "prompt_name"))
+    body = read_object(asked.body)
     parameters = given(
         body, {"prompt_name": "prompt_name", "add_special_tokens": "add_special_tokens"}
     )
@@ -139,7 +137,7 @@ def _tokenize(asked: Asked) -> dict[str, Any]:
 
 
 def _openai(asked: Asked) -> dict[str, Any]:
-    own = openai.read(asked)
+    own = openai.as_ours(read_object(asked.body))
     own["parameters"] = {**own.get("parameters", {}), **openai.NORMALIZED}
     return own
 
@@ -156,12 +154,12 @@ def _scores(answered: Answered) -> Reply:
     return Reply(answer_body(answered.answer["scores"]))
 
 
-def _token_vectors(endpoint: Endpoint) -> FeatureExtraction:
+def _token_vectors(endpoint: Endpoint) -> PromptedFeatures:
     if endpoint.head != "token_vectors":
         raise ServingError(
             "refused", "the endpoint's engine pools its vectors and gives none of single tokens"
         )
-    return FeatureExtraction(endpoint)
+    return PromptedFeatures(endpoint)
 
 
 def _no_sparse_vectors(endpoint: Endpoint) -> Any:

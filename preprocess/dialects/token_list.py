@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import tokenizers
 
-from preprocess.answers.embedding import prompt_name, prompted
+from preprocess.answers.embedding import prompt_name, prompted, prompts_of
 from preprocess.answers.work import Work
 from preprocess.parameters import FLAG, Parameter, Parameters, read_parameters
 from preprocess.request import BodyForm, Request, TextField
@@ -38,16 +39,15 @@ class TokenList:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._limits = endpoint.limits
-        self._prompts: Mapping[str, str] = {}
-        prompts: tuple[Parameter, ...] = ()
-        if endpoint.embedding is not None:
-            self._prompts = endpoint.embedding.prompts
-            prompts = (Parameter("prompt_name", prompt_name(endpoint.embedding)),)
-        self.parameters = (Parameter("add_special_tokens", FLAG, True), *prompts)
+        self._prompts = prompts_of(endpoint)
+        self.parameters = (
+            Parameter("add_special_tokens", FLAG, True),
+            Parameter("prompt_name", prompt_name(self._prompts)),
+        )
 
     def read_parameters(self, values: Mapping[str, Any]) -> ListParameters:
         read = read_parameters(values, self.parameters)
-        prompt = self._prompts.get(read.get("prompt_name") or "")
+        prompt = self._prompts.get(read["prompt_name"] or "")
         return ListParameters(prompt, read["add_special_tokens"])
 
     def encode(self, request: Request, tokenizer: Tokenizer | Windows) -> Work:
@@ -66,11 +66,23 @@ def _tokens(text: str, encoding: tokenizers.Encoding) -> list[Token]:
     columns = zip(
         encoding.ids, encoding.tokens, encoding.offsets, encoding.special_tokens_mask, strict=True
     )
+    at = _places(text)
     return [
         {"id": token, "text": name, "special": True, "start": None, "stop": None}
         if special
         else {
-            "id": token, "text": text[start:stop], "special": False, "start": start, "stop": stop,
+            "id": token, "text": text[start:stop], "special": False,
+            "start": at[start], "stop": at[stop],
         }
         for token, name, (start, stop), special in columns
     ]  # fmt: skip
+
+
+def _places(text: str) -> Sequence[int]:
+    """Where each character begins, and the last ends, in UTF-8: the places of the tokenizers
+    library in Rust, which its server tells; Python's are in characters.
+    """
+    if text.isascii():
+        return range(len(text) + 1)
+    sizes = (len(character.encode()) for character in text)
+    return list(accumulate(sizes, initial=0))

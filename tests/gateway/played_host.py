@@ -123,6 +123,9 @@ class App:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, Any]] = []
 
+    def openapi(self) -> dict[str, Any]:
+        return {}
+
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         message = await receive()
         self.calls.append((scope, message.get("body")))

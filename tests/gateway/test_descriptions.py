@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from jsonschema_rs import Draft202012Validator
 
+from preprocess.card import card_of
 from preprocess.generation.request import TextTask
 from tests.gateway.figures import read
-from tests.gateway.spoken import OLDER, Spoken, SpokenDoor
+from tests.gateway.spoken import OLDER, OTHER, Spoken, SpokenDoor
 from tests.preprocess.speaking import speaker
 from tests.text_engine import fields as text_fields
 from transformer_serving.contract.dialects import DIALECTS
@@ -26,11 +27,13 @@ from transformer_serving.gateway.keys import Keys
 from transformer_serving.gateway.openapi.document import document
 from transformer_serving.gateway.routes import call_of
 
-ALL, BOUND, FIGURES = new_key(), new_key(), new_key()
+TEI_DOCUMENT = json.loads(Path(__file__).with_name("tei_openapi.json").read_text())
+ALL, BOUND, FIGURES, ROUTED = (new_key() for _ in range(4))
 ROWS = (
     Key("all", digest_of(ALL), now()),
     Key("bound", digest_of(BOUND), now(), ("sentence-embedding", "rerank/2")),
     Key("figures", digest_of(FIGURES), now(), metrics=True),
+    Key("routed", digest_of(ROUTED), now(), ("split",)),
 )
 
 
@@ -102,6 +105,58 @@ async def test_parameters_of_generated_text_are_tensors_of_their_kinds(door: Spo
     }  # fmt: skip
 
 
+def two_of_each(inputs: list[dict[str, Any]], names: set[str]) -> list[dict[str, Any]]:
+    """Tensors of two texts, or of as many as their metadata allows."""
+    text = "a kettle of [MASK]"
+    return [
+        {**row, "shape": [count], "data": [f"{text} {at}" for at in range(count)]}
+        for row in inputs
+        if row["name"] in names
+        for count in [2 if row["shape"] == [-1] else row["shape"][0]]
+    ]
+
+
+@pytest.mark.parametrize("task", TASKS)
+async def test_metadata_is_of_what_answers_where_the_output_is_named(
+    door: SpokenDoor, task: str
+) -> None:
+    told = (await door.ask("GET", f"/v2/models/{task}")).json
+    asked = speaker(task)
+    card = card_of(asked.endpoint, asked.task)
+    names = {row["name"] for row in card["fields"]}
+    names |= {row["name"] for row in card["parameters"] if row["required"]}
+    inputs = two_of_each(told["inputs"], names)
+    body = {"inputs": inputs, "outputs": [{"name": "output"}]}
+    [answered] = asked.ask("v2.infer", body)["outputs"]
+    [said] = told["outputs"]
+    assert (said["name"], said["datatype"]) == (answered["name"], answered["datatype"])
+    sizes = zip(said["shape"], answered["shape"], strict=True)
+    assert all(size in (-1, got) for size, got in sizes)
+    # Without its name it is texts of JSON whatever the task.
+    [plain] = asked.ask("v2.infer", {"inputs": inputs})["outputs"]
+    assert (plain["datatype"], plain["shape"][1:]) == ("BYTES", [1])
+
+
+@pytest.mark.parametrize(
+    ("task", "name"), [("rerank", "query"), ("sentence-similarity", "source_sentence")]
+)
+async def test_an_input_of_one_text_has_no_room_for_more(
+    door: SpokenDoor, task: str, name: str
+) -> None:
+    told = (await door.ask("GET", f"/v2/models/{task}")).json
+    shapes = {row["name"]: row["shape"] for row in told["inputs"]}
+    assert shapes[name] == [1]
+    asked = speaker(task)
+    card = card_of(asked.endpoint, asked.task)
+    inputs = two_of_each(told["inputs"], {row["name"] for row in card["fields"]})
+    for row in inputs:
+        if row["name"] == name:
+            row |= {"shape": [2], "data": ["a", "b"]}
+    with pytest.raises(ServingError) as refused:
+        asked.ask("v2.infer", {"inputs": inputs})
+    assert refused.value.field == name
+
+
 class Older(Spoken):
     """Of a kit whose cards had no schemas."""
 
@@ -126,6 +181,22 @@ async def test_a_canarys_name_says_whom_to_ask(door: SpokenDoor, path: str) -> N
     assert told.status == 422
     assert "canary" in told.json["error"]
     assert "convert" not in told.json["error"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v2/health/ready", "/v2/models/rerank", "/v1/models", "/v1/models/fill-mask",
+        "/tei/rerank/health", "/tei/rerank", "/tei/nobody/health", "/tei/rerank/info",
+        "/tei/rerank/metrics", "/openapi.json", "/health/ready", "/hf/rerank", "/metrics",
+    ],
+)  # fmt: skip
+async def test_head_gets_what_get_does_without_its_body(door: SpokenDoor, path: str) -> None:
+    got, head = await door.ask("GET", path), await door.ask("HEAD", path)
+    assert (head.status, head.raw) == (got.status, b"")
+    # Figures change with every request.
+    if "metrics" not in path:
+        assert head.headers[b"content-length"] == b"%d" % len(got.raw)
 
 
 NEAR = [
@@ -177,6 +248,75 @@ async def test_models_are_those_that_make_vectors(door: SpokenDoor) -> None:
     assert [row["id"] for row in told.json["data"]] == ["sentence-embedding", "sentence-similarity"]
     assert all(set(row) == {"id", "object", "created", "owned_by"} for row in told.json["data"])
     assert told.headers[b"x-request-id"]
+
+
+VECTORS = ["sentence-embedding", "sentence-similarity"]
+
+
+@pytest.mark.parametrize(
+    ("behind", "listed"),
+    [
+        (VECTORS, True),
+        (["sentence-embedding"], True),
+        (["sentence-embedding", "rerank"], False),
+        (["sentence-embedding", OLDER], False),
+        (["sentence-embedding", OTHER], False),
+        (["sentence-embedding", "gone"], False),
+        ([], False),
+    ],
+)
+async def test_a_canary_is_listed_where_all_behind_it_can_be_asked(
+    door: SpokenDoor, behind: list[str], listed: bool
+) -> None:
+    door.processor._canary_route["split"] = {"endpoints": behind}
+    told = await door.ask("GET", "/v1/models")
+    assert [row["id"] for row in told.json["data"]] == [*VECTORS, *["split"] * listed]
+    paths = (await door.ask("GET", "/openapi.json")).json["paths"]
+    assert ("split" in names_of(paths["/v1/embeddings"]["post"])) == listed
+    assert ("split" in names_of(paths["/tei/{name}/embed"]["post"])) == listed
+
+
+async def test_what_a_canary_answers_itself_has_its_name_in_the_document(door: SpokenDoor) -> None:
+    door.processor._canary_route["split"] = {"endpoints": ["rerank", "rerank/2"]}
+    door.processor._canary_route["fill-mask"] = {"endpoints": ["fill-mask", "sentence-embedding"]}
+    told = (await door.ask("GET", "/openapi.json")).json["paths"]
+    of_one = ("/v2/models/{name}", "/tei/{name}/info")
+    for path in (*of_one, "/v2/models/{name}/ready", "/tei/{name}/health", "/v1/models/{name}"):
+        names = set(names_of(told[path]["get"]))
+        assert "rerank" in names
+        assert ({"split", "fill-mask"} <= names) == (path not in of_one)
+        assert ("split" in names) == ("fill-mask" in names)
+    for path in ("/tei/{name}/rerank", "/v1/rerank"):
+        assert names_of(told[path]["post"])[-1] == "split"
+    assert "fill-mask" in names_of(told["/hf/{name}"]["post"])
+
+
+@pytest.mark.parametrize(
+    ("key", "names"),
+    [
+        (ALL, [*VECTORS, "split"]), (BOUND, ["sentence-embedding"]), (ROUTED, ["split"]),
+    ],
+    ids=["all", "bound", "routed"],
+)  # fmt: skip
+async def test_a_key_sees_the_canaries_that_it_may_ask(
+    locked: SpokenDoor, key: str, names: list[str]
+) -> None:
+    locked.processor._canary_route["split"] = {"endpoints": VECTORS}
+    told = await locked.ask("GET", "/v1/models", headers=bearer(key))
+    assert [row["id"] for row in told.json["data"]] == names
+    paths = (await locked.ask("GET", "/openapi.json", headers=bearer(key))).json["paths"]
+    assert names_of(paths["/v1/embeddings"]["post"]) == names
+
+
+def names_of(operation: dict[str, Any]) -> list[str]:
+    """The endpoints that the document says can be asked there."""
+    if "parameters" in operation:
+        found: list[str] = operation["parameters"][0]["schema"]["enum"]
+        return found
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    [named] = schema["properties"].values()
+    names: list[str] = named["enum"]
+    return names
 
 
 @pytest.mark.parametrize("name", ["rerank", "rerank/2", OLDER])
@@ -242,6 +382,29 @@ async def test_teis_info_tells_the_model_and_its_limits(
         assert {number: name for name, number in labels["label2id"].items()} == {
             int(number): name for number, name in labels["id2label"].items()
         }
+
+
+@pytest.mark.parametrize("task", TASKS)
+async def test_teis_info_has_a_model_type_of_its_document(door: SpokenDoor, task: str) -> None:
+    told = (await door.ask("GET", f"/tei/{task}/info")).json["model_type"]
+    schema = {**TEI_DOCUMENT, "$ref": "#/components/schemas/ModelType"}
+    Draft202012Validator(schema).validate(told)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "told"), [("cls", "cls"), ("mean", "mean"), ("lasttoken", "last_token")]
+)
+async def test_teis_info_tells_the_pooling_by_its_name_there(
+    door: SpokenDoor, pooling: str, told: str
+) -> None:
+    embedding = {
+        "pooling": pooling, "normalize": False, "dimensions": 8, "similarity": "dot",
+        "prompts": {}, "default_prompt": None,
+    }  # fmt: skip
+    made = speaker("sentence-embedding", head="token_vectors", embedding=embedding)
+    door.processor.built("sentence-embedding", Spoken(made))
+    info = (await door.ask("GET", "/tei/sentence-embedding/info")).json
+    assert info["model_type"] == {"embedding": {"pooling": told}}
 
 
 async def test_teis_info_of_older_code_is_refused(door: SpokenDoor) -> None:

@@ -48,6 +48,18 @@ def test_what_is_near_a_route_is_none(route: Route) -> None:
     assert deleted is None or (deleted.operation or "").endswith(".nothing")
 
 
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_head_asks_what_get_does(route: Route) -> None:
+    path = route.path.replace("{name}", "a.b").replace("{version}", "3")
+    asked = call_of(scope("HEAD", path))
+    if route.method == "GET":
+        assert asked == call_of(scope("GET", path))
+        assert asked is not None
+        assert asked.is_question
+    else:
+        assert asked is None or asked.route is not route
+
+
 def test_a_version_answers_every_path_of_tei() -> None:
     rows = {(route.method, route.path): route for route in ROUTES if route.path.startswith("/tei/")}
     of_a_name = {row for row in rows if "{version}" not in row[1]}

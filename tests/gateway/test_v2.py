@@ -158,9 +158,9 @@ def test_metadata(server: Server) -> None:
     assert inputs == {
         "text": ("BYTES", [-1]),
         "text_pair": ("BYTES", [-1]),
-        "top_k": ("INT64", [-1]),
-        "function_to_apply": ("BYTES", [-1]),
-        "truncation": ("BOOL", [-1]),
+        "top_k": ("INT64", [1]),
+        "function_to_apply": ("BYTES", [1]),
+        "truncation": ("BOOL", [1]),
     }
     assert told == {
         "name": "texts", "versions": [], "platform": "transformer-serving",

@@ -183,6 +183,43 @@ def test_tei_gives_the_vectors_of_tokens() -> None:
     assert dialect_of("tei.embed_all").status(error) == 424
 
 
+def with_token_vectors(prompt: str) -> Speaker:
+    """Sentence-embedding whose engine leaves the pooling to the worker."""
+    embedding = {
+        "pooling": "mean", "normalize": False, "dimensions": WIDTH, "similarity": "dot",
+        "prompts": {"query": prompt}, "default_prompt": None,
+    }  # fmt: skip
+    return speaker("sentence-embedding", head="token_vectors", embedding=embedding)
+
+
+def test_tei_puts_a_prompt_before_the_vectors_of_tokens() -> None:
+    speaker = with_token_vectors("tea ")
+    found = speaker.ask("tei.embed_all", {"inputs": TEXTS, "prompt_name": "query"})
+    assert found == speaker.ask("tei.embed_all", {"inputs": [f"tea {text}" for text in TEXTS]})
+    assert found != speaker.ask("tei.embed_all", {"inputs": TEXTS})
+    with pytest.raises(ServingError) as refused:
+        speaker.ask("tei.embed_all", {"inputs": TEXTS, "prompt_name": "nobody"})
+    assert refused.value.field == "prompt_name"
+
+
+def test_a_long_prompt_counts_with_the_tokens_of_each_text() -> None:
+    speaker = with_token_vectors("tea " * 60)
+    body = {"inputs": ["tea"] * 10, "prompt_name": "query", "truncate": True}
+    with pytest.raises(ServingError) as refused:
+        speaker.ask("tei.embed_all", body)
+    assert (refused.value.kind.code, refused.value.field) == ("too_large", "prompt_name")
+    assert refused.value.got == 2400
+
+
+def test_tei_has_no_prompts_of_a_model_without_them() -> None:
+    endpoint = dataclasses.replace(endpoint_of("feature-extraction"), embedding=None)
+    for operation in ("tei.embed_all", "tei.tokenize"):
+        with pytest.raises(ServingError, match="it has none") as refused:
+            Speaker(endpoint).ask(operation, {"inputs": TEA, "prompt_name": "query"})
+        assert refused.value.field == "prompt_name"
+        assert Speaker(endpoint).ask(operation, {"inputs": TEA})
+
+
 def test_tei_predicts_texts_pairs_and_batches_of_both() -> None:
     speaker = SPEAKERS["text-classification"]
     every = {"parameters": {"top_k": len(LABELS)}}
@@ -231,6 +268,40 @@ def test_tei_ranks_between_nought_and_one_unless_raw() -> None:
     assert by_vectors.ask("tei.rerank", body) == by_vectors.ask(None, body)
 
 
+def test_teis_reranking_takes_what_litellm_sends() -> None:
+    """Of rerank(..., top_n=1): it cuts nothing, there and here."""
+    speaker = SPEAKERS["rerank"]
+    own = {"query": TEA, "texts": TEXTS, "return_text": True}
+    sent = {"raw_scores": False, "truncate": False, "truncation_direction": "Right", "top_n": 1}
+    assert speaker.ask("tei.rerank", {**sent, **own}) == speaker.ask("tei.rerank", own)
+
+
+STATED = {"source_sentence": TEA, "sentences": TEXTS}
+
+
+@pytest.mark.parametrize(
+    ("task", "operation", "body"),
+    [
+        ("sentence-embedding", "tei.embed", {"inputs": TEA}),
+        ("sentence-embedding", "tei.root", {"inputs": TEA}),
+        ("sentence-embedding", "tei_openai.embeddings", {"input": TEA}),
+        ("feature-extraction", "tei.embed_all", {"inputs": TEA}),
+        ("text-classification", "tei.predict", {"inputs": TEA}),
+        ("rerank", "tei.rerank", {"query": TEA, "texts": TEXTS}),
+        ("sentence-similarity", "tei.similarity", {"inputs": STATED, "parameters": {}}),
+        ("fill-mask", "tei.tokenize", {"inputs": TEA}),
+    ],
+)
+def test_tei_passes_over_what_it_does_not_know(
+    task: str, operation: str, body: dict[str, Any]
+) -> None:
+    speaker = SPEAKERS[task]
+    # Fields of our own that are none of its server's, too.
+    more = {"nothing": [1], "timeout_ms": "soon", "text": 1}
+    inner = {name: {**one, "nothing": 1} for name, one in body.items() if isinstance(one, dict)}
+    assert speaker.ask(operation, {**body, **more, **inner}) == speaker.ask(operation, body)
+
+
 def test_tei_compares_by_cosine_whatever_the_model_does() -> None:
     speaker = SPEAKERS["sentence-similarity"]
     inputs = {"source_sentence": TEA, "sentences": TEXTS}
@@ -265,6 +336,18 @@ def test_tei_lists_tokens_however_many(task: str, side: str) -> None:
     many = refusal(task, "tei.tokenize", {"inputs": ["tea and rain " * 15] * 9})
     assert many.kind.code == "too_large"
     assert refusal(task, "tei.tokenize", {"inputs": []}).got == 0
+
+
+@pytest.mark.parametrize("text", ["tea für rain", "茶 tea für rain", "\U0001f375tea", "tea"])
+def test_teis_tokens_are_at_places_in_utf_8(text: str) -> None:
+    [found] = SPEAKERS["fill-mask"].ask(
+        "tei.tokenize", {"inputs": text, "add_special_tokens": False}
+    )
+    raw = text.encode()
+    assert [raw[row["start"] : row["stop"]].decode() for row in found] == [
+        row["text"] for row in found
+    ]
+    assert found[-1]["stop"] == len(raw)
 
 
 def test_tei_puts_a_prompt_before_tokens() -> None:

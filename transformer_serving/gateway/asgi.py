@@ -64,3 +64,12 @@ def with_headers(headers: Headers, more: Headers) -> list[tuple[bytes, bytes]]:
     names = {name.lower() for name, _ in every}
     every += [header for header in more if header[0] not in names]
     return every
+
+
+def without_body(send: Send) -> Send:
+    """`send` of an answer to HEAD: its status and headers alone."""
+
+    async def send_the_head(message: Message) -> None:
+        await send({**message, "body": b""} if "body" in message else message)
+
+    return send_the_head

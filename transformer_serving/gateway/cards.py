@@ -71,6 +71,27 @@ class Cards:
         cards = await self.all(key)
         return {url: cards.get(url) for url in self._urls(key)}
 
+    async def routed(self, key: Key | None) -> dict[str, Card]:
+        """By the name of a canary route that the key may ask: the `operations` that all behind it
+        can be asked, and their `task`, empty where it is not one.
+
+        Without those routes that lead to what says nothing of itself.
+        """
+        processor = self._host.processor
+        names = sorted(processor._canary_route if processor is not None else ())
+        found: dict[str, Card] = {}
+        for name in names:
+            target = RequestedEndpoint.of(name)
+            if key is not None and not key.admits(name):
+                continue
+            if await self._short_way.kind_of(target) is not Kind.OURS:
+                continue
+            cards = [self._card(url) for url in self._short_way.urls_of(target)]
+            told = [card for card in cards if card is not None]
+            if told and len(told) == len(cards):
+                found[name] = _in_common(told)
+        return found
+
     def _urls(self, key: Key | None) -> list[str]:
         processor = self._host.processor
         urls = sorted(processor.get_endpoints() if processor is not None else ())
@@ -80,3 +101,9 @@ class Cards:
         """None also for a canary's name, behind which there may be several."""
         card = getattr(preprocess_of(self._host.processor, url), "card", None)
         return None if card is None else card()
+
+
+def _in_common(cards: Sequence[Card]) -> Card:
+    tasks = {card["task"] for card in cards}
+    operations = set.intersection(*(set(card["operations"]) for card in cards))
+    return {"task": tasks.pop() if len(tasks) == 1 else "", "operations": sorted(operations)}

@@ -26,6 +26,7 @@ from transformer_serving.gateway.asgi import (
     adding,
     path_of,
     send_json,
+    without_body,
 )
 from transformer_serving.gateway.body.incoming import Incoming, header_values
 from transformer_serving.gateway.callers import Caller
@@ -60,6 +61,8 @@ class Exchange(NamedTuple):
     @classmethod
     def of(cls, scope: Scope, receive: Receive, send: Send) -> Exchange:
         headers = header_values(scope["headers"])
+        if scope["method"] == "HEAD":
+            send = without_body(send)
         return cls(
             scope, receive, send, headers, request_id(headers), time.monotonic(), path_of(scope)
         )

@@ -22,9 +22,9 @@ _SHORT = 256
 
 @dataclass(frozen=True)
 class Route:
-    """One method and path. GET asks for a description of that name, POST for an operation of an
-    endpoint. `{name}` and `{version}` in the path are the endpoint's; where it has none, the name
-    stands in field `named_in` of the body.
+    """One method and path. GET, and with it HEAD, asks for a description of that name, POST for an
+    operation of an endpoint. `{name}` and `{version}` in the path are the endpoint's; where it has
+    none, the name stands in field `named_in` of the body.
 
     `binary` says that bytes may follow the JSON, whose length `inference-header-content-length`
     then gives, in the answer too. `summary`, `media_type`, that of its answer, and `streams`, that
@@ -199,7 +199,9 @@ def _call(method: str, path: str, query: bytes) -> Call | None:
 def _routed(method: str, path: str) -> Call | None:
     if not path.startswith("/"):
         return None
-    for route in _AT.get(_place(method, path), ()):
+    # HEAD is GET without the answer's body, which exchange.py leaves out.
+    asked = "GET" if method == "HEAD" else method
+    for route in _AT.get(_place(asked, path), ()):
         found = route.pattern.fullmatch(path)
         if found is not None:
             named = found.groupdict()

@@ -39,7 +39,7 @@ _LACKS: Mapping[str, tuple[Any, ...]] = {
 }  # fmt: skip
 _END, _PAD = "end_id", "pad_id"
 _OWN = ("exclude_input_in_output", "stream", _END, _PAD)
-_FIELDS = ("id", "text_input", "parameters", *_TAKEN, *_OWN, *_LACKS)
+_FIELDS = ("id", "text_input", "parameters", *_TAKEN, *_OWN)
 
 
 def read_whole(asked: Asked) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def read_stream(asked: Asked) -> dict[str, Any]:
 
 def _read(asked: Asked, *, stream: bool) -> dict[str, Any]:
     """Parameters may stand in `parameters` or beside it; `stream` is the path's to say."""
-    body = read_fields(asked.body, _FIELDS)
+    body = read_fields(asked.body, _FIELDS, _LACKS)
     check_name(body, "id")
     inner = body.get("parameters")
     if not isinstance(inner, dict | None):

@@ -12,8 +12,5 @@ from preprocess.generation.dialects import tgi
 
 
 def read(asked: Asked) -> dict[str, Any]:
-    """Its text-generation is TGI's root. `options` is about loading, which there is none of."""
-    body = asked.body
-    if isinstance(body, dict) and "options" in body:
-        body = {name: value for name, value in body.items() if name != "options"}
-    return tgi.read_root(asked._replace(body=body), full_text=True)
+    """Its text-generation is TGI's root; `options`, about loading, is what that passes over."""
+    return tgi.read_root(asked, full_text=True)

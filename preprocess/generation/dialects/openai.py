@@ -37,11 +37,11 @@ _LACKS: Mapping[str, tuple[Any, ...]] = {
     "modalities": (None, ["text"]), "audio": (None,), "prediction": (None,),
     "reasoning_effort": (None, "none"), "web_search_options": (None,),
 }  # fmt: skip
-_COMMON = ("model", "stream", "stream_options", "logprobs", *_TAKEN, *_UNHEARD, *_LACKS)
+_COMMON = ("model", "stream", "stream_options", "logprobs", *_TAKEN, *_UNHEARD)
 
 
 def read_completion(asked: Asked) -> dict[str, Any]:
-    body = read_fields(asked.body, ("prompt", "echo", *_COMMON))
+    body = read_fields(asked.body, ("prompt", "echo", *_COMMON), _LACKS)
     prompt = body.get("prompt")
     rows = prompt if isinstance(prompt, list) else [prompt]
     if any(type(row) in (int, list) for row in rows):
@@ -69,7 +69,7 @@ def read_completion(asked: Asked) -> dict[str, Any]:
 
 
 def read_chat(asked: Asked) -> dict[str, Any]:
-    body = read_fields(asked.body, ("messages", *_COMMON))
+    body = read_fields(asked.body, ("messages", *_COMMON), _LACKS)
     own = _read(body, echo=False, logprobs=read_flag(body, "logprobs"))
     own["messages"] = body.get("messages")
     return own

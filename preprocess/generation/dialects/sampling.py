@@ -5,10 +5,13 @@ Tested by tests/preprocess/generation/test_sampling.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 # None of them says anything where the likeliest token is taken.
 _OF_SAMPLING = ("temperature", "top_k", "top_p")
+_SPEAKING_OF_IT = ("do_sample", *_OF_SAMPLING, "typical_p")
+_WITHOUT_EFFECT = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
 
 
 def as_vllm(own: dict[str, Any]) -> None:
@@ -24,11 +27,16 @@ def as_vllm(own: dict[str, Any]) -> None:
         own.setdefault("do_sample", True)
 
 
-def as_tgi(own: dict[str, Any]) -> None:
+def as_tgi(own: dict[str, Any], sent: Mapping[str, Any]) -> None:
     """Who sends one of them samples where it changes anything, also with `do_sample` false, and
     else takes the likeliest token: NextTokenChooser of its server/text_generation_server/utils.
+
+    What is left out of `sent`, the caller's parameters, changes nothing: router/src/validation.rs
+    knows of no model's values. Ours are left where nothing is said of sampling at all.
     """
-    if _any(own) and own.get("do_sample", False) is False:
+    if all(sent.get(name) is None for name in _SPEAKING_OF_IT):
+        return
+    if own.get("do_sample", False) is False:
         top_p = own.get("top_p", 1)
         # What is no number stays, to be refused.
         own["do_sample"] = (
@@ -36,6 +44,8 @@ def as_tgi(own: dict[str, Any]) -> None:
             or own.get("top_k", 0) != 0
             or (type(top_p) in (int, float) and top_p < 1)
         )
+    for name, value in _WITHOUT_EFFECT.items():
+        own.setdefault(name, value)
 
 
 def _any(own: dict[str, Any]) -> bool:

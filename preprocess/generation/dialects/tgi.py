@@ -1,7 +1,8 @@
 """text-generation-inference: /tgi/NAME/generate, /generate_stream, and its root.
 
 Fields and answers are those of its openapi.json, as npm's @huggingface/tasks has them in types.
-A stop string ends the text and is not part of it.
+A stop string ends the text and is not part of it. Its router reads the fields that it knows and
+passes over others.
 
 Tested by tests/preprocess/generation/test_voices.py.
 """
@@ -12,7 +13,7 @@ from collections.abc import Mapping, Sequence as Rows
 from types import MappingProxyType
 from typing import Any
 
-from preprocess.dialects.operation import Asked, given, read_fields, read_flag
+from preprocess.dialects.operation import Asked, given, read_flag, read_object
 from preprocess.generation.dialects.sampling import as_tgi
 from preprocess.generation.sequence import Piece, Sequence, Token
 from preprocess.generation.voice import Spoken, ending_of, event
@@ -20,7 +21,6 @@ from preprocess.request import wrong
 from transformer_serving.contract.dialects import dialect_of
 from transformer_serving.contract.errors import ServingError
 
-_FIELDS = ("inputs", "parameters", "stream")
 _TAKEN = {
     name: name
     for name in (
@@ -52,14 +52,14 @@ def read_stream(asked: Asked) -> dict[str, Any]:
 
 def read_root(asked: Asked, *, full_text: bool = False) -> dict[str, Any]:
     """Of several prompts, or sequences, the answers are those of the pipeline."""
-    body = read_fields(asked.body, _FIELDS)
+    body = read_object(asked.body)
     stream = read_flag(body, "stream")
     own = _read(body, _LACKS_OF_ONE if stream else _LACKS, stream=stream, full_text=full_text)
     return {"text": body.get("inputs"), "parameters": own, "stream": stream}
 
 
 def _read_one(asked: Asked, *, stream: bool) -> dict[str, Any]:
-    body = read_fields(asked.body, _FIELDS)
+    body = read_object(asked.body)
     own = _read(body, _LACKS_OF_ONE, stream=stream, full_text=False)
     return {"text": one_text(body, "inputs"), "parameters": own, "stream": stream}
 
@@ -75,7 +75,7 @@ def _read(
     refuse_others(parameters, (*_TAKEN, *_OWN), lacks, _ADVICE)
     details = read_flag(parameters, "details")
     own = given(parameters, {**_TAKEN, _SEVERAL: _SEVERAL})
-    as_tgi(own)
+    as_tgi(own, parameters)
     own.setdefault("return_full_text", full_text)
     own["logprobs"] = details or stream
     return own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -28,7 +29,10 @@ def endpoint_of(*, samples: bool) -> Endpoint:
 
 def sampling(operation: str, body: dict[str, Any], *, samples: bool = False) -> Sampling:
     """Of a body in that dialect."""
-    endpoint = endpoint_of(samples=samples)
+    return sampling_of(endpoint_of(samples=samples), operation, body)
+
+
+def sampling_of(endpoint: Endpoint, operation: str, body: dict[str, Any]) -> Sampling:
     assert endpoint.generation is not None
     task = TextTask(endpoint.generation)
     own = WAYS[operation].read(Asked(body, b"", task, endpoint))
@@ -65,6 +69,35 @@ def test_tgi_samples_where_a_value_changes_anything(
     """None: as the model does."""
     found = of_tgi(operation, parameters, samples=samples)
     assert found.do_sample is (samples if wanted is None else wanted)
+
+
+OWN = Sampling(True, 0.6, 0.8, 20, 1.1)
+
+
+@pytest.mark.parametrize("operation", TGI)
+@pytest.mark.parametrize(
+    ("parameters", "wanted"),
+    [
+        ({"do_sample": False}, Sampling(False, 1.0, 1.0, 0, 1.0)),
+        ({"do_sample": True}, Sampling(True, 1.0, 1.0, 0, 1.0)),
+        ({"temperature": 0.9}, Sampling(True, 0.9, 1.0, 0, 1.0)),
+        ({"temperature": 1.0}, Sampling(False, 1.0, 1.0, 0, 1.0)),
+        ({"top_k": 5, "repetition_penalty": 1.3}, Sampling(True, 1.0, 1.0, 5, 1.3)),
+        ({"top_p": 0.5, "do_sample": False}, Sampling(True, 1.0, 0.5, 0, 1.0)),
+        ({"typical_p": 1, "seed": 3}, Sampling(False, 1.0, 1.0, 0, 1.0)),
+        ({"repetition_penalty": 1.3}, Sampling(True, 0.6, 0.8, 20, 1.3)),
+        ({"typical_p": None, "temperature": None, "seed": 3}, OWN),
+        ({}, OWN),
+        (None, OWN),
+    ],
+)
+def test_tgi_has_none_of_the_models_values_where_sampling_is_spoken_of(
+    operation: str, parameters: dict[str, Any] | None, wanted: Sampling
+) -> None:
+    usual = dataclasses.asdict(OWN)
+    endpoint = read_endpoint(json.dumps(fields(sampling=usual)))
+    body = {"inputs": PROMPT, "parameters": parameters}
+    assert sampling_of(endpoint, operation, body) == wanted
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,24 @@ async def test_errors_are_openais(
     assert set(error["error"]) == {"message", "type", "param", "code"}
 
 
+@pytest.mark.parametrize(
+    ("operation", "prompt", "refused"),
+    [
+        (CHAT, "messages", ("tools", "functions", "audio", "logit_bias", "suffix")),
+        (COMPLETIONS, "prompt", ("suffix", "best_of", "presence_penalty")),
+        ("v2.generate", "text_input", ("bad_words", "beam_width")),
+    ],
+)
+async def test_an_unknown_field_is_told_of_none_that_would_be_refused(
+    text: Asker, operation: str, prompt: str, refused: tuple[str, ...]
+) -> None:
+    _, error = await text.refusal({prompt: PROMPT, "nothing": 1}, operation)
+    told = error["error"] if operation == "v2.generate" else error["error"]["message"]
+    listed = told.partition("allowed are ")[2].split(", ")
+    assert {prompt, "temperature", "max_tokens"} <= set(listed)
+    assert set(refused).isdisjoint(listed)
+
+
 async def test_a_chats_errors_name_what_a_chat_has(text: Asker) -> None:
     for messages, status in (("w20 " * 64, 413), ("", 422), (None, 400)):
         said = None if messages is None else [{"role": "user", "content": messages}]
@@ -260,6 +278,13 @@ async def test_errors_are_tgis(text: Asker, parameters: dict[str, Any], status: 
     got, error = await text.refusal(body, "tgi.generate")
     assert (got, error["error_type"]) == (status, "validation")
     assert set(error) == {"error", "error_type"}
+
+
+@pytest.mark.parametrize("operation", ["tgi.root", "tgi.generate", "hf.inference"])
+async def test_tgi_passes_over_fields_that_it_does_not_know(text: Asker, operation: str) -> None:
+    body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 3}}
+    more = {"model": "any", "nothing": [1], "text": 1, "timeout_ms": "soon"}
+    assert await text.answer({**body, **more}, operation) == await text.answer(body, operation)
 
 
 @pytest.mark.parametrize("operation", ["tgi.root", "tgi.generate", "hf.inference"])

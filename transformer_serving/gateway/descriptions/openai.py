@@ -19,10 +19,13 @@ def _row(name: str) -> dict[str, Any]:
 
 
 async def models(question: Question) -> tuple[int, Any]:
-    """Those that /v1/embeddings or /v1/completions can be asked of."""
+    """Those that /v1/embeddings or /v1/completions can be asked of, canary routes among them."""
     cards = await question.cards.all(question.key)
+    cards |= await question.cards.routed(question.key)
     rows = [
-        _row(name) for name, card in cards.items() if not _OPERATIONS.isdisjoint(card["operations"])
+        _row(name)
+        for name, card in sorted(cards.items())
+        if not _OPERATIONS.isdisjoint(card["operations"])
     ]
     return 200, {"object": "list", "data": rows}
 

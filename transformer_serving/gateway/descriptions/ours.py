@@ -24,6 +24,8 @@ async def endpoints(question: Question) -> tuple[int, Any]:
 
 async def openapi(question: Question) -> tuple[int, Any]:
     cards = await question.cards.listed(question.key)
+    routed = await question.cards.routed(question.key)
     named = question.by_setting
     generates = None if named is None else endpoint_url(named)
-    return 200, document(question.host.app.openapi(), cards, question.key, generates)
+    host = question.host.app.openapi()
+    return 200, document(host, cards, question.key, generates, routed)

@@ -15,6 +15,8 @@ from transformer_serving.gateway.keys import endpoint_url
 
 # Admission is by tokens, and a worker's threads tokenize: what its clients may want to see is 0.
 _WITHOUT_COUNTERPART = {"max_concurrent_requests": 0, "tokenization_workers": 0}
+# Of its names for a pooling those that are not ours; of what makes no vector of a text it has none.
+_POOLINGS = {"lasttoken": "last_token", None: "none"}
 _LABELLED = {"text-classification": "classifier", "rerank": "reranker"}
 
 
@@ -45,7 +47,8 @@ async def info(question: Question) -> tuple[int, Any]:
 def _model_type(card: Card) -> dict[str, Any]:
     kind = _LABELLED.get(card["task"])
     if kind is None or card["labels"] is None:
-        return {"embedding": {"pooling": card["pooling"]}}
+        pooling = card["pooling"]
+        return {"embedding": {"pooling": _POOLINGS.get(pooling, pooling)}}
     labels = card["labels"]
     return {
         kind: {

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from transformer_serving.gateway.cards import Card
 from transformer_serving.gateway.descriptions.description import KIT, Question, kit_version
 
 _DATATYPES = {"integer": "INT64", "number": "FP32", "boolean": "BOOL", "string": "BYTES"}
 # As many as a request has: of texts, and of a parameter that takes a list.
-_ANY = [-1]
+_ANY, _ONE = [-1], [1]
 
 
 async def server(question: Question) -> tuple[int, Any]:
@@ -37,10 +38,13 @@ async def model(question: Question) -> tuple[int, Any]:
     """The tensors that it takes: the body's fields, and the task's parameters."""
     target = question.endpoint
     card = await question.cards.of(target)
-    inputs = [_tensor(field["name"], "string") for field in card["fields"]]
-    # Cards of older kits have no schema of a parameter.
+    inputs = [
+        {"name": field["name"], "datatype": "BYTES", "shape": _ANY if field["many"] else _ONE}
+        for field in card["fields"]
+    ]
     inputs += [
-        _tensor(row["name"], row.get("schema", {}).get("type", "string"))
+        # Cards of older kits have no schema of a parameter; one that takes a list has no type.
+        _tensor(row["name"], row.get("schema", {}).get("type"))
         for row in card["parameters"]
     ]
     return 200, {
@@ -48,9 +52,23 @@ async def model(question: Question) -> tuple[int, Any]:
         "versions": [] if target.version is None else [target.version],
         "platform": KIT,
         "inputs": inputs,
-        "outputs": [{"name": "output", "datatype": "BYTES", "shape": [-1, 1]}],
+        "outputs": [_output(card)],
     }
 
 
-def _tensor(name: str, kind: str) -> dict[str, Any]:
-    return {"name": name, "datatype": _DATATYPES.get(kind, "BYTES"), "shape": _ANY}
+def _tensor(name: str, kind: str | None) -> dict[str, Any]:
+    known = _DATATYPES.get(kind or "")
+    return {"name": name, "datatype": known or "BYTES", "shape": _ANY if known is None else _ONE}
+
+
+def _output(card: Card) -> dict[str, Any]:
+    """As it comes where the request names it or wants it binary, which who asks for metadata will
+    do; feature-extraction's is numbers of one text only.
+    """
+    numbers = {
+        "sentence-embedding": [-1, card["dimensions"] or -1],
+        "sentence-similarity": _ANY,
+    }
+    shape = numbers.get(card["task"])
+    datatype = "BYTES" if shape is None else "FP32"
+    return {"name": "output", "datatype": datatype, "shape": shape or [-1, 1]}

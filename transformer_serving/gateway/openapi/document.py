@@ -6,7 +6,8 @@ Tested by tests/gateway/test_openapi.py.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
@@ -33,6 +34,8 @@ _TITLE = "transformer-serving"
 _ANYTHING: dict[str, Any] = {}
 _OF_THE_HOST = "clearml-serving"
 _JSON, _EVENTS, _BYTES = "application/json", "text/event-stream", "application/octet-stream"
+# What no canary route has, behind which there may be several.
+_OF_ONE = ("v2.model", "tei.info")
 _HEALTH = (
     ("/health/live", "Whether the worker runs", (200,)),
     ("/health/ready", "Whether requests should be sent to the worker", (200, 503)),
@@ -46,11 +49,16 @@ _SCHEMES = {
 
 
 def document(
-    host: Mapping[str, Any], cards: Cards, key: Key | None, generates: str | None = None
+    host: Mapping[str, Any],
+    cards: Cards,
+    key: Key | None,
+    generates: str | None = None,
+    routed: Mapping[str, Card] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """`cards` by the name of the endpoint, None of those that have none; `key` is the one that
     asked, None where the gateway has none. `host` is clearml-serving's own document, `generates`
-    the endpoint that POST /generate asks, where a setting names one.
+    the endpoint that POST /generate asks, where a setting names one. `routed` has operations and
+    task of what is behind the canary routes.
     """
     is_bound = key is not None and key.endpoints is not None
     made = copy.deepcopy(dict(host))
@@ -63,8 +71,8 @@ def document(
         components["securitySchemes"] = _SCHEMES
         made["security"] = [{name: []} for name in _SCHEMES]
     paths = {
-        **_endpoints(cards), **_generate(cards, generates), **_routes(cards),
-        **_health(cards, is_bound=is_bound),
+        **_endpoints(cards), **_generate(cards, generates),
+        **_routes({**cards, **routed}, routed), **_health(cards, is_bound=is_bound),
     }  # fmt: skip
     if key is None:
         paths["/metrics"] = {"get": _metrics()}
@@ -120,11 +128,15 @@ def _of_the_host(name: str) -> dict[str, Any]:
     }
 
 
-def _routes(cards: Cards) -> Paths:
-    """The paths of other protocols, each with the endpoints that can be asked there."""
+def _routes(cards: Cards, canaries: Collection[str]) -> Paths:
+    """The paths of other protocols, each with the endpoints and `canaries` that can be asked
+    there.
+    """
     paths: Paths = {}
     for route in ROUTES:
         names = _names(route, cards)
+        if route.operation in _OF_ONE:
+            names = [name for name in names if name not in canaries]
         if names or (route.method == "GET" and "{" not in route.path):
             streams = route.streams and GENERATION in (_task(cards[name]) for name in names)
             operation = _routed(route, names, streams=streams)
@@ -136,7 +148,7 @@ def _names(route: Route, cards: Cards) -> list[str]:
     with_version = "{version}" in route.path
     return [
         name
-        for name, card in cards.items()
+        for name, card in sorted(cards.items())
         if card is not None
         and (route.method == "GET" or route.operation in card["operations"])
         and (route.named_in is not None or ("/" in name) == with_version)
