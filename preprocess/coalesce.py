@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -190,7 +191,8 @@ class Coalescer:
 
     def wake(self) -> None:
         """There may be more texts or slots than there were, as when a Triton is back."""
-        if self._starting or self._in_flight >= self.slots() or not len(self._waiting):
+        # In this order: who asks for slots has those Tritons looked for that lack the model.
+        if self._starting or not len(self._waiting) or self._in_flight >= self.slots():
             return
         if self._in_flight:
             now = time.monotonic()
@@ -202,7 +204,8 @@ class Coalescer:
                 self._wake_later(SOON_S)
                 return
         self._starting = True
-        task = asyncio.get_running_loop().create_task(self._run())
+        # It is of many requests, and may outlive the one that woke it by hours.
+        task = asyncio.get_running_loop().create_task(self._run(), context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -227,8 +227,9 @@ RELIED_ON = (
         "clearml-serving", _HOST, "ModelRequestProcessor",
         "_update_serving_plot() _update_monitored_models() _model_monitoring "
         "_model_monitoring_versions _model_monitoring_update_request _update_canary_lookup() "
-        "_canary_endpoints _endpoints _model_monitoring_endpoints _last_update_hash",
-        "gateway/host/faults.py: five faults fenced off",
+        "_canary_endpoints _endpoints _model_monitoring_endpoints _last_update_hash "
+        "_report_text(text)",
+        "gateway/host/faults.py: seven faults fenced off",
     ),
     Relied(
         "clearml-serving", _ENGINE, "BasePreprocessRequest",

@@ -11,6 +11,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextvars import Context
 from itertools import count
 from typing import Any, Protocol, TypeVar, cast
 from weakref import WeakSet
@@ -246,19 +247,15 @@ class TritonClient:
             # It may have moved; but names are not asked for at every refused call.
             oldest = now - (_RESOLVE_EVERY_S - _RESOLVE_AT_MOST_EVERY_S)
             self._resolved = min(self._resolved, oldest)
-            if len(self._members) > 1:
-                self._look_again(member, model)
+        if len(self._members) > 1:
+            self._look_again(member, model)
 
     def _look_again(self, member: Member, model: Model) -> None:
         """Have somebody look whether the server, or its model that is to be called, is back."""
-        now = time.monotonic()
-        if member.aside.get(model, math.inf) <= now:
-            # Nobody else looks meanwhile.
-            member.aside[model] = now + PROBE_LIMIT_S + PROBE_EVERY_S
-            self._start(self._look(member, model))
-        if None in member.aside and not member.is_watched:
-            member.is_watched = True
-            self._start(self._watch(member))
+        for what in (None, model):
+            if what in member.aside and what not in member.watched:
+                member.watched.add(what)
+                self._start(self._watch(member) if what is None else self._look(member, what))
 
     async def _watch(self, member: Member) -> None:
         """Until it is back: with calls that hang on the others, none may leave that would look."""
@@ -269,13 +266,20 @@ class TritonClient:
                     return
                 await member.probe(None)
         finally:
-            member.is_watched = False
+            member.watched.discard(None)
         self._wake()
 
     async def _look(self, member: Member, model: Model) -> None:
-        await member.probe(model)
-        if model not in member.aside:
-            self._wake()
+        """Once, when it is due. Who waits for the model asks for its slots then, and so for the
+        next look: nobody waits for a version that was replaced.
+        """
+        try:
+            await asyncio.sleep(member.aside.get(model, 0.0) - time.monotonic())
+            if model in member.aside and member in self._members.values():
+                await member.probe(model)
+        finally:
+            member.watched.discard(model)
+        self._wake()
 
     def _wake(self) -> None:
         for queue in list(self.queues):
@@ -309,7 +313,8 @@ class TritonClient:
         self._departed = [member for member in (*self._departed, *gone) if member.in_flight]
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
+        # It is no request's: else the calls that it leads to would be handed on in its trace.
+        task = asyncio.get_running_loop().create_task(work, context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

@@ -49,14 +49,15 @@ class StreamingServer(Server, Protocol):
 
 @dataclass(eq=False)
 class Member:
-    """One Triton of several. `aside` says for what it is not asked, and when to look again."""
+    """One Triton of several. `aside` says for what it is not asked, and when to look again;
+    `watched`, of what of that somebody will look whether it is back.
+    """
 
     server: Server
     in_flight: int = 0
     turn: int = 0
     aside: dict[Model | None, float] = field(default_factory=dict)
-    # Whether somebody looks whether it is back.
-    is_watched: bool = False
+    watched: set[Model | None] = field(default_factory=set)
 
     def is_aside(self, model: Model | None = None) -> bool:
         return None in self.aside or model in self.aside

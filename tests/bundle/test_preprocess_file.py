@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -137,6 +138,55 @@ def test_new_code_runs_beside_old_and_old_code_goes(write: Any) -> None:
     assert not any("0" * 12 in name for name in packages())
     assert any("1" * 12 in name for name in packages())
     del new
+
+
+def test_code_that_comes_back_while_its_last_user_goes_in_another_thread_is_there(
+    write: Any,
+) -> None:
+    """The host's sync thread may let go of an endpoint while the event loop builds another."""
+    code = "0" * 12
+    gone = [load(write(1, code))]
+    newest = load(write(2, "1" * 12))
+    newest.handover.take_over()
+    package = sys.modules[type(gone[0]).__mro__[1].__module__.rpartition(".")[0]]
+    dropping, loaded, close = threading.Event(), threading.Event(), package.close
+
+    def slow_close() -> None:
+        dropping.set()
+        # At this place the other thread goes on, as far as it can.
+        loaded.wait(0.5)
+        close()
+
+    package.close = slow_close  # type: ignore[attr-defined]
+
+    def let_go() -> None:
+        gone.clear()
+        look_at_everything()
+
+    thread = threading.Thread(target=let_go)
+    thread.start()
+    assert dropping.wait(30)
+    again = load(write(3, code))
+    loaded.set()
+    thread.join()
+    module = sys.modules[type(again).__mro__[1].__module__]
+    assert module.Successor is type(again).__mro__[1]
+    assert any(getattr(one, "serving_package", "").endswith(code) for one in sys.meta_path)
+    again.handover.take_over()
+    assert refused_by(again).headers["x-bundle-version"] == "3"
+
+
+def test_all_loaded_files_have_one_lock_which_a_finalizer_may_take_within(write: Any) -> None:
+    one, two = executed(write(1)), executed(write(2, "1" * 12))
+    assert one._lock is two._lock
+    finder = one._finder
+    with one._lock:
+        # Within the other's own step, as the collector has it.
+        assert two._lock.acquire(blocking=False)
+        one._drop(finder)
+        one._drop(finder)
+        two._lock.release()
+    assert finder not in sys.meta_path
 
 
 @pytest.mark.slow

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,6 +78,38 @@ def test_either_is_started_again_and_sigterm_ends_both(
     )
     assert running.run() == 0
     stopping.join()
+
+
+def unhindered(handler: Any, held: threading.Event | None) -> bool:
+    """Whether the handler of SIGTERM ends while its own thread is at the event and has its lock."""
+    done = threading.Event()
+
+    def interrupted() -> None:
+        with held._cond if held is not None else nullcontext():  # type: ignore[attr-defined]
+            handler(signal.SIGTERM, None)
+        done.set()
+
+    threading.Thread(target=interrupted, daemon=True).start()
+    return done.wait(5)
+
+
+def test_sigterm_never_waits_for_whom_it_interrupts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running: Any = Container(shell("exit 1"), shell("exit 1"), tmp_path)
+    assert unhindered(running._leave, getattr(running, "_stopping", None) or None)
+    for name in ("BKG_THREAD_REPORT", "SUPPRESS_UPDATE_MESSAGE", "LOG_LEVEL"):
+        # Which it sets for good where they are not.
+        monkeypatch.setenv(f"CLEARML_{name}", "")
+    controller = importlib.import_module("transformer_serving.engine.controller.__main__")
+    ended = threading.Event()
+    monkeypatch.setattr(controller, "_LEAVE_S", 0.0)
+    monkeypatch.setattr("os._exit", lambda _: ended.set())
+    stop = threading.Event()
+    controller._leave_when_told(stop)
+    assert unhindered(signal.getsignal(signal.SIGTERM), stop)
+    assert stop.wait(BOUND_S)
+    assert ended.wait(BOUND_S)
 
 
 def test_a_new_start_says_nothing_of_the_one_before(tmp_path: Path) -> None:

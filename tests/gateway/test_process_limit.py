@@ -17,23 +17,28 @@ def limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def test_workers_that_cannot_start_their_threads_are_refused(
+def test_workers_whose_threads_have_no_room_are_refused(
     limit: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before any of them is started: each would end at its start, again and again."""
+    """Before any of them is started: it would end at its start, or under its first load."""
     limit.write_text("512\n")
     with pytest.raises(SystemExit) as ended:
         # An address that nobody listens on here, should they not be refused.
-        main(["--workers=100", "--host=192.0.2.1"])
+        main(["--workers=9", "--host=192.0.2.1"])
     assert ended.value.code == 2
     said = capsys.readouterr().err
-    assert "error: 100 workers are more than this container's limit of 512 threads holds" in said
-    assert "ask for 20 at most (CLEARML_SERVING_NUM_PROCESS)" in said
-    assert "INFERENCE_PIDS" in said
+    assert "error: 9 workers are more than this container's limit of 512 threads holds" in said
+    assert "ask for 8 at most (CLEARML_SERVING_NUM_PROCESS), or allow 540 (INFERENCE_PIDS" in said
+
+
+def test_fewer_workers_are_not_advised_where_not_even_one_fits(limit: Path) -> None:
+    limit.write_text("40\n")
+    with pytest.raises(ValueError, match="may come to 60; allow 60 \\(INFERENCE_PIDS"):
+        refuse_workers_without_threads(1)
 
 
 @pytest.mark.parametrize("text", ["512\n", "max\n", None])
 def test_workers_that_fit_are_not(limit: Path, text: str | None) -> None:
     if text is not None:
         limit.write_text(text)
-    refuse_workers_without_threads(20)
+    refuse_workers_without_threads(8)

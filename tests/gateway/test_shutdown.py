@@ -10,14 +10,17 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import orjson
 import pytest
 
 from tests.engine.triton_server import wait_until
 from tests.gateway.conftest import JSON, Server, Session, running_session
+from transformer_serving.gateway import shutdown
 from transformer_serving.gateway.server.command import main
-from transformer_serving.gateway.shutdown import _SAME_SIGNAL_S
+from transformer_serving.gateway.shutdown import _SAME_SIGNAL_S, Shutdown
 
 
 @pytest.fixture(
@@ -91,6 +94,25 @@ def test_a_signal_to_the_whole_group_is_one(session: Session) -> None:
         assert server.process.wait(60) == 0
     finally:
         server.stop()
+
+
+def test_a_signal_in_the_middle_of_a_line_of_the_log_is_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python's buffers refuse a second line then: what tells of the signal must not lose it."""
+    asked: list[Any] = []
+    loop: Any = SimpleNamespace(
+        call_soon_threadsafe=lambda what, *_: asked.append(what), call_later="later"
+    )
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stderr>'>")
+
+    monkeypatch.setattr(shutdown.log, "info", refuse)
+    told = Shutdown(60.0)
+    told._handler(loop, lambda *_: None)(signal.SIGTERM, None)
+    assert told.leaving
+    assert asked == ["later", refuse]
 
 
 def test_what_runs_for_longer_than_the_setting_says_is_cut(session: Session) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -232,6 +233,106 @@ def test_time_in_which_nothing_ran_is_nobodys_silence(
             silent.kill()
             wait_until(lambda: silent.status is not None, SOON_S)
             silent.close()
+
+
+class Made:
+    """A worker's process that serves; the system has no room for those of the given numbers."""
+
+    silent_seconds = 0.0
+    status = None
+    started = True
+
+    def __init__(self, counted: list[WorkerOrder], full: set[int], order: WorkerOrder) -> None:
+        counted.append(order)
+        self.pid, self.tls = len(counted), None
+        if self.pid in full:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        self.told: list[signal.Signals] = []
+
+    @property
+    def was_told(self) -> bool:
+        return bool(self.told)
+
+    def hear(self) -> None:
+        pass
+
+    def tell(self, number: signal.Signals = signal.SIGTERM) -> None:
+        self.told.append(number)
+
+
+@pytest.fixture
+def made_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Supervisor]]:
+    """A supervisor on a clock of its own, by the numbers of the processes that cannot be made."""
+    now = [1000.0]
+    clock = SimpleNamespace(
+        monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds)
+    )
+    monkeypatch.setattr(supervisor, "time", clock)
+    with socket.socket() as unused:
+
+        def made(count: int, full: set[int]) -> Supervisor:
+            counted = list[WorkerOrder]()
+            monkeypatch.setattr(
+                supervisor, "WorkerProcess", lambda order, tls: Made(counted, full, order)
+            )
+            order = WorkerOrder("unused", unused.fileno(), -1, -1, 16, 5.0, 10.0)
+            return Supervisor(unused, count, order, 0.0)
+
+        yield made
+
+
+def rounds(made: Supervisor, seconds: float) -> list[int]:
+    """The workers that serve then; the supervisor must not have ended."""
+    for _ in range(round(seconds / supervisor._ROUND_S)):
+        made._hear()
+        assert made._replace() == 0
+        made._renew()
+        made._rest()
+    return [worker.pid for worker in made._workers]
+
+
+def test_one_that_cannot_be_forked_ends_none_of_the_others(
+    made_in: Callable[..., Supervisor], caplog: pytest.LogCaptureFixture
+) -> None:
+    made = made_in(2, {2, 3, 5, 6})
+    assert rounds(made, 0.5) == [1]
+    assert rounds(made, 5) == [1, 4]
+    assert caplog.text.count("no process can be started for a worker") == 1
+    assert "INFERENCE_PIDS" in caplog.text
+    made._on_renew()
+    assert rounds(made, 1) == [1, 4]
+    # One after the other, after a pause for each that could not be made.
+    assert rounds(made, 15) == [7, 8]
+    assert caplog.text.count("no process can be started for a worker") == 2
+
+
+@pytest.fixture
+def _signals() -> Iterator[None]:
+    """What the supervisor takes goes back to whose it was."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_signals")
+def test_where_not_even_one_can_be_forked_it_ends(made_in: Callable[..., Supervisor]) -> None:
+    """As where each ends in its start: who started it must see that."""
+    assert made_in(2, set(range(100))).run() == 3
+
+
+def test_a_process_that_could_not_be_made_leaves_no_pipe_open(
+    order: WorkerOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(subprocess, "Popen", full)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(BlockingIOError):
+        WorkerProcess(order)
+    assert os.listdir("/proc/self/fd") == before
 
 
 ENDED_FROM_WITHIN = """

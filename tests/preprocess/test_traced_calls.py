@@ -10,10 +10,12 @@ import pytest
 from preprocess.generation.engine import TextEngine
 from preprocess.passage import Departures, Passage
 from preprocess.tensors import Tensor
+from preprocess.triton.client import TritonClient
 from preprocess.triton.handed_on import handed_on
 from preprocess.triton.http import HttpTriton
 from preprocess.triton.replies import Replies
 from tests.contract.test_tracing import CALLER, SAMPLED, UNSAMPLED, Kept, queue as queue
+from tests.preprocess import virtual_time
 from tests.preprocess.test_coalesce import (
     BAD,
     SumEngine,
@@ -23,6 +25,7 @@ from tests.preprocess.test_coalesce import (
     soon,
     text,
 )
+from tests.preprocess.test_several_tritons import ONE, TWO, Playing, ask, queue_of
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError, caller_left, too_late
 from transformer_serving.contract.worker.otlp import Span
@@ -105,6 +108,55 @@ async def test_a_request_that_is_not_traced_hands_nothing_on(
     left(one)
     assert engine.heard == [{}, {}]
     assert not queue.spans
+
+
+class Hearing(Playing):
+    """A Triton of several that keeps what its calls handed on."""
+
+    heard: list[dict[str, str]]
+
+    async def infer(self, model: str, version: int, inputs: Any, outputs: Any) -> list[Any]:
+        answer = await super().infer(model, version, inputs, outputs)
+        self.heard.append(dict(handed_on.get()))
+        return answer
+
+
+@pytest.mark.parametrize("why", ["away", "lacking"])
+def test_calls_that_leave_as_a_triton_is_back_are_in_no_trace_of_who_noticed_that_it_went(
+    why: str, endpoint: Endpoint, queue: Kept
+) -> None:
+    async def play() -> list[str]:
+        Hearing.begin()
+        Hearing.heard = []
+        Hearing.hung = {TWO}
+        getattr(Hearing, why).add(ONE if why == "away" else (ONE, "m"))
+        line = queue_of(TritonClient(f"{ONE},{TWO}", Hearing), endpoint, "m")
+        first = await ask(line, 1.0, passage(queue))
+        others = [asyncio.ensure_future(ask(line)) for _ in range(20)]
+        await asyncio.sleep(5.0)
+        getattr(Hearing, why).clear()
+        return [first, *await asyncio.gather(*others)]
+
+    assert {"deadline", "ok"} <= set(virtual_time.run(play()))
+    assert {} in Hearing.heard
+    assert not any(Hearing.heard)
+
+
+async def test_a_call_is_in_no_requests_context(endpoint: Endpoint) -> None:
+    """It is of many requests, and the task that makes it outlives the one that came first."""
+    seen: list[object] = []
+
+    class Seeing(SumEngine):
+        async def __call__(self, inputs: list[Tensor], deadline: float) -> Any:
+            seen.append(current_request.get())
+            return await super().__call__(inputs, deadline)
+
+    token = current_request.set(("mine", SAMPLED))
+    try:
+        await infer(coalescer(endpoint, Seeing()), [text(1)], soon())
+    finally:
+        current_request.reset(token)
+    assert seen == [None]
 
 
 async def test_every_call_that_looks_for_a_bad_text_is_a_span(

@@ -140,7 +140,7 @@ class Container:
         self._repository = state / "models"
         self._triton = _Child(triton, state / "triton.log")
         self._controller = _Child(controller, None, private)
-        self._stopping = threading.Event()
+        self._stopping = False
 
     def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -149,7 +149,10 @@ class Container:
         self._triton.start()
         self._controller.start()
         code = None
-        while code is None and not self._stopping.wait(_LOOK_S):
+        while code is None:
+            time.sleep(_LOOK_S)
+            if self._stopping:
+                break
             code = self._look_after_triton()
             self._look_after_controller()
         self._end()
@@ -175,7 +178,8 @@ class Container:
             self._controller.start()
 
     def _leave(self, _number: int, _frame: FrameType | None) -> None:
-        self._stopping.set()
+        # No event: this is the thread that would wait for it, mostly with the event's own lock.
+        self._stopping = True
 
     def _end(self) -> None:
         """Tell both to end. Triton first finishes what it computes; how long is Docker's to say."""

@@ -75,8 +75,10 @@ class Shutdown:
                 server(number, frame)
                 return
             self.stopping = True
-            log.info("SIGTERM: not ready, closing in %g s", self._drain_seconds)
             loop.call_soon_threadsafe(loop.call_later, self._drain_seconds, server, number, None)
+            # Not here: this may be in the middle of another line, which refuses a second one.
+            line = "SIGTERM: not ready, closing in %g s"
+            loop.call_soon_threadsafe(log.info, line, self._drain_seconds)
 
         return on_term
 

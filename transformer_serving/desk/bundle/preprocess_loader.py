@@ -7,6 +7,7 @@
 # No dataclass and no relative import may stand here: the host does not enter the file's module
 # into sys.modules.
 import base64
+import contextlib
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -15,6 +16,7 @@ import sys
 import threading
 import weakref
 import zipfile
+from types import ModuleType
 from typing import Any
 
 CODE_HASH = ""
@@ -22,7 +24,12 @@ CODE = ""
 DATA = ""
 
 PACKAGE = f"transformer_serving_{CODE_HASH}"
-_lock = threading.Lock()
+# Each loaded file is a module of its own, and the finalizer of one's Preprocess runs in any thread,
+# also within a step of another's here, of which the collector may make its own: one lock for all of
+# them, where process_wide.py keeps what a worker has once, and a reentrant one.
+_LIVE = "transformer_serving_live"
+_live = sys.modules.setdefault(_LIVE, ModuleType(_LIVE)).__dict__
+_lock: Any = _live.setdefault("packages_lock", threading.RLock())
 
 
 def _taken(name: str) -> str:
@@ -88,9 +95,17 @@ def _drop(finder: Any) -> None:
     preprocess = sys.modules.get(f"{package}.preprocess")
     if preprocess is not None:
         preprocess.close()
-    sys.meta_path.remove(finder)
-    for name in [name for name in sys.modules if f"{name}.".startswith(f"{package}.")]:
-        del sys.modules[name]
+    _take_out(finder)
+    # Of a list: other threads import meanwhile.
+    for name in list(sys.modules):
+        if f"{name}.".startswith(f"{package}."):
+            sys.modules.pop(name, None)
+
+
+def _take_out(finder: Any) -> None:
+    """Also where it is gone: what the collector runs may have dropped it just now."""
+    with contextlib.suppress(ValueError):
+        sys.meta_path.remove(finder)
 
 
 def _sweep() -> None:
@@ -113,8 +128,8 @@ def _acquire() -> Any:
     with _lock:
         found = [finder for finder in _finders() if finder.serving_package == PACKAGE]
         finder = found[0] if found else ZipFinder(PACKAGE, _archive(code))
-        if found:
-            sys.meta_path.remove(finder)
+        # One that was dropped just now imports its modules anew.
+        _take_out(finder)
         sys.meta_path.append(finder)
         _sweep()
         return finder
@@ -131,5 +146,6 @@ class Preprocess(_handover.Successor):  # type: ignore[misc]
         data = _archive(_taken("DATA"))
         super().__init__(data.read("endpoint.json"), lambda: data.read("tokenizer.json"))
         # On the instance, not the class: the callback's own globals keep the class alive.
-        weakref.finalize(self, _release, _finder)
-        _finder.users += 1
+        with _lock:
+            weakref.finalize(self, _release, _finder)
+            _finder.users += 1

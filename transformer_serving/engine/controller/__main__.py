@@ -11,8 +11,8 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
-from types import FrameType
 
 # Before the SDK is imported: its forked reporter would outlive us.
 os.environ.setdefault("CLEARML_BKG_THREAD_REPORT", "1")
@@ -36,18 +36,28 @@ def main() -> None:
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
     stop = threading.Event()
 
-    def leave(number: int, frame: FrameType | None) -> None:
+    _leave_when_told(stop)
+    _run(options, stop)
+    os._exit(0)
+
+
+def _leave_when_told(stop: threading.Event) -> None:
+    """From SIGTERM or SIGINT on. Their handler runs between any two steps of the main thread, which
+    may hold the locks of logging, of starting threads or of an event: another thread takes those.
+    """
+    told, tell = os.pipe()
+
+    def leave() -> None:
+        os.read(told, 1)
         _log.info("leaving")
         stop.set()
         # Threads may be blocked in the SDK or in a long load; the state file is always whole.
-        timer = threading.Timer(_LEAVE_S, os._exit, (0,))
-        timer.daemon = True
-        timer.start()
+        time.sleep(_LEAVE_S)
+        os._exit(0)
 
-    signal.signal(signal.SIGTERM, leave)
-    signal.signal(signal.SIGINT, leave)
-    _run(options, stop)
-    os._exit(0)
+    threading.Thread(target=leave, daemon=True).start()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os.write(tell, b"."))
 
 
 def _run(options: argparse.Namespace, stop: threading.Event) -> None:

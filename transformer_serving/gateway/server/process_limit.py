@@ -6,19 +6,22 @@ from pathlib import Path
 
 # Of the control groups' second version, and of its first.
 LIMITS = (Path("/sys/fs/cgroup/pids.max"), Path("/sys/fs/cgroup/pids/pids.max"))
-# The limit counts threads. A worker has 25 to 60, by its endpoints and by what it is asked.
-THREADS = 25
+# The limit counts threads. A worker starts with 25, and comes to 60 by its endpoints and by what it
+# is asked: one that then gets no thread answers with faults, and a dead one is not replaced.
+THREADS = 60
 
 
 def refuse_workers_without_threads(workers: int) -> None:
-    """Raises ValueError naming both; else workers would end at their start, again and again."""
+    """Raises ValueError naming both, and how many fit."""
     allowed = _allowed()
-    if allowed is not None and workers * THREADS > allowed:
-        raise ValueError(
-            f"{workers} workers are more than this container's limit of {allowed} threads holds: "
-            f"a worker has {THREADS} to 60; ask for {max(1, allowed // THREADS)} at most "
-            "(CLEARML_SERVING_NUM_PROCESS), or allow more (INFERENCE_PIDS of compose)"
-        )
+    if allowed is None or workers * THREADS <= allowed:
+        return
+    fewer = f"ask for {allowed // THREADS} at most (CLEARML_SERVING_NUM_PROCESS), or "
+    raise ValueError(
+        f"{workers} workers are more than this container's limit of {allowed} threads holds: a "
+        f"worker may come to {THREADS}; {fewer if allowed >= THREADS else ''}allow "
+        f"{workers * THREADS} (INFERENCE_PIDS of compose)"
+    )
 
 
 def _allowed() -> int | None:

@@ -61,6 +61,8 @@ class Supervisor:
         self._successor: WorkerProcess | None = None
         self._failed_starts = 0
         self._any_started = False
+        # Why the last process could not even be made.
+        self._no_room = ""
         self._not_before = 0.0
         self._told_at: float | None = None
         self._asked_to_renew = False
@@ -143,10 +145,32 @@ class Supervisor:
 
     def _fill_up(self) -> None:
         while len(self._workers) < self._count:
-            made = WorkerProcess(self._order, self._proven_tls)
+            made = self._make(self._order, self._proven_tls)
+            if made is None:
+                # Without any other it is a start that failed; else the others serve on.
+                self._failed_starts += not self._workers
+                self._not_before = time.monotonic() + _PAUSE_S
+                return
             self._workers.append(made)
             if made.tls is not self._newest_tls:
                 self._outdated.append(made)
+
+    def _make(self, order: WorkerOrder, tls: KeptTls | None) -> WorkerProcess | None:
+        """None where there is no room for one more process, which ends none of the others."""
+        try:
+            made = WorkerProcess(order, tls)
+        except OSError as error:
+            # Once, not at every try.
+            if str(error) != self._no_room:
+                log.error(
+                    "no process can be started for a worker, which is tried again: %s; allow more "
+                    "threads (INFERENCE_PIDS of compose), open files or memory, or ask for fewer "
+                    "workers (CLEARML_SERVING_NUM_PROCESS)", error.strerror or error,
+                )  # fmt: skip
+            self._no_room = str(error)
+            return None
+        self._no_room = ""
+        return made
 
     def _renew(self) -> None:
         self._read_when_due()
@@ -154,7 +178,9 @@ class Supervisor:
             self._outdated = [one for one in self._outdated if one in self._workers]
             if self._outdated and time.monotonic() >= self._renew_not_before:
                 order = replace(self._order, when_ready=True)
-                self._successor = WorkerProcess(order, self._newest_tls)
+                self._successor = self._make(order, self._newest_tls)
+                if self._successor is None:
+                    self._renew_not_before = time.monotonic() + _RENEWAL_PAUSE_S
         elif self._successor.status is not None:
             log.error(
                 "worker %d ended in its start; the old ones serve on, another is tried in %g s",

@@ -24,7 +24,7 @@ _READ = 4096
 
 class WorkerProcess:
     """Started with the order, whose `reports` and `tls` are made here. `started` once it takes
-    requests.
+    requests. Raises OSError where the system has no room for one more.
     """
 
     def __init__(self, order: WorkerOrder, tls: KeptTls | None = None) -> None:
@@ -35,11 +35,16 @@ class WorkerProcess:
         held = () if tls is None else tls.numbers
         # As this process was started: -P keeps the working folder out of the path.
         options = ["-P"] if sys.flags.safe_path else []
-        self._process = subprocess.Popen(
-            [sys.executable, *options, "-m", MODULE, order.line()],
-            pass_fds=(order.listener, order.parent, theirs, *held),
-        )
-        os.close(theirs)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, *options, "-m", MODULE, order.line()],
+                pass_fds=(order.listener, order.parent, theirs, *held),
+            )
+        except BaseException:
+            os.close(self._reports)
+            raise
+        finally:
+            os.close(theirs)
         self._leave_seconds = order.leave_seconds
         self._leave_by: float | None = None
         self._heard = time.monotonic()
