@@ -21,6 +21,7 @@ from transformer_serving.contract.signatures import (
     check_signed_preprocess,
     read_trusted_keys,
 )
+from transformer_serving.engine.bundle_config import config_faults
 from transformer_serving.engine.controller.control_plane.served import Served
 from transformer_serving.engine.endpoint_config import (
     check_unquoted,
@@ -97,7 +98,7 @@ def _manifest(folder: Path) -> Manifest | None:
     if not path.is_file():
         return None
     manifest = open_manifest(path.read_bytes(), _server())
-    require_servable(manifest, folder, _server(), prefix="model/")
+    require_servable(manifest, folder, _server(), config_faults, prefix="model/")
     return manifest
 
 
