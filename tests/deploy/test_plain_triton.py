@@ -33,7 +33,7 @@ from tests.stack.small_bundles import Parts, write_small
 from transformer_serving.contract.endpoint import InputTensor, read_endpoint
 from transformer_serving.contract.manifest import Golden
 from transformer_serving.desk.builders.calibration import feeds_of
-from transformer_serving.desk.bundle import writer
+from transformer_serving.desk.bundle import triton_config, writer
 from transformer_serving.desk.bundle.folder import Bundle, open_bundle
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.cli.repository import image_line
@@ -503,7 +503,7 @@ def test_a_foreign_bundle_that_would_run_code_is_not_laid_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None]
 ) -> None:
     """Written by somebody whose kit asks nothing."""
-    written = writer.config_text
+    written = triton_config.config_text
 
     def changed(endpoint: Any, engine: Any) -> str:
         config = from_text(written(endpoint, engine))

@@ -43,6 +43,8 @@ from transformer_serving.contract.manifest import (
     verify_files,
 )
 
+# Raised when a check becomes stricter: what a controller loaded by others is checked again first.
+RULES = 1
 CONFIG = "config.pbtxt"
 # What is wrong with the content of a bundle's config.pbtxt. Who asks brings it: to read one takes
 # Triton's own definition, which is no part of Python.
