@@ -13,6 +13,7 @@ from typing import Any
 from transformer_serving.contract.endpoint import Endpoint, read_endpoint
 from transformer_serving.contract.identity import code_digest, identity_of, own_parts
 from transformer_serving.contract.manifest import Golden, Manifest, entry_of
+from transformer_serving.engine.bundle_config import ENGINE_BACKENDS
 
 SUFFIXES = {
     "tensorrt": "model.plan", "onnxruntime": "model.onnx", "openvino": "model.xml",
@@ -33,7 +34,7 @@ def write_bundle(
     model = folder / "model"
     model.mkdir(parents=True, exist_ok=True)
     (model / SUFFIXES[engine]).write_bytes(content)
-    (model / "config.pbtxt").write_text("")
+    (model / "config.pbtxt").write_text(f'backend: "{ENGINE_BACKENDS[engine][0]}"\n')
     parts = {
         entry.path: entry.sha256
         for entry in (entry_of(folder, path) for path in model.iterdir())
@@ -71,6 +72,16 @@ def rewritten(folder: Path, manifest: Manifest) -> Manifest:
     """The manifest of somebody who changed a file and the manifest's hashes with it."""
     files = tuple(entry_of(folder, folder / entry.path) for entry in manifest.files)
     return dataclasses.replace(manifest, files=files)
+
+
+def with_file(manifest: Manifest, folder: Path, name: str, content: bytes = b"x") -> Manifest:
+    """The manifest of one file of the model more, or of that file with other content."""
+    path = folder / "model" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    own = entry_of(folder, path)
+    others = tuple(entry for entry in manifest.files if entry.path != own.path)
+    return dataclasses.replace(manifest, files=(*others, own))
 
 
 def sealed(endpoint_fields: dict[str, Any], parts: dict[str, str], code: str = "") -> bytes:

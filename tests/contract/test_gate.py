@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.contract.bundles import endpoint_of, rewritten, write_bundle
+from tests.contract.bundles import endpoint_of, rewritten, with_file, write_bundle
 from tests.contract.onnx_files import onnx_bytes
 from tests.contract.plans import PLANS, Plan, build, oldest
 from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.gate.file_names import FILE_NAMES
 from transformer_serving.contract.gate.plan import goes_forward
 from transformer_serving.contract.gate.refusals import open_manifest, refusals, require_servable
 from transformer_serving.contract.gate.server_facts import ServerFacts, read_gpus, server_facts
-from transformer_serving.contract.manifest import Manifest
+from transformer_serving.contract.manifest import ENGINES, Manifest
+from transformer_serving.desk.builders.table import ENGINES as TABLE, GENERATION_BACKENDS
+from transformer_serving.engine.bundle_config import ENGINE_BACKENDS, config_faults
 
 SERVER = ServerFacts(
     name="the image pin 24.10",
@@ -35,7 +39,7 @@ def plan_bundle(folder: Path, fields: dict[str, Any], content: bytes, **stated: 
 
 def said(manifest: Manifest, folder: Path, server: ServerFacts = SERVER) -> list[str]:
     """The codes of the desk's gate; each message names a fix."""
-    found = refusals(manifest, folder, server, endpoint=endpoint_of(folder))
+    found = refusals(manifest, folder, server, config_faults, endpoint=endpoint_of(folder))
     for refusal in found:
         assert any(
             word in refusal.message
@@ -45,7 +49,9 @@ def said(manifest: Manifest, folder: Path, server: ServerFacts = SERVER) -> list
 
 
 def first(manifest: Manifest, folder: Path, server: ServerFacts = SERVER) -> str:
-    return refusals(manifest, folder, server, endpoint=endpoint_of(folder))[0].message
+    return refusals(manifest, folder, server, config_faults, endpoint=endpoint_of(folder))[
+        0
+    ].message
 
 
 @pytest.mark.parametrize(
@@ -60,7 +66,7 @@ def test_a_fitting_bundle_passes_whole_and_as_its_model_folder(
         tmp_path, endpoint_fields, engine=engine, content=content, tensorrt=stated
     )
     assert said(manifest, tmp_path) == []
-    require_servable(manifest, tmp_path / "model", SERVER, prefix="model/")
+    require_servable(manifest, tmp_path / "model", SERVER, config_faults, prefix="model/")
     # Nothing is refused for what is unknown of a server.
     assert said(manifest, tmp_path, ServerFacts()) == []
 
@@ -73,7 +79,7 @@ def test_a_plan_of_another_tensorrt_is_refused_by_all_four_parts(
     message = first(manifest, tmp_path)
     assert "built by TensorRT 10.5.0.17, the image pin 24.10 has 10.5.0.18" in message
     with pytest.raises(ContractError, match="model/model.plan"):
-        require_servable(manifest, tmp_path / "model", SERVER, prefix="model/")
+        require_servable(manifest, tmp_path / "model", SERVER, config_faults, prefix="model/")
 
 
 def test_a_plan_of_another_gpu_is_refused(tmp_path: Path, endpoint_fields: dict[str, Any]) -> None:
@@ -208,10 +214,99 @@ def test_changed_files_are_refused(tmp_path: Path, endpoint_fields: dict[str, An
     (tmp_path / "model/model.xml").write_bytes(b"abd")
     assert said(manifest, tmp_path) == ["files"]
     with pytest.raises(ContractError, match="'model.xml' is not the one of the manifest"):
-        require_servable(manifest, tmp_path / "model", SERVER, prefix="model/")
+        require_servable(manifest, tmp_path / "model", SERVER, config_faults, prefix="model/")
     (tmp_path / "model/extra.bin").write_bytes(b"")
     (tmp_path / "model/model.xml").write_bytes(b"abc")
     assert "'model/extra.bin' is not in the manifest" in first(manifest, tmp_path)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "name",
+    ["libtriton_onnxruntime.so", "libx.so.1", "x.so", "model.py", "a/b.json"],
+)
+def test_no_engine_may_bring_code(
+    tmp_path: Path, endpoint_fields: dict[str, Any], engine: str, name: str
+) -> None:
+    manifest = write_bundle(tmp_path, endpoint_fields, engine=engine, content=b"")
+    bare = refusals(manifest, tmp_path, SERVER, config_faults, checks=("names",))
+    other = with_file(manifest, tmp_path, name)
+    (refusal,) = refusals(other, tmp_path, SERVER, config_faults, checks=("names",))
+    assert bare == ()
+    assert f"file '{name}' is none that a bundle of engine {engine} may have" in refusal.message
+    # As the controller asks, of the model's folder alone.
+    assert refusal in refusals(other, tmp_path / "model", SERVER, config_faults, prefix="model/")
+
+
+@pytest.mark.parametrize(
+    ("engine", "names"),
+    [
+        ("openvino", ("model.bin", "openvino_model.xml", "openvino_model.bin", "config.json")),
+        ("onnxruntime", ("model.onnx.data", "model.onnx_data", "w.bin", "h.0.query.weight", "a_1")),
+        ("tensorrt", ("sm86.plan",)),
+        ("torch", ("program.safetensors",)),
+        ("vllm", ("model-00001-of-00002.safetensors", "model.safetensors.index.json")),
+    ],
+)
+def test_what_an_engine_reads_is_taken(
+    tmp_path: Path, endpoint_fields: dict[str, Any], engine: str, names: tuple[str, ...]
+) -> None:
+    manifest = write_bundle(tmp_path, endpoint_fields, engine=engine, content=b"")
+    for name in (*names, "parity.json", "tokenizer.json", "generation_config.json"):
+        manifest = with_file(manifest, tmp_path, name)
+    assert refusals(manifest, tmp_path, SERVER, config_faults, checks=("names",)) == ()
+
+
+_ENVIRONMENT = 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "%s" } }'
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ('instance_group { name: "x; touch y;" }', "'instance_group.0.name' must have only"),
+        ('default_model_filename: "$(id)"', "'default_model_filename' must have only"),
+        ('default_model_filename: "../../b/1/model.onnx"', "must be a file of the bundle's model"),
+        (_ENVIRONMENT % "/tmp/$(id)", "'parameters.EXECUTION_ENV_PATH' must have only"),
+        (_ENVIRONMENT % "/tmp/a.tar.gz", "parameter 'EXECUTION_ENV_PATH' is none"),
+        ('backend: "python"', "field 'backend' must say onnxruntime, as the manifest's engine is"),
+        ('backend: ""', "field 'backend' must say onnxruntime, .*got ''"),
+        ('platform: "ensemble"', "field 'platform' must say onnxruntime"),
+        ('runtime: "model.onnx"', "field 'runtime' is none that a bundle may have"),
+        ('model_operations { op_library_filename: "a" }', "field 'model_operations' is none"),
+        (
+            'model_repository_agents { agents { name: "../a" } }',
+            "'model_repository_agents' is none",
+        ),
+        ("backend: {", "config.pbtxt: .*; convert again"),
+        ("# \xff", "config.pbtxt is no UTF-8"),
+    ],
+)
+def test_a_configuration_that_would_run_code_is_refused(
+    tmp_path: Path, endpoint_fields: dict[str, Any], config: str, words: str
+) -> None:
+    content = onnx_bytes(opset=21)
+    manifest = write_bundle(tmp_path, endpoint_fields, engine="onnxruntime", content=content)
+    text = config if "backend:" in config else f'backend: "onnxruntime" {config}'
+    other = with_file(manifest, tmp_path, "config.pbtxt", text.encode("latin-1"))
+    assert said(other, tmp_path)[0] == "configuration"
+    assert re.search(words, first(other, tmp_path))
+    with pytest.raises(ContractError, match=words):
+        require_servable(other, tmp_path / "model", SERVER, config_faults, prefix="model/")
+
+
+def test_a_bundle_without_a_configuration_is_refused(
+    tmp_path: Path, endpoint_fields: dict[str, Any]
+) -> None:
+    manifest = write_bundle(tmp_path, endpoint_fields, engine="openvino", content=b"")
+    (tmp_path / "model/config.pbtxt").unlink()
+    assert "file 'config.pbtxt' of the bundle is missing" in first(manifest, tmp_path)
+
+
+def test_the_backends_of_an_engine_are_those_that_convert_writes() -> None:
+    for engine, row in TABLE.items():
+        told = {row.backend, GENERATION_BACKENDS.get(engine, row.backend)}
+        assert set(ENGINE_BACKENDS[engine]) == told
+    assert set(ENGINE_BACKENDS) == set(FILE_NAMES) == set(ENGINES)
 
 
 def test_a_tokenizer_or_labels_that_are_not_the_manifests(
@@ -275,7 +370,7 @@ def change_endpoint(folder: Path, **change: Any) -> None:
 def test_only_the_named_checks_are_made(tmp_path: Path, endpoint_fields: dict[str, Any]) -> None:
     manifest = write_bundle(tmp_path, endpoint_fields, engine="openvino", content=b"a")
     (tmp_path / "model/model.xml").write_bytes(b"b")
-    assert refusals(manifest, tmp_path, SERVER, checks=("kit", "plan", "onnx")) == ()
+    assert refusals(manifest, tmp_path, SERVER, config_faults, checks=("kit", "plan", "onnx")) == ()
 
 
 def test_facts_are_asked_where_triton_runs(tmp_path: Path) -> None:

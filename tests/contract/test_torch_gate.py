@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.contract.bundles import write_bundle
+from tests.contract.bundles import with_file, write_bundle
 from tests.contract.test_gate import first, said
-from tests.contract.test_vllm_gate import with_file
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.gate.refusals import require_servable
 from transformer_serving.contract.gate.server_facts import MISSING, ServerFacts
 from transformer_serving.contract.manifest import Manifest
 from transformer_serving.contract.torch_program import TorchProgram, read_program
+from transformer_serving.engine.bundle_config import config_faults
 
 EXPRESSION = "Mul(Integer(2), Symbol('s77', positive=True, integer=True))"
 SIZE = {"as_expr": {"expr_str": EXPRESSION, "hint": {"as_int": 11}}}
@@ -58,10 +58,10 @@ def test_a_server_without_pytorch_is_told_of_the_extra(manifest: Manifest, tmp_p
     assert "this server has no PyTorch; install the extra 'torch' where Triton runs" in message
     assert "pip install 'transformer-serving[torch]'" in message
     with pytest.raises(ContractError, match="has no PyTorch"):
-        require_servable(manifest, tmp_path / "model", none, prefix="model/")
-    require_servable(manifest, tmp_path / "model", HERE, prefix="model/")
+        require_servable(manifest, tmp_path / "model", none, config_faults, prefix="model/")
+    require_servable(manifest, tmp_path / "model", HERE, config_faults, prefix="model/")
     # Nothing is refused for what is unknown of a server.
-    require_servable(manifest, tmp_path / "model", ServerFacts(), prefix="model/")
+    require_servable(manifest, tmp_path / "model", ServerFacts(), config_faults, prefix="model/")
 
 
 @pytest.mark.parametrize("version", ["2.12.0", "2.14.1", "3.0.0"])

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.contract.bundles import write_bundle
+from tests.contract.bundles import with_file, write_bundle
 from tests.contract.test_gate import first, said
 from transformer_serving.contract.gate.refusals import require_servable
 from transformer_serving.contract.gate.server_facts import ServerFacts, server_facts
-from transformer_serving.contract.manifest import Manifest, entry_of
+from transformer_serving.contract.manifest import Manifest
 from transformer_serving.contract.vllm_arguments import arguments_of
 from transformer_serving.desk.versions.lock import read_lock
+from transformer_serving.engine.bundle_config import config_faults
 
 OLD = ServerFacts(name="this server", triton="2.51.0")
 NEW = ServerFacts(name="this server", triton="2.53.0")
@@ -24,13 +25,6 @@ NEW = ServerFacts(name="this server", triton="2.53.0")
 def manifest(tmp_path: Path, endpoint_fields: dict[str, Any]) -> Manifest:
     content = arguments_of("bf16", 64, {}).encode()
     return write_bundle(tmp_path, endpoint_fields, engine="vllm", content=content)
-
-
-def with_file(manifest: Manifest, folder: Path, name: str, content: bytes = b"x") -> Manifest:
-    (folder / "model" / name).write_bytes(content)
-    own = entry_of(folder, folder / "model" / name)
-    others = tuple(entry for entry in manifest.files if entry.path != own.path)
-    return replace(manifest, files=(*others, own))
 
 
 def test_an_older_triton_is_refused_with_what_serves_it(manifest: Manifest, tmp_path: Path) -> None:
@@ -44,8 +38,8 @@ def test_an_older_triton_is_refused_with_what_serves_it(manifest: Manifest, tmp_
     # As the controller asks, of the model's folder alone, in a container that says its version.
     here = server_facts({"TRITON_SERVER_VERSION": "2.51.0", "PATH": ""})
     with pytest.raises(Exception, match=r"has 2\.51\.0"):
-        require_servable(manifest, tmp_path / "model", here, prefix="model/")
-    require_servable(manifest, tmp_path / "model", NEW, prefix="model/")
+        require_servable(manifest, tmp_path / "model", here, config_faults, prefix="model/")
+    require_servable(manifest, tmp_path / "model", NEW, config_faults, prefix="model/")
 
 
 def test_the_desk_asks_the_pin_of_the_vllm_image(manifest: Manifest, tmp_path: Path) -> None:
@@ -68,7 +62,7 @@ def test_code_and_pickles_are_refused(manifest: Manifest, tmp_path: Path, name: 
 def test_weights_and_texts_are_taken(manifest: Manifest, tmp_path: Path) -> None:
     for name in ("model.safetensors", "model.safetensors.index.json", "tokenizer_config.json"):
         manifest = with_file(manifest, tmp_path, name)
-    require_servable(manifest, tmp_path / "model", NEW, prefix="model/")
+    require_servable(manifest, tmp_path / "model", NEW, config_faults, prefix="model/")
 
 
 def test_arguments_that_lead_out_of_the_bundle_are_refused(

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,12 +33,13 @@ from tests.stack.small_bundles import Parts, write_small
 from transformer_serving.contract.endpoint import InputTensor, read_endpoint
 from transformer_serving.contract.manifest import Golden
 from transformer_serving.desk.builders.calibration import feeds_of
+from transformer_serving.desk.bundle import triton_config, writer
 from transformer_serving.desk.bundle.folder import Bundle, open_bundle
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.cli.repository import image_line
 from transformer_serving.desk.deploy.plain_triton import _aside, write_repository
 from transformer_serving.desk.failure import Failure
-from transformer_serving.engine.model_config import from_text
+from transformer_serving.engine.model_config import from_text, to_text
 
 
 @dataclass(frozen=True)
@@ -483,6 +484,41 @@ def test_a_mount_of_the_same_disk_is_told_with_the_fix(
     assert refused.value.exit_code == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "models"]
     assert not list(models.iterdir())
+
+
+def names_a_command(config: Any) -> None:
+    config.instance_group[0].name = "x; touch ran; "
+
+
+def is_run_elsewhere(config: Any) -> None:
+    config.parameters["EXECUTION_ENV_PATH"].string_value = "/tmp/$(id)"
+
+
+def is_python(config: Any) -> None:
+    config.backend, config.platform = "python", ""
+
+
+@pytest.mark.parametrize("change", [names_a_command, is_run_elsewhere, is_python])
+def test_a_foreign_bundle_that_would_run_code_is_not_laid_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None]
+) -> None:
+    """Written by somebody whose kit asks nothing."""
+    written = triton_config.config_text
+
+    def changed(endpoint: Any, engine: Any) -> str:
+        config = from_text(written(endpoint, engine))
+        change(config)
+        return to_text(config)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "config_text", changed)
+        patch.setattr(writer, "pass_gate", lambda *_: None)
+        write_small(tmp_path / "bundle")
+    arguments = ["repository", str(tmp_path / "bundle"), "--output", str(tmp_path / "plain")]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 2
+    assert "is no valid bundle: config.pbtxt: " in done.output
+    assert not (tmp_path / "plain").exists()
 
 
 def commands_of(bundle: Path, output: Path) -> dict[str, str]:

@@ -21,6 +21,7 @@ from transformer_serving.engine.controller.plan import (
     Remove,
     Retire,
     Situation,
+    Withdraw,
     plan,
 )
 from transformer_serving.engine.controller.records import (
@@ -244,6 +245,21 @@ def test_what_is_unproven_is_loaded_again_even_where_it_is_ready() -> None:
         situation, wanted={"a": "good2"}, failures={("a", "good1"): refused}
     )
     assert plan(newer) == {"a": Prepare()}
+
+
+def test_what_is_untrusted_is_unloaded_and_only_fetched() -> None:
+    record = ModelRecord("a", "a", "good1", (version(1, "good1"),), "")
+    loaded = {"a": frozenset({1})}
+    situation = Situation(
+        {"a": "good1"}, {"a": record}, {}, loaded, 11.0, untrusted=frozenset({"a"})
+    )
+    assert plan(situation) == {"a": Withdraw()}
+    # Nothing is loaded while nobody says what is wanted.
+    assert plan(dataclasses.replace(situation, loaded={}, wanted=None)) == {}
+    assert plan(dataclasses.replace(situation, loaded={})) == {"a": Prepare()}
+    refused = {("a", "good1"): failed_again(None, "good1", "is not signed", 11.0)}
+    assert plan(dataclasses.replace(situation, loaded={}, failures=refused)) == {}
+    assert plan(dataclasses.replace(situation, wanted={})) == {"a": Remove()}
 
 
 def test_a_failed_proof_is_tried_again_rarely() -> None:

@@ -25,6 +25,7 @@ from transformer_serving.engine.controller.records import ModelRecord
 from transformer_serving.engine.controller.service import ControllerSettings, Service
 from transformer_serving.engine.controller.state import StateFile
 from transformer_serving.engine.controller.triton.server import LoadFailed
+from transformer_serving.engine.controller.trust import Trust
 from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.proof.calls import calls
 
@@ -88,6 +89,7 @@ class Machine:
             self.triton,  # type: ignore[arg-type]
             self.repository,
             self.prover,
+            Trust({}, self.repository),
             self.commit,
             *(30.0, 30.0),
             is_wanted=lambda served: self.plane.served["m"] == served,
@@ -116,7 +118,7 @@ def recovered(disk: Path) -> ModelRecord | None:
     repository, state = Repository(disk / "models"), StateFile(disk / "state.json")
     nothing: Any = None
     steps = Deployment(
-        *(nothing, nothing, repository, nothing, state.commit, 30.0, 30.0),
+        *(nothing, nothing, repository, nothing, nothing, state.commit, 30.0, 30.0),
         is_wanted=nothing,
         begins=nothing,
         alone=nothing,

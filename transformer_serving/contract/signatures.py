@@ -42,8 +42,16 @@ class TrustedKeys:
 
     keys: Mapping[str, bytes]
 
-    def check(self, message: bytes, line: bytes | None, what: str) -> None:
-        """`line` is '# signature: NAME BASE64' or None. Raises ContractError that says the fix."""
+    @property
+    def entries(self) -> frozenset[str]:
+        """Each as the variable names it."""
+        return frozenset(_entry(name, key) for name, key in self.keys.items())
+
+    def check(self, message: bytes, line: bytes | None, what: str) -> str:
+        """`line` is '# signature: NAME BASE64' or None. The entry of the key that signed.
+
+        Raises ContractError that says the fix.
+        """
         found = None if line is None else SIGNATURE_LINE.fullmatch(line)
         if found is None:
             raise ContractError(
@@ -61,6 +69,7 @@ class TrustedKeys:
                 f"{what} is not what '{name}' signed: it was changed afterwards, or signed with "
                 f"another key of that name; {_SIGN}"
             )
+        return _entry(name, key)
 
 
 def read_trusted_keys(environment: Mapping[str, str]) -> TrustedKeys | None:
@@ -91,6 +100,10 @@ def parse_public(text: str, number: int = 1) -> tuple[str, bytes]:
     return name, key
 
 
+def _entry(name: str, key: bytes) -> str:
+    return f"{name}:{base64.b64encode(key).decode()}"
+
+
 def manifest_message(manifest: bytes) -> bytes:
     """What is signed of a manifest.json."""
     return _MANIFEST + manifest
@@ -110,21 +123,22 @@ def split_signature(raw: bytes) -> tuple[bytes, bytes | None]:
     return raw, None
 
 
-def check_signed_manifest(folder: Path, keys: TrustedKeys) -> None:
-    """`folder` is the bundle's model folder. Raises ContractError."""
+def check_signed_manifest(folder: Path, keys: TrustedKeys) -> str:
+    """`folder` is the bundle's model folder. The signer's entry. Raises ContractError."""
     path = folder / FILE_NAME
     if not path.is_file():
         raise ContractError(f"the model has no {FILE_NAME}, so nobody signed it; {_SIGN}")
     signature = folder / SIGNATURE_NAME
     line = signature.read_bytes().rstrip(b"\n") if signature.is_file() else None
-    keys.check(manifest_message(path.read_bytes()), line, FILE_NAME)
+    return keys.check(manifest_message(path.read_bytes()), line, FILE_NAME)
 
 
-def check_signed_preprocess(raw: bytes | None, keys: TrustedKeys) -> None:
-    """Raises ContractError; None is an endpoint without such a file, or with a folder."""
+def check_signed_preprocess(raw: bytes | None, keys: TrustedKeys) -> str:
+    """The signer's entry. Raises ContractError; None is an endpoint without such a file, or with a
+    folder."""
     if raw is None:
         raise ContractError(f"the endpoint has no preprocess.py that is signed; {_SIGN}")
-    keys.check(preprocess_message(raw), split_signature(raw)[1], "preprocess.py")
+    return keys.check(preprocess_message(raw), split_signature(raw)[1], "preprocess.py")
 
 
 def _verifies(key: bytes, signature: bytes, message: bytes) -> bool:

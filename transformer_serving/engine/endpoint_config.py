@@ -39,8 +39,9 @@ _DEFAULT_FILES = {
     _OWN_BACKEND: "model.xml",
 }
 # A parameter of Triton's Python backend: the folder of the environment in which a model is run.
-_ENVIRONMENT = "EXECUTION_ENV_PATH"
-_BACKENDS = {"onnxruntime_onnx": "onnxruntime", "tensorrt_plan": "tensorrt"}
+ENVIRONMENT = "EXECUTION_ENV_PATH"
+# The backends of the platforms that Triton knows by name.
+BACKENDS = {"onnxruntime_onnx": "onnxruntime", "tensorrt_plan": "tensorrt"}
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def _guess_backend(config: ModelConfig, framework: str, files: Sequence[str]) ->
             "--aux-config 'platform=\"onnxruntime_onnx\"' (or tensorrt_plan)"
         )
     config.platform = guesses[0]
-    config.backend = _BACKENDS.get(guesses[0], _OWN_BACKEND)
+    config.backend = BACKENDS.get(guesses[0], _OWN_BACKEND)
 
 
 def contradiction(config: ModelConfig, fields: EndpointFields, *, tuning: bool) -> str | None:
@@ -212,16 +213,16 @@ def tuned(config: ModelConfig, fields: EndpointFields) -> ModelConfig:
 
 def backend_of(config: ModelConfig) -> str:
     """The backend's name, also where only the platform is given."""
-    return str(config.backend or _BACKENDS.get(config.platform, config.platform))
+    return str(config.backend or BACKENDS.get(config.platform, config.platform))
 
 
 def check_unquoted(config: ModelConfig) -> None:
     """Raises ConfigError for a text that would end, or run code in, the shell that starts a Python
     model: Triton 2.51 puts these into its line for bash, and quotes nothing."""
-    environment = config.parameters.get(_ENVIRONMENT)
+    environment = config.parameters.get(ENVIRONMENT)
     words = {
         "default_model_filename": config.default_model_filename,
-        f"parameters.{_ENVIRONMENT}": environment.string_value if environment else "",
+        f"parameters.{ENVIRONMENT}": environment.string_value if environment else "",
         **{f"instance_group.{at}.name": one.name for at, one in enumerate(config.instance_group)},
     }
     for field_name, text in words.items():
@@ -233,7 +234,7 @@ def check_unquoted(config: ModelConfig) -> None:
 
 
 def _same_backend(config: ModelConfig, value: str) -> bool:
-    return _BACKENDS.get(value, value) == backend_of(config)
+    return BACKENDS.get(value, value) == backend_of(config)
 
 
 def _contains(whole: Any, part: Any) -> bool:

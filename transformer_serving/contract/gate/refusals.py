@@ -9,7 +9,7 @@ Tested by tests/contract/test_gate.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.engine_parameters import VLLM
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.fields import parse_object
+from transformer_serving.contract.gate.file_names import name_faults
 from transformer_serving.contract.gate.onnx_limits import onnx_faults
 from transformer_serving.contract.gate.plan import plan_faults
 from transformer_serving.contract.gate.release import older
@@ -42,6 +43,13 @@ from transformer_serving.contract.manifest import (
     verify_files,
 )
 
+# Raised when a check becomes stricter: what a controller loaded by others is checked again first.
+RULES = 1
+CONFIG = "config.pbtxt"
+# What is wrong with the content of a bundle's config.pbtxt. Who asks brings it: to read one takes
+# Triton's own definition, which is no part of Python.
+ConfigCheck = Callable[[bytes, Manifest], Iterable[str]]
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -59,6 +67,7 @@ class Case:
     folder: Path
     prefix: str
     server: ServerFacts
+    config_check: ConfigCheck
     endpoint: Endpoint | None
 
     def engine_files(self, suffix: str) -> Iterator[tuple[Path, FileEntry]]:
@@ -81,6 +90,7 @@ def refusals(
     manifest: Manifest,
     folder: Path,
     server: ServerFacts,
+    config_check: ConfigCheck,
     *,
     prefix: str = "",
     endpoint: Endpoint | None = None,
@@ -90,7 +100,7 @@ def refusals(
 
     `checks` names the checks to make, all of them unless given.
     """
-    case = Case(manifest, folder, prefix, server, endpoint)
+    case = Case(manifest, folder, prefix, server, config_check, endpoint)
     return tuple(
         Refusal(code, message)
         for code, check in CHECKS.items()
@@ -103,12 +113,14 @@ def require_servable(
     manifest: Manifest,
     folder: Path,
     server: ServerFacts,
+    config_check: ConfigCheck,
     *,
     prefix: str = "",
     endpoint: Endpoint | None = None,
 ) -> None:
     """Raises ContractError with the first refusal."""
-    for refusal in refusals(manifest, folder, server, prefix=prefix, endpoint=endpoint):
+    found = refusals(manifest, folder, server, config_check, prefix=prefix, endpoint=endpoint)
+    for refusal in found:
         raise ContractError(refusal.message)
 
 
@@ -130,6 +142,18 @@ def _newer_kit(made_by: str, own: str | None) -> str:
         f"the bundle was made by transformer-serving {made_by}, newer than this "
         f"{own or 'kit'}; upgrade transformer-serving here, or convert again with this kit"
     )
+
+
+def _names(case: Case) -> Iterator[str]:
+    yield from name_faults(case.manifest.engine, _model_files(case)[1])
+
+
+def _configuration(case: Case) -> Iterator[str]:
+    path = _model_files(case)[0] / CONFIG
+    if path.is_file():
+        yield from case.config_check(path.read_bytes(), case.manifest)
+    else:
+        yield f"file '{CONFIG}' of the bundle is missing; convert again"
 
 
 def _identity(case: Case, name: str, meaning: str) -> Iterator[str]:
@@ -240,6 +264,8 @@ CHECKS: dict[str, Callable[[Case], Iterator[str]]] = {
     "onnx": _onnx,
     "vllm": _vllm,
     "torch": _torch,
+    "names": _names,
+    "configuration": _configuration,
     "tokenizer": _tokenizer,
     "labels": _labels,
     "files": _files,

@@ -13,8 +13,6 @@ from transformer_serving.contract.gate.release import parts
 from transformer_serving.contract.gate.server_facts import MISSING, ServerFacts
 from transformer_serving.contract.torch_program import EXTRA, GRAPH, WEIGHTS, read_program
 
-_TEXTS = (".json", ".pbtxt", ".sig")
-
 
 def torch_faults(folder: Path, names: Sequence[str], server: ServerFacts) -> Iterator[str]:
     """Why the bundle must not be loaded; `folder` has its model files, `names` are the manifest's
@@ -28,12 +26,6 @@ def torch_faults(folder: Path, names: Sequence[str], server: ServerFacts) -> Ite
     for name in (GRAPH, WEIGHTS):
         if name not in names:
             yield f"the manifest's engine is torch, and it lists no {name}; convert again"
-    for name in names:
-        if name != WEIGHTS and not name.endswith(_TEXTS):
-            yield (
-                f"file '{name}' is none that a bundle of engine torch may have: it may be code, or "
-                "weights that run code as they are read; convert again"
-            )
     path = folder / GRAPH
     if path.is_file():
         yield from _program_faults(path, server)

@@ -15,9 +15,6 @@ from transformer_serving.contract.vllm_arguments import FILE_NAME, check_argumen
 
 # From there on the backend tells finish reasons, counts and tokens.
 FIRST_TRITON, FIRST_RELEASE = "2.53.0", "24.12"
-WEIGHTS = ".safetensors"
-# What a Hugging Face folder is for vLLM beside its weights: no code, and no pickles.
-_TEXTS = (".json", ".pbtxt")
 
 
 def vllm_faults(folder: Path, names: Sequence[str], server: ServerFacts) -> Iterator[str]:
@@ -33,12 +30,6 @@ def vllm_faults(folder: Path, names: Sequence[str], server: ServerFacts) -> Iter
     if FILE_NAME not in names:
         yield f"the manifest's engine is vllm, and it lists no {FILE_NAME}; convert again"
         return
-    for name in names:
-        if not name.endswith((WEIGHTS, *_TEXTS)):
-            yield (
-                f"file '{name}' is none that a bundle of engine vllm may have: it may be code, or "
-                "weights that run code as they are read; convert again"
-            )
     path = folder / FILE_NAME
     if not path.is_file():
         return

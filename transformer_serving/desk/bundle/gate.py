@@ -14,7 +14,7 @@ from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.versions.lock import read_lock
 
 # A bundle that was written just now has the files of its manifest.
-ON_WRITING = ("kit", "plan", "onnx", "vllm", "torch", "labels")
+ON_WRITING = ("kit", "plan", "onnx", "vllm", "torch", "names", "configuration", "labels")
 
 
 def pass_gate(
@@ -24,7 +24,11 @@ def pass_gate(
 
     The servers' GPU is known here only where the environment names its compute capability.
     """
+    # Late: it brings Triton's client, which few commands need.
+    from transformer_serving.engine.bundle_config import config_faults
+
     capability = os.environ.get(CAPABILITY_VARIABLE) or None
     facts = replace(read_lock().facts(manifest.engine), compute_capability=capability)
-    for refusal in refusals(manifest, folder, facts, endpoint=endpoint, checks=checks):
+    found = refusals(manifest, folder, facts, config_faults, endpoint=endpoint, checks=checks)
+    for refusal in found:
         raise Failure(f"{folder} is no valid bundle: {refusal.message}", exit_code=2)

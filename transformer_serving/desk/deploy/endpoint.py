@@ -211,10 +211,13 @@ def check_triton(target: DeployTarget, bundle: Bundle) -> None:
 
     It has the packages of this environment.
     """
+    from transformer_serving.engine.bundle_config import config_faults
+
     torch = None if target.triton is None else installed("torch") or MISSING
     server = ServerFacts(name="the embedded stack", triton=target.triton, torch=torch)
     engines = ("vllm", "torch")
-    for refusal in reasons_against(bundle.manifest, bundle.folder, server, checks=engines):
+    asked = (bundle.manifest, bundle.folder, server, config_faults)
+    for refusal in reasons_against(*asked, checks=engines):
         raise Failure(f"{bundle.folder} is not served from here: {refusal.message}", exit_code=2)
 
 

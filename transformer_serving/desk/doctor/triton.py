@@ -24,7 +24,7 @@ from transformer_serving.desk.local.health import endpoint_rows
 from transformer_serving.desk.local.open_triton import HTTP_VARIABLE, open_tritons
 
 # The files themselves were hashed when the controller staged them.
-_ENGINE_CHECKS = ("kit", "plan", "onnx", "vllm", "torch")
+_ENGINE_CHECKS = ("kit", "plan", "onnx", "vllm", "torch", "names")
 
 # Of a bundle that is not served yet.
 _FIXES = {
@@ -172,6 +172,8 @@ def _endpoint(row: Mapping[str, Any], subject: Subject, past: str) -> Findings:
 
 def _engine(row: Mapping[str, Any], subject: Subject) -> Iterator[str]:
     """Why the engine of the files that the controller holds does not fit this server."""
+    from transformer_serving.engine.bundle_config import config_faults
+
     model = str(row.get("model") or "")
     repository = subject.state / "triton" / "models" / model
     for folder in sorted(repository.glob("[0-9]*")) if model else []:
@@ -181,7 +183,12 @@ def _engine(row: Mapping[str, Any], subject: Subject) -> Iterator[str]:
         try:
             read = read_manifest(manifest.read_bytes())
             said = refusals(
-                read, folder, server_of(subject), prefix="model/", checks=_ENGINE_CHECKS
+                read,
+                folder,
+                server_of(subject),
+                config_faults,
+                prefix="model/",
+                checks=_ENGINE_CHECKS,
             )
         except (ContractError, OSError) as error:
             yield str(error)
@@ -222,6 +229,7 @@ def check_bundle(subject: Subject) -> Findings:
 def _bundle(subject: Subject, path: Path) -> Findings:
     from transformer_serving.desk.bundle.folder import open_bundle
     from transformer_serving.desk.failure import Failure
+    from transformer_serving.engine.bundle_config import config_faults
 
     try:
         bundle = open_bundle(path)
@@ -230,7 +238,7 @@ def _bundle(subject: Subject, path: Path) -> Findings:
             str(error), "convert again: transformer-serving convert MODEL --output BUNDLE"
         )
         return
-    here = refusals(bundle.manifest, path, server_of(subject), checks=tuple(_FIXES))
+    here = refusals(bundle.manifest, path, server_of(subject), config_faults, checks=tuple(_FIXES))
     for refusal in here:
         yield failure(f"{path}: {refusal.message}", _FIXES[refusal.code])
     if not here:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from transformer_serving.contract.gate.refusals import RULES
 from transformer_serving.engine.controller.control_plane.served import ControlPlane, Served
 from transformer_serving.engine.controller.control_plane.verification import Verified, verify
 from transformer_serving.engine.controller.files.repository import Repository
@@ -22,6 +23,7 @@ from transformer_serving.engine.controller.files.shared_config import shared
 from transformer_serving.engine.controller.proving.prover import ProofFailed, Prover, subject_of
 from transformer_serving.engine.controller.records import ModelRecord, Version
 from transformer_serving.engine.controller.triton.server import LoadFailed, Triton
+from transformer_serving.engine.controller.trust import REFUSALS, Trust
 from transformer_serving.engine.endpoint_config import backend_of
 from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.model_config import ModelConfig, from_text, to_text, with_versions
@@ -50,6 +52,7 @@ class Deployment:
     triton: Triton
     repository: Repository
     prover: Prover
+    trust: Trust
     commit: Commit
     grace_s: float
     notice_s: float
@@ -99,27 +102,30 @@ class Deployment:
         """Load the last good state again, without the versions whose grace is over; its links and
         configuration are written anew.
 
-        A state that came from another machine is proven on this one first: what is not, is not
-        served.
+        What an earlier kit took is checked first, and a state that came from another machine is
+        proven on this one: what is not, is not served.
         """
         begins = partial(self.begins, record.model, record.fingerprint)
         try:
-            self._prove(record.model, record.current, None, begins)
-        except ProofFailed:
+            current = self.trust.checked(record.model, record.current)
+            self._prove(record.model, current, None, begins)
+        except (*REFUSALS, ProofFailed):
             self.triton.unload(record.model)
             raise
         begins()
-        older = self._servable(record.kept(time.time())[1:])
-        kept = _reduced(record, (record.current, *older))
+        older = self._servable(record.model, record.kept(time.time())[1:])
+        kept = _reduced(record, (current, *older))
         self._install(kept)
         self.triton.load(kept.model, kept.current.number)
         if kept != record:
             self.commit(kept.model, kept)
             self._clean(kept)
 
-    def _servable(self, versions: Sequence[Version]) -> tuple[Version, ...]:
-        """Without those that ought to be proven on this machine, and are not."""
-        return tuple(v for v in versions if not v.subject or self.prover.passed(v))
+    def _servable(self, model: str, versions: Sequence[Version]) -> tuple[Version, ...]:
+        """Without those that ought to be proven on this machine, and are not, and those that this
+        kit or its trusted keys refuse."""
+        proven = [v for v in versions if not v.subject or self.prover.passed(v)]
+        return self.trust.passing(model, proven)
 
     def restore(self, record: ModelRecord) -> None:
         """Make the files say what the record says, as after a crash in the middle of a change."""
@@ -235,7 +241,7 @@ class Deployment:
             return ()
         loaded = self.triton.loaded().get(record.model, ())
         kept = _in_grace(record, new, time.time(), self.grace_s)
-        return self._servable([version for version in kept if version.number in loaded])
+        return self._servable(record.model, [one for one in kept if one.number in loaded])
 
     def _wait_for_workers(self, served: Served, old: Version, turn: contextlib.ExitStack) -> None:
         """The old version goes as the new one comes: by then every worker must know of the new one,
@@ -296,6 +302,8 @@ def _version(served: Served, verified: Verified, token: str, files: Path) -> Ver
         content=served.content,
         since=time.time(),
         subject=subject_of(files, config) if verified.verified else "",
+        rules=RULES,
+        signed_by=verified.signed_by,
     )
 
 

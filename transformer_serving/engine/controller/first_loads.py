@@ -18,9 +18,10 @@ from transformer_serving.engine.controller.records import Kind
 
 # Why an endpoint is not ready yet, as the state file says it; of any other reason its kind tells.
 LOADING = "loading"
+UNTRUSTED = "its signatures are being checked"
 IN_PROOF = "its answers are being proven"
 TRITON_AWAY = "Triton does not answer"
-_UNDER_WAY = frozenset({LOADING, IN_PROOF, TRITON_AWAY})
+_UNDER_WAY = frozenset({LOADING, UNTRUSTED, IN_PROOF, TRITON_AWAY})
 # From so many failures on, some minutes after the first, it will not come by itself: a store says
 # as little of what it has lost as of what it cannot reach, and a load that ends Triton each time
 # is one of a Triton that is away.

@@ -19,6 +19,11 @@ class Reload:
 
 
 @dataclass(frozen=True)
+class Withdraw:
+    """Unload what the trusted keys do not cover; it comes back when it was fetched and checked."""
+
+
+@dataclass(frozen=True)
 class Retire:
     """Drop the versions whose grace is over."""
 
@@ -28,15 +33,16 @@ class Remove:
     """Unload the model and delete its files: its endpoint is gone."""
 
 
-Action = Prepare | Reload | Retire | Remove
+Action = Prepare | Reload | Withdraw | Retire | Remove
 
 
 @dataclass(frozen=True)
 class Situation:
     """One look at the world. `wanted` maps models to fingerprints, None while the control plane
     was never reached; `loaded` maps models to ready versions, None while Triton is away. `unproven`
-    are models whose version in service must first be proven on this machine, `leftover` those that
-    are to go though no record knows them."""
+    are models whose version in service must first be proven on this machine, or checked by the
+    files that lie here, `untrusted` those of which it is to be fetched and checked before it is
+    loaded again, `leftover` those that are to go though no record knows them."""
 
     wanted: Mapping[str, str] | None
     records: Mapping[str, ModelRecord]
@@ -45,6 +51,7 @@ class Situation:
     now: float
     unproven: frozenset[str] = frozenset()
     leftover: frozenset[str] = frozenset()
+    untrusted: frozenset[str] = frozenset()
 
 
 def plan(situation: Situation) -> dict[str, Action]:
@@ -64,7 +71,12 @@ def _action(model: str, situation: Situation) -> Action | None:
         return Remove() if _free(model, REMOVAL, situation) else None
     if record is None:
         return Prepare() if wanted is not None and _free(model, wanted, situation) else None
-    lost = not record.numbers <= (situation.loaded or {}).get(model, frozenset())
+    loaded = (situation.loaded or {}).get(model, frozenset())
+    if model in situation.untrusted:
+        if loaded:
+            return Withdraw() if _free(model, record.fingerprint, situation) else None
+        return Prepare() if wanted is not None and _free(model, wanted, situation) else None
+    lost = not record.numbers <= loaded
     if (lost or model in situation.unproven) and _free(model, record.fingerprint, situation):
         # Its files may be the reason that it could not be loaded last time: fetch them again.
         broken = _refused(model, record.fingerprint, situation)

@@ -17,6 +17,8 @@ class Version:
 
     `content` identifies the bytes it came from, `drop_at` is set once a newer version serves.
     `subject` names what a proof of it is a proof of, '' where nothing says what it should answer.
+    `rules` are those of the gate that it passed, 0 of a kit that did not say; `signed_by` the
+    entries of the trusted keys that signed it, '' where none were named.
     """
 
     number: int
@@ -30,6 +32,8 @@ class Version:
     since: float
     drop_at: float | None = None
     subject: str = ""
+    rules: int = 0
+    signed_by: str = ""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ from transformer_serving.engine.controller.plan import (
     Reload,
     Remove,
     Situation,
+    Withdraw,
     plan,
 )
 from transformer_serving.engine.controller.proving.machine import read_machine
@@ -41,6 +43,7 @@ from transformer_serving.engine.controller.state import StateFile
 from transformer_serving.engine.controller.status import Proving, endpoint_rows
 from transformer_serving.engine.controller.sync import Sync
 from transformer_serving.engine.controller.triton.server import Triton
+from transformer_serving.engine.controller.trust import Trust
 from transformer_serving.engine.errors import EngineError
 
 _log = logging.getLogger(__name__)
@@ -86,8 +89,9 @@ class Service:
         self._rollouts = Rollouts(control_plane, settings.endpoint_filter)
         grace_s = settings.grace_s
         notice_s = grace_s if settings.notice_s is None else settings.notice_s
+        self._trust = Trust(os.environ, repository)
         self._deployment = Deployment(
-            *(control_plane, triton, repository, prover, state.commit, grace_s),
+            *(control_plane, triton, repository, prover, self._trust, state.commit, grace_s),
             notice_s=notice_s,
             is_wanted=self._is_wanted,
             begins=self._begins,
@@ -164,7 +168,7 @@ class Service:
         for model, record in records.items():
             if loaded is not None and record.numbers <= loaded.get(model, frozenset()):
                 self._failures.serves(model, record.fingerprint)
-        unproven = self._prover.unproven(records.values())
+        unproven = self._prover.unproven(records.values()) | self._trust.unchecked(records)
         for model, action in self._plan(loaded, unproven, now).items():
             # What serves is put back also while its update is on its way; but no proof of it then,
             # which would go before that of the update, nor what may take Triton from under it.
@@ -196,6 +200,7 @@ class Service:
                 now=now,
                 unproven=unproven,
                 leftover=frozenset(leftover),
+                untrusted=self._trust.untrusted(records),
             )
         )
 
@@ -208,16 +213,22 @@ class Service:
             # Only now, as an update may have been at it.
             record = self._state.records().get(model)
             fingerprint = REMOVAL if record is None else record.fingerprint
-            steps, job = self._deployment, _nothing
+            job = _nothing
             if model == PROOF_MODEL:
                 job = self._prover.clear
             elif isinstance(action, Remove):
-                fingerprint, job = REMOVAL, _bind(steps.remove, model)
-            elif record is not None and isinstance(action, Reload):
-                job = _bind(steps.reload, record)
+                fingerprint, job = REMOVAL, _bind(self._deployment.remove, model)
             elif record is not None:
-                job = _bind(steps.retire, record, now)
+                job = self._job_of(action, record, now)
             self._begin(model, action, fingerprint, job)
+
+    def _job_of(self, action: Action, record: ModelRecord, now: float) -> Callable[[], None]:
+        steps = self._deployment
+        if isinstance(action, Reload):
+            return _bind(steps.reload, record)
+        if isinstance(action, Withdraw):
+            return _bind(steps.triton.unload, record.model)
+        return _bind(steps.retire, record, now)
 
     def _claim(self, model: str, action: Action) -> bool:
         if isinstance(action, Remove):
@@ -288,13 +299,15 @@ class Service:
 
     def _publish(self, loaded: Loaded | None) -> None:
         proving = Proving(self._prover.proving, self._prover.passed)
+        records = self._state.records()
         rows = endpoint_rows(
             self._sync.wanted,
             self._sync.problems,
-            self._state.records(),
+            records,
             self._failures.now,
             loaded,
             proving,
+            self._trust.untrusted(records),
         )
         self._publication.show(
             rows, self._sync, self._look.version, self._rollouts.shown,

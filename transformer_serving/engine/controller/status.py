@@ -10,7 +10,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from transformer_serving.engine.controller.control_plane.served import Problem, Served
-from transformer_serving.engine.controller.first_loads import IN_PROOF, LOADING, TRITON_AWAY
+from transformer_serving.engine.controller.first_loads import (
+    IN_PROOF,
+    LOADING,
+    TRITON_AWAY,
+    UNTRUSTED,
+)
 from transformer_serving.engine.controller.proving.proofs import Passed
 from transformer_serving.engine.controller.records import (
     FailedChange,
@@ -76,8 +81,12 @@ def endpoint_rows(
     failures: Failures,
     loaded: Mapping[str, frozenset[int]] | None,
     proving: Proving,
+    untrusted: Collection[str] = (),
 ) -> list[EndpointStatus]:
-    """A row for every endpoint; before the first sync, for every model of the last good state."""
+    """A row for every endpoint; before the first sync, for every model of the last good state.
+
+    Of what is `untrusted` nothing is loaded before its signatures were checked.
+    """
     models = set(records) if wanted is None else set(wanted)
     rows = [
         _row(
@@ -87,6 +96,7 @@ def endpoint_rows(
             _failures_of(model, wanted, records.get(model), failures),
             None if loaded is None else loaded.get(model, frozenset()),
             proving,
+            LOADING if model not in untrusted else UNTRUSTED,
         )
         for model in models
     ]
@@ -113,13 +123,14 @@ def _row(
     failed: Sequence[FailedChange],
     loaded: frozenset[int] | None,
     proving: Proving,
+    first_step: str,
 ) -> EndpointStatus:
     current = None if record is None else record.current
     ready = current is not None and current.number in (loaded or ())
     first = failed[0] if failed else None
     reason, since = (first.reason, first.at) if first is not None else (None, None)
     if reason is None and not ready:
-        step = IN_PROOF if model in proving.now else LOADING
+        step = IN_PROOF if model in proving.now else first_step
         reason = TRITON_AWAY if loaded is None else step
     return EndpointStatus(
         endpoint=served.endpoint if served is not None else record.endpoint if record else model,

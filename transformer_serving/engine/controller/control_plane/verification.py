@@ -6,7 +6,7 @@ Tested by tests/bundle/test_three_gates.py.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from transformer_serving.contract.signatures import (
     check_signed_preprocess,
     read_trusted_keys,
 )
+from transformer_serving.engine.bundle_config import config_faults
 from transformer_serving.engine.controller.control_plane.served import Served
 from transformer_serving.engine.endpoint_config import (
     check_unquoted,
@@ -38,12 +39,14 @@ class Refused(EngineError):
 
 @dataclass(frozen=True)
 class Verified:
-    """What may be loaded. `verified` is False when no manifest vouches for the files."""
+    """What may be loaded. `verified` is False when no manifest vouches for the files; `signed_by`
+    are the entries of the trusted keys that signed it, '' where none are named."""
 
     number: int
     config: ModelConfig
     bundle_version: int | None
     verified: bool
+    signed_by: str = ""
 
 
 def verify(served: Served, folder: Path, preprocess: bytes | None) -> Verified:
@@ -51,16 +54,26 @@ def verify(served: Served, folder: Path, preprocess: bytes | None) -> Verified:
 
     Raises Refused, ConfigError or ContractError with the reason for `status`.
     """
-    verified = _verified(served, folder, preprocess)
-    check_unquoted(verified.config)
-    return verified
-
-
-def _verified(served: Served, folder: Path, preprocess: bytes | None) -> Verified:
     keys = read_trusted_keys(os.environ)
+    signers = set()
     if keys is not None:
-        check_signed_manifest(folder, keys)
-        check_signed_preprocess(preprocess, keys)
+        signers = {check_signed_manifest(folder, keys), check_signed_preprocess(preprocess, keys)}
+    verified = _verified(served, folder, preprocess, signed=keys is not None)
+    check_unquoted(verified.config)
+    return replace(verified, signed_by=" ".join(sorted(signers)))
+
+
+def check_again(folder: Path, config: ModelConfig) -> None:
+    """What an earlier kit verified, by the rules of this one, as far as the files here tell: nobody
+    is asked for preprocess.py, which ClearML alone has.
+
+    Raises ConfigError or ContractError.
+    """
+    _manifest(folder)
+    check_unquoted(config)
+
+
+def _verified(served: Served, folder: Path, preprocess: bytes | None, *, signed: bool) -> Verified:
     stated = None if preprocess is None else stated_version(preprocess)
     manifest = _manifest(folder)
     if manifest is None:
@@ -81,7 +94,7 @@ def _verified(served: Served, folder: Path, preprocess: bytes | None) -> Verifie
             f"preprocess.py is of bundle {stated}, the model of bundle {manifest.bundle_version}; "
             "deploy them together"
         )
-    if preprocess is not None and (stated is not None or keys is not None):
+    if preprocess is not None and (stated is not None or signed):
         check_preprocess(preprocess, model_parts(manifest.files))
     number = STOCK_VERSION if stated is None else manifest.bundle_version
     return Verified(
@@ -97,7 +110,7 @@ def _manifest(folder: Path) -> Manifest | None:
     if not path.is_file():
         return None
     manifest = open_manifest(path.read_bytes(), _server())
-    require_servable(manifest, folder, _server(), prefix="model/")
+    require_servable(manifest, folder, _server(), config_faults, prefix="model/")
     return manifest
 
 
