@@ -18,8 +18,9 @@ from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import health, monitoring
+from transformer_serving.desk.local.environment import check_settings
 from transformer_serving.desk.local.open_triton import open_tritons
-from transformer_serving.desk.local.parts import BY_NAME, check_settings, parts_of
+from transformer_serving.desk.local.parts import BY_NAME, parts_of
 from transformer_serving.desk.local.record import (
     LOOPBACK,
     Ports,
