@@ -97,9 +97,27 @@ def test_a_shell_with_another_tmpdir_finds_it(
     keeper, part = supervisor_of(tmp_path), psutil.Process(pid_of(supervisor, "triton"))
     temporary()
     assert pid_of(Supervisor(tmp_path), "triton") == part.pid
+    sockets = sockets_of(tmp_path)
     assert stack.stop(tmp_path, nothing) == 0
+    assert not sockets.exists()
     assert not lives(keeper)
     assert not lives(part)
+
+
+def test_down_leaves_no_folder_of_sockets_unless_somebody_keeps_something_there(
+    tmp_path: Path, temporary: Callable[[], Path]
+) -> None:
+    place = temporary()
+    stack.stop(tmp_path, nothing)
+    save_record(tmp_path, new_record(tmp_path, Ports()))
+    kept = sockets_of(tmp_path) / "letter"
+    kept.touch()
+    stack.stop(tmp_path, nothing)
+    assert kept.exists()
+    kept.unlink()
+    stack.stop(tmp_path, nothing)
+    require_record(tmp_path)
+    assert not list(place.iterdir())
 
 
 def test_parts_find_a_file_of_the_callers_folder(
