@@ -209,6 +209,14 @@ def test_the_threads_of_many_workers_are_the_operators_to_allow(file: str, name:
     assert int(row.default) >= 64 * 60
 
 
+def test_no_page_of_another_site_reads_prometheus() -> None:
+    """As with `up --monitoring`: told nothing, it lets the pages of any site."""
+    prometheus = service("monitoring.yaml", "prometheus")
+    [published] = prometheus["ports"]
+    address = published.removesuffix(":9090").replace("127.0.0.1", re.escape("127.0.0.1"))
+    assert f"--web.cors.origin=http://{address}" in prometheus["command"]
+
+
 def test_no_program_starts_a_thread_for_each_cpu_of_a_large_machine() -> None:
     for name in ("alertmanager", "grafana"):
         watcher = service("monitoring.yaml", name)

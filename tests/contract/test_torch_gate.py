@@ -22,11 +22,25 @@ EXPRESSION = "Mul(Integer(2), Symbol('s77', positive=True, integer=True))"
 SIZE = {"as_expr": {"expr_str": EXPRESSION, "hint": {"as_int": 11}}}
 NODE = {"target": "torch.ops.aten.embedding.default", "inputs": [{"name": "n", "arg": SIZE}]}
 TREE = '[1, {"type": "builtins.tuple", "context": "null", "children_spec": []}]'
+# torch would import the module and take what it names there.
+ENUM = r"{\"__enum__\": true, \"fqn\": \"os:path\", \"name\": \"x\"}"
 GRAPH: dict[str, Any] = {
     "graph_module": {
-        "graph": {"nodes": [NODE, {"target": "_operator.getitem", "inputs": []}]},
-        "module_call_graph": [{"signature": {"in_spec": TREE, "out_spec": TREE}}],
+        "graph": {
+            "inputs": [{"as_tensor": {"name": "tensors_0"}}],
+            "nodes": [NODE, {"target": "_operator.getitem", "inputs": []}],
+            "tensor_values": {"tensors_0": {"dtype": 3, "device": {"type": "cpu"}}},
+        },
+        "signature": {"input_specs": [{"parameter": {"parameter_name": "head.0.weight"}}]},
+        "module_call_graph": [
+            {
+                "fqn": "",
+                "signature": {"in_spec": TREE, "out_spec": TREE, "forward_arg_names": ["a"]},
+            }
+        ],
+        "metadata": {},
     },
+    "range_constraints": {"s77": {"min_val": 2, "max_val": None}},
     "guards_code": [],
 }
 HERE = ServerFacts(name="this server", torch="2.13.1+cu126")
@@ -45,6 +59,12 @@ def changed(old: str, new: str) -> dict[str, Any]:
     text = json.dumps(GRAPH)
     assert old in text
     return dict(json.loads(text.replace(old, new)))
+
+
+def with_container(old: str, new: str) -> dict[str, Any]:
+    """Changed in the JSON that is a text of the graph's JSON."""
+    assert old in TREE
+    return changed(json.dumps(TREE), json.dumps(TREE.replace(old, new)))
 
 
 @pytest.fixture
@@ -116,7 +136,20 @@ def test_a_file_that_the_manifest_does_not_list_is_named(
         (EXPRESSION, "exec(chr(1))", r"the size 'exec\(chr\(1\)\)'"),
         (EXPRESSION, "Symbol('x.y')", "the size"),
         ('"guards_code": []', '"guards_code": ["print(1)"]', "code to check its inputs"),
-        ("builtins.tuple", "collections.defaultdict", "containers of another kind"),
+        (EXPRESSION, "Lambda(Symbol('s1'), Integer(2))", "the size"),
+        (EXPRESSION, "Integer(10)**Integer(9)", "the size"),
+        # Names become source code.
+        ("tensors_0", "t=print(1)", r"the name 't=print\(1\)'"),
+        ('["a"]', '["a=print(1)"]', "the name"),
+        ("head.0.weight", 'head.0\\"+print(1)', "the name"),
+        ("head.0.weight", "head.__class__.weight", "the name"),
+        ('"s77":', '"u99999999999":', "the symbol"),
+        # What no export of ours has.
+        ('"name": "n"', '"name": "n", "note": "x"', "a text at 'note'"),
+        ('"metadata": {}', '"metadata": {"custom": "1"}', "notes beside its nodes"),
+        ('"as_expr"', '"as_graph"', "an argument as_graph"),
+        ('"type": "cpu"', '"type": "cuda"', "the device 'cuda'"),
+        ('"target": "_operator.getitem"', '"target": []', "no text at 'target'"),
     ],
 )
 def test_a_graph_that_would_run_something_else_is_refused(
@@ -127,6 +160,38 @@ def test_a_graph_that_would_run_something_else_is_refused(
         read_program(program(graph))
     manifest = bundle(tmp_path, endpoint_fields, graph)
     assert "torch" in said(manifest, tmp_path, HERE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("builtins.tuple", "collections.defaultdict"),
+        ('"type": "builtins.tuple"', '"type":"collections.defaultdict"'),
+        ('"type": "builtins.tuple"', r'"ty\u0070e": "collections.defaultdict"'),
+        ("null", ENUM),
+        ("null", ENUM.replace("__", r"\\u005f\\u005f")),
+        ("null", ENUM.replace("__", r"\u005f\u005f")),
+        ("null", "[]"),
+        ('tuple", "context": "null"', r'dict", "context": "[\"a\", 1]"'),
+        ('tuple", "context": "null"', r'dict", "context": "[\"a\u0027:print(1)\"]"'),
+        ('"children_spec": []', '"children_spec": [[]]'),
+        ('"children_spec": []', '"children_spec": [{"type": null, "context": "null"}]'),
+        ("[1,", "[2,"),
+        pytest.param(TREE, "[" * 100_000, id="deep"),
+        (TREE, "null"),
+    ],
+)
+def test_a_container_is_what_it_decodes_to(old: str, new: str) -> None:
+    with pytest.raises(ContractError, match="containers of another kind"):
+        read_program(program(with_container(old, new)))
+
+
+def test_a_container_gets_to_torch_in_one_spelling() -> None:
+    keys = r'dict", "context": "[\"a\"]"'
+    given = with_container('tuple", "context": "null"', keys)
+    spelt = with_container('tuple", "context": "null"', keys.replace("a", r"\u0061"))
+    assert spelt != given
+    assert read_program(program(spelt)).graph == given
 
 
 def test_a_program_is_read_as_it_was_written() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -191,6 +193,36 @@ def test_a_graph_that_opens_a_file_is_not_run(tmp_path: Path, shared: bool) -> N
     with pytest.raises(ContractError, match=r"torch\.ops\.aten\.from_file\.default"):
         load_program(path)
     assert not target.exists()
+
+
+_CONTEXT = json.dumps('{"__enum__": true, "fqn": "imported:a", "name": "b"}')
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        # As the last placeholder's default value, in the source code that torch makes of it.
+        ('"tensors_1"', "\"tensors_1=__import__('imported')\""),
+        # As the context of a container.
+        ('\\"null\\"', json.dumps(_CONTEXT.replace("__", r"\u005f\u005f"))[1:-1]),
+    ],
+    ids=["name", "container"],
+)
+def test_a_graph_that_imports_a_module_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "imported", raising=False)
+    (tmp_path / "imported.py").touch()
+    path = export_small(tmp_path)
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with contextlib.suppress(Exception):
+        load_program(path)
+    assert "imported" not in sys.modules
+    with pytest.raises(ContractError, match="the graph has"):
+        load_program(path)
 
 
 def test_a_program_that_is_none_is_not_read(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -20,17 +21,30 @@ def test_what_killed_servers_left_goes(monkeypatch: pytest.MonkeyPatch, tmp_path
     ended = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
     )
-    left = tmp_path / f"transformer-serving-figures-{int(ended.stdout)}"
-    other = tmp_path / f"transformer-serving-figures-{os.getppid()}"
-    mine = tmp_path / f"transformer-serving-figures-{os.getpid()}"
-    for folder in (left, other, mine):
+    # The last as a release before named it.
+    names = f"{int(ended.stdout)}-ab_c", f"{os.getppid()}-d", f"{os.getpid()}-e", f"{os.getpid()}"
+    left, other, *mine = (tmp_path / f"transformer-serving-figures-{name}" for name in names)
+    for folder in (left, other, *mine):
         folder.mkdir()
         (folder / "counter_1.db").touch()
     with figures_folder():
-        assert os.environ[VARIABLE] == str(mine)
-        assert (left.exists(), other.exists(), list(mine.iterdir())) == (False, True, [])
-    assert not mine.exists()
+        own = Path(os.environ[VARIABLE])
+        assert own.name.startswith(f"transformer-serving-figures-{os.getpid()}-")
+        assert (stat.S_IMODE(own.stat().st_mode), list(own.iterdir())) == (0o700, [])
+        assert set(tmp_path.iterdir()) == {other, own}
+    assert set(tmp_path.iterdir()) == {other}
     assert VARIABLE not in os.environ
+
+
+def test_nobody_takes_the_name_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Another user of the machine may make any folder in the temporary one, or a link."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    taken = tmp_path / f"transformer-serving-figures-{os.getpid()}"
+    taken.symlink_to(tmp_path / "elsewhere")
+    with figures_folder():
+        assert Path(os.environ[VARIABLE]).is_dir()
+    assert taken.is_symlink()
 
 
 def test_a_named_folder_is_made_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,9 +11,12 @@ from preprocess.settings import read_settings
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.contract.worker.tracing import RATIO
 from transformer_serving.desk.failure import Failure
-from transformer_serving.desk.local.parts import BY_NAME, KEEP_TASKS_SECONDS, check_settings
+from transformer_serving.desk.keys import add_key
+from transformer_serving.desk.local.environment import check_settings, environment_of_parts
+from transformer_serving.desk.local.parts import BY_NAME, KEEP_TASKS_SECONDS
 from transformer_serving.desk.local.record import Ports, new_record
 from transformer_serving.gateway.access import KEYS_FILE, TLS_CERT, TLS_CLIENT_CA, TLS_KEY
+from transformer_serving.gateway.figures.folder import VARIABLE
 from transformer_serving.gateway.settings import MAX_BODY_BYTES, WORKERS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -70,6 +73,21 @@ def test_a_file_that_holds_no_keys_is_named_too(tmp_path: Path) -> None:
     with pytest.raises(Failure, match=str(wrong)) as refused:
         check_settings({KEYS_FILE.name: str(wrong)})
     assert refused.value.exit_code == 2
+
+
+def test_files_are_named_to_the_parts_by_their_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They run in a folder of their own, where a name of the caller's folder leads nowhere."""
+    monkeypatch.chdir(tmp_path)
+    add_key(Path("keys.json"), "first", (), metrics=False)
+    given = {KEYS_FILE.name: "keys.json", VARIABLE: "figures", "LANG": "C"}
+    check_settings(given)
+    named = environment_of_parts(given)
+    whole = {KEYS_FILE.name: str(tmp_path / "keys.json"), VARIABLE: str(tmp_path / "figures")}
+    assert named == {**given, **whole}
+    assert environment_of_parts({KEYS_FILE.name: ""}) == {KEYS_FILE.name: ""}
+    assert environment_of_parts(named) == named
 
 
 def test_tasks_of_workers_that_are_gone_are_deleted_as_in_the_chart(tmp_path: Path) -> None:

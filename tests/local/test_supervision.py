@@ -26,6 +26,7 @@ from transformer_serving.desk.local.record import (
 from transformer_serving.desk.local.sockets import socket_folder
 from transformer_serving.desk.local.supervision import Process, Supervisor, leftovers, lives
 from transformer_serving.desk.local.watchdog import Watchdog
+from transformer_serving.gateway.access import KEYS_FILE
 
 STAYS = "import time; time.sleep(600)"
 Start = Callable[..., Supervisor]
@@ -96,9 +97,37 @@ def test_a_shell_with_another_tmpdir_finds_it(
     keeper, part = supervisor_of(tmp_path), psutil.Process(pid_of(supervisor, "triton"))
     temporary()
     assert pid_of(Supervisor(tmp_path), "triton") == part.pid
+    sockets = sockets_of(tmp_path)
     assert stack.stop(tmp_path, nothing) == 0
+    assert not sockets.exists()
     assert not lives(keeper)
     assert not lives(part)
+
+
+def test_down_leaves_no_folder_of_sockets_unless_somebody_keeps_something_there(
+    tmp_path: Path, temporary: Callable[[], Path]
+) -> None:
+    place = temporary()
+    stack.stop(tmp_path, nothing)
+    save_record(tmp_path, new_record(tmp_path, Ports()))
+    kept = sockets_of(tmp_path) / "letter"
+    kept.touch()
+    stack.stop(tmp_path, nothing)
+    assert kept.exists()
+    kept.unlink()
+    stack.stop(tmp_path, nothing)
+    require_record(tmp_path)
+    assert not list(place.iterdir())
+
+
+def test_parts_find_a_file_of_the_callers_folder(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(KEYS_FILE.name, "keys.json")
+    part = psutil.Process(pid_of(start(triton=STAYS), "triton"))
+    wait_until(lambda: KEYS_FILE.name in part.environ(), 20)
+    assert part.environ()[KEYS_FILE.name] == str(tmp_path / "keys.json")
 
 
 @pytest.mark.parametrize("name", ["50% off", "Project #2", "a ;b", "%(here)s", 'a"b', "a\\b"])

@@ -20,7 +20,7 @@ BACKENDS = ("openvino_text", "onnxruntime", "torch_text", "openvino_generate")
 _SHARED = ("generation",)
 _CONTRACT = (
     *("__init__", "engine_parameters", "error_line", "errors", "fields", "generation"),
-    *("torch_operators", "torch_program"),
+    *("torch_graph", "torch_operators", "torch_program"),
 )
 _ENGINE = Path(__file__).parent
 _OURS = _ENGINE.parent

@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_serving.contract.gate.server_facts import TRITON_VARIABLE
-from transformer_serving.contract.keys import read_keys
-from transformer_serving.contract.signatures import read_trusted_keys
-from transformer_serving.contract.worker import tracing
-from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.record import (
     LOOPBACK,
     MONITORING,
@@ -24,8 +20,7 @@ from transformer_serving.desk.local.record import (
     clearml_environment,
 )
 from transformer_serving.desk.versions.lock import read_lock
-from transformer_serving.gateway.access import TLS_CERT, TLS_CLIENT_CA, TLS_KEY, read_access
-from transformer_serving.gateway.settings import WORKERS, read_settings
+from transformer_serving.gateway.settings import WORKERS
 
 GRACE_SECONDS = 30
 # As the chart has it: each start of a worker makes a task in ClearML.
@@ -70,33 +65,6 @@ class Part:
 
     def listens(self, record: StackRecord) -> str | None:
         return None if self.address is None else self.address(record)
-
-
-def check_settings(environment: Mapping[str, str]) -> None:
-    """What the gateway and its workers would refuse one by one, each in its own log.
-
-    Raises Failure (exit code 2) naming a wrong variable.
-    """
-    import preprocess.settings
-
-    for setting in (TLS_CERT, TLS_KEY, TLS_CLIENT_CA):
-        if environment.get(setting.name):
-            raise Failure(
-                f"{setting.name}: the embedded stack speaks no TLS, on this machine alone; unset "
-                "it, and see docs/security.md for what does",
-                exit_code=2,
-            )
-    try:
-        WORKERS.number(environment)
-        read_settings(environment)
-        access = read_access(environment)
-        if access.keys_file is not None:
-            read_keys(access.keys_file)
-        read_trusted_keys(environment)
-        preprocess.settings.read_settings(environment)
-        tracing.check_settings(environment)
-    except ValueError as error:
-        raise Failure(str(error), exit_code=2) from None
 
 
 def control_plane_data(state: Path) -> Path:

@@ -190,7 +190,9 @@ def _read(state: Path, values: dict[str, Any]) -> StackRecord:
         "ports": Ports(**ports),
         "monitoring": tuple(values.get("monitoring", ())),
     }
-    return StackRecord(**{"sockets": str(socket_folder(state)), **kept})
+    if "sockets" not in kept:
+        kept["sockets"] = str(socket_folder(state))
+    return StackRecord(**kept)
 
 
 def _known(kind: type, values: dict[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """The folder of a stack's sockets: short, because a socket's path has 107 bytes at most.
 
-Tested by tests/local/test_record.py.
+Tested by tests/local/test_record.py and tests/local/test_supervision.py.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -39,6 +40,13 @@ def is_folder_of(state: Path, folder: Path) -> bool:
         return folder.name == _name(state) and _private(folder)
     except FileNotFoundError:
         return True
+
+
+def remove_sockets_of(state: Path, folder: Path) -> None:
+    """After the stack is down: the folder, where it is this state's own and nothing is in it."""
+    with contextlib.suppress(OSError):
+        if is_folder_of(state, folder):
+            folder.rmdir()
 
 
 def _name(state: Path) -> str:

@@ -18,8 +18,9 @@ from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import health, monitoring
+from transformer_serving.desk.local.environment import check_settings
 from transformer_serving.desk.local.open_triton import open_tritons
-from transformer_serving.desk.local.parts import BY_NAME, check_settings, parts_of
+from transformer_serving.desk.local.parts import BY_NAME, parts_of
 from transformer_serving.desk.local.record import (
     LOOPBACK,
     Ports,
@@ -29,10 +30,11 @@ from transformer_serving.desk.local.record import (
     make_private,
     new_record,
     save_record,
+    sockets_of,
     usable,
     with_room,
 )
-from transformer_serving.desk.local.sockets import socket_folder
+from transformer_serving.desk.local.sockets import remove_sockets_of, socket_folder
 from transformer_serving.desk.local.supervision import STOPPED, Supervisor, leftovers, sweep
 from transformer_serving.desk.local.turn import own_turn
 from transformer_serving.desk.step_report import StepReport
@@ -222,6 +224,7 @@ def stop(state: Path, report: StepReport) -> int:
         record = load_record(state)
         if record is not None:
             record.triton.remove_sockets()
+        remove_sockets_of(state, sockets_of(state))
     return swept
 
 

@@ -25,6 +25,7 @@ import psutil
 
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import UnixConnection
+from transformer_serving.desk.local.environment import environment_of_parts
 from transformer_serving.desk.local.parts import PARTS
 from transformer_serving.desk.local.record import MARK, sockets_of, write_private
 
@@ -152,7 +153,7 @@ class Supervisor:
             [sys.executable, "-P", "-m", _SUPERVISOR, "-c", str(config)],
             cwd=self.state,
             env={
-                **os.environ,
+                **environment_of_parts(os.environ),
                 MARK: str(self.state),
                 _LISTENER: str(_socket(self.state)),
                 _PYTHON: sys.executable,

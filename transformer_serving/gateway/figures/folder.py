@@ -25,19 +25,20 @@ def figures_folder() -> Iterator[None]:
     """Make one and name it in the environment, unless the operator has named one.
 
     It carries this process's number: a server that was killed cannot remove its own, so the next
-    one does.
+    one does. The rest of its name nobody can foresee, and take before: the temporary folder is
+    everybody's.
     """
     if named := os.environ.get(VARIABLE):
         Path(named).mkdir(parents=True, exist_ok=True)
         yield
         return
     place = Path(tempfile.gettempdir())
-    own = place / f"{_PREFIX}{os.getpid()}"
     for left in place.glob(f"{_PREFIX}*"):
-        if left == own or not process_runs(left.name.removeprefix(_PREFIX)):
+        number = left.name.removeprefix(_PREFIX).partition("-")[0]
+        if number == str(os.getpid()) or not process_runs(number):
             shutil.rmtree(left, ignore_errors=True)
-    own.mkdir(mode=0o700)
-    os.environ[VARIABLE] = str(own)
+    own = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")
+    os.environ[VARIABLE] = own
     try:
         yield
     finally:

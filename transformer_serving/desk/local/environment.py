@@ -1,0 +1,61 @@
+"""What the caller's environment says to a stack's parts: checked before one is started.
+
+Tested by tests/local/test_parts.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from transformer_serving.contract.keys import read_keys
+from transformer_serving.contract.signatures import read_trusted_keys
+from transformer_serving.contract.worker import tracing
+from transformer_serving.desk.failure import Failure
+from transformer_serving.gateway.access import (
+    KEYS_FILE,
+    TLS_CERT,
+    TLS_CLIENT_CA,
+    TLS_KEY,
+    read_access,
+)
+from transformer_serving.gateway.figures import folder as figures
+from transformer_serving.gateway.settings import WORKERS, read_settings
+
+# What names a file or a folder; those of TLS are refused.
+_PATHS = (KEYS_FILE.name, figures.VARIABLE)
+
+
+def check_settings(environment: Mapping[str, str]) -> None:
+    """What the gateway and its workers would refuse one by one, each in its own log.
+
+    Raises Failure (exit code 2) naming a wrong variable.
+    """
+    import preprocess.settings
+
+    for setting in (TLS_CERT, TLS_KEY, TLS_CLIENT_CA):
+        if environment.get(setting.name):
+            raise Failure(
+                f"{setting.name}: the embedded stack speaks no TLS, on this machine alone; unset "
+                "it, and see docs/security.md for what does",
+                exit_code=2,
+            )
+    try:
+        WORKERS.number(environment)
+        read_settings(environment)
+        access = read_access(environment)
+        if access.keys_file is not None:
+            read_keys(access.keys_file)
+        read_trusted_keys(environment)
+        preprocess.settings.read_settings(environment)
+        tracing.check_settings(environment)
+    except ValueError as error:
+        raise Failure(str(error), exit_code=2) from None
+
+
+def environment_of_parts(environment: Mapping[str, str]) -> dict[str, str]:
+    """The caller's, with paths from the caller's folder whole: the parts run in another one."""
+    whole = {
+        name: str(Path(environment[name]).absolute()) for name in _PATHS if environment.get(name)
+    }
+    return {**environment, **whole}
