@@ -1,7 +1,7 @@
 """Ports of this machine's loopback that nobody listens on right now.
 
 Below those that clients' connections get, and beside those of tests/stack: between the look and the
-start of what is to listen there, nobody else takes one. Each process of tests has a half.
+start of what is to listen there, nobody else takes one. Each process of tests has its share.
 """
 
 from __future__ import annotations
@@ -15,20 +15,27 @@ import socket
 FIRST, LAST = 10_000, 19_999
 
 
-def own_ports(worker: str) -> list[int]:
-    """Every other one, in an order that another run beside this one does not have."""
-    ports = list(range(FIRST + int(worker.removeprefix("gw")) % 2, LAST + 1, 2))
+def share() -> tuple[int, int]:
+    """Which process of tests this is, from 0 on, and how many there are."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+    return int(worker.removeprefix("gw")), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+
+
+def own_ports(process: int, processes: int) -> list[int]:
+    """A process's, in an order that another run beside this one does not have."""
+    ports = list(range(FIRST + process, LAST + 1, processes))
     random.SystemRandom().shuffle(ports)
     return ports
 
 
+_own = own_ports(*share())
 # What was given is given again when all others were.
-_ports = itertools.cycle(own_ports(os.environ.get("PYTEST_XDIST_WORKER", "gw0")))
+_ports = itertools.cycle(_own)
 
 
 def free_ports(count: int) -> list[int]:
     """All different."""
-    tried = itertools.islice(_ports, len(range(FIRST, LAST, 2)))
+    tried = itertools.islice(_ports, len(_own))
     found = list(itertools.islice(filter(is_free, tried), count))
     assert len(found) == count, f"no {count} free ports between {FIRST} and {LAST}"
     return found

@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import socket
 
-from tests.free_ports import free_ports, is_free, own_ports
-from tests.stack.conftest import free_port_base
+import pytest
+
+from tests.free_ports import FIRST, LAST, free_ports, is_free, own_ports, share
+from tests.stack.conftest import free_port_base, own_bases
 
 # The first that Linux gives to clients' connections, where nobody sets another.
 FIRST_OF_CLIENTS = 32_768
 
 
-def test_two_processes_of_tests_have_no_port_in_common() -> None:
-    ones, others = set(own_ports("gw0")), set(own_ports("gw1"))
-    assert not ones & others
-    assert len(ones) > 4000
-    assert len(others) > 4000
+def test_processes_of_tests_have_no_port_in_common() -> None:
+    shares = [set(own_ports(process, 3)) for process in range(3)]
+    assert len(set.union(*shares)) == sum(map(len, shares)) == LAST + 1 - FIRST
+    bases = [base for process in range(3) for base in own_bases(process, 3)]
+    ports = [port for base in bases for port in range(base, base + 6)]
+    assert len(ports) == len(set(ports)) > 10_000
+
+
+def test_a_process_knows_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw2")
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "3")
+    assert share() == (2, 3)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER")
+    monkeypatch.delenv("PYTEST_XDIST_WORKER_COUNT")
+    assert share() == (0, 1)
 
 
 def test_neither_a_stack_nor_a_clients_connection_gets_one() -> None:
-    highest = max(own_ports("gw0") + own_ports("gw1"))
     base = free_port_base()
-    assert highest < base < base + 5 < FIRST_OF_CLIENTS
+    assert LAST < base < base + 5 < FIRST_OF_CLIENTS
 
 
 def test_none_is_given_twice_in_a_row_nor_one_that_is_taken() -> None:

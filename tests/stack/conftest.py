@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.engine.triton_server import wait_until
+from tests.free_ports import share
 from tests.stack.desk import Desk, Registered, register
 from tests.stack.editor import Editor, editor
 from tests.stack.load import Client, Seen
@@ -34,20 +35,24 @@ CLI = str(Path(sys.executable).with_name("transformer-serving"))
 def free_port_base() -> int:
     """The first of six free ports in a row, below those that clients' connections get.
 
-    Beside those of tests/free_ports.py. Each process of tests has a half here, too: what one found
-    free is listened to a moment later.
+    Beside those of tests/free_ports.py. Each process of tests has its share here, too: what one
+    found free is listened to a moment later.
     """
-    first = 20_000 + 7 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 2)
-    begin = first + 14 * (os.getpid() % 850)
-    for base in (*range(begin, 32_000, 14), *range(first, begin, 14)):
+    bases = own_bases(*share())
+    begin = os.getpid() % len(bases)
+    for base in (*bases[begin:], *bases[:begin]):
         try:
             for port in range(base, base + 6):
                 with socket.socket() as probe:
                     probe.bind(("127.0.0.1", port))
         except OSError:
             continue
-        return int(base)
+        return base
     raise AssertionError("no six free ports in a row")
+
+
+def own_bases(process: int, processes: int) -> range:
+    return range(20_000 + 7 * process, 32_000, 7 * processes)
 
 
 @dataclass(frozen=True)
