@@ -40,14 +40,14 @@ def free_port_base() -> int:
     """
     bases = own_bases(*share())
     begin = os.getpid() % len(bases)
-    for base in (*bases[begin:], *bases[:begin]):
+    for base in [*bases[begin:], *bases[:begin]]:
         try:
             for port in range(base, base + 6):
                 with socket.socket() as probe:
                     probe.bind(("127.0.0.1", port))
         except OSError:
             continue
-        return base
+        return int(base)
     raise AssertionError("no six free ports in a row")
 
 
