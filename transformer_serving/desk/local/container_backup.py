@@ -2,7 +2,9 @@
 
 There data and keys are volumes of their own, so that no folder can be exchanged with another: what
 was there is moved within its volume, and nothing is served meanwhile, also after a crash. The file
-is that of an embedded stack. Tested by tests/control_plane/test_container_backup.py.
+is that of an embedded stack.
+
+Tested by tests/control_plane/test_container_backup.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The control plane's data on its disk: a copy of one moment of it, and when it may be replaced.
 
-It is the same in the embedded stack and in a container. Tested by tests/local/test_backup.py.
+It is the same in the embedded stack and in a container.
+
+Tested by tests/local/test_backup.py.
 """
 
 from __future__ import annotations
