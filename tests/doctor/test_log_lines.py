@@ -120,8 +120,9 @@ TEXTS = (
     (
         "shared-memory",
         "Failed to increase the shared memory pool size for key "
-        "'triton_python_backend_shm_region_2' to 67108864 bytes. If you are running Triton inside docker, use '--shm-size' flag to "
-        "control the shared memory region size. Error: No space left on device",
+        "'triton_python_backend_shm_region_2' to 67108864 bytes. If you are running Triton inside "
+        "docker, use '--shm-size' flag to control the shared memory region size. Error: No space "
+        "left on device",
         "/dev/shm is full",
     ),
     (
