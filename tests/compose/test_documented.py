@@ -37,8 +37,9 @@ LOCAL, OWN_SERVER, GPUS = "One machine, no account", "With your ClearML server",
 DAILY, SCALED, ROLLED = "From day to day", "N inference containers", "A new image, under load"
 STOCK, SECRETS = "On top of clearml-serving's own compose file", "Secrets"
 NETWORK, GRPC, VLLM = "On a network address: keys and TLS", "gRPC", "vLLM"
+BACKUP = "A backup of the control plane"
 MONITORING = "Prometheus, Alertmanager, Grafana"
-RUN = {LOCAL, OWN_SERVER, DAILY, SCALED, ROLLED, STOCK, SECRETS, NETWORK}
+RUN = {LOCAL, OWN_SERVER, DAILY, BACKUP, SCALED, ROLLED, STOCK, SECRETS, NETWORK}
 # What is only read by `docker compose config` (tests/compose/test_config.py), and why.
 READ = {
     GPUS: "needs an NVIDIA GPU and the image of nvcr.io",
@@ -224,6 +225,19 @@ def test_from_day_to_day(desk: Desk) -> None:
     desk.script(down)
     assert desk.containers() == []
     desk.script(lines_of(blocks()[LOCAL])[0])
+    wait_for(lambda: desk.status() == 200, "what was deployed is served again")
+    desk.down()
+
+
+@pytest.mark.usefixtures("_local")
+def test_a_backup_comes_back(desk: Desk) -> None:
+    """Into what is there, and into volumes that are new."""
+    backup, _, restore, up = lines_of(blocks()[BACKUP])
+    desk.block(BACKUP)
+    assert desk.status() == 200
+    desk.script(backup)
+    desk.down()
+    desk.script(f"{restore}\n{up}")
     wait_for(lambda: desk.status() == 200, "what was deployed is served again")
     desk.down()
 

@@ -20,7 +20,13 @@ from transformer_serving.desk.deploy.target import (
     target_of,
 )
 from transformer_serving.desk.failure import Failure
-from transformer_serving.desk.local.record import make_private, state_directory
+from transformer_serving.desk.local.record import (
+    Ports,
+    make_private,
+    new_record,
+    save_record,
+    state_directory,
+)
 from transformer_serving.desk.user_cache import user_cache
 from transformer_serving.engine.container import STATE
 
@@ -114,3 +120,26 @@ def test_status_is_named_for_the_embedded_stack_alone() -> None:
     assert target is not None
     assert target.look == f"{STATE / 'controller.json'} in the Triton container"
     assert replace(target, triton="2.51.0").look == "transformer-serving status"
+
+
+def test_a_stack_that_is_down_says_how_the_named_server_is_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As after `make up`, on a machine whose containers are to be rolled back."""
+    state = state_directory()
+    save_record(state, new_record(state, Ports()).with_serving_id("0" * 32))
+    down = f"the stack in {state} is not running; start it with 'transformer-serving up'"
+    how = "; for the ClearML server that CLEARML_API_HOST names, name a folder without a stack: "
+    with pytest.raises(Failure) as refused:
+        deploy_target(None)
+    assert str(refused.value) == f"{down}{how}--state none"
+    assert deploy_target("none").serve_url == "http://127.0.0.1:9"
+    # Those of `transformer-serving env` are this stack's own.
+    monkeypatch.setenv("CLEARML_SERVING_TASK_ID", "0" * 32)
+    with pytest.raises(Failure) as refused:
+        deploy_target(None)
+    assert str(refused.value) == down
+    monkeypatch.delenv("CLEARML_SERVING_TASK_ID")
+    with pytest.raises(Failure) as refused:
+        deploy_target(None)
+    assert str(refused.value) == down

@@ -16,6 +16,7 @@ from tests.contract.plans import Plan, build
 from tests.doctor.conftest import PIN, READY, Scene, answering
 from transformer_serving.desk.doctor.clearml import MACHINE
 from transformer_serving.desk.doctor.finding import FAILURE, OK, SKIPPED, WARNING
+from transformer_serving.desk.doctor.machine import check_disk
 from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.doctor.table import CHECKS, examine
 
@@ -89,6 +90,13 @@ def test_3_a_taken_port(scene: Scene) -> None:
 def test_4_a_full_disk(scene: Scene) -> None:
     more_than_there_is = dataclasses.replace(scene.subject, disk_needed=1 << 60)
     assert "GiB are needed" in only(more_than_there_is, "disk")
+    # The stack of a file keeps its data elsewhere: what is free here says nothing of it.
+    of_a_file = dataclasses.replace(more_than_there_is, record=None, from_file=True)
+    (said,) = check_disk(of_a_file)
+    assert said.status == SKIPPED
+    assert "--state" in said.why
+    (said,) = check_disk(dataclasses.replace(of_a_file, is_state_named=True))
+    assert said.status == FAILURE
 
 
 def test_5_compose_too_old(scene: Scene) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+from pathlib import Path
 
 import pytest
 
 from tests.doctor.conftest import Scene
 from transformer_serving.desk.doctor.finding import OK
 from transformer_serving.desk.doctor.log_lines import KNOWN, check_log, explain
+from transformer_serving.engine import container
 
 # The texts as users reported them; the last field is a part of what they are explained with.
 TEXTS = (
@@ -105,6 +108,75 @@ TEXTS = (
         "(or shape values), proceeding with first profile.",
         "optimization profiles",
     ),
+    (
+        "shared-memory",
+        "failed to load 'bert' version 1: Internal: Unable to initialize shared memory key "
+        "'triton_python_backend_shm_region_3' to requested size (67108864 bytes). If you are "
+        "running Triton inside docker, use '--shm-size' flag to control the shared memory region "
+        "size. Each Python backend model instance requires at least 64MBs of shared memory. Error: "
+        "No space left on device",
+        "/dev/shm is full",
+    ),
+    (
+        "shared-memory",
+        "Failed to increase the shared memory pool size for key "
+        "'triton_python_backend_shm_region_2' to 67108864 bytes. If you are running Triton inside "
+        "docker, use '--shm-size' flag to control the shared memory region size. Error: No space "
+        "left on device",
+        "/dev/shm is full",
+    ),
+    (
+        "shared-memory",
+        "OSError: [Errno 28] No space left on device: '/dev/shm/psm_1'",
+        "/dev/shm is full",
+    ),
+    ("bus-error", "Bus error (core dumped)", "mostly as /dev/shm is full"),
+    (
+        "bus-error",
+        "transformer_serving.engine.container tritonserver ended with -7 after 63 s",
+        "mostly as /dev/shm is full",
+    ),
+    (
+        "driver-mismatch",
+        "Failed to initialize NVML: Driver/library version mismatch",
+        "driver was updated",
+    ),
+    (
+        "driver-old",
+        "failed to load 'bert' version 1: Internal: unable to get number of CUDA devices: CUDA "
+        "driver version is insufficient for CUDA runtime version",
+        "older than",
+    ),
+    (
+        "gpu-memory",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+        "capacity of 15.77 GiB of which 1.12 GiB is free.",
+        "GPU's memory",
+    ),
+    ("gpu-memory", "RuntimeError: CUDA error: out of memory", "GPU's memory"),
+    (
+        "gpu-memory",
+        "E1128 logging.cc:40] 1: [defaultAllocator.cpp::allocate::19] Error Code 1: Cuda Runtime "
+        "(out of memory)",
+        "GPU's memory",
+    ),
+    (
+        "killed",
+        "transformer_serving.engine.container tritonserver ended with -9 after 1843 s",
+        "mostly by the kernel",
+    ),
+    (
+        "gpu-lost",
+        "Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost.  Reboot the "
+        "system to recover this GPU",
+        "no longer answers",
+    ),
+    ("gpu-lost", "Failed to initialize NVML: Unknown Error", "no longer answers"),
+    (
+        "gpu-lost",
+        "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
+        "no longer answers",
+    ),
 )
 
 
@@ -119,6 +191,14 @@ def test_a_documented_text_is_explained(name: str, text: str, words: str) -> Non
 
 def test_every_known_line_has_a_real_text() -> None:
     assert {name for name, _, _ in TEXTS} == {line.name for line in KNOWN}
+
+
+def test_the_end_of_triton_is_known_as_its_container_logs_it() -> None:
+    """By the signal that ended it: another end, as by a fault of its own, is no lack of memory."""
+    line = "tritonserver ended with %s after %.0f s"
+    assert f'_log.error("{line}"' in Path(inspect.getfile(container)).read_text("utf-8")
+    names = {code: [found.name for found in explain(line % (code, 60))] for code in (-9, -7, 1, 9)}
+    assert names == {-9: ["killed"], -7: ["bus-error"], 1: [], 9: []}
 
 
 def test_a_version_is_translated_into_the_release_that_has_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from typing import Any
@@ -10,7 +11,7 @@ import helm_python
 import yaml
 
 from scripts.chart_values import PAGE, PART, VALUES, table, values
-from tests.kubernetes.chart import CHART, CLEARML, chart, container, one, rendered
+from tests.kubernetes.chart import CHART, CLEARML, LOCAL, chart, container, one, rendered
 from tests.kubernetes.test_refusals import ALONE, TOGETHER
 from tests.kubernetes.test_schemas import RELEASES
 from transformer_serving.desk.local import container as control_plane
@@ -119,3 +120,48 @@ def test_the_notes_after_an_install_name_what_is_there() -> None:
 def test_the_page_counts_what_is_refused() -> None:
     assert f"every object of {len(RELEASES)}\nreleases" in TEXT
     assert f"refuses {len(TOGETHER) + len(ALONE)} wrong sets of values" in TEXT
+
+
+def day_two(task: str) -> str:
+    (row,) = re.findall(rf"^\| {re.escape(task)}[^|\n]* \| (.*) \|$", TEXT, re.MULTILINE)
+    return str(row)
+
+
+def test_whoever_reads_a_secret_of_yours_is_started_again_when_it_changes() -> None:
+    """The control plane first: the others ask it with the new keys."""
+    row = day_two("ClearML's keys in a Secret of yours")
+    assert "kubectl create secret generic clearml " in row
+    assert r"--dry-run=client -o yaml \| kubectl apply -f -" in row
+    objects = rendered(LOCAL, {"existingSecret": "clearml"})
+    readers = [
+        f"{each['kind'].lower()}/{each['metadata']['name']}"
+        for each in objects
+        if each["kind"] in ("Deployment", "StatefulSet") and '"clearml"' in json.dumps(each["spec"])
+    ]
+    assert len(readers) == 3
+    restarted = [
+        name
+        for line in re.findall(r"kubectl rollout restart ([^`]+)`", row)
+        for name in line.split()
+    ]
+    assert sorted(restarted) == sorted(readers)
+    assert restarted[0] == "statefulset/demo-control-plane"
+
+
+def test_a_backup_is_made_and_restored_in_the_control_planes_pod() -> None:
+    restoring = {"local": {"restoring": True}}
+    held = container(rendered(LOCAL, restoring), "demo-control-plane")
+    served = container(rendered(LOCAL), "demo-control-plane")
+    assert held["args"] == ["hold"]
+    probes = {"lifecycle", "startupProbe", "readinessProbe", "livenessProbe"}
+    assert {name for name in served if name not in held} == probes
+    assert "args" not in served
+    assert {name: held[name] for name in held if name != "args"}.items() <= served.items()
+    for task in ("a backup with `local.enabled`", "back to a backup"):
+        row = day_two(task)
+        ((pod, command),) = re.findall(
+            r"kubectl exec (?:-i )?(\S+) -- python3 -m transformer_serving\.desk\.local\.container "
+            r"(\w+) [<>] control-plane\.tar", row,
+        )  # fmt: skip
+        assert pod == "demo-control-plane-0"
+        assert command in control_plane.main.commands

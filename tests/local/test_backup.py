@@ -101,6 +101,32 @@ def test_there_and_back(state: Path, tmp_path: Path) -> None:
     assert not list(control_plane_data(state).glob("backup-*"))
 
 
+def test_who_is_told_of_alerts_is_in_it(state: Path, tmp_path: Path) -> None:
+    """Made once, and changed by hand: what is there at a restore is kept."""
+    filled(state).close()
+    yours = state / "monitoring" / "alertmanager.yaml"
+    backup(state, tmp_path / "without.tar")
+    yours.parent.mkdir()
+    yours.write_text("receivers: [of then]\n")
+    backup(state, tmp_path / "b.tar")
+    yours.write_text("receivers: [of now]\n")
+    kept = Path(restore(state, tmp_path / "b.tar")["kept"])
+    assert yours.read_text() == "receivers: [of then]\n"
+    assert yours.stat().st_mode & 0o777 == 0o600
+    assert (kept / yours.name).read_text() == "receivers: [of now]\n"
+    assert not (control_plane_data(state) / yours.name).exists()
+    restore(tmp_path / "other", tmp_path / "b.tar")
+    assert (tmp_path / "other/monitoring/alertmanager.yaml").read_text() == yours.read_text()
+    # One of an older kit, or of a stack that nobody watches.
+    others = tmp_path / "third/monitoring/alertmanager.yaml"
+    others.parent.mkdir(parents=True)
+    others.write_text("receivers: [of others]\n")
+    restore(tmp_path / "third", tmp_path / "without.tar")
+    assert others.read_text() == "receivers: [of others]\n"
+    restore(tmp_path / "fourth", tmp_path / "without.tar")
+    assert not (tmp_path / "fourth/monitoring").exists()
+
+
 def test_a_backup_is_of_one_moment_while_it_is_written_to(state: Path, tmp_path: Path) -> None:
     """Each model's file is put before its document, as the SDK does: no document lacks its file."""
     store = filled(state)
@@ -589,7 +615,7 @@ def test_writers_go_on_while_the_pages_are_copied(
         return connect(path, *arguments, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr("transformer_serving.desk.local.backup.sqlite3.connect", open_copy)
+        patched.setattr("transformer_serving.desk.local.stored_data.sqlite3.connect", open_copy)
         store._writer.execute("PRAGMA busy_timeout = 0")
         backup(state, tmp_path / "b.tar")
     store.close()
@@ -646,7 +672,8 @@ def test_what_is_restored_is_on_the_disk_before_the_old_data_is_exchanged(
         done.append("exchange")
         _exchange(data, new)
 
-    monkeypatch.setattr("transformer_serving.desk.local.backup.sync", synced)
+    for module in (BACKUP, "transformer_serving.desk.local.stored_data"):
+        monkeypatch.setattr(f"{module}.sync", synced)
     monkeypatch.setattr("transformer_serving.desk.local.backup._exchange", exchanged)
     kept = Path(restore(state, file)["kept"])
     before, after = done[: done.index("exchange")], done[done.index("exchange") + 1 :]

@@ -12,6 +12,7 @@ import pytest
 
 from scripts.alerts_table import PAGE, table
 from transformer_serving.contract.engine_parameters import ENGINE_PARAMETERS
+from transformer_serving.desk.deploy.target import TARGET_VARIABLES, target_of
 from transformer_serving.desk.monitoring.alerts import Alert
 from transformer_serving.desk.monitoring.rules import LIMITS, RUNBOOKS, all_alerts
 
@@ -103,6 +104,118 @@ def test_runbooks_whose_lines_are_others_elsewhere_lead_to_them() -> None:
         name for name, text in runbooks().items() if "(../monitoring.md#runbooks-elsewhere)" in text
     }
     assert len(found) > 10
+
+
+def elsewhere() -> str:
+    page = (ROOT / "docs" / "monitoring.md").read_text("utf-8")
+    return page.split("\n## Runbooks elsewhere\n")[1].split("\n## ")[0]
+
+
+# What a runbook has a person run or look at: each has a row that says what it is elsewhere.
+_ELSEWHERE = (
+    r"docker compose -f compose/compose\.yaml (?:--profile local )?(?P<it>\w+)(?P<on> [a-z-]+)?",
+    r"docker compose … (?P<it>up)",
+    r"(?P<it>compose/roll\.sh)",
+    r"(?P<it>--scale)",
+    r"(?P<it>COMPOSE_FILE)=",
+    r"(?P<it>http://127\.0\.0\.1:(?:8080|9090))",
+    r"(?P<it>transformer-serving (?:rollback|remove))",
+    r"(?P<it>my\.env)",
+)
+
+
+def test_each_line_of_the_runbooks_has_its_cells_elsewhere() -> None:
+    rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in elsewhere().splitlines()
+        if line.startswith("| ")
+    ][1:]
+    assert all(len(row) == 4 and all(row) for row in rows), rows
+    first = "\n".join(row[0] for row in rows)
+    asked = set()
+    for text in runbooks().values():
+        plain = re.sub(r" --(?:no-log-prefix|since \d+\w)\b", "", text)
+        for pattern in _ELSEWHERE:
+            asked |= {
+                (found["it"], (found.groupdict().get("on") or "").strip())
+                for found in re.finditer(pattern, plain)
+            }
+    assert ("transformer-serving rollback", "") in asked
+    assert ("exec", "triton") in asked
+    for what, part in asked:
+        of_one = part and what in ("exec", "logs", "restart")
+        named = rf"{re.escape(what)}\b.*\b{part}\b" if of_one else re.escape(what)
+        assert re.search(named, first), f"{what} {part}"
+
+
+def test_rollback_and_remove_lead_to_the_variables_that_they_need_in_containers() -> None:
+    link = "(../monitoring.md#rollback-and-remove-in-containers-and-pods)"
+    assert "\n### Rollback and remove in containers and pods\n" in elsewhere()
+    found = {
+        name
+        for name, text in runbooks().items()
+        if re.search(r"transformer-serving (?:rollback|remove)", text)
+    }
+    assert found == {name for name, text in runbooks().items() if link in text}
+    assert len(found) > 5
+
+
+def test_the_lines_that_take_the_variables_from_my_env_set_all_of_them(tmp_path: Path) -> None:
+    """For the command that they lead to, in a shell of its own."""
+    (block,) = re.findall(r"```bash\n(.*?)```", elsewhere(), re.DOTALL)
+    given = {
+        "CLEARML_API_HOST": "http://host.docker.internal:8008",
+        "CLEARML_FILES_HOST": "https://files.example",
+        **dict.fromkeys(TARGET_VARIABLES[1:3], "a-key"),
+        "CLEARML_SERVING_TASK_ID": "0" * 32,
+    }
+    lines = (ROOT / "docker" / "example.env").read_text("utf-8").splitlines()
+    filled = [f"{line}{given.get(line.removesuffix('='), '')}" for line in lines]
+    (tmp_path / "my.env").write_text("\n".join(filled))
+    program = tmp_path / "transformer-serving"
+    program.write_text('#!/bin/sh\necho "$@"\nenv\n')
+    program.chmod(0o755)
+    path = f"{tmp_path}:/usr/bin:/bin"
+    done = subprocess.run(
+        ["bash", "-c", block], cwd=tmp_path, env={"PATH": path},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    asked, *environment = done.stdout.splitlines()
+    assert asked == "rollback NAME --state none"
+    target = target_of(dict(line.split("=", 1) for line in environment if "=" in line))
+    assert target is not None
+    assert target.cli.environment["CLEARML_API_HOST"] == "http://127.0.0.1:8008"
+    assert target.serve_url == "http://127.0.0.1:8080/serve"
+
+
+def test_who_is_told_to_restart_inference_is_told_when_not_to() -> None:
+    """A worker asks ClearML's server as it starts."""
+    assert "Restart, roll or scale nothing of inference until doctor's `api` is ok." in (
+        runbooks()["sync-stale.md"].split("## What to do\n\n- ")[1].replace("\n  ", " ")
+    )
+    found = {
+        name for name, text in runbooks().items() if re.search(r"restart inference|roll\.sh", text)
+    }
+    assert found == {
+        name for name, text in runbooks().items() if "(sync-stale.md#what-to-do)" in text
+    }
+    assert len(found) == 3
+
+
+def test_a_refused_bundle_is_gone_back_from_before_anything_is_restarted() -> None:
+    do = runbooks()["proof-failed.md"].split("## What to do\n\n")[1].replace("\n  ", " ")
+    first = do.split("\n- ")[0]
+    assert "go back now, `transformer-serving rollback NAME`" in first
+    assert "do not restart, scale or roll anything" in first
+
+
+def test_a_log_that_doctor_explains_is_made_by_the_line_before() -> None:
+    asked = {name: text for name, text in runbooks().items() if "doctor --log FILE" in text}
+    assert len(asked) > 2
+    for name, text in asked.items():
+        before = text.split("\ntransformer-serving doctor --log FILE")[0].splitlines()[-1]
+        made = r"docker compose -f compose/compose\.yaml logs --no-log-prefix .*triton > FILE"
+        assert re.fullmatch(made, before), name
 
 
 def test_runbooks_change_an_engine_by_convert_and_no_file_of_a_bundle() -> None:

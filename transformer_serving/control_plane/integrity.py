@@ -5,6 +5,7 @@ Tested by tests/local/test_backup.py.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import zipfile
 from collections.abc import Iterator
@@ -20,7 +21,10 @@ from transformer_serving.control_plane.file_path import path_parts
 DATABASE = "control_plane.sqlite3"
 # Counts up with every change that an older kit could not work with. 0: before it was counted.
 SCHEMA = 1
-FIX = "restore the last backup: transformer-serving down, then transformer-serving restore FILE"
+# Which of the three it is: compose and the chart give it to the control plane's container alone,
+# and Kubernetes the other one to every pod.
+IN_CONTAINER, _IN_POD = "TRANSFORMER_SERVING_CONTROL_PLANE_URL", "KUBERNETES_SERVICE_HOST"
+_COMPOSE = "docker compose -f compose/compose.yaml --profile local"
 _READABLE = "see that its disk has room and that this user may read and write its folder"
 # A look at every page of a larger one takes longer than what waits for the control plane.
 QUICK_BYTES = 256 << 20
@@ -41,6 +45,32 @@ class Damage:
         return f"{self.file} is damaged: {self.lost}"
 
 
+def to_stop() -> str:
+    """What ends the control plane where this runs, so that a backup can be put back."""
+    if not os.environ.get(IN_CONTAINER):
+        return "transformer-serving down"
+    if os.environ.get(_IN_POD):
+        return "helm upgrade with --set local.restoring=true (docs/kubernetes.md, Day two)"
+    return f"{_COMPOSE} stop control-plane"
+
+
+def _to_restore() -> str:
+    if not os.environ.get(IN_CONTAINER):
+        return f"{to_stop()}, then transformer-serving restore FILE"
+    if os.environ.get(_IN_POD):
+        return (
+            f"{to_stop()}, then kubectl exec -i POD -- python3 -m "
+            "transformer_serving.desk.local.container restore < FILE"
+        )
+    run = f"{_COMPOSE} run --rm -T --no-deps control-plane restore < FILE"
+    return f"{to_stop()}, then {run} (docs/compose.md, A backup of the control plane)"
+
+
+def fix() -> str:
+    """What to do where data is damaged, by the commands that reach it where this runs."""
+    return f"restore the last backup: {_to_restore()}"
+
+
 def fault(folder: Path, *, most_bytes: int | None = None) -> str | None:
     """Why this kit cannot serve the data, with the fix; None where it can.
 
@@ -59,20 +89,19 @@ def fault(folder: Path, *, most_bytes: int | None = None) -> str | None:
         if lost is None:
             return f"{path} cannot be read now: {error}. Fix: {_READABLE}"
     if lost is not None:
-        return f"{path} is damaged; lost: {lost}. Fix: {FIX}"
+        return f"{path} is damaged; lost: {lost}. Fix: {fix()}"
     if schema <= SCHEMA:
         return None
     return (
         f"{path} was written by a newer kit (schema {schema}, this kit knows {SCHEMA}). Fix: "
-        "install that kit again, or restore a backup made before the upgrade: "
-        "transformer-serving restore FILE"
+        f"install that kit again, or restore a backup made before the upgrade: {_to_restore()}"
     )
 
 
 def quick_fault(folder: Path) -> str | None:
     """The same without a look at every page of a large database: what one found before is noted."""
     try:
-        return _note(folder).read_text("utf-8")
+        return note_of(folder).read_text("utf-8")
     except OSError:
         return fault(folder, most_bytes=QUICK_BYTES)
 
@@ -86,10 +115,9 @@ def found_damage(folder: Path) -> str | None:
         lost = _lost_with_all(error)
     if lost is None:
         return None
-    note = _note(folder)
-    why = (
-        f"{folder / DATABASE} is damaged; lost: {lost}. Fix: {FIX}, or repair it and delete {note}"
-    )
+    note = note_of(folder)
+    database = folder / DATABASE
+    why = f"{database} is damaged; lost: {lost}. Fix: {fix()}; or repair it and delete {note}"
     with suppress(OSError):
         note.write_text(why, "utf-8")
     return why
@@ -101,7 +129,8 @@ def _lost_with_all(error: Exception) -> str | None:
     return f"everything in it ({error})" if is_damage else None
 
 
-def _note(folder: Path) -> Path:
+def note_of(folder: Path) -> Path:
+    """Where it stands why nothing of the folder is served."""
     return folder / f"{DATABASE}.damaged"
 
 

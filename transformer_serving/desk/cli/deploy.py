@@ -125,8 +125,22 @@ def deploy_target(state: str | None) -> DeployTarget:
     if not supervisor.is_up() or record.serving_id is None:
         raise Failure(
             f"the stack in {folder} is not running; start it with 'transformer-serving up'"
+            f"{_other_server(record.serving_id)}"
         )
     return Stack(folder, record, supervisor).target()
+
+
+def _other_server(serving_id: str | None) -> str:
+    """How the server that CLEARML_* names is reached, where that is not the stack's own."""
+    from transformer_serving.desk.deploy.target import target_of
+
+    named = target_of(os.environ)
+    if named is None or named.cli.serving_id == serving_id:
+        return ""
+    return (
+        "; for the ClearML server that CLEARML_API_HOST names, name a folder without a stack: "
+        "--state none"
+    )
 
 
 def _named_target(state: Path) -> DeployTarget:

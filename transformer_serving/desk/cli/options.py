@@ -52,7 +52,8 @@ deploy_timeout_option = click.option(
     default=120.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long all of it may take, uploads and golden answer included.",
+    help="How long all of it may take, uploads and golden answer included; 600 where containers or "
+    "pods look for changes once a minute.",
 )
 keep_option = click.option(
     "--keep",

@@ -175,7 +175,8 @@ def until_golden(
     """Wait for the golden answer of exactly this bundle. Raises Failure with why none came.
 
     A bundle that answers otherwise is marked so: no rollback goes to it. `advice` is how to go on
-    then; `way_back` is, too, and stands in a refusal already.
+    where it is not served, and the limit's own where it may yet be; `way_back` is both, and stands
+    in a refusal already.
     """
     reason = wait_for_golden(
         target.url(endpoint),
@@ -197,7 +198,7 @@ def until_golden(
         said = [f"{endpoint} does not answer as it must: {reason}", look, advice or way_back]
     else:
         why = f"{endpoint} did not answer within {limit.seconds:.0f} s: {reason}"
-        said = [why, look, advice or way_back or limit.advice]
+        said = [why, look, limit.late, way_back or limit.advice]
     raise Failure("; ".join(part for part in said if part))
 
 

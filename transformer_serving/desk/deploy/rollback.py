@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.desk.clearml_tools.cli import listed_endpoints
 from transformer_serving.desk.deploy.endpoint import add_and_look, until_golden
 from transformer_serving.desk.deploy.registry import GOAL, LEAVING, ModelRegistry, Registered, split
@@ -75,9 +76,11 @@ def _rollback(target: DeployTarget, endpoint: str, limit: TimeLimit) -> RolledBa
                 add_and_look(target, bundle, endpoint, to.model_id)
             manifest = bundle.manifest
     report(f"waiting for {endpoint}")
+    limit.late = _late(target.url(endpoint), to)
     with _given_up_where_it_fails(registry, endpoint, to):
         advice = f"{limit.advice}; another rollback goes past bundle {to.bundle_version}"
         until_golden(target, endpoint, manifest, limit, refusals, advice=advice)
+    limit.late = None
     report(f"noting what {endpoint} serves")
     # This withdraws what was left. Not before: where it fails, the way back to that stays open.
     registry.mark_served(endpoint, to.bundle_version)
@@ -129,6 +132,14 @@ def _way_back(
             exit_code=2,
         )
     return present, before
+
+
+def _late(url: str, to: Registered) -> str:
+    """A call that follows one which was too short would leave what has come meanwhile."""
+    return (
+        f"bundle {to.bundle_version} may come yet: see first whether {url} answers from it (header "
+        f"{VERSION_HEADER}), as another rollback goes past it"
+    )
 
 
 def _advice(endpoint: str, left: Registered | None) -> str:

@@ -31,8 +31,10 @@ class TimeLimit:
     """What is left of a command's time, and what it does: `report` notes it and passes it on.
 
     `advice` is how to go on where it was too little; a command that has begun to change something
-    sets its own.
+    sets its own. `late` stands before it while what is waited for may come after the command's end.
     """
+
+    late: str | None = None
 
     def __init__(self, seconds: float, spent: float, report: StepReport, advice: str) -> None:
         self.seconds = seconds
@@ -84,10 +86,9 @@ def within(
         return
 
     def ring(_number: int, _frame: FrameType | None) -> None:
-        raise OutOfTime(
-            f"{what} did not end within {seconds:.0f} s; it was {limit.step}; look: {look}; "
-            f"{limit.advice}"
-        )
+        said = [f"{what} did not end within {seconds:.0f} s", f"it was {limit.step}"]
+        said += [f"look: {look}", *filter(None, [limit.late]), limit.advice]
+        raise OutOfTime("; ".join(said))
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, limit.left() + _FIRST_WORD_S)

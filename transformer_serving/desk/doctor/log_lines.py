@@ -14,6 +14,10 @@ from transformer_serving.desk.versions.matrix import releases_with
 
 # Of a larger log only the end is read.
 _MOST = 64 << 20
+_SHARED = (
+    "give more: TRITON_SHARED_MEMORY, on Kubernetes triton.sharedMemory; without containers free "
+    "some space in /dev/shm"
+)
 _CONVERT = "convert again with the pinned image: transformer-serving convert"
 
 
@@ -123,6 +127,55 @@ KNOWN = (
         r"failed to find any Optimization Profile among",
         "a request's length fits none of the engine's optimization profiles",
         "convert again with buckets that cover the texts; list every profile in the config",
+    ),
+    _row(
+        "shared-memory",
+        r"(?:shared memory|/dev/shm).*No space left on device|No space left on device.*/dev/shm",
+        "/dev/shm is full: each model of a Python backend has its tensors there",
+        _SHARED,
+    ),
+    _row(
+        "bus-error",
+        r"\bBus error\b|tritonserver ended with -7\b",
+        "a process was ended by a bus error, mostly as /dev/shm is full",
+        _SHARED,
+    ),
+    _row(
+        "killed",
+        r"tritonserver ended with -9\b",
+        "Triton was killed: mostly by the kernel, for memory; by the controller where the line "
+        "before says so",
+        "give more: TRITON_MEMORY, on Kubernetes triton.resources.limits.memory; or serve fewer "
+        "models",
+    ),
+    _row(
+        "driver-mismatch",
+        r"Driver/library version mismatch",
+        "the NVIDIA driver was updated under what runs: its library and the kernel's module differ",
+        "restart the machine, or load the module again while nobody uses the GPU; then restart "
+        "Triton",
+    ),
+    _row(
+        "driver-old",
+        r"CUDA driver version is insufficient for CUDA runtime version",
+        "the NVIDIA driver is older than this image needs, or the container has none",
+        "see on that machine which it needs: transformer-serving doctor; in compose the GPU comes "
+        "with compose/gpu.yaml",
+    ),
+    _row(
+        "gpu-memory",
+        r"\bCUDA\b.{0,40}?\bout of memory|CUDA_ERROR_OUT_OF_MEMORY",
+        "the GPU's memory is full",
+        "see who has it: nvidia-smi; serve fewer models there, or convert again with a smaller "
+        "--batch or --num-kv-blocks",
+    ),
+    _row(
+        "gpu-lost",
+        r"GPU is lost|GPU has fallen off the bus|Unable to determine the device handle for GPU|"
+        r"Failed to initialize NVML: Unknown Error",
+        "a GPU no longer answers, or its container has lost it",
+        "nvidia-smi on the machine itself: where that fails too restart the machine, else restart "
+        "Triton",
     ),
 )
 

@@ -82,6 +82,12 @@ def _free(port: int) -> bool:
 
 
 def check_disk(subject: Subject) -> Findings:
+    if subject.from_file and not subject.is_state_named:
+        yield skipped(
+            "the stack of --env-file keeps its data elsewhere: see df on its machine, or name a "
+            "folder with --state"
+        )
+        return
     folder = next(path for path in (subject.state, *subject.state.parents) if path.exists())
     free, needed = shutil.disk_usage(folder).free, subject.disk_needed
     why = f"{free / GIB:.1f} GiB free in {folder}"

@@ -12,8 +12,9 @@ import json
 import os
 import tarfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from transformer_serving.contract.full_disk import is_full_disk
 from transformer_serving.contract.gate.release import kit_version
@@ -64,44 +65,68 @@ def write(moment: Path, manifest: dict[str, Any], target: Path) -> None:
     with replacing(target, durable=True) as new:
         new.touch(0o600, exist_ok=False)
         with tarfile.open(new, mode="w", format=tarfile.PAX_FORMAT) as archive:
-            text = json.dumps(manifest, indent=1).encode()
-            head = tarfile.TarInfo(_MANIFEST)
-            head.size = len(text)
-            archive.addfile(head, io.BytesIO(text))
-            for path in manifest["sha256"]:
-                archive.add(moment / path, path)
+            _add_all(archive, moment, manifest)
 
 
-def unpack(source: Path, new: Path) -> StackRecord:
+def pour(moment: Path, manifest: dict[str, Any], stream: IO[bytes]) -> None:
+    """The same into a pipe. Raises OSError, as where nobody reads it any more."""
+    with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+        _add_all(archive, moment, manifest)
+    stream.flush()
+
+
+def _add_all(archive: tarfile.TarFile, moment: Path, manifest: dict[str, Any]) -> None:
+    text = json.dumps(manifest, indent=1).encode()
+    head = tarfile.TarInfo(_MANIFEST)
+    head.size = len(text)
+    archive.addfile(head, io.BytesIO(text))
+    for path in manifest["sha256"]:
+        archive.add(moment / path, path)
+
+
+def unpack(source: Path | IO[bytes], new: Path) -> StackRecord:
     """The files of a backup, each checked against the manifest, and the record in it."""
-    hashes = _extract(source, new)
-    for name, wanted in hashes.items():
-        if not (new / name).is_file() or _hash(new / name) != wanted:
-            raise Failure(f"{source} is damaged: {name} in it is not what was backed up")
+    hashes, name = _extract(source, new), name_of(source)
+    for file, wanted in hashes.items():
+        if not (new / file).is_file() or _hash(new / file) != wanted:
+            raise Failure(f"{name} is damaged: {file} in it is not what was backed up")
     record = load_record(new)
     if record is None or integrity.DATABASE not in hashes:
-        raise Failure(f"{source} is not a whole backup")
-    for name in (_MANIFEST, RECORD):
-        (new / name).unlink()
+        raise Failure(f"{name} is not a whole backup")
+    for file in (_MANIFEST, RECORD):
+        (new / file).unlink()
     return record
 
 
-def _extract(source: Path, new: Path) -> dict[str, str]:
+def name_of(source: Path | IO[bytes]) -> str:
+    """What a message calls it."""
+    return str(source) if isinstance(source, Path) else "what was read"
+
+
+def _opened(source: Path | IO[bytes]) -> tarfile.TarFile:
+    """A pipe is read once, from its begin to its end."""
+    if isinstance(source, Path):
+        return tarfile.open(source, "r:")
+    return tarfile.open(fileobj=source, mode="r|")
+
+
+def _extract(source: Path | IO[bytes], new: Path) -> dict[str, str]:
     """The hashes of the files, by their names. Raises OSError for a full disk."""
+    name = name_of(source)
     try:
-        with tarfile.open(source, "r:") as archive:
+        with _opened(source) as archive:
             _extract_inside(archive, new)
         kit, form, hashes = _contents((new / _MANIFEST).read_text("utf-8"))
     except FileNotFoundError as error:
-        raise Failure(f"there is no {source}, or it is no backup", exit_code=2) from error
+        raise Failure(f"there is no {name}, or it is no backup", exit_code=2) from error
     except OSError as error:
         if is_full_disk(error):
             raise
-        raise Failure(f"{source} cannot be unpacked: {error.strerror or error}") from error
+        raise Failure(f"{name} cannot be unpacked: {error.strerror or error}") from error
     except (tarfile.TarError, ValueError) as error:
-        raise Failure(f"{source} is not a whole backup ({type(error).__name__})") from error
+        raise Failure(f"{name} is not a whole backup ({type(error).__name__})") from error
     if form > _FORMAT:
-        raise Failure(f"{source} was made by a newer kit ({kit}); install that one")
+        raise Failure(f"{name} was made by a newer kit ({kit}); install that one")
     return hashes
 
 
@@ -111,8 +136,12 @@ def _extract_inside(archive: tarfile.TarFile, folder: Path) -> None:
     if hasattr(tarfile, "data_filter"):
         archive.extractall(folder, filter="data")
         return
-    members = archive.getmembers()
-    for member in members:
+    archive.extractall(folder, _inside(archive))
+
+
+def _inside(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Each as it comes, as a pipe cannot be read again."""
+    for member in archive:
         named = [member.name, member.linkname] if member.islnk() else [member.name]
         inside = not any(name.startswith("/") or ".." in Path(name).parts for name in named)
         if not inside or not (member.isreg() or member.isdir() or member.islnk()):
@@ -120,7 +149,7 @@ def _extract_inside(archive: tarfile.TarFile, folder: Path) -> None:
         # Root's own, whoever made the backup.
         member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
         member.mode = member.mode & 0o755 | 0o600
-    archive.extractall(folder, members)
+        yield member
 
 
 def _contents(manifest: str) -> tuple[str, int, dict[str, str]]:

@@ -1,11 +1,14 @@
 """The control plane in a container, for compose's profile local and the chart's local.enabled.
 
 `serve` runs it with credentials that it made at its first start, `create-service` creates the
-serving service once, `env` prints what a shell on the host needs. Credentials and the service's id
-lie as files in a volume. Compose's other containers read them there. Pods share no volume: their
-credentials come from a Secret, as variables, and `find-service` asks the control plane for the id.
+serving service once, `env` prints what a shell on the host needs; `backup` writes all of it to
+stdout, and `restore` reads that from stdin, which `hold` keeps a pod for. Credentials and the
+service's id lie as files in a volume. Compose's other containers read them there. Pods share no
+volume: their credentials come from a Secret, as variables, and `find-service` asks the control
+plane for the id.
 
-Tested by tests/control_plane/test_serving_service.py.
+Tested by tests/control_plane/test_serving_service.py and
+tests/control_plane/test_container_backup.py.
 """
 
 from __future__ import annotations
@@ -13,9 +16,11 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -24,6 +29,9 @@ from transformer_serving.control_plane.settings import ACCESS_KEY_VARIABLE, SECR
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.interruption import interruptible
+from transformer_serving.desk.local import container_backup
+from transformer_serving.desk.local.container_backup import ACCESS_KEY, SECRET_KEY, SERVING_ID
 from transformer_serving.desk.local.record import write_private
 
 SHARED = Path("/run/local")
@@ -61,7 +69,7 @@ def serve() -> None:
 @main.command("create-service")
 def create_service() -> None:
     """Create the serving service, unless it was created before."""
-    created = _once("serving-id", _present_or_new_service)
+    created = _once(SERVING_ID, _present_or_new_service)
     click.echo(f"serving service {created}")
 
 
@@ -75,7 +83,7 @@ def _present_or_new_service() -> str:
 @main.command("find-service")
 def find_service() -> None:
     """Wait for the serving service and write its id where the other containers read it."""
-    found = _once("serving-id", lambda: found_service(ClearmlApi(os.environ), _FIND_S))
+    found = _once(SERVING_ID, lambda: found_service(ClearmlApi(os.environ), _FIND_S))
     click.echo(f"serving service {found}")
 
 
@@ -110,6 +118,50 @@ def env() -> None:
         click.echo(f"export {name}={shlex.quote(value)}")
 
 
+@main.command()
+def backup() -> None:
+    """Write all that is stored, the keys too, to stdout; also while it is served."""
+    if sys.stdout.isatty():
+        raise click.UsageError("stdout is a terminal: send the backup to a file, with > FILE")
+    with _told(), interruptible():
+        count = container_backup.backup(_volumes(), sys.stdout.buffer)
+    click.echo(f"{count} files, and the keys", err=True)
+
+
+@main.command()
+def restore() -> None:
+    """Put a backup from stdin in place of what is stored, which is kept; nothing may serve it."""
+    if sys.stdin.isatty():
+        raise click.UsageError("stdin is a terminal: give the backup, with < FILE")
+    with _told(), interruptible():
+        kept = container_backup.restore(_volumes(), sys.stdin.buffer)
+    click.echo(f"it is restored; what was there is kept in {kept}")
+
+
+@main.command()
+def hold() -> None:
+    """Wait and serve nothing, so that `restore` can be run beside it."""
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
+    click.echo("nothing is served until local.restoring is false again; restore a backup now")
+    while True:
+        signal.pause()
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except Failure as failure:
+        click.echo(f"error: {failure}", err=True)
+        sys.exit(failure.exit_code)
+
+
+def _volumes() -> container_backup.Volumes:
+    keys = ((ACCESS_KEY, ACCESS_KEY_VARIABLE), (SECRET_KEY, SECRET_KEY_VARIABLE))
+    given = {name: os.environ[key] for name, key in keys if os.environ.get(key)}
+    return container_backup.Volumes(DATA, SHARED, given)
+
+
 def host_environment() -> dict[str, str]:
     control_plane = os.environ[CONTROL_PLANE_URL]
     return {
@@ -118,19 +170,19 @@ def host_environment() -> dict[str, str]:
         "CLEARML_FILES_HOST": control_plane,
         "CLEARML_API_ACCESS_KEY": access_key(),
         "CLEARML_API_SECRET_KEY": secret_key(),
-        "CLEARML_SERVING_TASK_ID": (SHARED / "serving-id").read_text("utf-8").strip(),
+        "CLEARML_SERVING_TASK_ID": (SHARED / SERVING_ID).read_text("utf-8").strip(),
         "CLEARML_DEFAULT_BASE_SERVE_URL": os.environ[SERVE_URL],
     }
 
 
 def access_key() -> str:
     given = os.environ.get(ACCESS_KEY_VARIABLE)
-    return given or _once("access-key", lambda: secrets.token_hex(10).upper())
+    return given or _once(ACCESS_KEY, lambda: secrets.token_hex(10).upper())
 
 
 def secret_key() -> str:
     given = os.environ.get(SECRET_KEY_VARIABLE)
-    return given or _once("secret-key", lambda: secrets.token_urlsafe(32))
+    return given or _once(SECRET_KEY, lambda: secrets.token_urlsafe(32))
 
 
 def _once(name: str, make: Callable[[], str]) -> str:
