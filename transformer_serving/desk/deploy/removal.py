@@ -36,8 +36,9 @@ def remove(target: DeployTarget, endpoint: str, *, forget: bool = False) -> Remo
         if endpoint not in listed and not rows:
             raise Failure(f"there is no endpoint '{endpoint}'", exit_code=2)
         if endpoint in listed:
+            target.cli.check_version()
             take_out(target.cli, endpoint)
-        forgotten = _forget(target, [row.model_id for row in rows])
+        forgotten = forget_unused(target, [row.model_id for row in rows])
     return Removed(endpoint, endpoint in listed, forgotten)
 
 
@@ -66,10 +67,10 @@ def forget_older(target: DeployTarget, endpoint: str, model_id: str, keep: int) 
         kept = {model_id, *(row.model_id for row in rows[:keep])}
         kept |= {row.model_id for row in split(rows, model_id) if row is not None}
         old = [row.model_id for row in rows if row.model_id not in kept]
-        return _forget(target, old)
+        return forget_unused(target, old)
 
 
-def _forget(target: DeployTarget, models: list[str]) -> int:
+def forget_unused(target: DeployTarget, models: list[str]) -> int:
     """Those that nothing in the service names: an endpoint added by hand may serve one of them."""
     if not models:
         return 0

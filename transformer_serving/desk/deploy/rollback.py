@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from transformer_serving.desk.clearml_tools.cli import listed_endpoints
 from transformer_serving.desk.deploy.endpoint import add_and_look, until_golden
+from transformer_serving.desk.deploy.present import asked_for
 from transformer_serving.desk.deploy.registry import GOAL, LEAVING, ModelRegistry, Registered, split
 from transformer_serving.desk.deploy.rollout_plans import refuse_in_rollout
 from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
@@ -58,6 +59,7 @@ def _rollback(target: DeployTarget, endpoint: str, limit: TimeLimit) -> RolledBa
     report("waiting for another deploy of this machine to end")
     with one_at_a_time(target.lock):
         refuse_in_rollout(target.cli, endpoint)
+        target.cli.check_version()
         report(f"looking for what {endpoint} served before")
         configured = _configured(target, endpoint)
         left, to = _way_back(registry, endpoint, configured)
@@ -72,6 +74,8 @@ def _rollback(target: DeployTarget, endpoint: str, limit: TimeLimit) -> RolledBa
             limit.advice = _advice(endpoint, left)
             if not goes_on:
                 registry.mark_begun(left, to)
+            # What was interrupted since may be a deploy, whose code lies beside this model.
+            if not goes_on or asked_for(target, bundle, endpoint) is None:
                 add_and_look(target, bundle, endpoint, to.model_id)
             manifest = bundle.manifest
     report(f"waiting for {endpoint}")

@@ -180,6 +180,7 @@ def _checked(target: DeployTarget, bundle: Bundle, endpoint: str) -> tuple[str, 
     Raises Failure (exit code 2) where it cannot be begun.
     """
     refuse_in_rollout(target.cli, endpoint)
+    target.cli.check_version()
     output = target.cli.run("model", "list")
     listed, version = listed_endpoints(output), bundle.manifest.bundle_version
     if endpoint not in listed:
