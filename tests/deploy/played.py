@@ -62,7 +62,7 @@ class Target:
     files_host = "http://files"
 
     def __init__(self, folder: Path, configured: str | None = None, **bundles: Bundle) -> None:
-        self.lock = folder / "deploy.lock"
+        self.lock, self.plans_lock = folder / "deploy.lock", folder / "rollouts.lock"
         self.cli = self
         self.configured = configured
         # Whether the endpoint has the preprocess file of its bundle.

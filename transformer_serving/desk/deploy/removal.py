@@ -57,14 +57,18 @@ def take_out(cli: ClearmlCli, endpoint: str, left: Callable[[], float] = lambda:
     )
 
 
-def forget_older(target: DeployTarget, endpoint: str, model_id: str, keep: int) -> int:
+def forget_older(
+    target: DeployTarget, endpoint: str, model_id: str, keep: int, *,
+    candidate: str = "", patience_s: float | None = None,
+) -> int:  # fmt: skip
     """Leave the newest `keep` bundles of an endpoint in the registry; how many were not.
 
-    The present one and the one that `rollback` would go to stay in any case.
+    The present one and the one that `rollback` would go to stay in any case, and so does the
+    candidate of a rollout. Raises Failure where another deploy lasts longer than `patience_s`.
     """
-    with one_at_a_time(target.lock):
+    with one_at_a_time(target.lock, patience_s):
         rows = target.registry().bundles(endpoint)
-        kept = {model_id, *(row.model_id for row in rows[:keep])}
+        kept = {model_id, candidate, *(row.model_id for row in rows[:keep])}
         kept |= {row.model_id for row in split(rows, model_id) if row is not None}
         old = [row.model_id for row in rows if row.model_id not in kept]
         return forget_unused(target, old)
